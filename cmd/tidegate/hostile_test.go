@@ -397,7 +397,7 @@ func (tl *tool) bounded(stdin string, args ...string) result {
 	defer cancel()
 	var stdout, stderr lockedBuffer
 	code := run(ctx, args, &call.App{
-		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr, Terminal: tl.terminal, Columns: 80,
+		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr, Terminal: tl.terminal, Watched: tl.terminal, Columns: map[bool]int{true: 80}[tl.terminal],
 		Env: func(name string) string { return tl.env[name] },
 	})
 	return result{code, stdout.String(), stderr.String()}
@@ -421,16 +421,22 @@ func prepareHostile(t *testing.T, tl *tool) {
 
 // hostileArgs are the words of a command that has a result.
 func hostileArgs(tl *tool, c *cobra.Command) []string {
+	return resultArgs(tl, c, [4]string{"orders", "billing", "pays", "ledger"}, "x1")
+}
+
+// resultArgs are the words of a command that has a result: with a topic, its group, a FIFO topic
+// with a group that parks, and the ID of a message.
+func resultArgs(tl *tool, c *cobra.Command, subjects [4]string, id string) []string {
 	tl.t.Helper()
 	path := words(c)
-	names := map[string]string{"TOPIC": "orders", "GROUP": "billing", "ID": "x1", "[ID]": "x1", "MATCH": "orders.#", "METHOD": "GET", "PATH": "/v1/topics", "HANDLE": "x1", "FILE": "-"}
+	names := map[string]string{"TOPIC": subjects[0], "GROUP": subjects[1], "ID": id, "[ID]": id, "MATCH": "orders.#", "METHOD": "GET", "PATH": "/v1/topics", "HANDLE": "x1", "FILE": "-"}
 	switch {
 	case path[0] == "address" && path[1] == "delete":
 		names["MATCH"] = "none.#"
 	case path[0] == "parked":
-		names["GROUP"], names["TOPIC"] = "ledger", "pays"
+		names["GROUP"], names["TOPIC"] = subjects[3], subjects[2]
 	case path[0] == "dead-letters" && path[1] == "show":
-		names["ID"] = strings.TrimSpace(strings.Split(tl.must("dead-letters", "list", "billing", "-o", "name", "--limit", "1").stdout, "\n")[0])
+		names["ID"] = strings.TrimSpace(strings.Split(tl.must("dead-letters", "list", subjects[1], "-o", "name", "--limit", "1").stdout, "\n")[0])
 	}
 	args := slices.Clone(path)
 	for _, arg := range strings.Fields(c.Use)[1:] {
@@ -457,7 +463,7 @@ func hostileArgs(tl *tool, c *cobra.Command) []string {
 		"top":                  {"--once"},
 		"topic set":            {"queues=5", "--dry-run"},
 		"group set":            {"max_attempts=3", "--dry-run"},
-		"retry preview":        {"billing"},
+		"retry preview":        {subjects[1]},
 	}[strings.Join(path, " ")]
 	args = append(args, further...)
 	args = append(args, "--timeout", "5s", "--no-retry")

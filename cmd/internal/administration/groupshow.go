@@ -150,7 +150,7 @@ func progressTable(c *call.Call, g status.Group) error {
 	}
 	for i := range g.Topics {
 		text, next := view.Why(g.Name, &g.Topics[i], time.Now())
-		if text == "" {
+		if text == (output.Text{}) {
 			continue
 		}
 		if err := printAdvice(c, g.Topics[i].Topic, text, next); err != nil {
@@ -161,8 +161,12 @@ func progressTable(c *call.Call, g status.Group) error {
 }
 
 // printAdvice prints a sentence about a topic, and the command that shows more.
-func printAdvice(c *call.Call, topic, text, next string) error {
-	text = output.Wrap(output.Safe(topic) + ": " + output.Safe(text))
+func printAdvice(c *call.Call, topic string, advice output.Text, next string) error {
+	width := 80
+	if c.Columns > 0 {
+		width = c.Columns
+	}
+	text := output.Wrap(c.Options().Cell(output.Textf("%s: %s", topic, advice), time.Now()), width)
 	if next != "" {
 		text += "\n  " + output.Safe(next)
 	}

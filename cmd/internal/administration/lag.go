@@ -93,8 +93,8 @@ func (k *lagCommand) until(ctx context.Context, client *admin.Client) error {
 			return fmt.Errorf("the backlog of group %s is %s after %v (--wait), %s before it; wanted below %s: %w",
 				output.Safe(k.Args[0]), output.Number(worst), k.wait, output.Number(first), output.Number(k.below), tidegate.ErrUnavailable)
 		}
-		if k.Terminal {
-			_ = terminal.Control(k.Err, fmt.Sprintf("\rbacklog %s, %s \x1b[K", output.Number(worst), trend(first-worst, worst, waited))) // a note
+		if k.Watched {
+			_ = terminal.Control(k.Err, fmt.Sprintf("\rbacklog %s, %s \x1b[K", output.Number(worst).Grouped(), trend(first-worst, worst, waited))) // a note
 		}
 		if err := call.Sleep(ctx, min(time.Second, k.wait-waited)); err != nil {
 			return err

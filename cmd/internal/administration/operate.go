@@ -55,7 +55,7 @@ func newLimitsSet(a *call.App) *cobra.Command {
 		Use:   "set",
 		Short: "Change limits of the whole broker; the others stay",
 		Long: "Changes limits of the whole broker; the others stay. Topics and groups have further\nlimits ('tidegate topic set', 'tidegate group set').\n\n" +
-			output.Wrap("The limits are "+declare.Help[settings.Limits]()+"."),
+			output.Wrap("The limits are "+declare.Help[settings.Limits]()+".", 80),
 		Example: "  tidegate limits set max_backlog.messages=1000000 --yes",
 	}
 	c := a.Remote(cmd, []string{"[KEY=VALUE...]"}, func(ctx context.Context, c *call.Call) error {
@@ -108,7 +108,7 @@ func newAddressList(a *call.App) *cobra.Command {
 			Rows: list,
 			Columns: []output.Column[status.Address]{
 				{Name: "MATCH", Cell: func(s status.Address) any { return s.Match }},
-				{Name: "SETTINGS", Cell: func(s status.Address) any { return view.Joined(view.SettingFields(s.Address)) }},
+				{Name: "SETTINGS", Least: 40, Cell: func(s status.Address) any { return view.Joined(view.SettingFields(s.Address)) }},
 			},
 			Name:     func(s status.Address) string { return s.Match },
 			Document: func(l []status.Address) any { return map[string]any{"address_settings": call.NotNil(l)} },
@@ -151,7 +151,7 @@ func newAddressSet(a *call.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "set",
 		Short:   "Change settings of a pattern; the others stay",
-		Long:    "Changes settings of a pattern; the others stay. A pattern has words that are joined by '.';\n* is any word and # any words.\n\n" + output.Wrap("The settings are "+declare.Help[settings.Address]()+"."),
+		Long:    "Changes settings of a pattern; the others stay. A pattern has words that are joined by '.';\n* is any word and # any words.\n\n" + output.Wrap("The settings are "+declare.Help[settings.Address]()+".", 80),
 		Example: "  tidegate address set 'orders.#' max-delivery-attempts=5",
 	}
 	a.Leaf(c, []string{"MATCH", "[KEY=VALUE...]"}, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {

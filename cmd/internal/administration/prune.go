@@ -36,7 +36,7 @@ func undeclared(ctx context.Context, client *admin.Client, d declare.File, autom
 		for _, s := range g.Topics {
 			backlog += s.Backlog.Messages
 		}
-		add(d.Groups, surplus{"group", g.Name, "a backlog of " + output.Count(backlog, "message"), client.DeleteGroup}, g.AutoCreated)
+		add(d.Groups, surplus{"group", g.Name, fmt.Sprintf("a backlog of %s", output.Count(backlog, "message")), client.DeleteGroup}, g.AutoCreated)
 	}
 	topics, err := client.Topics(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func undeclared(ctx context.Context, client *admin.Client, d declare.File, autom
 	}
 	for _, t := range topics {
 		ofGroup := strings.HasPrefix(t.Name, "%") // dead letters and retries
-		contents := output.Count(t.StoredMessages+t.DelayedMessages+t.HalfMessages, "message")
+		contents := output.Count(t.StoredMessages+t.DelayedMessages+t.HalfMessages, "message").String()
 		add(d.Topics, surplus{"topic", t.Name, contents, client.DeleteTopic}, t.AutoCreated || ofGroup)
 	}
 	addresses, err := client.AllAddressSettings(ctx)

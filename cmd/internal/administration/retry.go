@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +41,7 @@ are probably wrong. The retries are those of GROUP, or without it those of a new
 group; --set changes settings for this list alone. With TOPIC it also checks them
 against the topic's retention. On RocketMQ both names are required.
 
-` + output.Wrap("The settings are "+declare.Help[settings.Group]()+"."),
+` + output.Wrap("The settings are "+declare.Help[settings.Group]()+".", 80),
 		Example: `  tidegate retry preview billing orders
   tidegate retry preview --set 'retry=1s 10s 1m' --set max_attempts=5 --handler 2s`,
 	}
@@ -73,12 +74,16 @@ func (k *previewCommand) run(ctx context.Context) error {
 	}); err != nil || k.JSON() || k.Format.Format == output.Name {
 		return err
 	}
-	_, err = fmt.Fprintf(k.Out, "\nThen: %s.\n", s.End)
+	lines := []string{"Then: " + s.End + "."}
 	for _, finding := range s.Findings {
-		if err == nil {
-			_, err = fmt.Fprintf(k.Out, "Note: %s.\n", finding)
+		lines = append(lines, "Note: "+finding+".")
+	}
+	for i, line := range lines {
+		if lines[i] = line; k.Columns > 0 {
+			lines[i] = output.Wrap(line, k.Columns)
 		}
 	}
+	_, err = fmt.Fprintf(k.Out, "\n%s\n", strings.Join(lines, "\n"))
 	return err
 }
 

@@ -57,7 +57,7 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 	if verb == "set" {
 		cmd.Short = "Change settings of a " + s.noun + "; the others stay"
 	}
-	cmd.Long = cmd.Short + ".\n\n" + output.Wrap("The settings are "+declare.Help[T]()+".") + "\n" + s.forms
+	cmd.Long = cmd.Short + ".\n\n" + output.Wrap("The settings are "+declare.Help[T]()+".", 80) + "\n" + s.forms
 	a.Leaf(cmd, []string{s.arg, "[KEY=VALUE...]"}, asking(func(ctx context.Context, c *call.Call, client *admin.Client) error {
 		name := c.Args[0]
 		old, before, err := s.get(ctx, client, name)

@@ -73,14 +73,14 @@ func TestScreens(t *testing.T) {
 	r.System = map[string]string{"cpus": "2"}
 	r.Rounds[1].Failed = map[string]int64{"TOO_MANY_REQUESTS": 3}
 	var b strings.Builder
-	if err := r.Screen(&b); err != nil {
+	if err := r.Screen(&b, output.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "open.txt", b.String())
 	b.Reset()
 	closed := stalled(t, 2, 0)
 	closed.Truth = nil
-	if err := closed.Screen(&b); err != nil {
+	if err := closed.Screen(&b, output.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "closed.txt", b.String())
@@ -240,11 +240,11 @@ func TestScreenNamesTheCause(t *testing.T) {
 		Rounds: []Round{{Offered: 10, Response: &Latency{}, Late: &Latency{}}},
 	}
 	var valid, not strings.Builder
-	if err := r.Screen(&valid); err != nil {
+	if err := r.Screen(&valid, output.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	r.Rounds[0].Invalid = invalid(Options{Rate: 10}, Round{Achieved: 10}, 95_271_110*time.Nanosecond, time.Millisecond, false)
-	if err := r.Screen(&not); err != nil {
+	if err := r.Screen(&not, output.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	want := "NOT VALID    1 of 1 rounds: the generator, not the server, was the limit: it began 95 ms late (p99)\n" +

@@ -27,15 +27,33 @@ func Micros(us float64) string {
 }
 
 // Text is a round in one line.
-func (r Round) Text() string {
-	text := fmt.Sprintf("%s a second", output.Number(int64(r.Achieved)))
+func (r Round) Text() output.Text {
+	more := ""
 	if r.Response != nil {
-		text += ", p99 " + Micros(r.Response.P99)
+		more += ", p99 " + Micros(r.Response.P99)
 	}
 	if r.Invalid != "" {
-		text += ", " + r.Invalid
+		more += ", " + r.Invalid
 	}
-	return text
+	return output.Textf("%s a second%s", output.Number(r.Achieved), more)
+}
+
+// A page is a result for people. On a terminal its lines are wrapped.
+type page struct {
+	text strings.Builder
+	o    output.Options
+}
+
+func (p *page) printf(format string, args ...any) {
+	text := output.Textf(format, args...)
+	line := text.String()
+	if !p.o.Plain {
+		line = text.Grouped()
+	}
+	if line = strings.TrimSuffix(line, "\n"); p.o.Width > 0 && output.Width(line) > p.o.Width {
+		line = strings.ReplaceAll(output.Wrap(line, p.o.Width-2), "\n", "\n  ")
+	}
+	p.text.WriteString(line + "\n")
 }
 
 // A line of the table of latencies.
@@ -45,23 +63,23 @@ type latencyRow struct {
 }
 
 // Screen writes a result for people: medians over the rounds, with the range of the rate.
-func (r Result) Screen(w io.Writer) error {
+func (r Result) Screen(w io.Writer, o output.Options) error {
 	if len(r.Rounds) == 0 {
 		return nil
 	}
-	var b strings.Builder
+	b := page{o: o}
 	low, high := span(r.Rounds, achieved)
-	loop := r.Arguments["callers"] + " callers, closed loop"
+	loop := output.Textf("%s callers, closed loop", r.Arguments["callers"])
 	rows := []latencyRow{{"service", func(r Round) Latency { return r.Service }}}
 	open := r.Rounds[0].Response != nil
 	if open {
-		loop = fmt.Sprintf("open loop %s a second %s", output.Number(int64(r.Rounds[0].Offered)), r.Arguments["arrivals"])
+		loop = output.Textf("open loop %s a second %s", output.Number(r.Rounds[0].Offered), r.Arguments["arrivals"])
 		rows = append([]latencyRow{{"response", func(r Round) Latency { return *r.Response }}}, rows...)
 	}
-	fmt.Fprintf(&b, "%s  %s, %s, %s × %s\n", r.Benchmark, r.Arguments["size"], loop, r.Arguments["duration"], output.Count(int64(len(r.Rounds)), "round"))
+	b.printf("%s  %s, %s, %s × %s\n", r.Benchmark, r.Arguments["size"], loop, r.Arguments["duration"], output.Count(int64(len(r.Rounds)), "round"))
 	r.invalid(&b)
-	fmt.Fprintf(&b, "rate      %s a second (%s to %s)\n", output.Number(int64(Median(r.Rounds, achieved))), output.Number(int64(low)), output.Number(int64(high)))
-	fmt.Fprintf(&b, "%-9s %9s %9s %9s %9s %9s %9s\n", "", "p50", "p90", "p99", "p99.9", "p99.99", "max")
+	b.printf("rate      %s a second (%s to %s)\n", output.Number(Median(r.Rounds, achieved)), output.Number(low), output.Number(high))
+	b.printf("%-9s %9s %9s %9s %9s %9s %9s\n", "", "p50", "p90", "p99", "p99.9", "p99.99", "max")
 	for _, row := range rows {
 		cells := []string{fmt.Sprintf("%-9s", row.name)}
 		for _, at := range []func(Latency) float64{
@@ -71,31 +89,31 @@ func (r Result) Screen(w io.Writer) error {
 		} {
 			cells = append(cells, fmt.Sprintf("%9s", Micros(Median(r.Rounds, func(r Round) float64 { return at(row.of(r)) }))))
 		}
-		fmt.Fprintln(&b, strings.Join(cells, " "))
+		b.printf("%s\n", strings.Join(cells, " "))
 	}
 	floor := Median(r.Rounds, func(r Round) float64 { return r.Floor })
 	p50 := Median(r.Rounds, func(r Round) float64 { return rows[0].of(r).P50 })
 	if p50 >= 0 && floor > 0 { // zero: the protocol has no empty request
-		fmt.Fprintf(&b, "floor     %s for an empty request: the p50 is %.1f × floor\n", Micros(floor), p50/max(floor, 1e-3))
+		b.printf("floor     %s for an empty request: the p50 is %.1f × floor\n", Micros(floor), p50/max(floor, 1e-3))
 	}
 	if worst := slices.MaxFunc(r.Rounds, func(a, b Round) int { return int(a.WorstP99 - b.WorstP99) }); worst.WorstP99 > 0 {
-		fmt.Fprintf(&b, "worst second: p99 %s at second %d of a round\n", Micros(worst.WorstP99), worst.WorstAt)
+		b.printf("worst second: p99 %s at second %d of a round\n", Micros(worst.WorstP99), worst.WorstAt)
 	}
 	if open {
 		late := Micros(Median(r.Rounds, func(r Round) float64 { return r.Late.P99 })) + " (p99)"
 		if r.Rounds[0].Late.P99 < 0 { // too few for a percentile
 			late = "at most " + Micros(Median(r.Rounds, func(r Round) float64 { return r.Late.Max }))
 		}
-		fmt.Fprintf(&b, "generator: late by %s, %.1f %% of the rate achieved\n", late, 100*Median(r.Rounds, achieved)/r.Rounds[0].Offered)
+		b.printf("generator: late by %s, %.1f %% of the rate achieved\n", late, 100*Median(r.Rounds, achieved)/r.Rounds[0].Offered)
 	}
 	r.facts(&b)
 	r.outcomes(&b)
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, b.text.String())
 	return err
 }
 
 // invalid writes each cause of invalid rounds once, with its remedy.
-func (r Result) invalid(b *strings.Builder) {
+func (r Result) invalid(b *page) {
 	for _, c := range []struct{ verdict, remedy string }{
 		{"NOT VALID", "end other programs on this machine, run the benchmark on another machine, or give a lower --rate"},
 		{"OVERLOADED", "give a lower --rate or more --callers; --max-p99 searches the highest rate"},
@@ -109,39 +127,39 @@ func (r Result) invalid(b *strings.Builder) {
 		if n == 0 {
 			continue
 		}
-		fmt.Fprintf(b, "%-12s %d of %d rounds: %s\n", c.verdict, n, len(r.Rounds), why)
+		b.printf("%-12s %d of %d rounds: %s\n", c.verdict, n, len(r.Rounds), why)
 		if busy := Busy(r.System); busy != "" {
-			fmt.Fprintf(b, "%-12s %s\n", "likely cause", busy)
+			b.printf("%-12s %s\n", "likely cause", busy)
 		}
-		fmt.Fprintf(b, "%-12s %s\n", "remedy", c.remedy)
+		b.printf("%-12s %s\n", "remedy", c.remedy)
 	}
 }
 
 // Facts writes the cost for the client and the broker, and the lost messages.
-func (r Result) Facts(w io.Writer) error {
-	var b strings.Builder
+func (r Result) Facts(w io.Writer, o output.Options) error {
+	b := page{o: o}
 	r.facts(&b)
 	r.truth(&b)
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, b.text.String())
 	return err
 }
 
-func (r Result) facts(b *strings.Builder) {
+func (r Result) facts(b *page) {
 	cpu := Median(r.Rounds, func(r Round) float64 { return r.Client.CPU / max(r.Client.Took, 1e-6) })
 	gcs := Median(r.Rounds, func(r Round) float64 { return float64(r.Client.GCs) })
 	pause := Median(r.Rounds, func(r Round) float64 { return r.Client.GCPause })
-	fmt.Fprintf(b, "client    %.2f processors of %s, %.0f garbage collections with %s of pauses in a round\n", cpu, cmp.Or(r.System["cpus"], "?"), gcs, Micros(pause))
+	b.printf("client    %.2f processors of %s, %.0f garbage collections with %s of pauses in a round\n", cpu, cmp.Or(r.System["cpus"], "?"), gcs, Micros(pause))
 	switch {
 	case r.Broker == nil:
 	case r.Broker.Disk == 0:
-		fmt.Fprintf(b, "broker    %s, in memory\n", output.Safe(r.Broker.Version))
+		b.printf("broker    %s, in memory\n", output.Safe(r.Broker.Version))
 	default:
-		fmt.Fprintf(b, "broker    %s, %v on disk, %s fsyncs in the rounds; since its start p50 %s, p99 %s\n", output.Safe(r.Broker.Version),
+		b.printf("broker    %s, %v on disk, %s fsyncs in the rounds; since its start p50 %s, p99 %s\n", output.Safe(r.Broker.Version),
 			output.Bytes(r.Broker.Disk), output.Number(r.Broker.Fsyncs), Micros(r.Broker.FsyncP50), Micros(r.Broker.FsyncP99))
 	}
 }
 
-func (r Result) outcomes(b *strings.Builder) {
+func (r Result) outcomes(b *page) {
 	var done int64
 	failed := map[string]int64{}
 	for _, round := range r.Rounds {
@@ -150,17 +168,17 @@ func (r Result) outcomes(b *strings.Builder) {
 			failed[cause] += n
 		}
 	}
-	parts := []string{output.Number(done) + " done"}
+	text := output.Textf("%s done", output.Number(done))
 	for _, cause := range slices.Sorted(maps.Keys(failed)) {
-		parts = append(parts, fmt.Sprintf("%s failed: %s", output.Number(failed[cause]), output.Safe(cause)))
+		text = output.Textf("%s, %s failed: %s", text, output.Number(failed[cause]), output.Safe(cause))
 	}
-	b.WriteString(strings.Join(parts, ", ") + "\n")
+	b.printf("%s\n", text)
 	r.truth(b)
 }
 
-func (r Result) truth(b *strings.Builder) {
+func (r Result) truth(b *page) {
 	if v := r.Truth; v != nil {
-		fmt.Fprintf(b, "accepted %s, delivered %s, lost %s, twice %s, out of order %s (with the warm-up)\n",
+		b.printf("accepted %s, delivered %s, lost %s, twice %s, out of order %s (with the warm-up)\n",
 			output.Number(v.Accepted), output.Number(v.Delivered), output.Number(v.Lost), output.Number(v.Twice), output.Number(v.OutOfOrder))
 	}
 }

@@ -24,7 +24,7 @@ var Columns = []output.Column[Result]{
 	{Name: "CLIENT-CPU", Wide: true, Cell: func(r Result) any {
 		return output.Rate(Median(r.Rounds, func(r Round) float64 { return r.Client.CPU / max(r.Client.Took, 1e-6) }))
 	}},
-	{Name: "NOTE", Cell: func(r Result) any { return note(r) }},
+	{Name: "NOTE", Least: 12, Cell: func(r Result) any { return note(r) }},
 }
 
 func achieved(r Round) float64 { return r.Achieved }
@@ -49,7 +49,7 @@ func median(r Result, of func(Latency) float64) string {
 }
 
 // note is why a row has no figures that one could quote, and how many messages failed.
-func note(r Result) string {
+func note(r Result) any {
 	var parts []string
 	failed := int64(0)
 	for _, round := range r.Rounds {
@@ -62,7 +62,7 @@ func note(r Result) string {
 		}
 	}
 	if failed > 0 {
-		parts = append(parts, output.Number(failed)+" failed")
+		return output.Textf("%s%s failed", strings.Join(append(parts, ""), ", "), output.Number(failed))
 	}
 	return strings.Join(parts, ", ")
 }

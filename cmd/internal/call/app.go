@@ -21,7 +21,8 @@ type App struct {
 	Err      io.Writer // notes, progress and errors
 	Env      func(string) string
 	Terminal bool // results go to a terminal, and a question can be asked on In
-	Columns  int  // of the terminal; 0 means unknown
+	Columns  int  // of the terminal of the results; 0 means none, or unknown
+	Watched  bool // notes go to a terminal
 	Artemis  *Artemis
 }
 
@@ -49,8 +50,11 @@ func (a *App) opener() connection.Opener {
 
 // New returns an App of this process.
 func New(stdin io.Reader, stdout, stderr io.Writer) *App {
-	return &App{In: stdin, Out: stdout, Err: stderr, Env: os.Getenv, Terminal: terminal.Is(stdin) && terminal.Is(stdout), Columns: terminal.Columns(stdout)}
+	return &App{In: stdin, Out: stdout, Err: stderr, Env: os.Getenv, Terminal: terminal.Is(stdin) && terminal.Is(stdout), Columns: terminal.Columns(stdout), Watched: terminal.Is(stderr)}
 }
+
+// Shown reports whether results go to a terminal. The input can be another one.
+func (a *App) Shown() bool { return a.Terminal || a.Columns > 0 }
 
 // Guard makes the streams of the app those of a command: its outputs cannot control a terminal, and
 // its reads of the input end with ctx. The function that it returns completes the outputs.

@@ -77,7 +77,7 @@ func (a *App) Remote(cmd *cobra.Command, args []string, work Run) *Call {
 // Local completes a command without a server.
 func (a *App) Local(cmd *cobra.Command, args []string, work Run) *Call {
 	c := &Call{App: a, Command: cmd, Format: output.FormatFlag{Format: output.Table}, Times: output.TimeFlag{TimeStyle: output.Relative}}
-	if !a.Terminal {
+	if !a.Shown() {
 		c.Times.TimeStyle = output.UTC
 	}
 	if len(args) > 0 {

@@ -1,7 +1,6 @@
 package call
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -25,9 +24,9 @@ func (p *ProgressLine) Step(counts bool) {
 		p.N++
 	}
 	now := time.Now()
-	if p.c.Terminal && now.Sub(p.shown) >= 200*time.Millisecond {
+	if p.c.Watched && now.Sub(p.shown) >= 200*time.Millisecond {
 		p.shown = now
-		_ = terminal.Control(p.c.Err, fmt.Sprintf("\r%s, %s a second ", output.Number(p.N), output.Number(int64(float64(p.N)/max(now.Sub(p.started).Seconds(), 1e-3))))) // a note
+		_ = terminal.Control(p.c.Err, "\r"+output.Textf("%s, %s a second ", output.Number(p.N), output.Number(float64(p.N)/max(now.Sub(p.started).Seconds(), 1e-3))).Grouped()) // a note
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // Options are the flags of the output.
 func (c *Call) Options() output.Options {
-	return output.Options{Format: c.Format.Format, Columns: c.columns, NoHeaders: c.noHeaders, Sort: c.Sort, Limit: c.Limit, Times: c.Times.TimeStyle, Plain: !c.Terminal}
+	return output.Options{Format: c.Format.Format, Columns: c.columns, NoHeaders: c.noHeaders, Sort: c.Sort, Limit: c.Limit, Times: c.Times.TimeStyle, Plain: !c.Shown(), Width: c.Columns}
 }
 
 // ListOptions are Options for the table of a list. Without such a table the flags for columns and
@@ -17,6 +17,11 @@ func (c *Call) Options() output.Options {
 func (c *Call) ListOptions() output.Options {
 	c.listed = true
 	return c.Options()
+}
+
+// Selected reports whether the user has selected columns or rows of a table.
+func (c *Call) Selected() bool {
+	return len(c.columns) > 0 || c.Sort != "" || c.Limit > 0 || c.noHeaders
 }
 
 // noteUnused notes the flags for columns and rows that the command has ignored.
@@ -55,7 +60,7 @@ func PrintTable[T any](c *Call, l output.List[T]) error {
 		fmt.Fprintln(c.Out)
 	}
 	c.listed = true
-	return l.Print(c.Out, c.Err, output.Options{Format: c.Format.Format, NoHeaders: c.noHeaders, Times: c.Times.TimeStyle, Plain: !c.Terminal})
+	return l.Print(c.Out, c.Err, output.Options{Format: c.Format.Format, NoHeaders: c.noHeaders, Times: c.Times.TimeStyle, Plain: !c.Shown(), Width: c.Columns})
 }
 
 // PrintList prints a list.
@@ -74,5 +79,10 @@ func (c *Call) Usage(err error) error {
 // Note prints a note to stderr. Its further lines are indented, because they can be those of
 // others.
 func (c *Call) Note(format string, args ...any) {
-	fmt.Fprintln(c.Err, command.Indented(fmt.Sprintf(format, args...)))
+	text := output.Textf(format, args...)
+	note := text.String()
+	if c.Watched {
+		note = text.Grouped()
+	}
+	fmt.Fprintln(c.Err, command.Indented(note))
 }

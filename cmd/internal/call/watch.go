@@ -32,7 +32,7 @@ func (c *Call) Watch(ctx context.Context, every time.Duration, show func(context
 	if c.JSON() {
 		c.Format.Format = output.JSONL
 	}
-	screen := c.Terminal && !c.JSON() && c.Format.Format != output.Name
+	screen := c.Shown() && !c.JSON() && c.Format.Format != output.Name
 	if screen {
 		c.Screen = true
 		if err := terminal.Control(c.Out, terminal.Enter); err != nil {
@@ -122,7 +122,10 @@ func (c *Call) redraw(ctx context.Context, show func(context.Context) error) err
 	var b bytes.Buffer
 	app := c.App
 	drawn := *app
-	drawn.Out, drawn.Err = &b, &b
+	drawn.Out, drawn.Err, drawn.Watched = &b, &b, true
+	if columns := terminal.Columns(app.Out); columns > 0 {
+		drawn.Columns = columns // it can have changed
+	}
 	c.App = &drawn
 	err := show(ctx)
 	c.App = app

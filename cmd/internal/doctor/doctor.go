@@ -362,7 +362,7 @@ func (d *Patient) consumes(g *status.Group) {
 		if g.Topics[i].Topic != d.Topic {
 			continue
 		}
-		if text, next := view.Why(g.Name, &g.Topics[i], time.Now()); text != "" {
+		if text, next := view.Why(g.Name, &g.Topics[i], time.Now()); text != (output.Text{}) {
 			d.OK("consumes", "%s", text)
 			d.steps[len(d.steps)-1].Remedy = next
 		}

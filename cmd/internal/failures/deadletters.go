@@ -258,7 +258,7 @@ func newDeadLettersPurge(a *call.App) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		what := output.Count(n, "dead letter") + " of group " + output.Safe(c.Args[0])
+		what := fmt.Sprintf("%s of group %s", output.Count(n, "dead letter"), output.Safe(c.Args[0]))
 		switch {
 		case n == 0:
 			c.Note("%s", noLetters(c.Args[0], s))

@@ -174,6 +174,7 @@ type watchCommand struct {
 	selection
 	exec  string
 	every time.Duration
+	lines *output.Stream[status.DeadLetter]
 }
 
 func newDeadLettersWatch(a *call.App) *cobra.Command {
@@ -258,8 +259,13 @@ func (w *watchCommand) letter(ctx context.Context, l status.DeadLetter) error {
 			_, err := fmt.Fprintln(w.Out, output.Word(l.MessageID))
 			return err
 		}
-		_, err := fmt.Fprintf(w.Out, "%s  %s  %s  %s\n", w.Call.Times.Time(l.StoredAt, time.Now()), output.Safe(l.MessageID), output.Safe(l.Origin.Topic), output.Safe(l.Origin.Reason))
-		return err
+		if w.lines == nil {
+			var err error
+			if w.lines, err = output.NewStream(output.List[status.DeadLetter]{Columns: view.WatchColumns}, w.ListOptions()); err != nil {
+				return w.Usage(err)
+			}
+		}
+		return w.lines.Print(w.Out, l, time.Now())
 	}
 	var text bytes.Buffer
 	if err := output.Line(&text, l); err != nil {

@@ -47,7 +47,7 @@ func (b *benchCommand) print(results []bench.Result, document any) error {
 		return output.Encode(b.Out, document)
 	}
 	if len(b.configs) == 1 {
-		return results[0].Screen(b.Out)
+		return results[0].Screen(b.Out, b.Call.Options())
 	}
 	if err := call.PrintList(b.Call, output.List[bench.Result]{
 		Rows: results, Columns: bench.Columns,
@@ -55,7 +55,7 @@ func (b *benchCommand) print(results []bench.Result, document any) error {
 	}); err != nil || !b.Tables() {
 		return err
 	}
-	return results[0].Facts(b.Out)
+	return results[0].Facts(b.Out, b.Call.Options())
 }
 
 // verdict returns the error of invalid results.

@@ -87,7 +87,7 @@ func (b *benchCommand) search(ctx context.Context, l load.Load, r *bench.Result)
 		}
 		holds := bench.Holds(round, bound)
 		r.Searched = append(r.Searched, bench.Searched{Rate: rate, P99: round.Response.P99, Holds: holds})
-		b.Note("%s a second: %s", output.Number(int64(rate)), map[bool]string{true: "holds, ", false: "does not hold, "}[holds]+round.Text())
+		b.Note("%s a second: %s", output.Number(int64(rate)), output.Textf("%s%s", map[bool]string{true: "holds, ", false: "does not hold, "}[holds], round.Text()))
 		s.Tried(rate, holds)
 	}
 	if s.Low == 0 {
@@ -111,7 +111,7 @@ func (b *benchCommand) measure(ctx context.Context, t connection.Transport, l lo
 			}
 			r.Floor = floor
 			b.results[i].Rounds = append(b.results[i].Rounds, r)
-			if b.Terminal {
+			if b.Watched {
 				b.Note("round %d of %d, %d callers: %s", n+1, b.rounds, o.Callers, r.Text())
 			}
 		}

@@ -1,12 +1,10 @@
 package messages
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/status"
@@ -97,27 +95,17 @@ func (l *look) line(m *status.StoredMessage) error {
 	case l.JSON():
 		return output.Line(l.Out, *m)
 	case l.bodies:
-		_, err := io.WriteString(l.Out, view.Messages([]status.StoredMessage{*m}))
+		_, err := io.WriteString(l.Out, view.Messages([]status.StoredMessage{*m}, l.Columns))
 		return err
 	case l.Format.Format == output.Name:
 		_, err := fmt.Fprintln(l.Out, output.Word(m.ID))
 		return err
 	}
-	now := time.Now()
-	var line strings.Builder
-	i := 0
-	for _, c := range view.MessageColumns(l.query.Delayed) {
-		if c.Wide {
-			continue
+	if l.lines == nil {
+		var err error
+		if l.lines, err = output.NewStream(output.List[status.StoredMessage]{Columns: view.MessageColumns(l.query.Delayed)}, l.ListOptions()); err != nil {
+			return l.Usage(err)
 		}
-		text := cmp.Or(l.Options().Cell(c.Cell(*m), now), "-") // an empty cell would shift the others
-		if i == len(l.widths) {
-			l.widths = append(l.widths, 0)
-		}
-		l.widths[i] = max(l.widths[i], output.Width(text))
-		line.WriteString(text + strings.Repeat(" ", l.widths[i]-output.Width(text)+2))
-		i++
 	}
-	_, err := fmt.Fprintln(l.Out, strings.TrimRight(line.String(), " "))
-	return err
+	return l.lines.Print(l.Out, *m, time.Now())
 }

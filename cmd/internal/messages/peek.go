@@ -38,7 +38,7 @@ type look struct {
 	hidden  bool                               // contents are not permitted
 	each    func([]status.StoredMessage) error // of each page, instead of found
 	follow  time.Duration
-	widths  []int // of the columns that --follow has printed
+	lines   *output.Stream[status.StoredMessage] // of --follow
 }
 
 // filters adds the flags that peek and find share.
@@ -276,7 +276,7 @@ func (l *look) prepare() (err error) {
 func (l *look) print(empty string) error {
 	defer l.reached()
 	if l.bodies && !l.JSON() {
-		_, err := io.WriteString(l.Out, view.Messages(l.found.Messages))
+		_, err := io.WriteString(l.Out, view.Messages(l.found.Messages, l.Columns))
 		return err
 	}
 	if len(l.found.Messages) == 0 && empty == "" && !l.JSON() {

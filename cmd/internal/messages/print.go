@@ -28,7 +28,7 @@ func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) e
 	}
 	switch {
 	case r.form != "":
-		_, err := out.WriteString(r.format.Of(shown{d, r.Terminal || terminal.Is(r.Out)}))
+		_, err := out.WriteString(r.format.Of(shown{d, r.Shown() || terminal.Is(r.Out)}))
 		return err
 	case r.raw:
 		_, err := fmt.Fprintf(out, "%s\n", d.Body)
@@ -39,7 +39,7 @@ func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) e
 		_, err := fmt.Fprintln(out, output.Word(d.ID))
 		return err
 	}
-	fmt.Fprintf(out, "%s\n", head(d, r.Times.TimeStyle))
+	fmt.Fprintf(out, "%s\n", output.Flow(head(d, r.Times.TimeStyle), r.Columns, 4))
 	return r.body(out, string(d.Body))
 }
 
@@ -52,12 +52,12 @@ func (r *receiveCommand) body(out *bufio.Writer, text string) error {
 	n, cut := 0, 0
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
-		if n++; r.Terminal && n > mostLines {
+		if n++; r.Shown() && n > mostLines {
 			cut++
 			continue
 		}
 		safe := output.Safe(line)
-		if r.Terminal && r.Columns > 8 {
+		if r.Columns > 8 {
 			safe = output.Cut(line[:min(len(line), 8*r.Columns)], r.Columns-2)
 		}
 		fmt.Fprintf(out, "  %s\n", safe)
@@ -70,9 +70,9 @@ func (r *receiveCommand) body(out *bufio.Writer, text string) error {
 
 var unsafeInFile = regexp.MustCompile(`[^A-Za-z0-9._-]`)
 
-// head returns the line above a body: the fields that are set, and the attempt if it is not the
+// head returns the parts of the line above a body: the fields that are set, and the attempt if it is not the
 // first.
-func head(d *tidegate.Delivery, style output.TimeStyle) string {
+func head(d *tidegate.Delivery, style output.TimeStyle) []string {
 	parts := []string{output.Safe(d.ID), fmt.Sprintf("queue %d", d.Queue), fmt.Sprintf("offset %d", d.Offset)}
 	if d.Attempt > 1 {
 		parts = append(parts, fmt.Sprintf("attempt %d", d.Attempt))
@@ -87,5 +87,5 @@ func head(d *tidegate.Delivery, style output.TimeStyle) string {
 	for _, name := range slices.Sorted(maps.Keys(d.Properties)) {
 		parts = append(parts, output.Safe(name+"="+d.Properties[name]))
 	}
-	return strings.Join(append(parts, style.Time(d.BornAt, time.Now())), "  ")
+	return append(parts, style.Time(d.BornAt, time.Now()))
 }

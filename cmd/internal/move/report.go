@@ -22,9 +22,9 @@ func (s State) Plan() (document map[string]any, fields []output.Field) {
 		{Name: "delayed", Value: s.Topic.DelayedMessages}, {Name: "dead letters", Value: s.Dead},
 	}
 	for _, line := range s.stays() {
-		fields = append(fields, output.Field{Name: "stays", Value: line})
+		fields = append(fields, output.Field{Name: "stays", Value: output.Textf("%s", line)})
 	}
-	return document, append(fields, output.Field{Name: "not carried", Value: never})
+	return document, append(fields, output.Field{Name: "not carried", Value: output.Textf("%s", never)})
 }
 
 // stays describes the messages that a move does not carry, one line for each kind.
@@ -74,7 +74,7 @@ func (r Report) Print(letters int, now *State) (document map[string]any, fields 
 	add("dead letters that stay", "dead_letters", now.Dead)
 	document["stays"] = now.stays()
 	for _, line := range now.stays() {
-		fields = append(fields, output.Field{Name: "stays", Value: line})
+		fields = append(fields, output.Field{Name: "stays", Value: output.Textf("%s", line)})
 	}
 	return document, fields
 }

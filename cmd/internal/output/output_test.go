@@ -3,8 +3,12 @@ package output
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -104,9 +108,13 @@ func TestWidth(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1 000", 12345: "12 345", -1234567: "-1 234 567"} {
-		if got := Number(n); got != want {
+		if got := Number(n).Grouped(); got != want {
 			t.Errorf("Number(%d) is %q, want %q", n, got, want)
 		}
+	}
+	if texts := Textf("%s, %s, %v, %v, %d", Number(12345), Count(6789, "message"), Rate(1204.2), Textf("%v", Number(9999)), 1234); texts.String() != "12345, 6789 messages, 1204, 9999, 1234" ||
+		texts.Grouped() != "12 345, 6 789 messages, 1 204, 9 999, 1234" {
+		t.Errorf("a text is %q for programs and %q on a terminal", texts, texts.Grouped())
 	}
 	for b, want := range map[Bytes]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 1<<30 + 1<<28: "1.2 GiB", 1 << 62: "4.0 EiB", 1<<20 - 1: "1.0 MiB"} {
 		if got := b.String(); got != want {
@@ -227,5 +235,128 @@ func TestPlainNumbers(t *testing.T) {
 	}
 	if got, want := strings.TrimSpace(people.String()), "19 999  -1 234 567  120.6 KiB  1 204  -  2m 04s  10 000"; got != want {
 		t.Errorf("for people: %q, want %q", got, want)
+	}
+}
+
+// A table on a terminal has no line that is too wide, except one with a single name. Names and
+// numbers are whole, columns that are left out are 0 or empty, and a program gets a row in a line.
+func TestFit(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	text := func(most int) string {
+		b := make([]rune, random.IntN(most+1))
+		for i := range b {
+			b[i] = []rune("ab東é ")[random.IntN(5)]
+		}
+		return strings.TrimSpace(string(b))
+	}
+	cut, hidden, folded := 0, 0, 0
+	for range 1000 {
+		var l List[int]
+		cells := [][]any{}
+		for range 1 + random.IntN(4) {
+			cells = append(cells, nil)
+			l.Rows = append(l.Rows, len(l.Rows))
+		}
+		n := 1 + random.IntN(9)
+		for i := range n {
+			kind, empty := random.IntN(4), random.IntN(4) == 0
+			c := Column[int]{Name: fmt.Sprintf("COLUMN-%d", i)[:2+random.IntN(7)] + strconv.Itoa(i)}
+			for r := range cells {
+				v := any(int64(random.IntN(1 << random.IntN(40))))
+				switch {
+				case empty:
+					v = []any{"", int64(0), nil}[random.IntN(3)]
+				case kind == 0:
+					v = fmt.Sprintf("<%d-%d-%s>", r, i, strings.ReplaceAll(text(30), " ", "_"))
+				case kind == 1:
+					v, c.Least = text(120), 1+random.IntN(30)
+				}
+				cells[r] = append(cells[r], v)
+			}
+			c.Cell = func(r int) any { return cells[r][i] }
+			l.Columns = append(l.Columns, c)
+		}
+		width := 10 + random.IntN(120)
+		o := Options{Format: []Format{Table, Wide}[random.IntN(2)], Width: width}
+		f, err := l.Fit(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, lines := range append(slices.Clone(f.Rows), f.Header) {
+			folded = max(folded, len(lines))
+			for _, line := range lines {
+				if Width(line) > width && strings.Contains(strings.TrimSpace(line), "  ") {
+					t.Fatalf("%d columns: %q has %d", width, line, Width(line))
+				}
+			}
+		}
+		cut, hidden = cut+map[bool]int{true: 1}[f.Cut], hidden+len(f.Hidden)
+		if o.Format == Wide && (f.Cut || len(f.Hidden) > 0) {
+			t.Fatalf("-o wide cuts %v and leaves %q out", f.Cut, f.Hidden)
+		}
+		for r := range cells {
+			row := strings.Join(f.Rows[r], "\n")
+			for i, v := range cells[r] {
+				c := l.Columns[i]
+				shown := o.Cell(v, time.Now())
+				switch {
+				case slices.Contains(f.Hidden, c.Name):
+					if shown != "" && shown != "-" && shown != "0" {
+						t.Fatalf("%s is left out with %q", c.Name, shown)
+					}
+				case c.Least == 0 && !strings.Contains(row, shown):
+					t.Fatalf("%d columns: %q is not in\n%s", width, shown, row)
+				case o.Format == Wide && !strings.Contains(strings.Join(strings.Fields(row), " "), strings.Join(strings.Fields(shown), " ")):
+					t.Fatalf("%d columns, -o wide: %q is not in\n%s", width, shown, row)
+				}
+			}
+		}
+		for _, lines := range fitted(l.Rows, l.Columns, Options{Format: Table}).Rows {
+			if len(lines) != 1 || strings.Contains(lines[0], "…") {
+				t.Fatalf("for a program: %q", lines)
+			}
+		}
+	}
+	if cut < 100 || hidden < 100 || folded < 4 {
+		t.Errorf("%d tables with a cut, %d columns left out, and at most %d lines a row: the test does not see them", cut, hidden, folded)
+	}
+}
+
+// The columns of a stream keep their places, and an empty cell has a place.
+func TestStream(t *testing.T) {
+	type row struct {
+		id, tag, text string
+		offset        int64
+	}
+	l := List[row]{Columns: []Column[row]{
+		{Name: "ID", Usual: 6, Cell: func(r row) any { return r.id }}, {Name: "OFFSET", Usual: 5, Cell: func(r row) any { return r.offset }},
+		{Name: "TAG", Usual: 4, Cell: func(r row) any { return r.tag }}, {Name: "TEXT", Least: 8, Cell: func(r row) any { return r.text }},
+	}}
+	rows := []row{{"a", "", "one", 1}, {"abc", "paid", "a text that is too long", 12345}, {"abcdefgh", "", "two", 7}, {"b", "x", "three", 8}}
+	for name, c := range map[string]struct {
+		o    Options
+		want string
+	}{
+		"program":  {Options{Plain: true}, "a           1  -     one\nabc     12345  paid  a text that is too long\nabcdefgh      7  -     two\nb             8  x     three\n"},
+		"terminal": {Options{Width: 30}, "a           1  -     one\nabc     12 345  paid  a text …\nabcdefgh       7  -     two\nb              8  x     three\n"},
+		"wide":     {Options{Width: 30, Format: Wide}, "a           1  -     one\nabc     12 345  paid\n  a text that is too long\nabcdefgh       7  -     two\nb              8  x     three\n"},
+		"columns":  {Options{Columns: []string{"tag", "id"}}, "-     a\npaid  abc\n-     abcdefgh\nx     b\n"},
+	} {
+		s, err := NewStream(l, c.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for _, r := range rows {
+			if err := s.Print(&b, r, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b.String() != c.want {
+			t.Errorf("%s:\ngot\n%swant\n%s", name, b.String(), c.want)
+		}
+	}
+	if _, err := NewStream(l, Options{Columns: []string{"size"}}); err == nil || !strings.Contains(err.Error(), "id, offset, tag, text") {
+		t.Errorf("an unknown column: %v", err)
 	}
 }

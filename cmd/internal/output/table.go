@@ -1,5 +1,16 @@
 // Package output prints results: tables for people, JSON for programs, names for xargs. Text of
 // messages and names cannot control the terminal.
+//
+// A terminal and a program get different forms of a table:
+//
+//   - A terminal gets digits in groups, bytes and durations with units, and lines that fit it. A row
+//     that is too wide takes several lines. Names and numbers are whole. Free texts are cut, and
+//     columns that are 0 or empty in all rows are left out; a note says so. -o wide and --columns
+//     show all.
+//   - A program gets each row in one line, with all columns and whole texts, and numbers without
+//     spaces and units. Numbers within texts are plain too: 12345.
+//
+// Commands and data that a person copies are never broken into lines; the terminal wraps them.
 package output
 
 import (
@@ -39,6 +50,11 @@ type Options struct {
 	Limit     int    // most rows; 0 means no limit
 	Times     TimeStyle
 	Plain     bool // numbers for programs: 12345, bytes without a unit, seconds
+	Width     int  // columns of the terminal, which tables fit; 0 for programs, whose tables are never cut
+
+	// Shown has the columns that a screen has shown. It keeps them when they become empty, so that
+	// they do not come and go. Nil keeps none.
+	Shown map[string]bool
 }
 
 // A Column is one column of a table.
@@ -46,6 +62,17 @@ type Column[T any] struct {
 	Name string // upper case, as the header has it
 	Wide bool   // only with -o wide or by name
 	Cell func(T) any
+
+	// Least is the width to which a terminal may cut the texts of the column. 0 means that they are
+	// never cut, as numbers and names that commands take as arguments are.
+	Least int
+
+	// Keep reports that 0 is a value of the column as any other. Otherwise a column of zeros is left
+	// out if the terminal is too narrow.
+	Keep bool
+
+	// Usual is the width that a [Stream] reserves. 0 means that of its rows.
+	Usual int
 }
 
 // A List is a result of several rows.
@@ -73,7 +100,7 @@ func (l List[T]) Print(w, notes io.Writer, o Options) error {
 		rows = rows[:o.Limit]
 	}
 	if len(rows) < total {
-		fmt.Fprintf(notes, "%s of %s; --limit shows more\n", Number(int64(len(rows))), Number(int64(total)))
+		fmt.Fprintf(notes, "%d of %d; --limit shows more\n", len(rows), total)
 	}
 	switch o.Format {
 	case JSON:
@@ -92,7 +119,28 @@ func (l List[T]) Print(w, notes io.Writer, o Options) error {
 		fmt.Fprintln(notes, l.Empty)
 		return nil
 	}
-	return writeTable(w, rows, columns, o)
+	f := fitted(rows, columns, o)
+	var b strings.Builder
+	for _, line := range f.Header {
+		b.WriteString(line + "\n")
+	}
+	for _, row := range f.Rows {
+		b.WriteString(strings.Join(row, "\n") + "\n")
+	}
+	_, err = io.WriteString(w, b.String())
+	if note := f.note(); note != "" {
+		fmt.Fprintln(notes, note)
+	}
+	return err
+}
+
+// Fit returns the lines of the list as a table, for a screen.
+func (l List[T]) Fit(o Options) (Fitted, error) {
+	columns, err := l.columns(o)
+	if err != nil {
+		return Fitted{}, err
+	}
+	return fitted(l.Rows, columns, o), nil
 }
 
 func (l List[T]) find(name string) (Column[T], error) {
@@ -160,6 +208,8 @@ func compare(a, b any) int {
 		return cmp.Compare(a, b.(Bytes))
 	case Rate:
 		return cmp.Compare(a, b.(Rate))
+	case Share:
+		return cmp.Compare(a, b.(Share))
 	case time.Duration:
 		return cmp.Compare(a, b.(time.Duration))
 	case time.Time:
@@ -178,7 +228,7 @@ func unknown(cell any) int {
 // number reports whether a cell is aligned to the right.
 func number(cell any) bool {
 	switch cell.(type) {
-	case int, int64, Bytes, Rate, time.Duration:
+	case int, int64, Bytes, Rate, Share, time.Duration:
 		return true
 	}
 	return false
@@ -192,6 +242,8 @@ func (o Options) Cell(v any, now time.Time) string {
 		switch v := v.(type) {
 		case int, int64, Bytes:
 			return fmt.Sprintf("%d", v)
+		case Share:
+			return strconv.FormatFloat(math.Round(float64(v)*1000)/1000, 'f', -1, 64)
 		case Rate:
 			if v >= 0 {
 				return strconv.FormatFloat(math.Round(float64(v)*10)/10, 'f', -1, 64)
@@ -207,9 +259,14 @@ func (o Options) Cell(v any, now time.Time) string {
 	case string:
 		return Safe(v)
 	case int:
-		return Number(int64(v))
+		return Number(v).Grouped()
 	case int64:
-		return Number(v)
+		return Number(v).Grouped()
+	case grouper:
+		if o.Plain {
+			return Safe(v.String())
+		}
+		return Safe(v.Grouped())
 	case time.Duration:
 		return Duration(v)
 	case time.Time:
@@ -220,53 +277,48 @@ func (o Options) Cell(v any, now time.Time) string {
 	return Safe(fmt.Sprint(v))
 }
 
-func writeTable[T any](w io.Writer, rows []T, columns []Column[T], o Options) error {
+// fitted returns the lines of a table. Without --columns and -o wide texts are cut, and columns are
+// left out, if the terminal is too narrow.
+func fitted[T any](rows []T, columns []Column[T], o Options) Fitted {
 	now := time.Now()
-	var cells [][]string
-	right := make([]bool, len(columns))
-	if !o.NoHeaders {
-		header := make([]string, len(columns))
-		for i, c := range columns {
-			header[i] = c.Name
-		}
-		cells = append(cells, header)
+	n := len(columns)
+	g := grid{names: make([]string, n), right: make([]bool, n), least: make([]int, n), blank: make([]bool, n), bare: o.NoHeaders}
+	for i, c := range columns {
+		g.names[i], g.least[i], g.blank[i] = c.Name, c.Least, !c.Keep && !o.Shown[c.Name]
 	}
 	for _, r := range rows {
-		line := make([]string, len(columns))
+		line := make([]string, n)
 		for i, c := range columns {
 			v := c.Cell(r)
-			line[i], right[i] = o.Cell(v, now), right[i] || number(v)
+			line[i] = o.Cell(v, now)
+			g.right[i] = g.right[i] || number(v)
+			g.blank[i] = g.blank[i] && (v == nil || slices.Contains([]string{"", "-", "0", "0 B", "0s"}, line[i]))
 		}
-		cells = append(cells, line)
+		g.cells = append(g.cells, line)
 	}
-	return writeCells(w, cells, right)
+	whole := o.Format == Wide || len(o.Columns) > 0
+	f := g.lay(g.fit(o.Width, whole))
+	if o.Shown != nil {
+		for i, name := range g.names {
+			o.Shown[name] = o.Shown[name] || !g.blank[i]
+		}
+	}
+	return f
 }
 
-func writeCells(w io.Writer, cells [][]string, right []bool) error {
-	widths := make([]int, len(right))
-	for _, line := range cells {
-		for i, text := range line {
-			widths[i] = max(widths[i], Width(text))
-		}
+// note names the parts of a table that the terminal has no space for.
+func (f *Fitted) note() string {
+	var parts []string
+	if len(f.Hidden) > 0 {
+		parts = append(parts, "not shown, because 0 or empty in all rows: "+strings.Join(f.Hidden, ", "))
 	}
-	var out strings.Builder
-	for _, line := range cells {
-		var b strings.Builder
-		for i, text := range line {
-			if i > 0 {
-				b.WriteString("  ")
-			}
-			pad := strings.Repeat(" ", widths[i]-Width(text))
-			if right[i] {
-				b.WriteString(pad + text)
-			} else {
-				b.WriteString(text + pad)
-			}
-		}
-		out.WriteString(strings.TrimRight(b.String(), " ") + "\n")
+	if f.Cut {
+		parts = append(parts, "texts with … are cut")
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	if len(parts) == 0 {
+		return ""
+	}
+	return strings.Join(parts, "; ") + "; -o wide shows all"
 }
 
 // Encode writes a JSON document with indentation. Characters that control a terminal are escaped.
@@ -304,13 +356,27 @@ type Field struct {
 }
 
 // Fields writes names and values in two columns. Lines whose value is the empty text are left out.
+// On a terminal a [Text] is wrapped below the beginning of the value.
 func Fields(w io.Writer, o Options, fields []Field) error {
 	now := time.Now()
-	var cells [][]string
+	widest := 0
 	for _, f := range fields {
-		if text := o.Cell(f.Value, now); text != "" {
-			cells = append(cells, []string{f.Name, text})
+		if o.Cell(f.Value, now) != "" {
+			widest = max(widest, Width(f.Name))
 		}
 	}
-	return writeCells(w, cells, make([]bool, 2))
+	var b strings.Builder
+	for _, f := range fields {
+		text := o.Cell(f.Value, now)
+		if text == "" {
+			continue
+		}
+		indent := strings.Repeat(" ", widest+gap)
+		if _, prose := f.Value.(Text); prose && o.Width > 2*len(indent) {
+			text = strings.ReplaceAll(Wrap(text, o.Width-len(indent)), "\n", "\n"+indent)
+		}
+		b.WriteString(strings.TrimRight(f.Name+indent[Width(f.Name):]+text, " ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }

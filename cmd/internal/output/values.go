@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,9 +28,16 @@ func (b Bytes) String() string {
 	return ""
 }
 
-// Number returns an integer in groups of three digits: 12 345.
-func Number(n int64) string {
-	s := strconv.FormatInt(n, 10)
+// A Number is an integer in a text. As all numbers of this package it is plain, 12345, unless it
+// reaches a terminal: a program that reads 12 345 takes it for 12.
+type Number int64
+
+// String returns the number for a program.
+func (n Number) String() string { return strconv.FormatInt(int64(n), 10) }
+
+// Grouped returns the number for a terminal, in groups of three digits: 12 345.
+func (n Number) Grouped() string {
+	s := n.String()
 	sign := ""
 	if n < 0 {
 		sign, s = "-", s[1:]
@@ -44,10 +52,30 @@ func Number(n int64) string {
 	return sign + b.String()
 }
 
-// A Rate is a number a second. A table shows one digit after the point below 10.
+// A Quantity is a number with its noun: 1 message, 2 messages.
+type Quantity struct {
+	n    Number
+	noun string
+}
+
+// Count returns a number with its noun, to which it adds an s.
+func Count(n int64, noun string) Quantity {
+	if n != 1 {
+		noun += "s"
+	}
+	return Quantity{Number(n), noun}
+}
+
+// String returns the quantity for a program.
+func (q Quantity) String() string { return q.n.String() + " " + q.noun }
+
+// Grouped returns the quantity for a terminal.
+func (q Quantity) Grouped() string { return q.n.Grouped() + " " + q.noun }
+
+// A Rate is a number a second. It has one digit after the point below 10.
 type Rate float64
 
-// String returns the rate: 0, 1.5, 12, 1 204. A negative rate is not known: "-".
+// String returns the rate for a program: 0, 1.5, 12, 1204. A negative rate is not known: "-".
 func (r Rate) String() string {
 	switch {
 	case r < 0:
@@ -57,8 +85,54 @@ func (r Rate) String() string {
 	case r < 9.95:
 		return strconv.FormatFloat(float64(r), 'f', 1, 64)
 	}
-	return Number(int64(math.Round(float64(r))))
+	return Number(math.Round(float64(r))).String()
 }
+
+// Grouped returns the rate for a terminal: 1 204.
+func (r Rate) Grouped() string {
+	if r < 9.95 {
+		return r.String()
+	}
+	return Number(math.Round(float64(r))).Grouped()
+}
+
+// A Share is a part of 1. A table for people shows it as 12 %, one for programs as 0.12.
+type Share float64
+
+// String returns the share in per cent.
+func (s Share) String() string { return fmt.Sprintf("%.0f %%", 100*s) }
+
+// A grouper is a value with numbers.
+type grouper interface {
+	String() string  // for a program
+	Grouped() string // for a terminal
+}
+
+// A Text is a text for people with numbers. A terminal gets them in groups of digits, and wraps the
+// text.
+type Text struct{ plain, grouped string }
+
+// Textf formats a text. Of its arguments a [Number], [Quantity], [Rate] and Text have two forms.
+func Textf(format string, args ...any) Text {
+	t := Text{plain: fmt.Sprintf(format, args...)}
+	both := slices.Clone(args)
+	for i, arg := range args {
+		if g, ok := arg.(grouper); ok {
+			both[i] = g.Grouped()
+		}
+	}
+	t.grouped = fmt.Sprintf(format, both...)
+	return t
+}
+
+// String returns the text for a program.
+func (t Text) String() string { return t.plain }
+
+// Grouped returns the text for a terminal.
+func (t Text) Grouped() string { return t.grouped }
+
+// MarshalText returns the text for a program.
+func (t Text) MarshalText() ([]byte, error) { return []byte(t.plain), nil }
 
 // Spark returns the values as bars of eight heights, the largest value as the highest one.
 func Spark(values []float64) string {
@@ -99,14 +173,6 @@ func Duration(d time.Duration) string {
 		return fmt.Sprintf("%dm %02ds", m, s)
 	}
 	return fmt.Sprintf("%ds", s)
-}
-
-// Count returns a number with its noun: 1 message, 2 messages.
-func Count(n int64, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return Number(n) + " " + noun
 }
 
 // Glob returns a function that reports whether a name matches a pattern with *, ? and [a-z]. The
@@ -161,12 +227,13 @@ func ParseTime(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is no time: give RFC 3339 (2026-11-23T14:00:00Z), a duration from now (-15m), or Unix seconds (@1784887200)", text)
 }
 
-// Wrap breaks a text at spaces into lines of at most 80 columns.
-func Wrap(text string) string {
+// Wrap breaks a text at spaces into lines of at most the given columns. A longer word has a line of
+// its own.
+func Wrap(text string, columns int) string {
 	var lines []string
 	line := ""
 	for word := range strings.FieldsSeq(text) {
-		if line != "" && len(line)+1+len(word) > 80 {
+		if line != "" && Width(line)+1+Width(word) > columns {
 			lines = append(lines, line)
 			line = ""
 		}

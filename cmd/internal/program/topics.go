@@ -63,7 +63,7 @@ RFC 3339.`},
 		{Use: "output", Short: "The formats of results", Long: `The formats of results (-o):
 
   table   the frequent columns
-  wide    all columns
+  wide    all columns, and texts in full
   json    one document, the body of the HTTP API
   jsonl   one JSON object a line
   name    one name a line, for xargs -n 1. A name with other characters than letters,
@@ -72,8 +72,16 @@ RFC 3339.`},
 
 --columns selects columns, --sort sorts by one (-COLUMN descending), --limit bounds
 the rows. Times in tables are relative on a terminal and UTC otherwise (--time).
+
+On a terminal a row that is too wide takes several lines; columns that are 0 or empty
+in all rows are left out, and texts, but never names and numbers, are cut with "…".
+A note says so, and -o wide or --columns shows all. A result that does not go to a
+terminal has each row in one line with all columns and whole texts.
+
 In columns of numbers a table has 19 999, 1.2 GiB and 2m 03s on a terminal, and
-otherwise 19999, bytes and seconds, so that each is one field for awk and sort.
+otherwise 19999, bytes and seconds, so that each is one field for awk and sort. Texts
+group digits on a terminal only, too.
+
 Arguments take times as RFC 3339, as a duration from now (-15m), or as Unix seconds
 (@1784887200).`},
 	}

@@ -158,7 +158,7 @@ func (k *checkCommand) topic(ctx context.Context, client *admin.Client, throttle
 		return err
 	}
 	if t.Throttle != nil {
-		f.Raise(throttled, "sends are rejected: "+view.ThrottleText(t.Throttle))
+		f.Raise(throttled, fmt.Sprintf("sends are rejected: %s", view.ThrottleText(t.Throttle)))
 	}
 	k.backlog.Judge(f, t.Backlog.Messages)
 	summaries, _, err := client.TopicSummaries(ctx, admin.ListQuery{Match: t.Name})

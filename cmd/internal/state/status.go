@@ -84,6 +84,10 @@ func showStatus(c *call.Call, server string, o status.Overview) error {
 		_, err = fmt.Fprintln(c.Out, "\nNothing is wrong.")
 		return err
 	}
+	if c.Columns > 0 && !c.Selected() {
+		_, err = fmt.Fprintf(c.Out, "\nWrong now:\n%s", view.ProblemText(problems, c.Columns))
+		return err
+	}
 	fmt.Fprintln(c.Out)
 	return call.PrintList(c, output.List[view.Problem]{Rows: problems, Columns: view.ProblemColumns})
 }

@@ -192,7 +192,7 @@ func (k *topCommand) table(f view.TopFrame) error {
 		what = "topic exists"
 	}
 	return call.PrintList(k.Call, output.List[view.TopRow]{
-		Rows: rows, Columns: view.TopColumns(&k.TopView, false),
+		Rows: rows, Columns: view.TopColumns(&k.TopView, 0),
 		Name: func(r view.TopRow) string { return cmp.Or(r.Group, r.Topic) },
 		Document: func(shown []view.TopRow) any {
 			f.Rows = call.NotNil(shown)

@@ -63,9 +63,12 @@ func Raw(in io.Reader) (restore func(), err error) {
 	return func() { _ = term.Restore(fd, before) }, nil // nothing is left to do about an error
 }
 
-// Columns returns the columns of a terminal; 0 for a stream that is none.
+// Columns returns the columns of a terminal, 80 if they are not known; 0 for a stream that is none.
 func Columns(stream any) int {
-	w, _ := measure(stream)
+	if !Is(stream) {
+		return 0
+	}
+	w, _ := Size(stream)
 	return w
 }
 

@@ -14,6 +14,6 @@ var AuditColumns = []output.Column[status.AuditRecord]{
 	{Name: "ADDRESS", Cell: func(r status.AuditRecord) any { return r.Peer }},
 	{Name: "OPERATION", Cell: func(r status.AuditRecord) any { return r.Operation }},
 	{Name: "SUBJECT", Cell: func(r status.AuditRecord) any { return r.Subject }},
-	{Name: "QUERY", Wide: true, Cell: func(r status.AuditRecord) any { return r.Query }},
-	{Name: "RESULT", Cell: func(r status.AuditRecord) any { return r.Result }},
+	{Name: "QUERY", Wide: true, Least: 24, Cell: func(r status.AuditRecord) any { return r.Query }},
+	{Name: "RESULT", Least: 24, Cell: func(r status.AuditRecord) any { return r.Result }},
 }

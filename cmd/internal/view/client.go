@@ -24,8 +24,8 @@ func ClientColumns(at time.Time) []output.Column[status.Client] {
 		{Name: "VERSION", Cell: func(c status.Client) any { return cmp.Or(c.Version, "-") }},
 		{Name: "OUTDATED", Wide: true, Cell: func(c status.Client) any { return map[bool]string{true: "yes", false: "no"}[c.Outdated] }},
 		{Name: "GROUP", Cell: func(c status.Client) any { return cmp.Or(c.Group, "-") }},
-		{Name: "TOPICS", Cell: func(c status.Client) any { return topicsOf(&c) }},
-		{Name: "FILTERS", Wide: true, Cell: func(c status.Client) any { return filtersOf(&c) }},
+		{Name: "TOPICS", Least: 40, Cell: func(c status.Client) any { return topicsOf(&c) }},
+		{Name: "FILTERS", Wide: true, Least: 40, Cell: func(c status.Client) any { return filtersOf(&c) }},
 		{Name: "SEEN", Cell: func(c status.Client) any { return max(at.Sub(c.LastSeen), 0) }},
 		{Name: "SINCE", Wide: true, Cell: func(c status.Client) any { return c.Since }},
 		{Name: "WAITING", Cell: func(c status.Client) any { return c.Waiting }},
@@ -95,6 +95,8 @@ type ClientScreen struct {
 	Width, Height int // of the terminal
 	Paused        bool
 	Failed        error // of the last request; the frame is an older one
+
+	shown map[string]bool // columns
 }
 
 // Write writes the lines of the screen, at most height lines of at most width columns.
@@ -110,30 +112,33 @@ func (s *ClientScreen) Write(w io.Writer, o output.Options) error {
 	for i := range s.Frame.Clients {
 		inflight, waiting = inflight+s.Frame.Clients[i].Inflight, waiting+s.Frame.Clients[i].Waiting
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s  every %s  %s\n", output.Safe(s.Server), s.Frame.Interval, state)
-	fmt.Fprintf(&b, "%s; in flight %s, waiting receives %s\n", output.Count(int64(s.Frame.Total), "client"), output.Number(inflight), output.Number(waiting))
-	fmt.Fprintf(&b, "versions: %s\n\n", versions(s.Frame.Versions))
-	const beside = 6 // lines that are no rows
-	rows := s.Frame.Clients[:min(len(s.Frame.Clients), max(s.Height-beside, 1))]
-	o.Format, o.Limit, o.Sort = output.Table, 0, ""
-	list := output.List[status.Client]{Rows: rows, Columns: ClientColumns(s.Frame.At), Empty: "no clients"}
-	if err := list.Print(&b, &b, o); err != nil {
+	screen := newScreen(s.Width, s.Height)
+	screen.prose("%s  every %s  %s", output.Safe(s.Server), s.Frame.Interval, state)
+	screen.prose("%s; in flight %s, waiting receives %s", output.Count(int64(s.Frame.Total), "client"), output.Number(inflight), output.Number(waiting))
+	screen.prose("versions: %s", versions(s.Frame.Versions))
+	screen.lines = append(screen.lines, "")
+	if s.shown == nil {
+		s.shown = map[string]bool{}
+	}
+	o.Shown = s.shown
+	list := output.List[status.Client]{Rows: s.Frame.Clients[:min(len(s.Frame.Clients), s.Height)], Columns: ClientColumns(s.Frame.At)}
+	table, err := screen.fit(o, list.Fit)
+	if err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "by %s, %s not shown   p pause  q quit\n", s.By, output.Number(int64(s.Frame.Total-len(rows))))
-	return writeScreen(w, b.String(), s.Width, s.Height)
+	screen.rows(table, "no clients", s.Frame.Total, func(more string) string { return "by " + s.By + more }, "p pause  q quit")
+	return writeScreen(w, screen.lines, s.Width, s.Height)
 }
 
 // versions lists versions with their clients: "GO 5.1.4 (12), JAVA 5.0.4 (1, outdated)".
 func versions(list []status.ClientVersion) string {
 	var parts []string
 	for _, v := range list {
-		note := output.Number(v.Clients)
+		note := ""
 		if v.Outdated {
-			note += ", outdated"
+			note = ", outdated"
 		}
-		parts = append(parts, fmt.Sprintf("%s %s (%s)", output.Safe(v.Language), output.Safe(v.Version), note))
+		parts = append(parts, fmt.Sprintf("%s %s (%s%s)", output.Safe(v.Language), output.Safe(v.Version), output.Number(v.Clients).Grouped(), note))
 	}
 	return cmp.Or(strings.Join(parts, ", "), "not known")
 }

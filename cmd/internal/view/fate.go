@@ -128,7 +128,7 @@ func waiting(n int64) string {
 	case 1:
 		return "1 receive waits for messages"
 	}
-	return output.Number(n) + " receives wait for messages"
+	return fmt.Sprintf("%v receives wait for messages", output.Number(n))
 }
 
 // theMessage names a message: by its ID, or by its place if it has none.

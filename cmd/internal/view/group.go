@@ -82,21 +82,21 @@ var GroupColumns = []output.Column[Progress]{
 }
 
 // HeldBy names the client that holds its messages longest.
-func HeldBy(h *status.Holding, now time.Time) string {
+func HeldBy(h *status.Holding, now time.Time) output.Text {
 	client := "a client from before the restart of the broker"
 	if h.Client != "" {
 		client = "client " + h.Client
 	}
-	return fmt.Sprintf("%s has held %s for %s", client, output.Count(h.Messages, "message"), output.Duration(now.Sub(h.Since).Truncate(time.Second)))
+	return output.Textf("%s has held %s for %s", client, output.Count(h.Messages, "message"), output.Duration(now.Sub(h.Since).Truncate(time.Second)))
 }
 
 // progressNote is the next command for a group that needs help.
-func progressNote(group string, parked, blocked int64, held *status.Holding) string {
+func progressNote(group string, parked, blocked int64, held *status.Holding) any {
 	switch {
 	case parked > 0:
-		return fmt.Sprintf("%s parked: %s", output.Count(parked, "message group"), parkedCommand(group))
+		return output.Textf("%s parked: %s", output.Count(parked, "message group"), parkedCommand(group))
 	case blocked > 0:
-		return fmt.Sprintf("%s blocked: %s", output.Count(blocked, "message group"), parkedCommand(group))
+		return output.Textf("%s blocked: %s", output.Count(blocked, "message group"), parkedCommand(group))
 	case held.Long(time.Now()):
 		return HeldBy(held, time.Now())
 	}
@@ -104,17 +104,17 @@ func progressNote(group string, parked, blocked int64, held *status.Holding) str
 }
 
 // Attempts is a maximum of attempts.
-func Attempts(n int) string {
+func Attempts(n int) any {
 	if n < 0 {
 		return "none"
 	}
-	return output.Number(int64(n))
+	return n
 }
 
 // Ladder is the retry schedule of a group with the sum of its waits.
-func Ladder(g settings.Group) string {
+func Ladder(g settings.Group) output.Text {
 	if g.FIFO {
-		return output.Duration(g.Interval(1)) + " each"
+		return output.Textf("%s each", output.Duration(g.Interval(1)))
 	}
 	n := g.MaxAttempts - 1
 	if n < 0 {
@@ -132,5 +132,5 @@ func Ladder(g settings.Group) string {
 	if n > 8 {
 		text += fmt.Sprintf(" … (%d waits)", n)
 	}
-	return cmp.Or(text, "no retry") + ", " + output.Duration(sum) + " in all"
+	return output.Textf("%s, %s in all", cmp.Or(text, "no retry"), output.Duration(sum))
 }

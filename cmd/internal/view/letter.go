@@ -19,9 +19,17 @@ var LetterColumns = []output.Column[status.DeadLetter]{
 	{Name: "REDRIVES", Wide: true, Cell: func(l status.DeadLetter) any { return l.Origin.Redrives }},
 	{Name: "SIZE", Cell: func(l status.DeadLetter) any { return output.Bytes(l.BodySize) }},
 	{Name: "TAG", Wide: true, Cell: func(l status.DeadLetter) any { return l.Tag }},
-	{Name: "KEYS", Wide: true, Cell: func(l status.DeadLetter) any { return l.Keys }},
+	{Name: "KEYS", Wide: true, Least: 60, Cell: func(l status.DeadLetter) any { return l.Keys }},
 	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l status.DeadLetter) any { return l.MessageGroup }},
-	{Name: "REASON", Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
+	{Name: "REASON", Least: 24, Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
+}
+
+// WatchColumns are the columns of dead letters that have just come.
+var WatchColumns = []output.Column[status.DeadLetter]{
+	{Name: "DIED", Usual: 11, Cell: func(l status.DeadLetter) any { return l.StoredAt }},
+	{Name: "ID", Usual: 34, Cell: func(l status.DeadLetter) any { return l.MessageID }},
+	{Name: "TOPIC", Cell: func(l status.DeadLetter) any { return l.Origin.Topic }},
+	{Name: "REASON", Least: 24, Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
 }
 
 // LetterFields are the names and values of one dead letter.
@@ -79,14 +87,14 @@ func Read(classes []deadletter.Class) []Class {
 var ClassColumns = []output.Column[Class]{
 	{Name: "CLASS", Cell: func(k Class) any { return k.Fingerprint }},
 	{Name: "COUNT", Cell: func(k Class) any { return k.Count }},
-	{Name: "SHARE", Cell: func(k Class) any { return fmt.Sprintf("%.0f %%", 100*k.Share) }},
+	{Name: "SHARE", Cell: func(k Class) any { return output.Share(k.Share) }},
 	{Name: "TOPIC", Cell: func(k Class) any { return k.Topic }},
 	{Name: "FIRST", Cell: func(k Class) any { return k.First }},
 	{Name: "LAST", Cell: func(k Class) any { return k.Last }},
 	{Name: "REDRIVES", Cell: func(k Class) any { return k.MaxRedrives }},
 	{Name: "BYTES", Wide: true, Cell: func(k Class) any { return output.Bytes(k.Bytes) }},
 	{Name: "EXAMPLE", Cell: func(k Class) any { return k.Example() }},
-	{Name: "REASON", Cell: func(k Class) any { return k.Reason }},
+	{Name: "REASON", Least: 24, Cell: func(k Class) any { return k.Reason }},
 }
 
 // Example is the message ID of one letter, empty if none is known.
@@ -106,7 +114,7 @@ func ReportFields(r deadletter.Report) []output.Field {
 	fields := []output.Field{{Name: "seen", Value: r.Seen}, {Name: sent, Value: r.Redriven}}
 	for _, rule := range slices.Sorted(maps.Keys(r.Skipped)) {
 		n := r.Skipped[rule]
-		fields = append(fields, output.Field{Name: "skipped", Value: fmt.Sprintf("%s: %s", output.Number(int64(n)), rule)})
+		fields = append(fields, output.Field{Name: "skipped", Value: output.Textf("%s: %s", output.Number(n), rule)})
 	}
 	for _, f := range []struct {
 		name string

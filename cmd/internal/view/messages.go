@@ -27,20 +27,20 @@ func MessageColumns(delayed bool) []output.Column[status.StoredMessage] {
 	columns := slices.DeleteFunc(slices.Clone(messageColumns), func(c output.Column[status.StoredMessage]) bool {
 		return c.Name == "QUEUE" || c.Name == "OFFSET"
 	})
-	return slices.Insert(columns, 2, output.Column[status.StoredMessage]{Name: "DELIVER", Cell: func(m status.StoredMessage) any { return m.DeliverAt }})
+	return slices.Insert(columns, 2, output.Column[status.StoredMessage]{Name: "DELIVER", Usual: 10, Cell: func(m status.StoredMessage) any { return m.DeliverAt }})
 }
 
 var messageColumns = []output.Column[status.StoredMessage]{
-	{Name: "STORED", Cell: func(m status.StoredMessage) any { return m.StoredAt }},
-	{Name: "ID", Cell: func(m status.StoredMessage) any { return m.ID }},
-	{Name: "QUEUE", Cell: func(m status.StoredMessage) any { return m.Queue }},
-	{Name: "OFFSET", Cell: func(m status.StoredMessage) any { return m.Offset }},
-	{Name: "TAG", Cell: func(m status.StoredMessage) any { return m.Tag }},
-	{Name: "KEYS", Cell: func(m status.StoredMessage) any { return m.Keys }},
+	{Name: "STORED", Usual: 11, Cell: func(m status.StoredMessage) any { return m.StoredAt }},
+	{Name: "ID", Usual: 34, Cell: func(m status.StoredMessage) any { return m.ID }},
+	{Name: "QUEUE", Keep: true, Usual: 3, Cell: func(m status.StoredMessage) any { return m.Queue }},
+	{Name: "OFFSET", Keep: true, Usual: 9, Cell: func(m status.StoredMessage) any { return m.Offset }},
+	{Name: "TAG", Usual: 12, Cell: func(m status.StoredMessage) any { return m.Tag }},
+	{Name: "KEYS", Least: 60, Usual: 16, Cell: func(m status.StoredMessage) any { return m.Keys }},
 	{Name: "GROUP", Wide: true, Cell: func(m status.StoredMessage) any { return m.MessageGroup }},
 	{Name: "BORN", Wide: true, Cell: func(m status.StoredMessage) any { return m.BornAt }},
-	{Name: "SIZE", Cell: func(m status.StoredMessage) any { return output.Bytes(m.BodySize) }},
-	{Name: "TEXT", Cell: func(m status.StoredMessage) any { return FirstLine(Body(m.Body, m.BodyText)) }},
+	{Name: "SIZE", Usual: 9, Cell: func(m status.StoredMessage) any { return output.Bytes(m.BodySize) }},
+	{Name: "TEXT", Least: 16, Cell: func(m status.StoredMessage) any { return FirstLine(Body(m.Body, m.BodyText)) }},
 }
 
 // FirstLine is the beginning of a body, in hexadecimal digits if it is not text.
@@ -59,8 +59,9 @@ func FirstLine(body string) string {
 	return line
 }
 
-// Messages returns the text of messages with their properties and whole bodies.
-func Messages(ms []status.StoredMessage) string {
+// Messages returns the text of messages with their properties and whole bodies, for a terminal of
+// the given columns; 0 means none.
+func Messages(ms []status.StoredMessage, columns int) string {
 	var b strings.Builder
 	for i := range ms {
 		m := &ms[i]
@@ -68,13 +69,13 @@ func Messages(ms []status.StoredMessage) string {
 		if !m.DeliverAt.IsZero() {
 			place = "deliver at " + m.DeliverAt.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(&b, "%s  %s  %s", m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place)
+		head := []string{m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place}
 		for _, p := range []struct{ name, value string }{{"tag", m.Tag}, {"keys", strings.Join(m.Keys, ",")}, {"group", m.MessageGroup}} {
 			if p.value != "" {
-				fmt.Fprintf(&b, "  %s %s", p.name, output.Safe(p.value))
+				head = append(head, p.name+" "+output.Safe(p.value))
 			}
 		}
-		b.WriteString("\n")
+		b.WriteString(output.Flow(head, columns, 4) + "\n")
 		for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
 			fmt.Fprintf(&b, "  %s: %s\n", output.Safe(name), output.Safe(m.Properties[name]))
 		}

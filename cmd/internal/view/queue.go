@@ -17,10 +17,10 @@ type GroupQueue struct {
 // GroupQueueColumns are the columns of group show --queues.
 var GroupQueueColumns = []output.Column[GroupQueue]{
 	{Name: "TOPIC", Cell: func(q GroupQueue) any { return q.Topic }},
-	{Name: "QUEUE", Cell: func(q GroupQueue) any { return q.Queue }},
-	{Name: "BEGIN", Cell: func(q GroupQueue) any { return q.Begin }},
-	{Name: "CURSOR", Cell: func(q GroupQueue) any { return q.Cursor }},
-	{Name: "END", Cell: func(q GroupQueue) any { return q.End }},
+	{Name: "QUEUE", Keep: true, Cell: func(q GroupQueue) any { return q.Queue }},
+	{Name: "BEGIN", Keep: true, Cell: func(q GroupQueue) any { return q.Begin }},
+	{Name: "CURSOR", Keep: true, Cell: func(q GroupQueue) any { return q.Cursor }},
+	{Name: "END", Keep: true, Cell: func(q GroupQueue) any { return q.End }},
 	{Name: "UNDELIVERED", Cell: func(q GroupQueue) any { return q.Undelivered }},
 	{Name: "UNFINISHED", Cell: func(q GroupQueue) any { return q.Unfinished }},
 	{Name: "OLDEST", Cell: func(q GroupQueue) any { return q.Oldest }},
@@ -28,9 +28,9 @@ var GroupQueueColumns = []output.Column[GroupQueue]{
 
 // QueueColumns are the columns of topic show --queues.
 var QueueColumns = []output.Column[status.Queue]{
-	{Name: "QUEUE", Cell: func(q status.Queue) any { return q.Queue }},
-	{Name: "BEGIN", Cell: func(q status.Queue) any { return q.Begin }},
-	{Name: "END", Cell: func(q status.Queue) any { return q.End }},
+	{Name: "QUEUE", Keep: true, Cell: func(q status.Queue) any { return q.Queue }},
+	{Name: "BEGIN", Keep: true, Cell: func(q status.Queue) any { return q.Begin }},
+	{Name: "END", Keep: true, Cell: func(q status.Queue) any { return q.End }},
 	{Name: "MESSAGES", Cell: func(q status.Queue) any { return q.Messages }},
 	{Name: "OLDEST", Cell: func(q status.Queue) any { return q.Oldest }},
 	{Name: "NEWEST", Cell: func(q status.Queue) any { return q.Newest }},
@@ -38,9 +38,9 @@ var QueueColumns = []output.Column[status.Queue]{
 
 // RewindColumns are the columns of a rewind and of its plan.
 var RewindColumns = []output.Column[status.QueueRewind]{
-	{Name: "QUEUE", Cell: func(q status.QueueRewind) any { return q.Queue }},
-	{Name: "FROM", Cell: func(q status.QueueRewind) any { return q.From }},
-	{Name: "TO", Cell: func(q status.QueueRewind) any { return q.To }},
+	{Name: "QUEUE", Keep: true, Cell: func(q status.QueueRewind) any { return q.Queue }},
+	{Name: "FROM", Keep: true, Cell: func(q status.QueueRewind) any { return q.From }},
+	{Name: "TO", Keep: true, Cell: func(q status.QueueRewind) any { return q.To }},
 	{Name: "AGAIN", Cell: func(q status.QueueRewind) any { return max(0, q.From-q.To) }},
 	{Name: "SKIPPED", Cell: func(q status.QueueRewind) any { return max(0, q.To-q.From) }},
 	{Name: "DROPPED", Cell: func(q status.QueueRewind) any { return q.Dropped }},
@@ -48,15 +48,15 @@ var RewindColumns = []output.Column[status.QueueRewind]{
 
 // Rewound is the text about a rewind: how many offsets it passes in each direction, and how many
 // unfinished messages the group loses.
-func Rewound(queues []status.QueueRewind) string {
+func Rewound(queues []status.QueueRewind) output.Text {
 	var again, skipped, dropped int64
 	for _, q := range queues {
 		again += max(0, q.From-q.To)
 		skipped += max(0, q.To-q.From)
 		dropped += q.Dropped
 	}
-	return output.Count(again, "offset") + " back, " + output.Count(skipped, "offset") + " forward, " +
-		output.Count(dropped, "unfinished message") + " taken from the group"
+	return output.Textf("%s back, %s forward, %s taken from the group",
+		output.Count(again, "offset"), output.Count(skipped, "offset"), output.Count(dropped, "unfinished message"))
 }
 
 // A Due counts the messages of a group in a topic that are due in a period.

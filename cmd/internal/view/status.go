@@ -1,7 +1,6 @@
 package view
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/status"
@@ -16,17 +15,18 @@ func StatusFields(server string, o status.Overview) []output.Field {
 		state = "not ready: " + o.NotReady
 	}
 	t := o.Totals
-	backlog := fmt.Sprintf("%s of all groups, %s of them wait for a retry", output.Count(t.Backlog.Messages, "message"), output.Number(t.WaitingRetry))
+	oldest := ""
 	if t.OldestMS > 0 {
-		backlog += ", the oldest is " + output.Duration(milliseconds(t.OldestMS)) + " old"
+		oldest = ", the oldest is " + output.Duration(milliseconds(t.OldestMS)) + " old"
 	}
+	backlog := output.Textf("%s of all groups, %s of them wait for a retry%s", output.Count(t.Backlog.Messages, "message"), output.Number(t.WaitingRetry), oldest)
 	return []output.Field{
-		{Name: "broker", Value: fmt.Sprintf("%s, version %s, up %s", server, o.Version, output.Duration(o.Now.Sub(o.Started).Truncate(time.Second)))},
+		{Name: "broker", Value: output.Textf("%s, version %s, up %s", server, o.Version, output.Duration(o.Now.Sub(o.Started).Truncate(time.Second)))},
 		{Name: "state", Value: state},
 		{Name: "clients", Value: o.Clients},
 		{Name: "topics", Value: t.Topics},
-		{Name: "groups", Value: fmt.Sprintf("%s with %s", output.Number(t.Groups), output.Count(t.Subscriptions, "subscription"))},
-		{Name: "stored", Value: fmt.Sprintf("%s, %v", output.Count(t.Stored.Messages, "message"), output.Bytes(t.Stored.Bytes))},
+		{Name: "groups", Value: output.Textf("%s with %s", output.Number(t.Groups), output.Count(t.Subscriptions, "subscription"))},
+		{Name: "stored", Value: output.Textf("%s, %v", output.Count(t.Stored.Messages, "message"), output.Bytes(t.Stored.Bytes))},
 		{Name: "backlog", Value: backlog},
 		{Name: "dead letters", Value: stored(t)},
 		{Name: "rates", Value: rates(t)},
@@ -35,30 +35,30 @@ func StatusFields(server string, o status.Overview) []output.Field {
 }
 
 // stored is empty if there are no dead letters.
-func stored(t status.Totals) string {
+func stored(t status.Totals) (text output.Text) {
 	if t.DeadLettersStored == 0 {
-		return ""
+		return text
 	}
-	return fmt.Sprintf("%s, %s came in the last hour", output.Number(t.DeadLettersStored), output.Number(t.DeadLettersHour))
+	return output.Textf("%s, %s came in the last hour", output.Number(t.DeadLettersStored), output.Number(t.DeadLettersHour))
 }
 
 // rates is empty until the broker knows them.
-func rates(t status.Totals) string {
+func rates(t status.Totals) (text output.Text) {
 	if t.InRate == 0 && t.OutRate == 0 {
-		return ""
+		return text
 	}
-	return fmt.Sprintf("%v messages/s in, %v messages/s out", output.Rate(t.InRate), output.Rate(t.OutRate))
+	return output.Textf("%v messages/s in, %v messages/s out", output.Rate(t.InRate), output.Rate(t.OutRate))
 }
 
-func disk(s status.Storage) string {
-	text := output.Bytes(s.DiskBytes).String()
-	if s.InMemory {
-		return "none: " + text + " in memory, which the end of the broker removes"
+func disk(s status.Storage) output.Text {
+	switch size := output.Bytes(s.DiskBytes); {
+	case s.InMemory:
+		return output.Textf("none: %v in memory, which the end of the broker removes", size)
+	case s.FsyncP99 > 0:
+		return output.Textf("%v, 99 %% of the fsyncs take at most %s", size, roundTo3(time.Duration(s.FsyncP99)))
+	default:
+		return output.Textf("%v", size)
 	}
-	if s.FsyncP99 > 0 {
-		text += fmt.Sprintf(", 99 %% of the fsyncs take at most %s", roundTo3(time.Duration(s.FsyncP99)))
-	}
-	return text
 }
 
 // Wrong lists the problems that need an operator: throttles first, then groups by kind, the largest
@@ -67,24 +67,24 @@ func Wrong(o status.Overview) []Problem {
 	w := o.Wrong
 	out := problems("throttle", "tidegate limits show", w.Throttles, throttled)
 	out = append(out, problems("parked", "tidegate group list --state parked", w.Parked, func(g status.GroupSummary) Problem {
-		return Problem{"parked", g.Group + " in " + g.Topic, fmt.Sprintf("%s with %s wait after a failed message", output.Count(g.ParkedGroups, "message group"), output.Count(g.Parked, "message")),
+		return Problem{"parked", g.Group + " in " + g.Topic, output.Textf("%s with %s wait after a failed message", output.Count(g.ParkedGroups, "message group"), output.Count(g.Parked, "message")),
 			parkedCommand(g.Group)}
 	})...)
 	out = append(out, problems("blocked", "tidegate group list --state blocked", w.Blocked, func(g status.GroupSummary) Problem {
 		return Problem{"blocked", g.Group + " in " + g.Topic, blockedText(g.BlockedGroups, g.Blocked), parkedCommand(g.Group)}
 	})...)
 	out = append(out, problems("behind", "tidegate group list --state behind", w.Behind, func(g status.GroupSummary) Problem {
-		text := fmt.Sprintf("a message has waited %s for its first delivery, %s ready", output.Duration(milliseconds(g.UndeliveredMS)), output.Count(g.Ready, "message"))
+		text := output.Textf("a message has waited %s for its first delivery, %s ready", output.Duration(milliseconds(g.UndeliveredMS)), output.Count(g.Ready, "message"))
 		if g.Inflight == 0 && g.Waiting == 0 {
-			text = fmt.Sprintf("%s ready and none in flight, the oldest message is %s old: does a consumer run?", output.Count(g.Ready, "message"), output.Duration(milliseconds(g.OldestMS)))
+			text = output.Textf("%s ready and none in flight, the oldest message is %s old: does a consumer run?", output.Count(g.Ready, "message"), output.Duration(milliseconds(g.OldestMS)))
 		}
 		return Problem{"behind", g.Group + " in " + g.Topic, text, shell.Line("tidegate group show", g.Group)}
 	})...)
 	out = append(out, problems("held", "tidegate group list --state held", w.Held, func(g status.GroupSummary) Problem {
-		return Problem{"held", g.Group + " in " + g.Topic, HeldBy(g.Held, o.Now) + ": if its handler hangs, restart it", shell.LineFlags("tidegate group show", " --clients", g.Group)}
+		return Problem{"held", g.Group + " in " + g.Topic, output.Textf("%s: if its handler hangs, restart it", HeldBy(g.Held, o.Now)), shell.LineFlags("tidegate group show", " --clients", g.Group)}
 	})...)
 	return append(out, problems("dead-letters", "tidegate group list --state dead", w.DeadLetters, func(g status.GroupSummary) Problem {
-		return Problem{"dead-letters", g.Group + " in " + g.Topic, fmt.Sprintf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), shell.Line("tidegate dead-letters top", g.Group)}
+		return Problem{"dead-letters", g.Group + " in " + g.Topic, output.Textf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), shell.Line("tidegate dead-letters top", g.Group)}
 	})...)
 }
 
@@ -95,7 +95,7 @@ func problems[T any](kind, all string, found status.Found[T], of func(T) Problem
 		out = append(out, of(v))
 	}
 	if more := found.Count - int64(len(found.First)); more > 0 {
-		out = append(out, Problem{kind, "others", output.Number(more) + " more", all})
+		out = append(out, Problem{kind, "others", output.Textf("%s more", output.Number(more)), all})
 	}
 	return out
 }
@@ -105,11 +105,12 @@ func throttled(t status.LimitState) Problem {
 	if subject == "" {
 		subject = "broker"
 	}
-	text := fmt.Sprintf("sends are rejected: %s is %s of %s %s, accepted again at %s",
-		t.Limit, output.Number(t.Value), output.Number(t.Mark), t.Unit, output.Number(t.Resume))
-	if in := Resumes(&t.Throttle); in != "" {
-		text += ", in " + in
+	in := Resumes(&t.Throttle)
+	if in != "" {
+		in = ", in " + in
 	}
+	text := output.Textf("sends are rejected: %s is %s of %s %s, accepted again at %s%s",
+		t.Limit, output.Number(t.Value), output.Number(t.Mark), t.Unit, output.Number(t.Resume), in)
 	return Problem{"throttle", subject, text, "tidegate limits show"}
 }
 
@@ -117,7 +118,7 @@ func throttled(t status.LimitState) Problem {
 var ProblemColumns = []output.Column[Problem]{
 	{Name: "WRONG NOW", Cell: func(p Problem) any { return p.Kind }},
 	{Name: "SUBJECT", Cell: func(p Problem) any { return p.Subject }},
-	{Name: "WHAT", Cell: func(p Problem) any { return p.Text }},
+	{Name: "WHAT", Least: 80, Cell: func(p Problem) any { return p.Text }},
 	{Name: "NEXT", Cell: func(p Problem) any { return p.Next }},
 }
 

@@ -125,7 +125,7 @@ func (s *Sample) wrong() []Problem {
 	for i := range s.Topics {
 		stored[s.Topics[i].Name] = s.Topics[i].StoredMessages
 		if t := s.Topics[i].Throttle; t != nil {
-			out = append(out, Problem{Kind: "throttle", Subject: s.Topics[i].Name, Text: t.Limit})
+			out = append(out, Problem{Kind: "throttle", Subject: s.Topics[i].Name, Text: ThrottleText(t)})
 		}
 	}
 	return append(out, Troubled(s.Groups, stored)...)

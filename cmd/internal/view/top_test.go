@@ -117,6 +117,59 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	}
 }
 
+// On 80 columns top shows long names and all numbers of the rows that it shows, and its keys.
+func TestTopOn80Columns(t *testing.T) {
+	f := frames(t, 3, TopView{By: "backlog"})
+	group, topic := "billing-worker-europe-west-prod", "orders.invoices.created.v2.eu1"
+	f.Total = TopRow{Backlog: 1_234_567, Inflight: 12_345, Retry: 1234, Parked: 56, Blocked: 78, In: 1204, Out: 1203, Retries: 12, Dead: 1.5}
+	f.Rows = nil
+	for i := range int64(200) {
+		f.Rows = append(f.Rows, TopRow{Group: fmt.Sprintf("%s-%d", group, i), Topic: topic, Ready: 12_345 + i, Inflight: 1, Retry: 2, Parked: 3, Backlog: 1_234_567, OldestMS: 7_380_000, In: 1.5, Out: 2.5, Retries: 3.5, Dead: 4.5, past: []float64{1, 2, 3}})
+	}
+	for name, view := range map[string]TopView{"groups": {By: "backlog"}, "topics": {By: "backlog", Topics: true}} {
+		s := TopScreen{Server: "https://mq-broker-1.production.europe.example:8082", Frame: f, View: view, Width: 80, Height: 24}
+		var b strings.Builder
+		if err := s.Write(&b, output.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{topic, "12 345", "1 234 567", "2h 03m", "1.5", "4.5", "blocked 78", "dead letters 1.5/s", "not shown", "g groups or topics", "q quit"}
+		if !view.Topics {
+			want = append(want, group+"-0", group+"-5")
+		}
+		for _, part := range want {
+			if !strings.Contains(b.String(), part) {
+				t.Errorf("%s: %q is missing in\n%s", name, part, b.String())
+			}
+		}
+		if n := strings.Count(b.String(), "\n") + 1; n > 24 || n < 23 {
+			t.Errorf("%s: %d lines:\n%s", name, n, b.String())
+		}
+	}
+}
+
+// A column that has shown a value stays on the screen when it is 0 again, so that the others keep
+// their places.
+func TestTopColumnsStay(t *testing.T) {
+	f := frames(t, 3, TopView{By: "backlog"})
+	s := TopScreen{Server: "h", Frame: f, View: TopView{By: "backlog"}, Width: 70, Height: 24}
+	head := func(parked int64) string {
+		s.Frame.Rows = []TopRow{{Group: "billing", Topic: "orders", Ready: 12_345, Backlog: 12_345, Parked: parked, OldestMS: 1000, In: 1, Out: 1}}
+		var b strings.Builder
+		if err := s.Write(&b, output.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	if screen := head(0); strings.Contains(screen, "PARKED") {
+		t.Fatalf("a column of zeros is shown, or the test does not see it:\n%s", screen)
+	}
+	for _, parked := range []int64{1, 0} {
+		if screen := head(parked); !strings.Contains(screen, "PARKED") {
+			t.Errorf("%d parked, and no column:\n%s", parked, screen)
+		}
+	}
+}
+
 // A restart of the broker begins its counters at 0: the rate is not negative. An unknown rate is
 // not 0.
 func TestTopRates(t *testing.T) {

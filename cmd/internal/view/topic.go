@@ -31,7 +31,7 @@ func SettingFields(settings any, except ...string) []output.Field {
 				walk(f, prefix+name+".")
 				continue
 			}
-			fields = append(fields, output.Field{Name: prefix + name, Value: fmt.Sprint(f.Interface())})
+			fields = append(fields, output.Field{Name: prefix + name, Value: output.Textf("%v", f.Interface())})
 		}
 	}
 	walk(reflect.ValueOf(settings), "")
@@ -66,11 +66,11 @@ func oldest(t status.TopicSummary) any {
 }
 
 // ThrottleText is a throttle in one cell: empty for none.
-func ThrottleText(t *status.Throttle) string {
+func ThrottleText(t *status.Throttle) (text output.Text) {
 	if t == nil {
-		return ""
+		return text
 	}
-	return fmt.Sprintf("%s: %s of %s", t.Limit, output.Number(t.Value), output.Number(t.Mark))
+	return output.Textf("%s: %s of %s", t.Limit, output.Number(t.Value), output.Number(t.Mark))
 }
 
 // Resumes is when a limit accepts sends again, as text: empty if there is no estimate.
@@ -91,22 +91,22 @@ func TopicFields(t status.Topic) []output.Field {
 		{Name: "topic", Value: t.Name},
 		{Name: "type", Value: string(t.Type)},
 		{Name: "queues", Value: t.Queues},
-		{Name: "backlog", Value: fmt.Sprintf("%s, %v, of the slowest group", output.Count(t.Backlog.Messages, "message"), output.Bytes(t.Backlog.Bytes))},
-		{Name: "stored", Value: fmt.Sprintf("%s, %v", output.Count(t.StoredMessages, "message"), output.Bytes(t.StoredBytes))},
+		{Name: "backlog", Value: output.Textf("%s, %v, of the slowest group", output.Count(t.Backlog.Messages, "message"), output.Bytes(t.Backlog.Bytes))},
+		{Name: "stored", Value: output.Textf("%s, %v", output.Count(t.StoredMessages, "message"), output.Bytes(t.StoredBytes))},
 	}
 	if t.DelayedMessages > 0 {
-		fields = append(fields, output.Field{Name: "delayed", Value: fmt.Sprintf("%s, %v", output.Count(t.DelayedMessages, "message"), output.Bytes(t.DelayedBytes))})
+		fields = append(fields, output.Field{Name: "delayed", Value: output.Textf("%s, %v", output.Count(t.DelayedMessages, "message"), output.Bytes(t.DelayedBytes))})
 	}
 	if t.HalfMessages > 0 {
 		fields = append(fields, output.Field{Name: "half messages", Value: t.HalfMessages})
 	}
 	if t.Throttle != nil {
 		fields = append(fields, output.Field{Name: "throttled", Value: ThrottleText(t.Throttle)},
-			output.Field{Name: "throttled since", Value: t.Throttle.Since}, output.Field{Name: "accepts again", Value: fmt.Sprintf("at %s %s", output.Number(t.Throttle.Resume), t.Throttle.Unit)},
+			output.Field{Name: "throttled since", Value: t.Throttle.Since}, output.Field{Name: "accepts again", Value: output.Textf("at %s %s", output.Number(t.Throttle.Resume), t.Throttle.Unit)},
 			output.Field{Name: "expected in", Value: Resumes(t.Throttle)})
 	}
 	fields = append(fields, SettingFields(t.Topic, "type", "queues")...)
-	return append(fields, output.Field{Name: "groups", Value: cmp.Or(strings.Join(t.Groups, ", "), "none")})
+	return append(fields, output.Field{Name: "groups", Value: output.Textf("%s", cmp.Or(strings.Join(t.Groups, ", "), "none"))})
 }
 
 // LimitColumns are the columns of limits.

@@ -2,7 +2,7 @@ package view
 
 import (
 	"fmt"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/status"
@@ -26,53 +26,53 @@ var sentences = map[string]string{
 	"lost client":     "A client from before the restart of the broker",
 }
 
-func phrase(key string, values ...string) string {
-	text := sentences[key]
-	for i, v := range values {
-		text = strings.ReplaceAll(text, fmt.Sprintf("{%d}", i), v)
-	}
-	return text
+func phrase(key string, values ...any) output.Text {
+	return output.Textf(argument.ReplaceAllStringFunc(sentences[key], func(found string) string {
+		return fmt.Sprintf("%%[%d]v", found[1]-'0'+1) // {0} is the first
+	}), values...)
 }
+
+var argument = regexp.MustCompile(`\{[0-9]\}`)
 
 // Why is the one sentence about why a group does not consume a topic, and the command that shows
 // more, if there is one.
-func Why(group string, s *status.Subscription, now time.Time) (text, next string) {
-	number, key := output.Number, "why "+s.Why
+func Why(group string, s *status.Subscription, now time.Time) (text output.Text, next string) {
+	key := "why " + s.Why
 	show := func(flags string) string { return shell.LineFlags("tidegate group show", flags, group) }
 	switch s.Why {
 	case "parked":
-		return phrase(key, number(s.ParkedGroups), number(s.Parked)), parkedCommand(group)
+		return phrase(key, output.Number(s.ParkedGroups), output.Number(s.Parked)), parkedCommand(group)
 	case "blocked":
-		return phrase(key, number(s.BlockedGroups), number(s.Blocked)), parkedCommand(group)
+		return phrase(key, output.Number(s.BlockedGroups), output.Number(s.Blocked)), parkedCommand(group)
 	case "held":
 		return holding(s.Held, now), show(" --clients")
 	case "filtered":
-		return phrase(key, number(s.Filtered), output.UTC.Time(s.CountsSince, now)), "tidegate clients list" + shell.Flag("group", group) + " -o wide"
+		return phrase(key, output.Number(s.Filtered), output.UTC.Time(s.CountsSince, now)), "tidegate clients list" + shell.Flag("group", group) + " -o wide"
 	case "throttled":
 		return phrase(key), "tidegate limits show"
 	case "idle":
 		return phrase(key), ""
 	case "no_consumer":
-		return phrase(key, number(s.Ready)), show(" --clients")
+		return phrase(key, output.Number(s.Ready)), show(" --clients")
 	case "retrying":
-		return phrase(key, number(s.WaitingRetry)), show(" --schedule")
+		return phrase(key, output.Number(s.WaitingRetry)), show(" --schedule")
 	case "working":
-		return phrase(key, number(s.Inflight), number(s.Ready)), ""
+		return phrase(key, output.Number(s.Inflight), output.Number(s.Ready)), ""
 	}
-	return "", "" // an older broker, or a newer one
+	return text, "" // an older broker, or a newer one
 }
 
 func parkedCommand(group string) string { return shell.Line("tidegate parked list", group) }
 
 // holding is the sentence about the client that has held messages longest.
-func holding(h *status.Holding, now time.Time) string {
+func holding(h *status.Holding, now time.Time) (text output.Text) {
 	if h == nil {
-		return ""
+		return text
 	}
 	client := phrase("lost client")
 	if h.Client != "" {
-		client = "Client " + h.Client
+		client = output.Textf("Client %s", h.Client)
 	}
-	return client + " " + phrase("holds", output.Count(h.Messages, "message"), output.Duration(now.Sub(h.Since).Truncate(time.Second)), output.UTC.Time(h.Since, now)) +
-		" " + phrase("if it hangs", output.UTC.Time(h.Until, now))
+	return output.Textf("%s %s %s", client, phrase("holds", output.Count(h.Messages, "message"), output.Duration(now.Sub(h.Since).Truncate(time.Second)), output.UTC.Time(h.Since, now)),
+		phrase("if it hangs", output.UTC.Time(h.Until, now)))
 }

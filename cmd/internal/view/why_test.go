@@ -48,7 +48,7 @@ func TestWhy(t *testing.T) {
 		{status.Subscription{Why: "working", Inflight: 4, Ready: 7}, "4 in flight, 7 ready.", ""},
 		{status.Subscription{}, "", ""}, // an older broker
 	} {
-		if text, next := Why("billing", &c.of, noon); text != c.text || next != c.next {
+		if text, next := Why("billing", &c.of, noon); text.Grouped() != c.text || next != c.next {
 			t.Errorf("%s: %q and %q, want %q and %q", c.of.Why, text, next, c.text, c.next)
 		}
 	}
