@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/tidegate/tidegate/broker/server"
 )
 
 // networkBuffer is the buffer of one direction of a connection, in bytes.
@@ -134,6 +136,17 @@ func (b *Broker) Restart() {
 		b.tb.Fatalf("brokertest: restart: %v", err)
 	}
 	b.Reconnect()
+}
+
+// SetAccess replaces the permissions of clients, for example to revoke a key, like a reload of the
+// broker's configuration. They apply to the next request, and after a Restart. An invalid
+// configuration fails the test.
+func (b *Broker) SetAccess(c server.AccessConfig) {
+	b.tb.Helper()
+	if err := b.server.SetAccess(c); err != nil {
+		b.tb.Fatalf("brokertest: access: %v", err)
+	}
+	b.opts.Access = c
 }
 
 // Dial connects to the broker. It has the form of rocketmq.Options.Dialer and serves any gRPC
