@@ -70,8 +70,8 @@ func (r *receiveCommand) body(out *bufio.Writer, text string) error {
 
 var unsafeInFile = regexp.MustCompile(`[^A-Za-z0-9._-]`)
 
-// head returns the parts of the line above a body: the fields that are set, and the attempt if it is not the
-// first.
+// head returns the parts of the line above a body: the fields that are set, and the attempt if it
+// is not the first.
 func head(d *tidegate.Delivery, style output.TimeStyle) []string {
 	parts := []string{output.Safe(d.ID), fmt.Sprintf("queue %d", d.Queue), fmt.Sprintf("offset %d", d.Offset)}
 	if d.Attempt > 1 {

@@ -3,10 +3,10 @@
 //
 // A terminal and a program get different forms of a table:
 //
-//   - A terminal gets digits in groups, bytes and durations with units, and lines that fit it. A row
-//     that is too wide takes several lines. Names and numbers are whole. Free texts are cut, and
-//     columns that are 0 or empty in all rows are left out; a note says so. -o wide and --columns
-//     show all.
+//   - A terminal gets digits in groups, bytes and durations with units, and lines that fit it. A
+//     row that is too wide takes several lines. Names and numbers are whole. Free texts are cut,
+//     and columns that are 0 or empty in all rows are left out; a note reports it. -o wide and
+//     --columns show all.
 //   - A program gets each row in one line, with all columns and whole texts, and numbers without
 //     spaces and units. Numbers within texts are plain too: 12345.
 //
@@ -67,8 +67,8 @@ type Column[T any] struct {
 	// never cut, as numbers and names that commands take as arguments are.
 	Least int
 
-	// Keep reports that 0 is a value of the column as any other. Otherwise a column of zeros is left
-	// out if the terminal is too narrow.
+	// Keep reports that 0 is a value of the column as any other. Otherwise a column of zeros is
+	// left out if the terminal is too narrow.
 	Keep bool
 
 	// Usual is the width that a [Stream] reserves. 0 means that of its rows.
