@@ -32,7 +32,8 @@
 //   - parts: plots and searches
 //   - body: the view of a body
 //   - schedule: retry schedules and their calculator
-//   - live: the stream of moments that all tabs share, and samples for the charts
+//   - live: the stream of moments that all tabs share, and the samples for the charts, which begin
+//     with the hour or day that the broker has kept
 //   - overview, topics, groups, parked, letters, messages, settings: the pages of these subjects
 //   - text: the language; en, zh, en-terms, zh-terms: the texts
 package console

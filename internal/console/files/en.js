@@ -143,6 +143,7 @@ export const table = {
   'message gone': 'There is no message at this place of {0}: retention or a purge has removed it.',
   'message group': 'Message group',
   'messages of': 'Messages of {0}',
+  'history left out': 'Values before {0} were not kept, because other topics and groups are busier.',
   'messages per second': 'Messages per second',
   'messages sub': 'Stored messages, consumed or not. Looking changes nothing: no lease, no attempt, no position.',
   'minus one': '-1: no maximum',

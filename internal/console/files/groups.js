@@ -3,7 +3,7 @@ import {call, get, may, path} from './api.js';
 import {at, button, bytes, cap, checkbox, count, dialog, duration, field, firstLine, h, notice, now, num, parse, rate, when} from './base.js';
 import {badge, command, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {filterOf, mixed} from './clients.js';
-import {follow, keep, rates, ring, span} from './live.js';
+import {charted, follow, over, rates} from './live.js';
 import {holding, lines, shape} from './parts.js';
 import {attempts, findings, picture, steps} from './schedule.js';
 import {change, groupFields, put, show} from './settings.js';
@@ -103,7 +103,7 @@ export function group(page) {
     admin && button(t('delete'), 'delete-group', name, () => remove(name, to), 'danger'),
   ]});
   const drawTopics = region(page);
-  const drawPlots = region(page, 'columns');
+  const drawPlots = region(page);
   const drawFailures = region(page);
   const drawClients = region(page);
   const drawSchedule = region(page, 'columns');
@@ -112,17 +112,19 @@ export function group(page) {
     const rows = new Map(moment.groups.filter((row) => row.group === name).map((row) => [row.topic, row]));
     if (!state.topics?.some((s) => rows.has(s.topic))) return;
     state.topics = state.topics.map((s) => (rows.has(s.topic) ? {...s, ...none, ...rows.get(s.topic)} : s));
-    figures(Date.parse(moment.as_of));
+    figures(Date.parse(moment.as_of), moment.resumed);
   });
-  function figures(time) {
-    drawPlots(plots(name, state.topics || [], time));
+  const chart = charted(page, 'group ' + name, {groups: name}, () => figures());
+  function figures(time, resumed) {
+    if (time) chart.take(time, sample(state.topics || []), resumed);
+    drawPlots(h('div', {class: 'columns'}, plots(chart.samples())), chart.choice());
     drawTopics(state.topics?.length ? state.topics.map((s, i) => flow(name, s, due[i], throttled.get(s.topic)))
       : h('p', {class: 'empty'}, t('group without topics', name)));
   }
   return page.watch(async (signal) => {
     const [data, failures, clients, topics] = await Promise.all([get(to, {}, signal),
       get(to + '/failures', {limit: 10}, signal), get('clients', {group: name, limit: 100}, signal),
-      get('topics', {view: 'summary', state: 'throttled', limit: 1000}, signal)]);
+      get('topics', {view: 'summary', state: 'throttled', limit: 1000}, signal), chart.past()]);
     throttled = new Map(topics.topics.map((row) => [row.name, row.throttle]));
     const times = await Promise.all((data.topics || []).slice(0, 20).map((s) =>
       get(path`groups/${name}/topics/${s.topic}/schedule`, {}, signal)));
@@ -144,22 +146,23 @@ export function group(page) {
 const none = {ready: 0, inflight: 0, waiting_retry: 0, parked: 0, blocked: 0, parked_groups: 0, blocked_groups: 0,
   backlog: {messages: 0, bytes: 0}, acked: 0, redelivered: 0, dead_letters: 0, filtered: 0, held: undefined};
 
-// plots are the backlog and the rates of a group since its page was opened, for 15 minutes at most.
-function plots(name, topics, time) {
+// sample has the sums of a group over its topics.
+function sample(topics) {
   const sum = (value) => topics.reduce((total, s) => total + value(s), 0);
-  const subject = 'group ' + name;
-  if (time) keep(subject, {at: time, backlog: sum((s) => s.backlog.messages), retry: sum((s) => s.waiting_retry),
-    acked: sum((s) => s.acked), dead: sum((s) => s.dead_letters)});
-  const samples = ring(subject);
-  return [
-    lines({title: cap(t('backlog')), span: span(samples), text: num, series: [
-      {label: t('messages'), kind: 'blue', values: samples.map((s) => s.backlog)},
-      {label: t('waiting retry'), kind: 'amber', values: samples.map((s) => s.retry)}]}),
-    lines({title: t('messages per second'), span: span(samples), text: rate, series: [
-      {label: t('acknowledged'), kind: 'green', values: rates(samples, 'acked')},
-      {label: t('dead letters'), kind: 'red', values: rates(samples, 'dead')}]}),
-  ];
+  return {backlog: sum((s) => s.backlog.messages), waiting_retry: sum((s) => s.waiting_retry),
+    acked: sum((s) => s.acked), redelivered: sum((s) => s.redelivered), dead_letters: sum((s) => s.dead_letters)};
 }
+
+// plots are the backlog and the rates of a group.
+const plots = (samples) => [
+  lines({title: cap(t('backlog')), ...over(samples), text: num, series: [
+    {label: t('messages'), kind: 'blue', values: samples.map((s) => s.backlog)},
+    {label: t('waiting retry'), kind: 'amber', values: samples.map((s) => s.waiting_retry)}]}),
+  lines({title: t('messages per second'), ...over(samples), text: rate, series: [
+    {label: t('acknowledged'), kind: 'green', values: rates(samples, 'acked')},
+    {label: t('redelivered'), kind: 'amber', values: rates(samples, 'redelivered')},
+    {label: t('dead letters'), kind: 'red', values: rates(samples, 'dead_letters')}]}),
+];
 
 // flow draws the state table of a group in one topic: boxes with counts, and where messages go.
 function flow(name, s, due, throttle) {

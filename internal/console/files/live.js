@@ -1,41 +1,103 @@
 // The state of the broker, moment by moment, and its samples for the charts. The tabs of a browser
 // share one stream: the tab that holds the lock reads it and informs the others.
-import {Problem, request} from './api.js';
-import {clock, place} from './base.js';
-import {backoff, live} from './page.js';
+import {get, Problem, request} from './api.js';
+import {at, cap, clock, h, now, place} from './base.js';
+import {backoff, link, live} from './page.js';
+import {t} from './text.js';
 
-const most = 450; // samples of a chart: 15 minutes of 2 s
-const rings = new Map();
+// windows are the periods of the charts: their length, and the distance of their samples.
+const windows = {hour: {span: 3600000, step: 10000}, day: {span: 86400000, step: 300000}};
+const rings = new Map(); // samples by window and subject, the oldest first
+const counters = ['accepted', 'delivered', 'acked', 'redelivered', 'dead_letters'];
 
-// ring are the samples of a subject, the oldest first: "" is the whole broker.
-export const ring = (subject) => rings.get(subject) || [];
-
-// keep adds a sample that is newer than the last one. The rings of the subjects that were shown first
-// are dropped.
-export function keep(subject, sample) {
-  const samples = rings.get(subject) || [];
-  if (samples.at(-1)?.at >= sample.at) return;
-  samples.push(sample);
-  if (samples.length > most) samples.shift();
-  rings.delete(subject);
-  rings.set(subject, samples);
-  if (rings.size > 20) rings.delete(rings.keys().next().value);
+// charted are the samples of a subject for the charts of a page: the hour or the day that the broker
+// has kept, and the moments after it. wanted is the query of the subject, {} for the whole broker, and
+// null for a subject that the broker keeps nothing of. show draws the page when an hour has come late.
+export function charted(page, subject, wanted, show) {
+  const window = page.query.window === 'day' && wanted ? 'day' : 'hour';
+  const {span: most, step} = windows[window];
+  const id = `${window} ${subject}`;
+  const limit = () => 3 * live.interval() + 5000;
+  let loading;
+  let note;
+  const store = (samples) => {
+    rings.delete(id);
+    rings.set(id, samples.filter((s) => s.at > samples.at(-1).at - most - step));
+    if (rings.size > 20) rings.delete(rings.keys().next().value);
+  };
+  const load = () => (loading ||= get('history', {window, ...wanted}, page.signal).then((past) => {
+    const series = past.total || past.topics?.[0] || past.groups?.[0];
+    if (!series) return;
+    note = series.left_out && series.from;
+    store(merge(rings.get(id) || [], past, series));
+  }, (err) => {
+    if (!page.signal.aborted && !(err instanceof Problem)) console.error(err);
+  }).finally(() => { loading = undefined; }));
+  return {
+    // past awaits what the broker has kept, unless the samples go on until now.
+    past: async () => {
+      const newest = rings.get(id)?.at(-1);
+      if (wanted && !(newest && Math.abs(now() - newest.at) < limit())) await load();
+    },
+    // take keeps a sample, which replaces the newest one in the same step. If samples before it are missing,
+    // or the stream was interrupted as by a restart of the broker, it requests what the broker has kept.
+    take(time, values, resumed) {
+      let samples = rings.get(id) || [];
+      const newest = samples.at(-1);
+      if (newest && time < newest.at - limit()) samples = []; // the broker's clock was set back
+      else if (newest?.at >= time) return;
+      const gap = resumed || !newest || Math.abs(time - newest.at) > limit();
+      const before = samples.at(-2);
+      const same = !gap && before && newest.at - before.at < step;
+      store([...(same ? samples.slice(0, -1) : samples), {at: time, ...values}]);
+      if (wanted && gap) load().then(() => page.signal.aborted || show());
+    },
+    samples: () => rings.get(id) || [],
+    // choice are the links to the windows.
+    choice: () => h('p', {class: 'hint'}, [['hour', cap(t('last hour'))], ['day', cap(t('last day'))]].map(([key, text]) => [
+      h('a', {href: link(...page.names, {...page.query, window: key === 'day' && key}), 'data-key': key,
+        'aria-current': key === window && 'true'}, text), ' ']), note && t('history left out', at(note))),
+  };
 }
 
-// take keeps a moment of the broker.
-export const take = ({as_of: asOf, totals, counters}) => keep('',
-  {at: Date.parse(asOf), ...totals, ...counters, accepted: counters.accepted?.messages,
-    rejected: Object.values(counters.throttled).reduce((sum, n) => sum + n, 0)});
+// merge makes samples of what the broker has kept, and keeps those that are newer. Samples of before a
+// restart stay, with a gap after them: a sample without values.
+function merge(samples, {as_of: asOf, started, step_ms: step}, series) {
+  const from = Date.parse(series.from);
+  const end = Date.parse(asOf);
+  const first = {at: from};
+  const past = [first];
+  series.backlog?.forEach((n, i, all) => past.push({at: i < all.length - 1 ? from + (i + 1) * step : end,
+    backlog: n, waiting_retry: series.waiting_retry?.[i]}));
+  for (const key of counters) {
+    if (!series[key]) continue;
+    let sum = series.counters[key] ?? 0;
+    for (let i = past.length - 1; i >= 0; i--) {
+      past[i][key] = sum;
+      sum -= series[key][i - 1] ?? 0;
+    }
+  }
+  if (past.length > 2 && past.at(-2).at >= end) past.pop(); // the slot in progress has just begun
+  const before = Math.abs(from - Date.parse(started)) < 1000 ? samples.filter((s) => s.at < from - 1) : [];
+  return [...before, ...(before.length ? [{at: from - 1}] : []), ...past, ...samples.filter((s) => s.at > end)];
+}
 
 // span is the time that samples cover, in milliseconds.
-export const span = (samples) => (samples.length > 1 ? samples.at(-1).at - samples[0].at : 0);
+const span = (samples) => (samples.length > 1 ? samples.at(-1).at - samples[0].at : 0);
 
-// rates are the changes of a counter per second between samples; a restart of the broker leaves a gap.
+// rates are the changes of a counter per second, from a second or more before each sample on; a restart of
+// the broker leaves a gap.
 export const rates = (samples, key) => samples.map((s, i) => {
-  const before = samples[i - 1];
+  let j = i - 1;
+  while (j > 0 && s.at - samples[j].at < 1000 && samples[j][key] !== undefined) j--;
+  const before = samples[j];
   const d = before && s[key] - before[key];
   return d >= 0 && s.at > before.at ? d / ((s.at - before.at) / 1000) : undefined;
 });
+
+// over is the time axis of samples, for lines.
+export const over = (samples) => ({span: span(samples),
+  places: samples.map((s) => (s.at - samples[0].at) / (span(samples) || 1))});
 
 const names = 100; // of topics and groups in a stream: the limit of the broker
 const forgotten = 90000; // a tab repeats its wishes each 30 s
@@ -142,7 +204,11 @@ async function stream(signal) {
     };
     let wait = 0;
     try {
-      await read(all, every, AbortSignal.any([signal, other.signal]), () => { failures = 0; });
+      await read(all, every, AbortSignal.any([signal, other.signal]), () => {
+        const resumed = failures > 0;
+        failures = 0;
+        return resumed;
+      });
     } catch (err) {
       if (!signal.aborted && !other.signal.aborted && !(err instanceof Problem)) console.error(err);
       wait = err.wait || 0;
@@ -155,7 +221,7 @@ async function stream(signal) {
   }
 }
 
-// read is one stream. A stream without a line for three intervals and 5 s is broken.
+// read is one stream. begun reports whether it follows a failure. A stream without a line for three intervals and 5 s is broken.
 async function read({topics, groups}, every, signal, begun) {
   const silent = new AbortController();
   const wait = () => setTimeout(() => silent.abort(), 3 * every + 5000);
@@ -182,8 +248,7 @@ async function read({topics, groups}, every, signal, begun) {
         moment = {...part, ...moment, topics: [...moment.topics || [], ...part.topics || []],
           groups: [...moment.groups || [], ...part.groups || []]};
         if (part.more) continue;
-        begun();
-        say({moment});
+        say({moment: {...moment, resumed: begun()}});
         moment = {};
       }
     }

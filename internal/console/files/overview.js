@@ -1,7 +1,7 @@
 // The first page: whether the broker is well, its present problems, and the largest of each kind.
 import {get, may, onRevision} from './api.js';
 import {button, bytes, cap, count, dialog, duration, field, h, notice, num, parse, rate, since, update, when} from './base.js';
-import {follow, rates, ring, span, take} from './live.js';
+import {charted, follow, over, rates} from './live.js';
 import {amount, badge, bar, command, facts, filters, groupLink, link, pager, region, sentence, subject, table, topicLink} from './page.js';
 import {holding, lines} from './parts.js';
 import {t} from './text.js';
@@ -10,13 +10,16 @@ export function overview(page) {
   page.head({title: cap(t('overview')), same: command(['status'])});
   const verdict = region(page);
   const charts = h('div', {class: 'columns charts'});
-  page.body.append(h('section', null, charts));
+  const choice = h('div');
+  page.body.append(h('section', null, charts, choice));
   const top = region(page, 'columns', 'four');
   const state = region(page);
   let data;
+  const chart = charted(page, '', {}, () => update(charts, plots(chart.samples())));
   const figures = (moment) => {
-    take(moment);
-    update(charts, plots(ring('')));
+    chart.take(Date.parse(moment.as_of), sample(moment), moment.resumed);
+    update(charts, plots(chart.samples()));
+    update(choice, chart.choice());
     state(h('h2', null, t('resources')), resources({...data, totals: moment.totals}));
   };
   const stream = follow(page, (moment) => {
@@ -27,13 +30,18 @@ export function overview(page) {
     if (news.some((k) => moment.totals[k] !== before[k])) page.reload();
   });
   stream.want([], []);
-  return page.watch((signal) => get('overview', {}, signal), (latest) => {
+  return page.watch(async (signal) => (await Promise.all([get('overview', {}, signal), chart.past()]))[0], (latest) => {
     data = latest;
     verdict(wrong(data), h('p', {class: 'hint'}, t('running', data.version, duration(since(data.started)))));
     top(tops(data.top));
     figures(data);
   }, stream.every);
 }
+
+// sample has the totals of a moment for the charts.
+const sample = ({totals, counters}) => ({backlog: totals.backlog?.messages ?? 0, waiting_retry: totals.waiting_retry ?? 0,
+  accepted: counters.accepted?.messages ?? 0, delivered: counters.delivered ?? 0, acked: counters.acked ?? 0,
+  dead_letters: counters.dead_letters ?? 0});
 
 // A change of these totals is a reason to request the problems at once.
 const news = ['parked_groups', 'blocked_groups', 'dead_letters_hour', 'dead_letters_stored'];
@@ -73,15 +81,15 @@ function wrong(data) {
 function plots(samples) {
   const series = (label, kind, values) => ({label, kind, values});
   return [
-    lines({title: t('messages per second'), span: span(samples), text: rate,
+    lines({title: t('messages per second'), ...over(samples), text: rate,
       series: [series(t('accepted'), 'blue', rates(samples, 'accepted')),
       series(t('delivered'), 'amber', rates(samples, 'delivered')),
       series(t('acknowledged'), 'green', rates(samples, 'acked'))]}),
-    lines({title: t('dead letters per second'), span: span(samples), text: rate,
+    lines({title: t('dead letters per second'), ...over(samples), text: rate,
       series: [series(t('dead letters'), 'red', rates(samples, 'dead_letters'))]}),
-    lines({title: cap(t('backlog')), span: span(samples), text: num,
-      series: [series(t('messages'), 'blue', samples.map((s) => s.backlog?.messages ?? 0)),
-      series(t('waiting retry'), 'amber', samples.map((s) => s.waiting_retry ?? 0))]}),
+    lines({title: cap(t('backlog')), ...over(samples), text: num,
+      series: [series(t('messages'), 'blue', samples.map((s) => s.backlog)),
+      series(t('waiting retry'), 'amber', samples.map((s) => s.waiting_retry))]}),
   ];
 }
 
@@ -151,7 +159,9 @@ export function limits(page) {
   const draw = region(page);
   const past = region(page);
   const set = region(page);
-  const history = ({counters, started}) => past(h('h2', null, t('throttles so far')), rejections(counters.throttled, started));
+  const history = ({counters, started}) => past(h('h2', null, t('throttles so far')), rejections(counters.throttled, started, chart.samples()));
+  const chart = charted(page, 'rejected', null);
+  const take = (m) => chart.take(Date.parse(m.as_of), {rejected: Object.values(m.counters.throttled).reduce((sum, n) => sum + n, 0)});
   let started;
   const stream = follow(page, (moment) => {
     if (!moment.counters) return; // the key may not observe the broker
@@ -190,15 +200,14 @@ const back = (l) => (l.resumes_most ? [duration(parse(l.resumes_least)), ' – '
   : l.limit.includes('backlog') || !l.retry_after ? t('unknown time') : duration(parse(l.retry_after)));
 
 // rejections are the messages that each limit has rejected since the start of the broker, and their
-// rate since the console was opened, for 15 minutes at most.
-function rejections(throttled, started) {
+// rate since the console was opened, for an hour at most.
+function rejections(throttled, started, samples) {
   const rows = Object.entries(throttled).sort(([, a], [, b]) => b - a);
-  const samples = ring('');
   return rows.length ? h('div', {class: 'columns'},
     table({rows, empty: '', columns: [
       {label: t('limit'), wide: true, cell: ([limit]) => t('limit ' + limit)},
       {label: t('rejected messages'), num: true, cell: ([, n]) => num(n)},
-    ]}), lines({title: t('rejected per second'), span: span(samples), text: rate,
+    ]}), lines({title: t('rejected per second'), ...over(samples), text: rate,
       series: [{label: t('messages'), kind: 'red', values: rates(samples, 'rejected')}]}))
     : h('p', {class: 'empty'}, t('no throttles', duration(since(started))));
 }

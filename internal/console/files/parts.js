@@ -5,8 +5,8 @@ import {backoff, link} from './page.js';
 import {t} from './text.js';
 
 // lines draws series {label, values, kind} of numbers, undefined where there is none, over the time
-// span in milliseconds. text formats a number.
-export function lines({title, series, span, text}) {
+// span in milliseconds, at places from 0 to 1 of it. text formats a number.
+export function lines({title, series, span, places, text}) {
   const most = Math.max(...series.flatMap((s) => s.values.filter((v) => v !== undefined)), 0);
   const top = most || 1;
   const path = (values) => {
@@ -14,7 +14,7 @@ export function lines({title, series, span, text}) {
     let pen = 'M';
     values.forEach((v, i) => {
       if (v === undefined) { pen = 'M'; return; }
-      d += `${pen}${((i / Math.max(1, values.length - 1)) * 600).toFixed(1)} ${(98 - (v / top) * 94).toFixed(1)}`;
+      d += `${pen}${(places[i] * 600).toFixed(1)} ${(98 - (v / top) * 94).toFixed(1)}`;
       pen = 'L';
     });
     return d;

@@ -1,7 +1,7 @@
 // The page of all topics.
 import {call, get, may, path} from './api.js';
 import {button, bytes, cap, dialog, duration, field, h, hex, notice, num, rate} from './base.js';
-import {follow, keep, ring, span} from './live.js';
+import {charted, follow, over, rates} from './live.js';
 import {badge, bar, command, facts, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {lines} from './parts.js';
 import {addressFields, change, put, show, topicFields} from './settings.js';
@@ -87,22 +87,25 @@ export function topic(page) {
     admin && button(t('delete'), 'delete-topic', name, () => remove(name, at, state), 'danger'),
   ]});
   const top = region(page);
-  const drawPlots = region(page, 'columns');
+  const drawPlots = region(page);
   const drawQueues = region(page);
   const groups = region(page);
   const settings = region(page, 'columns');
+  const chart = charted(page, 'topic ' + name, {topics: name}, () => figures());
   const stream = follow(page, (moment) => {
     const row = moment.topics.find((one) => one.name === name);
     if (!row || !state.name) return;
     state = {...state, stored_messages: row.stored?.messages ?? 0, stored_bytes: row.stored?.bytes ?? 0,
       backlog: {messages: 0, bytes: 0, ...row.backlog}, delayed_messages: row.delayed?.messages,
       half_messages: row.half_messages, throttle: row.throttle};
-    drawPlots(plots(name, moment, row));
+    chart.take(Date.parse(moment.as_of), {backlog: row.backlog?.messages ?? 0, accepted: row.accepted ?? 0,
+      acked: row.acked ?? 0}, moment.resumed);
     figures();
   });
   stream.want([name], []);
   function figures() {
     const limit = state.max_backlog || {};
+    drawPlots(h('div', {class: 'columns'}, plots(chart.samples())), chart.choice());
     top(state.throttle ? h('p', {class: 'state bad'}, [sentence({subject: name, ...state.throttle}, name),
       slowest && [' ', t('slowest group'), ' ', groupLink(slowest.group)]])
       : h('p', {class: 'state ok'}, t('accepts sends')),
@@ -118,7 +121,7 @@ export function topic(page) {
   }
   return page.watch(async (signal) => {
     const [topicState, address, part] = await Promise.all([get(at, {}, signal), get(at + '/address-settings', {}, signal),
-      get(at + '/queues', {after: page.query.queue, limit: 100}, signal)]);
+      get(at + '/queues', {after: page.query.queue, limit: 100}, signal), chart.past()]);
     const sort = {'topic backlog messages': '-backlog', 'topic backlog bytes': '-bytes',
       'topic backlog age': '-age'}[topicState.throttle?.limit];
     const slow = sort && await get('groups', {view: 'summary', topic: name, sort, limit: 1}, signal);
@@ -141,20 +144,14 @@ export function topic(page) {
   }, stream.every);
 }
 
-// plots are the backlog and the rate of a topic since its page was opened, for 15 minutes at most.
-function plots(name, moment, row) {
-  const subject = 'topic ' + name;
-  keep(subject, {at: Date.parse(moment.as_of), backlog: row.backlog?.messages ?? 0, in: row.in_rate ?? 0,
-    out: row.out_rate ?? 0});
-  const samples = ring(subject);
-  return [
-    lines({title: cap(t('backlog')), span: span(samples), text: num, series: [
-      {label: t('messages'), kind: 'blue', values: samples.map((s) => s.backlog)}]}),
-    lines({title: t('messages per second'), span: span(samples), text: rate, series: [
-      {label: t('accepted'), kind: 'blue', values: samples.map((s) => s.in)},
-      {label: t('acknowledged'), kind: 'green', values: samples.map((s) => s.out)}]}),
-  ];
-}
+// plots are the backlog and the rates of a topic.
+const plots = (samples) => [
+  lines({title: cap(t('backlog')), ...over(samples), text: num, series: [
+    {label: t('messages'), kind: 'blue', values: samples.map((s) => s.backlog)}]}),
+  lines({title: t('messages per second'), ...over(samples), text: rate, series: [
+    {label: t('accepted'), kind: 'blue', values: rates(samples, 'accepted')},
+    {label: t('acknowledged'), kind: 'green', values: rates(samples, 'acked')}]}),
+];
 
 // send asks for a message. A repeated request with the same values has the same ID, so the broker
 // stores the message once even if the first response was lost.

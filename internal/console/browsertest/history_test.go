@@ -1,0 +1,134 @@
+package browsertest
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/settings"
+)
+
+// line is the path of a line of a plot by the title of the plot and the color of the line.
+func line(title, color string) string {
+	return `([...document.querySelectorAll('.plot')].find(p => p.querySelector('b').textContent === '` + title +
+		`')?.querySelector('.line.` + color + `')?.getAttribute('d') || '')`
+}
+
+// pieces is the number of pieces of a line: those between gaps.
+func pieces(line string) string { return `(` + line + `.match(/M/g) || []).length` }
+
+// The charts of the overview, of a topic and of a group begin with what the broker has kept, also
+// before the first moment of the live stream.
+func TestChartsBeginWithThePast(t *testing.T) {
+	live := newStreams()
+	live.broken.Store(true)
+	s := start(t, siteOptions{wrap: live.wrap})
+	s.topic("orders", settings.Topic{Queues: 1})
+	s.group("billing", settings.Group{})
+	for range 5 {
+		s.send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
+	}
+	s.take("billing", "orders", 2)
+	b := open(t, s.url)
+	for _, page := range []string{"#/overview", "#/topics/orders", "#/groups/billing", "#/topics/orders?window=day"} {
+		b.load(page)
+		b.wait(line("Backlog", "blue") + ` !== ''`)
+		var state string
+		b.eval(`[...document.querySelectorAll('.plot .key')].map(k => k.innerText).join()`, &state)
+		if !strings.Contains(strings.ToLower(state), "messages 5") {
+			t.Errorf("%s shows %s", page, state)
+		}
+		if page != "#/groups/billing" { // it has none acknowledged
+			var d string
+			b.eval(line("Messages per second", "blue"), &d)
+			if d == "" {
+				t.Errorf("%s draws no messages: %s", page, state)
+			}
+		}
+	}
+	var current string
+	b.eval(`document.querySelector('a[aria-current=true]').innerText`, &current)
+	if current != "Last day" {
+		t.Errorf("the window is %q", current)
+	}
+}
+
+// An hour of the broker and the moments after it are one line without a gap.
+func TestChartsContinueThePast(t *testing.T) {
+	var requests atomic.Int64
+	s := start(t, siteOptions{wrap: func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/v1/history" {
+				h.ServeHTTP(w, r)
+				return
+			}
+			requests.Add(1)
+			now := time.Now().UTC()
+			if err := json.NewEncoder(w).Encode(map[string]any{
+				"now": now, "as_of": now, "started": now.Add(-48 * time.Hour), "step_ms": 10_000,
+				"topics": []any{map[string]any{
+					"name": "orders", "from": now.Add(-time.Hour), "counters": map[string]any{"accepted": 3},
+					"accepted": slices.Repeat([]int{100}, 360), "acked": make([]int, 360), "backlog": slices.Repeat([]int{6}, 360),
+				}},
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}})
+	s.topic("orders", settings.Topic{Queues: 1})
+	for range 3 {
+		s.send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
+	}
+	b := open(t, s.url)
+	b.load("#/topics/orders")
+	accepted, backlog := line("Messages per second", "blue"), line("Backlog", "blue")
+	b.wait(accepted + `.split('L').length > 300`)
+	b.wait(`document.querySelector('.plot .key').innerText.includes('3')`) // the first moment has another backlog
+	for _, l := range []string{accepted, backlog} {
+		var n int
+		b.eval(pieces(l), &n)
+		if n != 1 {
+			t.Errorf("a line has %d pieces", n)
+		}
+	}
+	var state, axis string
+	b.eval(`document.querySelectorAll('.plot')[1].querySelector('.top').innerText`, &state)
+	b.eval(`document.querySelector('.plot .axis').innerText`, &axis)
+	if state != "10" || !strings.HasPrefix(axis, "1\u202fh") {
+		t.Errorf("the highest rate is %s, of %q; want 10 a second in an hour", state, axis)
+	}
+	b.visit("#/topics")
+	b.visit("#/topics/orders")
+	if n := requests.Load(); n != 1 {
+		t.Errorf("%d requests of the past, want 1: the samples are still there", n)
+	}
+	b.clean()
+}
+
+// A restart of the broker is a gap, and the samples before it stay.
+func TestRestartIsAGap(t *testing.T) {
+	o := siteOptions{broker: broker.Options{Dir: t.TempDir()}}
+	s := launch(t, o)
+	s.topic("orders", settings.Topic{Queues: 1})
+	s.send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
+	b := open(t, s.url)
+	b.load("#/topics/orders")
+	backlog := line("Backlog", "blue")
+	b.wait(`document.querySelector('[data-live=ok]') && ` + backlog + ` !== ''`)
+	s.kill()
+	b.wait(`document.querySelector('main [role=alert]')`)
+	o.addr = s.addr
+	s = launch(t, o)
+	t.Cleanup(s.kill)
+	b.wait(`!document.querySelector('main [role=alert]') && ` + pieces(backlog) + ` === 2`)
+	s.send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
+	b.wait(`document.querySelector('.plot .key').innerText.includes('2')`)
+	b.wait(pieces(backlog) + ` === 2`)
+	b.clean()
+}
