@@ -23,8 +23,11 @@ type Options struct {
 	To string
 
 	// ToGroupOnly sends each message back to the group of the dead letters alone, so the other
-	// groups of its topic do not receive it again. It requires a Broker, and excludes To.
-	// Default: false.
+	// groups of its topic do not receive it again. With a Broker it excludes To. With a Queue of a
+	// RocketMQ it requires To, the topic of the messages, and sends to RocketMQ's retry topic
+	// %RETRY%group_To, from which the consumers of the group in To receive, too. RocketMQ creates
+	// this topic at the first retry of the group. Redrive returns an error before it sends if the
+	// topic is missing or if the group is FIFO. Default: false.
 	ToGroupOnly bool
 
 	// Edit changes a message before it is sent: its Body, Tag, Keys and Properties. It must not
@@ -118,8 +121,11 @@ func (o Options) withDefaults(src Source) (Options, error) {
 			fault("Options.To", "%v", err)
 		}
 	}
-	if _, broker := src.(Broker); o.ToGroupOnly && (!broker || o.To != "") {
-		fault("Options.ToGroupOnly", "only a tidegate broker sends a message to one group, and to no other topic; give a Broker, and leave out To")
+	switch _, broker := src.(Broker); {
+	case o.ToGroupOnly && broker && o.To != "":
+		fault("Options.ToGroupOnly", "a tidegate broker sends each message to the group through its own topic; leave out To")
+	case o.ToGroupOnly && !broker && o.To == "":
+		fault("Options.ToGroupOnly", "a dead letter of RocketMQ does not name the topic that it was sent to; give this topic as To")
 	}
 	if o.Journal == "" && !o.DryRun {
 		fault("Options.Journal", "it is empty; give the path of a file that outlives a crash, or set DryRun")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -136,6 +137,38 @@ func (q Queue) attempts(ctx context.Context, topic string) (int, error) {
 			s.MaxAttempts, minAttempts, tidegate.DeadLetterTopic(q.As), q.As)
 	}
 	return s.MaxAttempts, nil
+}
+
+const onlyRocketMQ = "only RocketMQ has retry topics; send to a topic of group %s alone, or redrive over the HTTP API of a tidegate broker"
+
+// retryTopic returns the topic from which the group of the letters alone receives, as it receives
+// from a topic. It returns an error if the server has no such topic, or does not use it.
+func (q Queue) retryTopic(ctx context.Context, topic string) (string, error) {
+	name := protocol.RetryPrefix + q.Group + "_" + topic
+	if err := tidegate.ValidateTopic(name); err != nil {
+		return "", q.fault("the retry topic of group %s for topic %s: %v", q.Group, topic, err)
+	}
+	c, ok := q.Transport.(transport.Configurer)
+	if _, recalls := q.Transport.(transport.Recaller); !ok || !recalls { // an AMQP server has neither recalls nor retry topics
+		return "", q.fault(onlyRocketMQ, q.Group)
+	}
+	s, err := c.ConsumerSettings(ctx, q.Group, topic) // before Capabilities, which it reads
+	switch {
+	case err != nil:
+		return "", err
+	case c.Capabilities("").Suspend: // a tidegate broker
+		return "", q.fault(onlyRocketMQ, q.Group)
+	case s.FIFO:
+		return "", q.fault("group %s is FIFO and does not receive from %s; send to another topic of this group alone", q.Group, name)
+	}
+	_, err = q.Transport.Queues(ctx, q.Group, name)
+	if errors.Is(err, tidegate.ErrTopicNotFound) {
+		return "", q.fault("RocketMQ has no topic %s, which it creates at the first retry of group %s in topic %s; send to another topic of this group alone", name, q.Group, topic)
+	}
+	if err != nil {
+		return "", err
+	}
+	return name, nil
 }
 
 func (q Queue) fault(format string, args ...any) error {

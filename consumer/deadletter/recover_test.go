@@ -223,6 +223,7 @@ func TestRedriveRejects(t *testing.T) {
 			"failures":              {p.source(), deadletter.Options{MaxFailureShare: 1.5}, "Options.MaxFailureShare"},
 			"topic":                 {p.source(), deadletter.Options{To: "a b"}, "Options.To"},
 			"one group of a queue":  {p.queue(), deadletter.Options{Sender: p.rest, Journal: "x", ToGroupOnly: true}, "Options.ToGroupOnly"},
+			"no RocketMQ":           {p.queue(), deadletter.Options{Sender: p.rest, Journal: "x", ToGroupOnly: true, To: "orders"}, "only RocketMQ has retry topics"},
 			"one group and a topic": {p.source(), deadletter.Options{Journal: "x", ToGroupOnly: true, To: "orders"}, "Options.ToGroupOnly"},
 			"a journal of others":   {p.source(), deadletter.Options{Journal: other}, `"shipping"`},
 			"a file of other kinds": {p.source(), deadletter.Options{Journal: text}, "line 1"},

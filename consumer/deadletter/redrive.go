@@ -47,6 +47,11 @@ func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 		r.broker = &b
 	}
 	r.anew = r.broker == nil || o.Edit != nil
+	if q, ok := src.(Queue); ok && o.ToGroupOnly {
+		if r.retryTopic, err = q.retryTopic(ctx, o.To); err != nil {
+			return r.report, fmt.Errorf("deadletter.Redrive: %w", err)
+		}
+	}
 	if !o.DryRun {
 		if r.journal, err = openJournal(o.Journal, src.group()); err != nil {
 			return r.report, fmt.Errorf("deadletter.Redrive: %w", err)
@@ -78,6 +83,8 @@ type runner struct {
 	journal *journal // nil in a dry run
 	limiter *rate.Limiter
 	report  Report
+
+	retryTopic string // to which all messages go, of a Queue with ToGroupOnly
 
 	forms     map[string]form // by topic, of messages that Sender sends
 	broker    *Broker         // moves letters by itself; nil if messages are sent by Sender
@@ -467,6 +474,9 @@ func (r *runner) message(l *Letter) (*tidegate.Message, error) {
 }
 
 func (r *runner) target(l *Letter) string {
+	if r.retryTopic != "" {
+		return r.retryTopic
+	}
 	if r.o.To != "" {
 		return r.o.To
 	}

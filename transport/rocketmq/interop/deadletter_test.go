@@ -165,3 +165,81 @@ func TestDeadLetterQueueNeedsAttempts(t *testing.T) {
 		c.stop()
 	})
 }
+
+// An edited message goes to the group of its dead letter alone, through RocketMQ's retry topic: as
+// a first attempt in the original topic, which the filter of the group selects by the new tag, and
+// whose failures count. It is an error before anything is sent if the group has no retry topic, or
+// is FIFO. A tidegate broker does this over its HTTP API only.
+func TestRedriveToOneGroup(t *testing.T) {
+	on(t, func(x *target) {
+		topic := x.topic("orders", settings.TopicNormal)
+		clerk := x.group("clerk", false, 1000)
+		begin := func(name string, fifo bool, handler consumer.Handler) (deadletter.Queue, *push) {
+			sub := consumer.Subscription{Group: x.group(name, fifo, 2), Topic: topic, Filter: consumer.Tags("old", "new")}
+			return deadletter.Queue{Transport: x.client, Group: sub.Group, As: clerk}, x.consume(sub, handler, consumer.PushOptions{})
+		}
+		repaired := make(chan bool)
+		q, failing := begin("billing", false, func(_ context.Context, d *tidegate.Delivery) error {
+			select {
+			case <-repaired:
+				if d.Attempt == 1 {
+					return errHandler
+				}
+				return nil
+			default:
+				return errHandler
+			}
+		})
+		_, others := begin("audit", false, func(context.Context, *tidegate.Delivery) error { return nil })
+		fresh, _ := begin("fresh", false, func(context.Context, *tidegate.Delivery) error { return nil })
+		ordered, _ := begin("ordered", true, func(context.Context, *tidegate.Delivery) error { return nil })
+		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: topic, Tag: "old", Body: []byte("x")})
+		for o := failing.outcome(); o.Disposition != consumer.DeadLettered; o = failing.outcome() {
+			if o.Disposition != consumer.Retried {
+				t.Fatalf("outcome %+v", o)
+			}
+		}
+		for len(failing.deliveries) > 0 {
+			failing.next()
+		}
+		others.next()
+		close(repaired)
+		o := deadletter.Options{
+			ToGroupOnly: true, To: topic, Sender: x.client, Journal: filepath.Join(t.TempDir(), "journal"), MaxFailureShare: 1,
+			Edit: func(m *tidegate.Message) error {
+				m.Tag, m.Body = "new", []byte("y")
+				return nil
+			},
+		}
+		if x.real == nil {
+			if _, err := deadletter.Redrive(x.ctx, q, o); err == nil || !strings.Contains(err.Error(), "only RocketMQ has retry topics") {
+				t.Errorf("on a tidegate broker: %v", err)
+			}
+			return
+		}
+		for _, wrong := range []deadletter.Queue{fresh, ordered} {
+			other := o
+			other.Journal = filepath.Join(t.TempDir(), "other")
+			if _, err := deadletter.Redrive(x.ctx, wrong, other); err == nil || !strings.Contains(err.Error(), "of this group alone") {
+				t.Errorf("group %s: %v", wrong.Group, err)
+			}
+		}
+		var report deadletter.Report
+		for ; report.Redriven == 0 && x.ctx.Err() == nil; _ = backoff.Sleep(x.ctx, 25*time.Second) {
+			var err error
+			if report, err = deadletter.Redrive(x.ctx, q, o); err != nil && !strings.Contains(err.Error(), "RocketMQ has no topic") {
+				t.Fatalf("%+v, %v", report, err)
+			}
+			t.Logf("%+v, %v: a broker announces new topics every 30 s, and a proxy remembers for a while that one was missing", report, err)
+		}
+		for attempt := 1; attempt <= 2; attempt++ {
+			d := failing.next()
+			if d.ID != sent.MessageID+".redrive-1" || d.Topic != topic || d.Attempt != attempt || d.Tag != "new" || string(d.Body) != "y" {
+				t.Errorf("delivered %+v, want the edited message in attempt %d", d, attempt)
+			}
+		}
+		if n := len(others.deliveries); n > 0 {
+			t.Errorf("another group received %d messages more", n)
+		}
+	})
+}
