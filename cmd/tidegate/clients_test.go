@@ -104,13 +104,13 @@ func TestRedriveToGroupOnly(t *testing.T) {
 		}
 	}
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
-	for _, wrong := range [][]string{{"--to", "orders"}, {"--edit", "cat"}} {
-		if r := tl.run(append(redrive, append(wrong, "--yes")...)...); r.code != 2 || !strings.Contains(r.stderr, "--to-group-only") {
+	for _, wrong := range [][]string{{"--to", "orders"}, {"--edit", ""}} {
+		if r := tl.run(append(redrive, append(wrong, "--yes")...)...); r.code != 2 || !strings.Contains(r.stderr, wrong[0]) {
 			t.Errorf("%q: exit code %d, %s", wrong, r.code, r.stderr)
 		}
 	}
 	delete(tl.env, "TIDEGATE_SERVER_HTTP")
-	if r := tl.run(append(redrive, "--as", "x", "--yes", "--context", "rmq")...); r.code != 2 || !strings.Contains(r.stderr, "RocketMQ sends a message to all groups") {
+	if r := tl.run(append(redrive, "--as", "x", "--yes", "--context", "rmq")...); r.code != 2 || !strings.Contains(r.stderr, "needs --to TOPIC on RocketMQ") {
 		t.Errorf("on RocketMQ: exit code %d, %s", r.code, r.stderr)
 	}
 }

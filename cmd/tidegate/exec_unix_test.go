@@ -306,7 +306,7 @@ func TestOfferedCommands(t *testing.T) {
 			minus = "[--]"
 		}
 		for _, c := range []struct{ line, want string }{
-			{between(show, "send it back: ", "; with another body"), "[dead-letters][redrive][" + group + "][--id][" + id + "][--yes]"},
+			{between(show, "send it back: ", "; with changes"), "[dead-letters][redrive][" + group + "][--id][" + id + "][--yes]"},
 			{between(top, "one of the largest class: ", "\n"), "[dead-letters][show]" + minus + "[" + group + "][" + id + "]"},
 			{between(top, "send the class back: ", "\n"), "[dead-letters][redrive][" + group + "][--class][" + class + "]"},
 			{between(trace, "because: why; ", " shows it"), "[dead-letters][show]" + minus + "[" + group + "][" + id + "]"},

@@ -303,7 +303,7 @@ func newDeadLettersShow(a *call.App) *cobra.Command {
 				if !c.Terminal {
 					flags += " --yes"
 				}
-				c.Note("send it back: %s; with another body: --edit 'sed s/OLD/NEW/'", shell.LineFlags(c.Command.Root().Name()+" dead-letters redrive", flags, c.Args[0]))
+				c.Note("send it back: %s; with changes: --edit 'sed s/OLD/NEW/', --set-tag, --set-key, --set-property", shell.LineFlags(c.Command.Root().Name()+" dead-letters redrive", flags, c.Args[0]))
 			}
 			return err
 		}

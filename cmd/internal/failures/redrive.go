@@ -1,7 +1,6 @@
 package failures
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,31 +19,39 @@ import (
 func newDeadLettersRedrive(a *call.App) *cobra.Command {
 	s := &selection{}
 	o := deadletter.Options{}
-	var edit string
+	e := &edits{}
 	cmd := &cobra.Command{
 		Use:   "redrive",
 		Short: "Send dead letters back to their topics",
 		Long: `Sends dead letters back to their topics, at a limited rate, and removes them. All
-groups of the topic receive them; with --to-group-only only GROUP does, which must
-not be FIFO. A message that was sent back three times is skipped, and the run stops
-if too many fail.
+groups of the topic receive them, also those that handled the message before; with
+--to-group-only only GROUP does, which must not be FIFO. On RocketMQ this needs --to
+with the topic of the messages, and a retry topic of GROUP for it, which RocketMQ
+creates at the first retry.
 
 --edit runs a program by the shell for each message: the body is its standard
-input, and its standard output is the new body. A program that fails or that does
-not change the body leaves the dead letter as it is, and the dead letter counts as
-failed. The edited message has a new ID, which is printed: ID.redrive-1. All groups
-of the topic receive it: --edit and --to-group-only exclude each other.
+input, and its standard output is the new body. The flags --set-... and --unset-...
+change tag, keys and properties, with or without --edit. A dead letter stays, and
+counts as failed, if the program fails or does not change the body, if the flags
+change nothing, or if no server accepts the changed message. The edited message has
+a new ID, which is printed: ID.redrive-1. All groups of the topic receive it, too:
+--to-group-only sends it to GROUP alone. Filters of groups apply to the new tag and
+the new properties.
 
 The journal records each message before and after it is sent. After an
 interruption the same command with the same --journal continues: no message is
 sent back twice.`,
 		Example: `  tidegate dead-letters redrive billing --class 5f1c9a --dry-run
-  tidegate dead-letters redrive billing --id ID --edit "sed s/EUR/USD/" --yes
+  tidegate dead-letters redrive billing --id ID --edit "sed s/EUR/USD/" --to-group-only --yes
+  tidegate dead-letters redrive billing --class 5f1c9a --set-tag paid --set-property currency=USD --yes
   tidegate dead-letters redrive billing --to-group-only --rate 50 --yes`,
 	}
 	c := a.Remote(cmd, []string{"GROUP"}, func(ctx context.Context, c *call.Call) error {
+		if err := e.check(c); err != nil {
+			return err
+		}
 		if o.ToGroupOnly {
-			if err := groupOnly(c, o.To, edit); err != nil {
+			if err := groupOnly(c, o.To); err != nil {
 				return err
 			}
 		}
@@ -53,7 +60,7 @@ sent back twice.`,
 			return err
 		}
 		o.Filter, o.DryRun = filter, c.DryRun
-		return errors.Join(redrive(ctx, c, src, o, edit), closing())
+		return errors.Join(redrive(ctx, c, src, o, e, s.receiversOf(ctx, c, &o)), closing())
 	})
 	s.registerReading(cmd)
 	f := cmd.Flags()
@@ -63,16 +70,23 @@ sent back twice.`,
 	f.IntVar(&o.Limit, "max", 0, "most messages of this run; 0 means all")
 	f.IntVar(&o.MaxGenerations, "max-redrives", 3, "skip messages that were sent back this often, 1 to 3")
 	f.Float64Var(&o.MaxFailureShare, "max-failures", 0.1, "stop if a larger share of the last 50 fails")
-	f.StringVar(&edit, "edit", "", "`program` that changes the body")
 	f.StringVar(&o.Journal, "journal", "", "`file` of this job, new or to be continued (default: a new one in the directory of the user's state)")
+	e.register(cmd)
 	c.NoLimit("--max bounds the dead letters of this run")
 	return c.Destructive()
 }
 
-func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadletter.Options, program string) error {
+func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadletter.Options, e *edits, to *receivers) error {
 	group := c.Args[0]
 	if !c.DryRun {
-		if err := c.Confirm(fmt.Sprintf("send the dead letters of group %s back?", output.Safe(group)), group); err != nil {
+		question := fmt.Sprintf("send the dead letters of group %s back?", output.Safe(group))
+		if e.any() {
+			question = fmt.Sprintf("edit the dead letters of group %s and send them back?", output.Safe(group))
+		}
+		if to != nil {
+			question += " They go to " + to.String()
+		}
+		if err := c.Confirm(question, group); err != nil {
 			return err
 		}
 		if o.Journal == "" {
@@ -87,17 +101,16 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 	if err != nil {
 		return err
 	}
-	unchanged := 0
-	if program != "" {
+	if e.any() {
 		o.Edit = func(m *tidegate.Message) error {
-			err := edit(ctx, program, m)
+			err := e.apply(ctx, m)
 			if errors.Is(err, errUnchanged) {
-				unchanged++
+				e.unchanged++
 			}
 			return err
 		}
 	}
-	if program != "" || server.WithoutHTTP() {
+	if e.any() && !o.ToGroupOnly || server.WithoutHTTP() {
 		t, _, err := c.Transport(ctx)
 		if err != nil {
 			return err
@@ -108,8 +121,8 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 	if o.Actor == "" {
 		o.Actor = c.Env("USER")
 	}
-	if c.DryRun && program != "" {
-		if err := previewEdit(ctx, c, src, o, program); err != nil {
+	if c.DryRun && e.any() {
+		if err := e.preview(ctx, c, src, o.Filter); err != nil {
 			return err
 		}
 	}
@@ -136,13 +149,24 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 	connected()
 	progress.End()
 	fields := view.ReportFields(report)
-	if unchanged > 0 {
-		fields = append(fields, output.Field{Name: "failed, not changed by --edit", Value: unchanged})
+	if e.unchanged > 0 {
+		fields = append(fields, output.Field{Name: "failed, not changed by " + e.name(), Value: e.unchanged})
+	}
+	if report.Redriven == 0 {
+		to = nil
+	}
+	if to != nil {
+		name := "they go to"
+		if c.DryRun {
+			name = "they would go to"
+		}
+		fields = append(fields, output.Field{Name: name, Value: to.String()})
 	}
 	document := struct {
 		deadletter.Report
-		Unchanged int `json:"unchanged,omitempty"` // of Failed: --edit did not change the body
-	}{report, unchanged}
+		Unchanged int        `json:"unchanged,omitempty"` // of Failed: the edit changed nothing
+		To        *receivers `json:"to,omitempty"`        // nil if only the group receives them
+	}{report, e.unchanged, to}
 	if perr := c.Show(document, group, fields); perr != nil {
 		err = errors.Join(err, perr)
 	}
@@ -169,63 +193,4 @@ func onlyFiltered(r deadletter.Report) bool {
 		}
 	}
 	return true
-}
-
-// previews is the number of edits that a dry run shows.
-const previews = 5
-
-// previewEdit runs the program of --edit for the first dead letters, and prints the bodies before
-// and after it.
-func previewEdit(ctx context.Context, c *call.Call, src deadletter.Source, o deadletter.Options, program string) error {
-	n, failed := 0, 0
-	defer func() {
-		if failed > 0 {
-			c.Note("--edit fails for %d of the first %s; dead letters for which it fails are not sent back, and the counts below have them", failed, output.Count(int64(n), "dead letter"))
-		}
-	}()
-	for l, err := range deadletter.List(ctx, src, o.Filter, true) {
-		if err != nil {
-			return err
-		}
-		m := l.Message.Clone()
-		var result string
-		if err := edit(ctx, program, m); err != nil {
-			failed++
-			result = "fails: " + err.Error()
-		} else {
-			result = short(string(l.Message.Body)) + " -> " + short(string(m.Body))
-		}
-		if _, err := fmt.Fprintf(c.Out, "%s  %s\n", output.Safe(m.ID), result); err != nil {
-			return err
-		}
-		if n++; n == previews {
-			return nil
-		}
-	}
-	return nil
-}
-
-// short is the beginning of a body in one line.
-func short(body string) string {
-	const most = 200
-	return output.Cut(body[:min(len(body), 8*most)], most)
-}
-
-// errUnchanged is the error of a program that printed its input.
-var errUnchanged = errors.New("the program of --edit did not change the body; correct the program, or leave out --edit")
-
-// edit passes a body through a program. It returns errUnchanged if the program does not change the
-// body.
-func edit(ctx context.Context, program string, m *tidegate.Message) error {
-	var stdout, stderr bytes.Buffer
-	p := shell.New(ctx, program, nil, "TIDEGATE_MESSAGE_ID="+m.ID)
-	p.Stdin, p.Stdout, p.Stderr = bytes.NewReader(m.Body), &stdout, &stderr
-	if err := p.Run(); err != nil {
-		return fmt.Errorf("the program of --edit failed: %w: %s", err, call.LastLine(stderr.String()))
-	}
-	if bytes.Equal(m.Body, stdout.Bytes()) {
-		return errUnchanged
-	}
-	m.Body = stdout.Bytes()
-	return nil
 }
