@@ -2,9 +2,10 @@
 // bounded requests. Each is one write of the broker, so an end at any time loses nothing. The job is
 // kept in the browser with its position, and goes on after a reload, in one tab at a time.
 import {call, cursor, get, may, path} from './api.js';
-import {ago, button, bytes, cap, checkbox, count as counted, dialog, draw, field, firstLine, h, hex, lined, notice, now, num, percent, store, when} from './base.js';
+import {ago, button, bytes, cap, checkbox, count as counted, dialog, draw, field, firstLine, h, lined, now, num, percent, store, when} from './base.js';
 import {command, facts, filters, groupLink, link, pager, region, table, topicLink} from './page.js';
-import {body, bytesOf} from './body.js';
+import {body} from './body.js';
+import {edit} from './edit.js';
 import {shape} from './parts.js';
 import {t} from './text.js';
 
@@ -301,7 +302,7 @@ export async function ask(group, kind, chosen, done) {
     body: [h('p', null, words(group, selection)), amount, redrive ? h('div', {class: 'grid'},
       field(t('to topic'), {name: 'to', value: chosen.topic || '', placeholder: t('own topic'), hint: t('to hint')}),
       field(t('max redrives'), {name: 'most', type: 'number', min: 0, value: '3', hint: t('max redrives hint')}),
-      checkbox(t('group only', group), 'only'),
+      checkbox(t('group only', group), 'only', false, t('group only hint')),
       ) : h('p', null, t('purge hint'))],
     run: async (form) => {
       await counting;
@@ -364,48 +365,4 @@ function one(group, l, readable, inTopic) {
     Object.keys(l.properties || {}).length > 0 && [h('h2', null, t('properties')),
       facts(Object.entries(l.properties).map(([k, v]) => [h('code', null, k), lined(v)]), true)],
     h('h2', null, t('body')), readable ? body(l, l.message_id) : h('p', {class: 'empty'}, t('no payload')));
-}
-
-// sentAs is the ID of a letter that is sent back. A letter that was sent back before has such an ID. The
-// hash replaces a long ID, as in the broker; only pages with TLS or from the same machine can compute it.
-async function sentAs(l) {
-  const suffix = `.redrive-${l.origin.redrives}`;
-  let first = l.message_id.endsWith(suffix) ? l.message_id.slice(0, -suffix.length) : l.message_id;
-  const id = new TextEncoder().encode(first);
-  if (id.length > 236 && crypto.subtle) {
-    first = hex(new Uint8Array(await crypto.subtle.digest('SHA-256', id)));
-  }
-  return `${first}.redrive-${l.origin.redrives + 1}`;
-}
-
-// notJSON returns the syntax error of a text as JSON, with its position, or an empty text.
-const notJSON = (text) => { try { JSON.parse(text); return ''; } catch (err) { return err.message; } };
-
-// edit sends a changed message and then removes the letter. The ID depends only on the first ID and the
-// number of the redrive, as that of the command line: the topic drops a repeated send.
-async function edit(group, l, inTopic) {
-  const text = l.body_text !== undefined;
-  if (!text) { notice(t('edit text only'), 'error'); return undefined; }
-  let confirmed; // a text that is no JSON
-  return dialog({
-    title: t('edit and redrive'), confirm: t('redrive'), cancel: t('cancel'),
-    body: [h('p', null, t('edit hint', l.origin.topic)),
-      field(t('body'), {name: 'body', rows: 14, value: l.body_text, spellcheck: 'false'})],
-    run: async (form) => {
-      if (!bytesOf({body_text: form.body}).length) throw new Error(t('empty body'));
-      const wrong = form.body !== confirmed && !notJSON(l.body_text) && notJSON(form.body);
-      if (wrong) { confirmed = form.body; throw new Error(t('not JSON', wrong)); }
-      const as = await sentAs(l);
-      const properties = {...l.properties, DLQ_REDRIVES: String(l.origin.redrives + 1)};
-      await call('POST', path`topics/${l.origin.topic}/messages`,
-        {body: {id: as, body_text: form.body, tag: l.tag, keys: l.keys,
-        properties, message_group: l.message_group, trace_context: l.trace_context}});
-      const remove = (how) => call('DELETE', path`groups/${group}/dead-letters`,
-        {query: {message_id: l.message_id, dead_letter_topic: inTopic, ...how}});
-      // An older broker rejects sent_as. The letter must not stay, because its message is sent.
-      await remove({sent_as: as}).catch((err) => (err.status === 400 ? remove() : Promise.reject(err)));
-      notice([t('sent back'), ' ', h('a', {href: link('trace', {id: as, topic: l.origin.topic})}, t('to redriven'))]);
-      return true;
-    },
-  });
 }

@@ -161,7 +161,7 @@ const kinds = {done: 'ok', dead_letter: 'bad', parked: 'bad', waiting_retry: 'wa
 
 // fate is the sentence for one group, its failures and the next step.
 function fate(topic, m, f) {
-  const next = f.redriven_as ? h('a', {class: 'button', href: link('trace', {id: f.redriven_as, topic})}, t('to redriven'))
+  const next = f.redriven_as ? h('a', {class: 'button', href: link('trace', {id: f.redriven_as, topic: f.topic || topic})}, t('to redriven'))
     : f.state === 'dead_letter' && f.dead_letter
     ? h('a', {class: 'button', href: link('dead-letters', f.group, f.dead_letter.message_id)}, t('to dead letter'))
     : f.state === 'parked' ? h('a', {class: 'button', href: link('parked', f.group, {topic})}, t('to parked')) : null;

@@ -147,8 +147,9 @@ export function audit(page) {
 
 // did is the operation of a record. Queries of records are cut, so the new ID may be missing.
 function did(r) {
-  const as = r.operation === 'purgeDeadLetters' && new URLSearchParams(r.query).get('sent_as');
-  return as ? t('sent again as', as) : r.operation;
+  const as = new URLSearchParams(r.query).get('sent_as');
+  if (as && r.operation === 'redriveDeadLetters') return t('edited as', as);
+  return as && r.operation === 'purgeDeadLetters' ? t('sent again as', as) : r.operation;
 }
 
 // The page of the limits: those that throttle sends first, then the nearest.
