@@ -28,7 +28,7 @@ var ofData = []string{
 }
 
 // ofPages are the operations of pages in browsers.
-var ofPages = []string{"login", "logout", "live"}
+var ofPages = []string{"login", "logout", "live", "history"}
 
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
