@@ -64,7 +64,7 @@ func TestSurvey(t *testing.T) {
 		orders.Throttle = nil
 		if want := (status.TopicSummary{
 			Name: "orders", Type: settings.TopicNormal, Queues: 1, Stored: status.Backlog{Messages: 12, Bytes: 60}, Backlog: status.Backlog{Messages: 10, Bytes: 50},
-			OldestMS: 4000, InRate: 3, OutRate: orders.OutRate, Groups: 1,
+			OldestMS: 4000, InRate: 3, OutRate: orders.OutRate, Accepted: 12, Acked: 1, Groups: 1,
 		}); orders != want || orders.OutRate <= 0 {
 			t.Errorf("topic\n%+v, want\n%+v and a rate", orders, want)
 		}
