@@ -60,7 +60,7 @@ func newSampler(opened time.Time, bytes int64, loop *maintain.Loop) *sampler {
 func (s *sampler) Wake() {
 	now := time.Since(s.opened)
 	s.changed.Store(int64(now))
-	s.task.Wake(s.opened.Add((now/history.Step + 1) * history.Step))
+	s.task.Wake(s.opened.Add(now.Truncate(history.Step) + history.Step))
 }
 
 // round samples all counters.

@@ -12,6 +12,7 @@ package history
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -262,8 +263,8 @@ func (h *History) release(t *Track) {
 // End ends a round. It removes the series of the subjects that the round did not have: they were
 // deleted.
 func (h *History) End() {
-	for i := len(h.kept) - 1; i >= 0; i-- {
-		if s := h.kept[i]; s.round != h.rounds {
+	for _, s := range slices.Backward(h.kept) {
+		if s.round != h.rounds {
 			h.release(s.track)
 		}
 	}

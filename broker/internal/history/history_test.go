@@ -144,7 +144,7 @@ func (m *modelRun) round() {
 // touch is a change at the present time: the timer samples at the end of the slot.
 func (m *modelRun) touch() {
 	if m.due == 0 {
-		m.due, m.changed = (m.now/Step+1)*Step, m.now
+		m.due, m.changed = m.now.Truncate(Step)+Step, m.now
 	}
 }
 

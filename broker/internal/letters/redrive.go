@@ -109,23 +109,6 @@ func (s *Selection) one() error {
 	return nil
 }
 
-// edited returns the letters to send in place of a chunk, and the chunk itself without an edit. The
-// result is empty if the chunk does not have the letter of the edit.
-func (r *redrive) edited(chunk []deadletter.Letter) ([]deadletter.Letter, error) {
-	e := r.sel.Edit
-	if e == nil {
-		return chunk, nil
-	}
-	if at := chunk[0].Position(); at.Queue != e.Queue || at.Offset != e.Offset {
-		return nil, nil
-	}
-	changed, err := chunk[0].Edited(e, r.MaxBodySize)
-	if err != nil {
-		return nil, err
-	}
-	return []deadletter.Letter{*changed}, nil
-}
-
 // Purge removes dead letters of a group permanently, and returns when this is on disk. It returns
 // their number and the position to continue at. A receive from the topic of the dead letters that
 // is under way may still deliver them. The errors are those of Redrive.
@@ -235,6 +218,23 @@ func (r *redrive) stopAt(letter *deadletter.Letter) string {
 		at.Offset++
 	}
 	return at.String()
+}
+
+// edited returns the letters to send in place of a chunk, and the chunk itself without an edit. The
+// result is empty if the chunk does not have the letter of the edit.
+func (r *redrive) edited(chunk []deadletter.Letter) ([]deadletter.Letter, error) {
+	e := r.sel.Edit
+	if e == nil {
+		return chunk, nil
+	}
+	if at := chunk[0].Position(); at.Queue != e.Queue || at.Offset != e.Offset {
+		return nil, nil
+	}
+	changed, err := chunk[0].Edited(e, r.MaxBodySize)
+	if err != nil {
+		return nil, err
+	}
+	return []deadletter.Letter{*changed}, nil
 }
 
 // chunk sends a chunk of dead letters back in one write. It returns the position of the dead letter

@@ -24,7 +24,7 @@ var Columns = []output.Column[Result]{
 	{Name: "CLIENT-CPU", Wide: true, Cell: func(r Result) any {
 		return output.Rate(Median(r.Rounds, func(r Round) float64 { return r.Client.CPU / max(r.Client.Took, 1e-6) }))
 	}},
-	{Name: "NOTE", Least: 12, Cell: func(r Result) any { return note(r) }},
+	{Name: "NOTE", Least: 12, Cell: note},
 }
 
 func achieved(r Round) float64 { return r.Achieved }

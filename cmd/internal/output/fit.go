@@ -117,8 +117,9 @@ func (g *grid) fold(columns, widths []int, width int) [][]int {
 	if len(lines) == 1 || first <= 0 {
 		return lines
 	}
-	names := pack(columns[:first], widths, width, 0)
-	if apart := append(names, pack(columns[first:], widths, width, len(names))...); len(apart) <= len(lines) {
+	apart := pack(columns[:first], widths, width, 0)
+	apart = append(apart, pack(columns[first:], widths, width, len(apart))...)
+	if len(apart) <= len(lines) {
 		return apart
 	}
 	return lines

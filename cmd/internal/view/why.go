@@ -32,7 +32,7 @@ func phrase(key string, values ...any) output.Text {
 	}), values...)
 }
 
-var argument = regexp.MustCompile(`\{[0-9]\}`)
+var argument = regexp.MustCompile(`\{\d\}`)
 
 // Why is the one sentence about why a group does not consume a topic, and the command that shows
 // more, if there is one.

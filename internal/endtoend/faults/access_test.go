@@ -170,7 +170,7 @@ func (s *shop) send(topic string) (tidegate.Receipt, error) {
 	return s.producer.Send(ctx, &tidegate.Message{Topic: topic, Body: []byte("x"), MessageGroup: "customer-1"})
 }
 
-// sends sends a message, and checks whether it went to the spool.
+// sends makes one send, and checks whether its message went to the spool.
 func (s *shop) sends(topic string, spooled bool) {
 	s.t.Helper()
 	if r, err := s.send(topic); err != nil || r.Spooled != spooled {
@@ -193,7 +193,8 @@ func keyed(t *testing.T, c server.AccessConfig) (*brokertest.Broker, *rocketmq.C
 	for _, topic := range []string{"orders", "payments", "audit"} {
 		b.CreateTopic(topic, settings.Topic{Type: settings.TopicFIFO})
 	}
-	return b, b.ClientWith(rocketmq.Options{Credentials: tidegate.Credentials{AccessKey: "shop", SecretKey: "secret"}})
+	client := b.ClientWith(rocketmq.Options{Credentials: tidegate.Credentials{AccessKey: "shop", SecretKey: "secret"}})
+	return b, client
 }
 
 // stored checks the messages of a topic.
