@@ -18,9 +18,9 @@ type quotaFS struct {
 	quota int64            // guarded by mu
 	total int64            // the reported size of the disk
 	sizes map[string]int64 // guarded by mu: the size of each file
-	// before, if not nil, is called before each change of a file, one call after another.
-	before func(name string)
-	order  sync.Mutex // held over before and the change
+
+	order  sync.Mutex        // held over before and the change
+	before func(name string) // guarded by order: called before each change of a file; nil: none
 }
 
 func newQuotaFS() *quotaFS {
@@ -34,6 +34,13 @@ func (fs *quotaFS) kill() *quotaFS {
 	defer fs.mu.Unlock()
 	return &quotaFS{MemFS: fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}),
 		quota: fs.quota, total: fs.total, sizes: maps.Clone(fs.sizes)}
+}
+
+// each has a function called before each change from now on, one call after another.
+func (fs *quotaFS) each(before func(name string)) {
+	fs.order.Lock()
+	defer fs.order.Unlock()
+	fs.before = before
 }
 
 // change makes one change. Nothing else changes meanwhile.

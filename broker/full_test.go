@@ -282,7 +282,7 @@ func allStored(t *testing.T, b *broker.Broker, fs *quotaFS, ids []string) {
 // there, and after a purge the broker accepts sends again.
 func TestKilledOnFullDiskStartsAgain(t *testing.T) {
 	t.Parallel()
-	for _, mib := range []int64{48, 160} {
+	for _, mib := range []int64{48, 160}[:max(1, soak(2))] {
 		t.Run(fmt.Sprint(mib, " MiB"), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestKilledOnFullDiskStartsAgain(t *testing.T) {
 				if n := int64(len(ids)) * 50_000; n < mib<<20*6/10 {
 					t.Errorf("%d messages fill a disk of %d MiB", len(ids), mib)
 				}
-				for round := range 6 {
+				for round := range max(2, soak(6)) {
 					if round%2 == 1 {
 						fs.leave(0)
 						time.Sleep(5 * time.Second)
@@ -336,7 +336,8 @@ func TestKilledAtWritesOnFullDisk(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	synctest.Test(t, func(t *testing.T) {
-		const mib, kills, starts = 32, 6, 10
+		const mib = 32
+		kills, starts := soak(6), soak(10)
 		type moment struct {
 			fs  *quotaFS
 			ids int
@@ -345,12 +346,12 @@ func TestKilledAtWritesOnFullDisk(t *testing.T) {
 		b, fs := smallDisk(t, mib)
 		var ids []string
 		var changes int
-		fs.before = func(string) {
+		fs.each(func(string) {
 			u, _ := fs.GetDiskUsage("")
 			if changes++; u.AvailBytes < 1<<20 && rnd.IntN(20) == 0 || changes%400 == 0 {
 				moments = append(moments, moment{fs.kill(), len(ids)})
 			}
-		}
+		})
 		noise := rand.NewChaCha8([32]byte{})
 		for refused := 0; refused < 20; {
 			id, body := fmt.Sprint("m", len(ids)), make([]byte, 50_000)
@@ -364,7 +365,7 @@ func TestKilledAtWritesOnFullDisk(t *testing.T) {
 			ids = append(ids, id)
 			fs.order.Unlock()
 		}
-		fs.before = nil
+		fs.each(nil)
 		moments = append(moments, moment{fs.kill(), len(ids)})
 		fs.leave(0)
 		moments = append(moments, moment{fs.kill(), len(ids)})
@@ -376,11 +377,11 @@ func TestKilledAtWritesOnFullDisk(t *testing.T) {
 			for range starts {
 				at, changes := rnd.IntN(120), 0
 				var next *quotaFS
-				fs.before = func(string) {
+				fs.each(func(string) {
 					if changes++; changes == at {
 						next = fs.kill()
 					}
-				}
+				})
 				b := openSmall(t, fs)
 				time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
 				fs.order.Lock()
@@ -407,15 +408,15 @@ func TestUnfinishedStartsLeaveTheReserve(t *testing.T) {
 		old := fs
 		fs = fs.kill()
 		leaveProcess(old, b)
-		for range 30 {
+		for range max(10, soak(30)) {
 			var next *quotaFS
-			fs.before = func(name string) {
+			fs.each(func(name string) {
 				if next == nil && strings.HasPrefix(name, "data/messages/MANIFEST") {
 					next = fs.kill()
 				}
-			}
+			})
 			b := openSmall(t, fs)
-			if fs.before = nil; next == nil {
+			if fs.each(nil); next == nil {
 				t.Fatal("a start without a manifest")
 			}
 			leaveProcess(fs, b)
