@@ -27,18 +27,22 @@ func TestKeyboard(t *testing.T) {
 	for _, p := range pages {
 		b.visit(p.fragment)
 		b.eval(`document.activeElement.blur(); scrollTo(0, 0); window.reached = new Set(); null`, nil)
+		missing := interactive + `.filter((e) => !window.reached.has(e) && e.type !== 'radio').map((e) => e.outerHTML)`
 		var n int
 		b.eval(interactive+`.length`, &n)
-		for range n + 2 {
+		missed := []string{""}
+		// Once around, or twice: a page can move the focus to its heading after the first keys.
+		for k := 0; k < 2*n+4 && (k < n+2 || len(missed) > 0); k++ {
 			b.run(chromedp.KeyEvent(kb.Tab))
 			var bad string
 			b.eval(`window.reached.add(document.activeElement), document.activeElement === document.body || `+outlined+` ? '' : document.activeElement.outerHTML`, &bad)
 			if bad != "" {
 				t.Errorf("%s: the focus is not visible on %.200s", p.fragment, bad)
 			}
+			if k >= n+1 {
+				b.eval(missing, &missed)
+			}
 		}
-		var missed []string
-		b.eval(interactive+`.filter((e) => !window.reached.has(e) && e.type !== 'radio').map((e) => e.outerHTML)`, &missed)
 		for _, m := range missed {
 			t.Errorf("%s: the keyboard does not reach %.200s", p.fragment, m)
 		}
