@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/backoff"
 )
 
 // deadLetters returns the number of the dead letters of billing.
@@ -37,7 +37,7 @@ func await(t *testing.T, file string, n int) []string {
 		if len(lines) >= n {
 			return lines
 		}
-		if call.Sleep(ctx, 5*time.Millisecond) != nil {
+		if backoff.Sleep(ctx, 5*time.Millisecond) != nil {
 			t.Fatalf("%s has %q, want %d lines", file, lines, n)
 		}
 	}

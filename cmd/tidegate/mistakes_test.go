@@ -331,7 +331,7 @@ func TestEmptyResultsInWords(t *testing.T) {
 	}
 	tl.must("send", "orders", "b")
 	tl.must("receive", "billing", "orders", "--then", "dead=x", "--max", "1")
-	if r := tl.must("dead-letters", "redrive", "billing", "--dry-run", "--edit", "cat"); !strings.Contains(r.stderr, "--edit fails for 1 of the first 1 dead letter;") {
+	if r := tl.must("dead-letters", "redrive", "billing", "--dry-run", "--edit", "cat"); !strings.Contains(r.stderr, "the edit fails for 1 of the first 1 dead letter;") {
 		t.Errorf("a dry run with an edit that fails prints %q", r.stderr)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
@@ -96,7 +97,7 @@ func (k *lagCommand) until(ctx context.Context, client *admin.Client) error {
 		if k.Watched {
 			_ = terminal.Control(k.Err, fmt.Sprintf("\rbacklog %s, %s \x1b[K", output.Number(worst).Grouped(), trend(first-worst, worst, waited))) // a note
 		}
-		if err := call.Sleep(ctx, min(time.Second, k.wait-waited)); err != nil {
+		if err := backoff.Sleep(ctx, min(time.Second, k.wait-waited)); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/terminal"
@@ -40,6 +41,7 @@ func (c *Call) Watch(ctx context.Context, every time.Duration, show func(context
 		}
 		defer func() { _ = terminal.Control(c.Out, terminal.Leave) }() // the error before it is returned
 	}
+	var outage Outage
 	for first := true; ; first = false {
 		var err error
 		if screen {
@@ -50,13 +52,10 @@ func (c *Call) Watch(ctx context.Context, every time.Duration, show func(context
 		if ctx.Err() != nil {
 			return nil // Ctrl-C: the ordered end
 		}
-		if err != nil && (first || command.ExitCode(err) != command.ExitNoAnswer) {
+		if first && err != nil || !outage.Outlived(c, err) {
 			return err
 		}
-		if err != nil {
-			c.Note("%s: %v", c.Command.Root().Name(), err)
-		}
-		if Sleep(ctx, every) != nil {
+		if backoff.Sleep(ctx, every) != nil {
 			return nil
 		}
 	}
@@ -133,16 +132,4 @@ func (c *Call) redraw(ctx context.Context, show func(context.Context) error) err
 		return err
 	}
 	return terminal.Draw(c.Out, b.String())
-}
-
-// Sleep waits for d or until ctx ends.
-func Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -195,7 +195,7 @@ func (e *edits) preview(ctx context.Context, c *call.Call, src deadletter.Source
 	n, failed := 0, 0
 	defer func() {
 		if failed > 0 {
-			c.Note("--edit fails for %d of the first %s; dead letters for which it fails are not sent back, and the counts below have them", failed, output.Count(int64(n), "dead letter"))
+			c.Note("the edit fails for %d of the first %s; dead letters for which it fails are not sent back, and the counts below have them", failed, output.Count(int64(n), "dead letter"))
 		}
 	}()
 	for l, err := range deadletter.List(ctx, src, filter, true) {

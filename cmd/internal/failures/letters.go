@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
@@ -243,7 +244,7 @@ func (w *watchCommand) run(ctx context.Context) error {
 		if failed == nil {
 			recent.Whole()
 		}
-		if err := call.Sleep(ctx, w.every); err != nil {
+		if err := backoff.Sleep(ctx, w.every); err != nil {
 			return err
 		}
 	}

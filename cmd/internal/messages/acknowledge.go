@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
@@ -71,7 +71,7 @@ func persistent(ctx context.Context, lease time.Duration, ack func([]*tidegate.D
 			if len(again) == 0 {
 				break
 			}
-			ended = call.Sleep(ctx, time.Second) != nil
+			ended = backoff.Sleep(ctx, time.Second) != nil
 			for i, err := range ack(again) {
 				if errors.Is(err, tidegate.ErrInvalidHandle) {
 					err = nil

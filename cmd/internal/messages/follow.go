@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
@@ -87,7 +88,7 @@ func (l *look) followed(ctx context.Context) error {
 var errEnough = errors.New("enough messages")
 
 // interrupted waits before the next look, and reports whether Ctrl-C has ended the wait.
-func (l *look) interrupted(ctx context.Context) bool { return call.Sleep(ctx, l.follow) != nil }
+func (l *look) interrupted(ctx context.Context) bool { return backoff.Sleep(ctx, l.follow) != nil }
 
 // line prints one message.
 func (l *look) line(m *status.StoredMessage) error {

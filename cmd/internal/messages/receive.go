@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
@@ -291,7 +292,7 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 		}
 		if r.follow && outage.Outlived(r.Call, err) {
 			if err != nil {
-				_ = call.Sleep(ctx, time.Second) // the next round sees the end of ctx
+				_ = backoff.Sleep(ctx, time.Second) // the next round sees the end of ctx
 				continue
 			}
 		} else if err != nil {

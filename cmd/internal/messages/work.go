@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
@@ -208,7 +209,7 @@ func (w *worker) admitted(ctx context.Context, n int64) bool {
 // stopIdle stops the worker when no program has begun for a time and none is running.
 func (w *worker) stopIdle(wait time.Duration) {
 	for last := int64(0); ; {
-		if call.Sleep(w.running, wait) != nil {
+		if backoff.Sleep(w.running, wait) != nil {
 			return
 		}
 		n := w.begun.Load()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
@@ -162,7 +163,7 @@ func (k *topCommand) ages(ctx context.Context) (view.Ages, error) {
 
 // next is look after an interval.
 func (k *topCommand) next(ctx context.Context) (view.TopFrame, error) {
-	if err := call.Sleep(ctx, k.every); err != nil {
+	if err := backoff.Sleep(ctx, k.every); err != nil {
 		return view.TopFrame{}, err
 	}
 	return k.look(ctx)

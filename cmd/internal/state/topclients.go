@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
@@ -38,7 +39,7 @@ func (k *topCommand) runClients(ctx context.Context) (err error) {
 					return err
 				}
 			}
-			if err := call.Sleep(ctx, k.every); err != nil {
+			if err := backoff.Sleep(ctx, k.every); err != nil {
 				return err
 			}
 			if f, err = k.clientFrame(ctx); !outage.Outlived(k.Call, err) {
