@@ -225,3 +225,55 @@ func TestNoSettlementAfterTheShutdownTime(t *testing.T) {
 		}
 	})
 }
+
+// A forgetful server loses the response to the first extension. As the broker does, it knows the
+// handle that this extension has replaced, if the request says that it is a repetition.
+type forgetful struct {
+	*server
+	lost    atomic.Bool
+	repeats atomic.Int64
+}
+
+func (f *forgetful) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	h, err := f.server.ChangeInvisibleDuration(ctx, d, dur)
+	if err == nil && !f.lost.Swap(true) {
+		return "", &tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}
+	}
+	return h, err
+}
+
+func (f *forgetful) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	f.repeats.Add(1)
+	own := *d
+	f.mu.Lock()
+	own.Handle = f.entries[d.Offset].handle
+	f.mu.Unlock()
+	return f.server.ChangeInvisibleDuration(ctx, &own, dur)
+}
+
+// After the lost response to an extension, the next one is sent as a repetition to a server that
+// knows repetitions: the lease goes on, and the message is handled once.
+func TestLostExtensionIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		f := &forgetful{server: s}
+		var handled atomic.Int64
+		var out outcomes
+		stop := start(t, f, Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
+			handled.Add(1)
+			select {
+			case <-time.After(5 * time.Minute):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}, PushOptions{OnDelivery: out.add})
+		s.fill(1)
+		time.Sleep(10 * time.Minute)
+		stop()
+		if !f.lost.Load() || f.repeats.Load() != 1 || handled.Load() != 1 || s.left() != 0 {
+			t.Errorf("a response was lost: %v; %d repetitions, %d calls of the handler, %d messages left; want 1, 1, 0: %+v", f.lost.Load(), f.repeats.Load(), handled.Load(), s.left(), out.all())
+		}
+	})
+}

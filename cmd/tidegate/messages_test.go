@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,11 +12,16 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // lines decodes JSON lines.
@@ -511,5 +517,109 @@ func TestRedriveReportsEdits(t *testing.T) {
 			t.Errorf("the trace of %s is %+v, want %q", id, doc, want)
 		}
 		doc.Topics = nil
+	}
+}
+
+// A closed output fails after a number of writes, as a pipe does whose reader has ended.
+type closedOutput struct{ left int }
+
+var errClosedOutput = errors.New("the reader has ended")
+
+func (f *closedOutput) Write(p []byte) (int, error) {
+	if f.left--; f.left < 0 {
+		return 0, errClosedOutput
+	}
+	return len(p), nil
+}
+
+// A send with receipts ends soon after its output has failed, also if its input has no end.
+func TestSendEndsWithItsOutput(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	ctx, interrupt := context.WithCancel(limited(t))
+	defer interrupt()
+	in := &endless{at: 500_000, reached: interrupt}
+	var stderr lockedBuffer
+	code := run(ctx, []string{"send", "orders", "--lines", "-o", "jsonl"}, &call.App{In: in, Out: &closedOutput{left: 1}, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	if code == 0 || ctx.Err() != nil || !strings.Contains(stderr.String(), errClosedOutput.Error()) {
+		t.Errorf("exit code %d after %d lines: %s", code, in.n/len("line\n"), stderr.String())
+	}
+}
+
+// A stumbling connection has no success with its first acknowledgement, which lasts until the test
+// says so.
+type stumbling struct {
+	*rocketmq.Client
+	goOn chan struct{}
+
+	mu      sync.Mutex
+	refused []string // message IDs
+	later   []string // of acknowledgements after the first one
+	snoozed []string
+}
+
+func (s *stumbling) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	s.mu.Lock()
+	first := s.refused == nil
+	for _, d := range ds {
+		if first {
+			s.refused = append(s.refused, d.ID)
+		} else {
+			s.later = append(s.later, d.ID)
+		}
+	}
+	s.mu.Unlock()
+	if !first {
+		return s.Client.Ack(ctx, ds)
+	}
+	<-s.goOn
+	errs := make([]error, len(ds))
+	for i := range errs {
+		errs[i] = &tidegate.Error{Op: "AckMessage", Code: tidegate.CodeInternalServerError}
+	}
+	return errs
+}
+
+func (s *stumbling) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	s.mu.Lock()
+	s.snoozed = append(s.snoozed, d.ID)
+	s.mu.Unlock()
+	return s.Client.Snooze(ctx, d, dur)
+}
+
+// afterLines calls reached once when it has a number of lines.
+type afterLines struct {
+	lines   int
+	reached func()
+}
+
+func (a *afterLines) Write(p []byte) (int, error) {
+	before := a.lines
+	if a.lines -= bytes.Count(p, []byte("\n")); a.lines <= 0 && before > 0 {
+		a.reached()
+	}
+	return len(p), nil
+}
+
+// After a failed acknowledgement the messages that were printed meanwhile are not acknowledged:
+// they are released, and come again at once.
+func TestPrintedAfterAFailedAcknowledgement(t *testing.T) {
+	const messages = 40
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "x", "--count", strconv.Itoa(messages))
+	client, err := rocketmq.New(tl.grpc, rocketmq.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stumbling{Client: client, goOn: make(chan struct{})}
+	var stderr lockedBuffer
+	app := &call.App{
+		In: strings.NewReader(""), Out: &afterLines{messages, func() { close(s.goOn) }}, Err: &stderr,
+		Env:     func(name string) string { return map[string]string{"HOME": tl.home}[name] },
+		Artemis: &call.Artemis{Open: func(context.Context, connection.Server) (connection.Transport, error) { return s, nil }},
+	}
+	code := run(limited(t), []string{"receive", "billing", "orders", "--amqp", "amqp://127.0.0.1:1", "--then", "ack", "--max", strconv.Itoa(messages), "-o", "jsonl"}, app)
+	if code == 0 || len(s.refused) == 0 || len(s.refused) == messages || len(s.later) > 0 || len(s.snoozed) != messages-len(s.refused) {
+		t.Errorf("exit code %d; %d messages refused, %d acknowledged later, %d released, want the other %d: %s",
+			code, len(s.refused), len(s.later), len(s.snoozed), messages-len(s.refused), stderr.String())
 	}
 }
