@@ -37,8 +37,12 @@ var errDraining = errors.New("spool: another Drain is running")
 // messages without a group of a topic failed in one call of send, Drain pauses these messages
 // likewise. It continues with the other message groups and topics.
 //
-// After a crash between send and the removal, Drain sends the message again, with the same ID.
-// Drain returns an error if it cannot read or write the file, and if another Drain is under way.
+// A removal needs no space on the disk, also if the disk is full. After a crash between send and
+// the removal, Drain sends the message again, with the same ID. Drain returns an error if it cannot
+// read or write the files, and if another Drain is under way. If the disk rejects the record of a
+// removal, the next Drain of this Spool writes that without a second send; the later messages of
+// the message group wait for it. A rejection needs space for the message and its reason. Without
+// space, the message stays at the head of its message group, and Drain returns an error.
 func (s *Spool) Drain(ctx context.Context, send func(ctx context.Context, msgs []*tidegate.Message) []error) error {
 	s.mu.Lock()
 	busy := s.draining
@@ -80,6 +84,7 @@ func (s *Spool) Drain(ctx context.Context, send func(ctx context.Context, msgs [
 type item struct {
 	entry   *entry
 	queue   *queue
+	sent    bool // its removal is still to be written
 	header  header
 	corrupt error
 }
@@ -94,7 +99,7 @@ func (s *Spool) next() (batch []item, wakeAt time.Time, err error) {
 	list := s.index.batch(time.Now())
 	wakeAt = s.index.wakeAt()
 	for _, e := range list {
-		batch = append(batch, item{entry: e, queue: e.queue})
+		batch = append(batch, item{entry: e, queue: e.queue, sent: e.sent})
 	}
 	s.mu.Unlock()
 	for i := range batch {
@@ -114,6 +119,7 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.C
 	var sent []int
 	for i := range batch {
 		switch b := &batch[i]; {
+		case b.sent:
 		case b.corrupt != nil:
 			results[i] = rejection(b.corrupt.Error())
 		case s.opts.MaxAge > 0 && clock.Now.Sub(b.header.Accepted) > s.opts.MaxAge && clock.Distrusted:
@@ -129,9 +135,12 @@ func (s *Spool) sendBatch(ctx context.Context, batch []item, send func(context.C
 		if len(errs) != len(msgs) {
 			return fmt.Errorf("spool: send returned %d errors for %d messages", len(errs), len(msgs))
 		}
+		s.mu.Lock()
 		for n, i := range sent {
 			results[i] = errs[n]
+			batch[i].entry.sent = errs[n] == nil
 		}
+		s.mu.Unlock()
 	}
 	queues := make([]*queue, len(batch))
 	for i, b := range batch {
@@ -166,12 +175,13 @@ func distrusted(left time.Duration) error {
 
 // record removes the sent entries and marks the rejected ones.
 func (s *Spool) record(batch []item, results []error) error {
-	var ops []*op
+	var removed, rejected []*op
+	var queues []*queue // of rejected
 	for i, b := range batch {
 		switch err := results[i]; {
 		case !finished(err):
 		case err == nil:
-			ops = append(ops, &op{kind: kindRemoved, entry: b.entry})
+			removed = append(removed, &op{kind: kindRemoved, entry: b.entry})
 		default:
 			h := b.header
 			h.Reason, h.Rejected, h.Corrupt = err.Error(), time.Now(), b.corrupt != nil
@@ -179,11 +189,17 @@ func (s *Spool) record(batch []item, results []error) error {
 			if err != nil {
 				return fmt.Errorf("spool: reject message %s: %w", h.Message.ID, err)
 			}
-			ops = append(ops, &op{kind: kindRejected, entry: b.entry, value: value})
+			rejected, queues = append(rejected, &op{kind: kindRejected, entry: b.entry, value: value}), append(queues, b.queue)
 		}
 	}
-	if err := s.write(ops...); err != nil {
-		return fmt.Errorf("spool: record the messages that were sent: %w", err)
+	if err := s.write(removed...); err != nil {
+		return fmt.Errorf("spool: record the messages that were sent: %w: %w; the next attempt does not send them again; check the disk", ErrDisk, err)
+	}
+	if err := s.write(rejected...); err != nil { // unlike removals, they need space
+		s.mu.Lock()
+		s.index.note(queues, slices.Repeat([]error{ErrDisk}, len(queues)), time.Now())
+		s.mu.Unlock()
+		return fmt.Errorf("spool: record the messages that were rejected: %w: %w; they stay, and the later ones of their message groups; check the space on the disk", ErrDisk, err)
 	}
 	for i, b := range batch {
 		if results[i] != nil && finished(results[i]) {

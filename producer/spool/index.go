@@ -19,6 +19,7 @@ type entry struct {
 	size     int
 	rejected bool
 	gone     bool
+	sent     bool // a server has the message, but its removal is not on the disk
 }
 
 // A queue has the pending messages of a topic and message group, or those of a topic without a

@@ -68,7 +68,7 @@ func TestSentMessagesAndFailedPutsTakeNoSpace(t *testing.T) {
 		for i := range 200 { // many times MaxBytes
 			put(t, s, message(fmt.Sprint("sent", i), ""))
 			synctest.Wait()
-			d.failing = 2 // the next write
+			d.failing = 1000 // all writes
 			if err := s.Put(t.Context(), message(fmt.Sprint("failed", i), "")); !errors.Is(err, ErrDisk) {
 				t.Fatalf("Put %d: %v, want ErrDisk", i, err)
 			}

@@ -46,10 +46,8 @@ func load(d disk, most int64) (*segmentLog, *index, []error, error) {
 		l.index(x)
 		if len(log.segments) == 0 {
 			err = log.create()
-		} else if s := log.active(); s.damaged || s.sealed {
-			err = log.reserve()
-		} else {
-			log.note()
+		} else if s := log.active(); !s.damaged && !s.sealed || log.reserve() != nil {
+			log.note() // without space for a new segment the next write tries again
 		}
 	}
 	if err == nil {
@@ -149,6 +147,10 @@ func (l *loader) segment(s *segment, certain int64, last bool) error {
 				return fmt.Errorf("%s: %w", l.log.disk.where(name), err)
 			}
 			off += size
+			if s.sealed && off == size { // a marked begin record
+				s.size = s.head
+				break
+			}
 			continue
 		}
 		if certain >= 0 && int64(off) >= certain {
@@ -183,8 +185,11 @@ var errVersion = errors.New("the spool is from a later version; open it with tha
 // from a later one.
 func (l *loader) record(s *segment, off int64, size int, k kind, payload []byte) error {
 	l.used = l.used || k != kindBegin
-	switch k {
+	switch k, marked := k.unmarked(); k {
 	case kindBegin:
+		if off == 0 {
+			s.head, s.sealed = int64(size), marked
+		}
 		v, rest, ok := uvarint(payload)
 		next, _, ok2 := uvarint(rest)
 		if !ok || !ok2 || v != version {
@@ -197,6 +202,11 @@ func (l *loader) record(s *segment, off int64, size int, k kind, payload []byte)
 			return errVersion
 		}
 		delete(l.entries, replaces)
+		l.next = max(l.next, seq+1)
+		if marked {
+			delete(l.entries, seq) // an older copy of the record
+			return nil
+		}
 		e := &loaded{entry: entry{seq: seq, seg: s, off: off, size: size, rejected: k == kindRejected}}
 		h, err := decode(value)
 		if err == nil {
@@ -204,7 +214,6 @@ func (l *loader) record(s *segment, off int64, size int, k kind, payload []byte)
 		}
 		e.rejected = e.rejected || err != nil
 		l.entries[seq] = e
-		l.next = max(l.next, seq+1)
 	case kindRemoved:
 		for len(payload) > 0 {
 			seq, rest, ok := uvarint(payload)

@@ -17,6 +17,7 @@ type segment struct {
 	number  uint64
 	file    file
 	size    int64
+	head    int64 // bytes of its first record, which begins it; 0 if it has none
 	live    int64 // bytes of records with an entry; the index counts them
 	damaged bool  // it is never removed, only renamed
 	sealed  bool  // it has an end record
@@ -62,18 +63,23 @@ func (l *segmentLog) begin(number uint64) error {
 	if err != nil {
 		return err
 	}
-	payload := binary.AppendUvarint(nil, version)
-	b := appendRecord(nil, number, 0, kindBegin, binary.AppendUvarint(payload, l.next()))
+	b := l.beginning(number, 0)
 	_, err = f.WriteAt(b, 0)
 	if err = syncAfter(f, err); err == nil {
 		err = l.disk.sync()
 	}
-	if err != nil {
-		return errors.Join(err, f.Close())
+	if err != nil { // the next one is another file, so that its syncs do not miss what these have failed to write
+		return errors.Join(err, f.Close(), l.disk.remove(segmentName(number)))
 	}
-	l.segments = append(l.segments, &segment{number: number, file: f, size: int64(len(b))})
+	l.segments = append(l.segments, &segment{number: number, file: f, size: int64(len(b)), head: int64(len(b))})
 	l.note()
 	return nil
+}
+
+// beginning returns the record that begins a segment.
+func (l *segmentLog) beginning(number uint64, off int64) []byte {
+	payload := binary.AppendUvarint(nil, version)
+	return appendRecord(nil, number, off, kindBegin, binary.AppendUvarint(payload, l.next()))
 }
 
 // syncAfter syncs f after a write with the result err.
@@ -97,21 +103,104 @@ func (l *segmentLog) note() {
 func (l *segmentLog) write(b []byte) error {
 	s := l.active()
 	if l.torn {
-		if err := s.file.Truncate(s.size); err != nil {
+		if err := l.cut(); err != nil {
 			return err
 		}
-		l.torn = false
 	}
 	l.torn = true
 	_, err := s.file.WriteAt(b, s.size)
 	if err = syncAfter(s.file, err); err != nil {
-		l.torn = s.file.Truncate(s.size) != nil // the next write tries again
+		_ = l.cut() // the next write tries again
 		return err
 	}
 	l.torn = false
 	s.size += int64(len(b))
 	l.note()
 	return nil
+}
+
+// cut removes the bytes behind the size of the last segment. Without a sync, whole records of a
+// failed write could come back after a power failure.
+func (l *segmentLog) cut() error {
+	s := l.active()
+	l.torn = true
+	err := s.file.Truncate(s.size)
+	if err = syncAfter(s.file, err); err != nil {
+		return err
+	}
+	l.torn = false
+	return nil
+}
+
+// mark marks the record at off in place. It needs no space on the disk. The caller syncs the
+// segment.
+func (s *segment) mark(off int64) error {
+	b := make([]byte, 1)
+	if _, err := s.file.ReadAt(b, off+kindAt); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if k, marked := kind(b[0]).unmarked(); !marked { // after a failed sync it is marked already
+		b[0] = byte(^k)
+	}
+	_, err := s.file.WriteAt(b, off+kindAt)
+	return err
+}
+
+// markRemoved marks the records of messages without an entry, so that the log needs none of the
+// later records that removed them. live reports whether the entry of a sequence is at off.
+func (s *segment) markRemoved(live func(seq uint64, off int64) bool) error {
+	b := make([]byte, s.size)
+	if _, err := s.file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	for off := 0; off < len(b); {
+		k, payload, size, ok := readRecord(b[off:], s.number, int64(off))
+		if !ok {
+			return fmt.Errorf("bytes from %d on are damaged", off)
+		}
+		if k == kindPending || k == kindRejected {
+			seq, _, _, ok := placed(payload)
+			if !ok {
+				return errVersion
+			}
+			if !live(seq, int64(off)) {
+				if err := s.mark(int64(off)); err != nil {
+					return err
+				}
+			}
+		}
+		off += size
+	}
+	return s.file.Sync()
+}
+
+// empty removes all records of a segment but the first, so that their space is free. None of them
+// has an entry, and none is about a message in another segment that is not marked.
+func (l *segmentLog) empty(s *segment) error {
+	if s == l.active() {
+		return l.emptyActive(s)
+	}
+	err := s.mark(0)
+	if err = syncAfter(s.file, err); err == nil {
+		s.size = s.head
+		err = s.file.Truncate(s.size)
+	}
+	return syncAfter(s.file, err)
+}
+
+func (l *segmentLog) emptyActive(s *segment) error {
+	before := s.size
+	s.size = s.head
+	l.note()
+	if err := l.file.Sync(); err != nil { // otherwise the records would be missed after a crash
+		s.size = before
+		return err
+	}
+	s.sealed = false
+	if err := l.cut(); err != nil {
+		return err // the next write tries again
+	}
+	return l.write(l.beginning(s.number, s.size)) // with the next sequence
 }
 
 // reserve makes the last segment one that can take more records: it begins a new one after an end

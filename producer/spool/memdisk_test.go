@@ -20,6 +20,8 @@ type memDisk struct {
 
 	beforeSync func() // called before each sync of a file; nil means none
 	failing    int    // so many changes of files fail; a failed write leaves half of its bytes
+	most       int    // bytes of all files, like the size of a disk; 0 means no limit
+	badSync    int    // this sync of a file from now on fails, and loses its changes; 0 means none
 }
 
 // A memFile is a file of a memDisk.
@@ -35,6 +37,7 @@ type change struct {
 	off  int64
 	cut  bool // truncated to off
 	sync bool // of the file, or of the directory
+	lost bool // by a failed sync: the system does not write it any more
 
 	name, to string   // created, renamed or removed, if to is empty
 	node     *memFile // of a created name
@@ -42,12 +45,29 @@ type change struct {
 
 func newMemDisk() *memDisk { return &memDisk{names: map[string]*memFile{}} }
 
+var errBadSync = errors.New("input/output error")
+
 var errNoSpace = errors.New("no space left on device")
 
 // fails reports whether the next change fails. The lock is held.
 func (d *memDisk) fails() bool {
 	d.failing = max(0, d.failing-1)
 	return d.failing > 0
+}
+
+// used returns the bytes of all files. The lock is held.
+func (d *memDisk) used() (n int) {
+	for _, f := range d.names {
+		n += len(f.data)
+	}
+	return n
+}
+
+// fill leaves no space on the disk.
+func (d *memDisk) fill() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.most = d.used()
 }
 
 func (d *memDisk) where(name string) string { return "mem/" + name }
@@ -127,6 +147,11 @@ func (f *memFile) WriteAt(b []byte, off int64) (int, error) {
 	if f.disk.fails() {
 		b, err = b[:len(b)/2], errNoSpace
 	}
+	if grows := int(off) + len(b) - len(f.data); f.disk.most > 0 && grows > 0 {
+		if missing := f.disk.used() + grows - f.disk.most; missing > 0 {
+			b, err = b[:max(0, len(b)-missing)], errNoSpace
+		}
+	}
 	f.write(b, off)
 	f.disk.trace = append(f.disk.trace, change{file: f, data: bytes.Clone(b), off: off})
 	return len(b), err
@@ -163,6 +188,18 @@ func (f *memFile) Sync() error {
 	}
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
+	if f.disk.badSync > 0 {
+		if f.disk.badSync--; f.disk.badSync == 0 {
+			for i := len(f.disk.trace) - 1; i >= 0; i-- {
+				if c := &f.disk.trace[i]; c.file == f && c.sync {
+					break
+				} else if c.file == f {
+					c.lost = true
+				}
+			}
+			return errBadSync
+		}
+	}
 	f.disk.trace = append(f.disk.trace, change{file: f, sync: true})
 	return nil
 }
@@ -184,6 +221,9 @@ func (d *memDisk) crashed(n int, powerFails bool, r *rand.Rand) *memDisk {
 	for _, c := range d.trace[:n] {
 		if c.sync {
 			synced[c.file] = len(lists[c.file])
+			continue
+		}
+		if powerFails && c.lost {
 			continue
 		}
 		lists[c.file] = append(lists[c.file], c)

@@ -20,6 +20,11 @@ import (
 //	rejected likewise
 //	removed  sequences (uvarints)
 //	end      nothing; the last record of a segment that has a successor
+//
+// While the disk is full, a removal is marked in the pending or rejected record itself: its kind
+// becomes the complement of the byte, which needs no space. The checksum stays that of the kind
+// before. A marked begin record, which is at offset 0, means that the segment has a successor, and
+// that the rest of the segment is to be ignored.
 type kind byte
 
 const (
@@ -29,6 +34,17 @@ const (
 	kindRemoved
 	kindEnd
 )
+
+// unmarked returns the kind of a record before it was marked as removed, and whether it is marked.
+func (k kind) unmarked() (kind, bool) {
+	if k > 0x7f {
+		return ^k, true
+	}
+	return k, false
+}
+
+// kindAt is the place of the kind in a record.
+const kindAt = 4
 
 const (
 	headBytes = 13
@@ -60,7 +76,9 @@ func checksum(segment uint64, off int64, r []byte) uint32 {
 	binary.LittleEndian.PutUint64(place[:], segment)
 	binary.LittleEndian.PutUint64(place[8:], uint64(off))
 	sum := crc32.Update(0, castagnoli, place[:])
-	sum = crc32.Update(sum, castagnoli, r[4:9])
+	k, _ := kind(r[4]).unmarked()
+	sum = crc32.Update(sum, castagnoli, []byte{byte(k)})
+	sum = crc32.Update(sum, castagnoli, r[5:9])
 	return crc32.Update(sum, castagnoli, r[headBytes:])
 }
 

@@ -100,40 +100,45 @@ var errRefused = &tidegate.Error{Code: tidegate.CodeMessageBodyTooLarge}
 
 func (w *workload) step(t *testing.T) {
 	t.Helper()
-	check := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	if err := w.try(t.Context()); err != nil {
+		t.Fatal(err)
 	}
+}
+
+// try does a step on a disk that can fail.
+func (w *workload) try(ctx context.Context) error {
 	switch w.r.IntN(6) {
 	case 0, 1:
-		check(w.s.Put(t.Context(), w.message()))
+		return w.s.Put(ctx, w.message())
 	case 2:
 		var msgs []*tidegate.Message
 		for range 1 + w.r.IntN(5) {
 			msgs = append(msgs, w.message())
 		}
-		check(errors.Join(w.s.PutBatch(t.Context(), msgs)...))
+		return errors.Join(w.s.PutBatch(ctx, msgs)...)
 	case 3, 4:
 		batch, _, err := w.s.next()
-		check(err)
+		if err != nil {
+			return err
+		}
 		results := make([]error, len(batch))
 		for i := range results {
 			results[i] = []error{nil, nil, errRefused, tidegate.ErrUnavailable}[w.r.IntN(4)]
 		}
-		check(w.s.record(batch, results))
-	case 5:
-		list, err := w.s.Entries(true, 0, 3)
-		check(err)
-		for _, e := range list {
-			if w.r.IntN(2) == 0 {
-				_, err = w.s.Requeue(e.Sequence)
-			} else {
-				_, err = w.s.Discard(e.Sequence)
-			}
-			check(err)
+		return w.s.record(batch, results)
+	}
+	list, err := w.s.Entries(true, 0, 3)
+	for _, e := range list {
+		if w.r.IntN(2) == 0 {
+			_, err = w.s.Requeue(e.Sequence)
+		} else {
+			_, err = w.s.Discard(e.Sequence)
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return err
 }
 
 // After a crash at any change of the disk, the spool has all that was confirmed before, nothing

@@ -30,6 +30,15 @@
 // Messages of one message group are sent in the order of their Puts. Only one process can open a
 // spool.
 //
+// # Full disks
+//
+// When the disk is full, Put returns an error that matches [ErrDisk], and a send of the producer
+// fails with it. The messages in the spool stay, and Open and Drain work: they need no free space.
+// While messages leave, the spool shrinks its files, and accepts messages again as soon as the disk
+// has space for them. Two things need space: the rejection of a message, which otherwise stays at
+// the head of its message group, and on a file system that copies on write (btrfs, ZFS) each
+// change. MaxBytes should leave space for the files; see its comment for their size.
+//
 // The spool is a directory with a log of checksummed records in segments. [Open] reports damaged
 // records and missing files to the logger and in [Spool.Damage], and keeps the undamaged messages.
 package spool
@@ -340,7 +349,7 @@ func (s *Spool) stored(p *putting, err error) error {
 	case errors.Is(err, os.ErrClosed):
 		return fmt.Errorf("spool: put message %s: %w", p.id, os.ErrClosed)
 	}
-	return fmt.Errorf("spool: put message %s: %w: %w; check the space on its disk", p.id, ErrDisk, err)
+	return fmt.Errorf("spool: put message %s: %w: %w; make space on its disk, or wait until a server has accepted messages of the spool", p.id, ErrDisk, err)
 }
 
 // Holds reports whether the spool has messages of the group, so that newer ones must be spooled

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -27,6 +28,7 @@ type op struct {
 	entry *entry
 
 	skipped bool // entry has changed meanwhile, so there is no record
+	marked  bool // the record of entry is marked as removed in place
 	seg     *segment
 	off     int64
 	size    int
@@ -69,14 +71,130 @@ func (s *Spool) writeQueue() {
 		}
 		err := s.commit(list)
 		for _, w := range list {
-			w.err = err
+			if err != nil && slices.ContainsFunc(w.ops, func(o *op) bool { return !o.marked }) {
+				w.err = err
+			}
 			close(w.done)
 		}
+		s.signal()
 		if err == nil {
-			s.signal()
 			s.clean()
 		}
 	}
+}
+
+// commit writes records and applies them to the index. If they cannot be appended, because the disk
+// is full, it marks the removals among them in place, removes segments without entries, and tries
+// the rest again.
+func (s *Spool) commit(list []*write) error {
+	err := s.append(list)
+	if err == nil {
+		return nil
+	}
+	if merr := s.mark(list); merr != nil {
+		return errors.Join(err, merr)
+	}
+	if s.removeEmpty() {
+		err = s.append(list)
+	}
+	return err
+}
+
+// mark executes the removals in list without new records.
+func (s *Spool) mark(list []*write) error {
+	var ops []*op
+	changed := map[*entry]bool{}
+	for _, w := range list {
+		for _, o := range w.ops {
+			if s.valid(o, changed) && o.kind == kindRemoved {
+				ops = append(ops, o)
+			}
+		}
+	}
+	marked := map[*segment]bool{}
+	for _, o := range ops {
+		if err := o.entry.seg.mark(o.entry.off); err != nil {
+			return err
+		}
+		marked[o.entry.seg] = true
+	}
+	for seg := range marked {
+		if err := seg.file.Sync(); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range ops {
+		o.marked, o.skipped = true, false
+		s.apply(o)
+	}
+	return nil
+}
+
+// removeEmpty removes the oldest segments without entries, and the records of the other segments
+// without entries. It needs no space on the disk, and reports whether it has freed any. A failure
+// is logged; the next failed write tries again.
+func (s *Spool) removeEmpty() (freed bool) {
+	for len(s.records.segments) > 1 && s.isEmpty(s.records.segments[0]) {
+		if !s.removeFirst() {
+			return freed
+		}
+		freed = true
+	}
+	var before []*segment // with entries; they may have messages that later records removed
+	for _, seg := range s.records.segments {
+		switch {
+		case seg.damaged:
+			return freed // it keeps its bytes
+		case !s.isEmpty(seg):
+			before = append(before, seg)
+		case seg.head > 0 && seg.size > seg.head:
+			err := s.markRemoved(before)
+			if before = nil; err == nil {
+				err = s.records.empty(seg)
+			}
+			if err != nil {
+				s.log.Warn("the spool could not empty a file; trying again later", "file", s.records.disk.where(segmentName(seg.number)), "error", err)
+				return freed
+			}
+			freed = true
+		}
+	}
+	return freed
+}
+
+func (s *Spool) isEmpty(seg *segment) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return seg.live == 0
+}
+
+// markRemoved marks the removed messages of segments in place.
+func (s *Spool) markRemoved(list []*segment) error {
+	for _, seg := range list {
+		live := func(seq uint64, off int64) bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			e := s.index.find(seq)
+			return e != nil && e.seg == seg && e.off == off
+		}
+		if err := seg.markRemoved(live); err != nil {
+			return fmt.Errorf("%s: %w", s.records.disk.where(segmentName(seg.number)), err)
+		}
+	}
+	return nil
+}
+
+// removeFirst removes the oldest segment, or logs why not.
+func (s *Spool) removeFirst() bool {
+	first := s.records.segments[0]
+	if err := s.records.removeFirst(); err != nil {
+		s.log.Warn("the spool could not remove its oldest file; trying again later", "error", err)
+		return false
+	}
+	s.retire(first)
+	return true
 }
 
 // take removes the writes that share the next fsync from the queue. The lock is held.
@@ -95,8 +213,8 @@ func (s *Spool) take() []*write {
 	return list
 }
 
-// commit writes records and applies them to the index.
-func (s *Spool) commit(list []*write) error {
+// append appends records of operations that are not marked, and applies them to the index.
+func (s *Spool) append(list []*write) error {
 	if err := s.records.reserve(); err != nil {
 		return err
 	}
@@ -106,6 +224,9 @@ func (s *Spool) commit(list []*write) error {
 	changed := map[*entry]bool{}
 	for _, w := range list {
 		for _, o := range w.ops {
+			if o.marked {
+				continue
+			}
 			if o.skipped = !s.valid(o, changed); o.skipped {
 				continue
 			}
@@ -140,7 +261,7 @@ func (s *Spool) commit(list []*write) error {
 	defer s.mu.Unlock()
 	for _, w := range list {
 		for _, o := range w.ops {
-			if !o.skipped {
+			if !o.skipped && !o.marked {
 				s.apply(o)
 			}
 		}
@@ -195,11 +316,9 @@ func (s *Spool) clean() {
 				return
 			}
 		}
-		if err := s.records.removeFirst(); err != nil {
-			s.log.Warn("the spool could not remove its oldest file; trying again later", "error", err)
+		if !s.removeFirst() {
 			return
 		}
-		s.retire(first)
 	}
 }
 
@@ -278,10 +397,13 @@ func (s *Spool) readEntry(e *entry) (kind, []byte, error) {
 	_, err := seg.file.ReadAt(b, off)
 	s.mu.Lock()
 	seg.readers--
-	last := seg.removed && seg.readers == 0
+	last, gone := seg.removed && seg.readers == 0, e.gone
 	s.mu.Unlock()
 	if last {
 		_ = seg.file.Close() // it is removed
+	}
+	if gone {
+		return 0, nil, errGone // its bytes may be removed too
 	}
 	if err != nil {
 		return 0, nil, fmt.Errorf("%s: read %d bytes at %d: %w", s.records.disk.where(segmentName(seg.number)), size, off, err)

@@ -1,0 +1,298 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+)
+
+// fillUp puts messages of three message groups until the disk with a number of bytes is full. It
+// returns the accepted ones.
+func fillUp(t *testing.T, s *Spool, d *memDisk, bytes int) (accepted []string) {
+	t.Helper()
+	d.mu.Lock()
+	d.most = bytes
+	d.mu.Unlock()
+	for n := 0; ; n++ {
+		m := message(fmt.Sprintf("%04d", n), []string{"a", "b", ""}[n%3])
+		err := s.Put(t.Context(), m)
+		if errors.Is(err, ErrDisk) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted = append(accepted, m.ID)
+	}
+	d.fill() // another program takes the rest
+	if len(accepted) < 20 {
+		t.Fatalf("%d messages fill the disk: the test shows too little", len(accepted))
+	}
+	return accepted
+}
+
+// checkSent checks that messages of fillUp were sent once, and in the order of their groups.
+func checkSent(t *testing.T, f *server, want []string) {
+	t.Helper()
+	last := map[string]string{}
+	seen := map[string]bool{}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.got {
+		if seen[m.ID] {
+			t.Errorf("message %s was sent twice", m.ID)
+		}
+		seen[m.ID] = true
+		if m.MessageGroup != "" && m.ID <= last[m.MessageGroup] {
+			t.Errorf("message %s of group %s was sent behind %s", m.ID, m.MessageGroup, last[m.MessageGroup])
+		}
+		last[m.MessageGroup] = m.ID
+	}
+	for _, id := range want {
+		if !seen[id] {
+			t.Errorf("message %s was accepted and not sent", id)
+		}
+	}
+	if len(seen) != len(want) {
+		t.Errorf("%d messages were sent, and %d accepted", len(seen), len(want))
+	}
+}
+
+// On a disk without a free byte all messages leave the spool, each is sent once, and the space of
+// the spool becomes free, also that of the only segment. Nothing of them comes back after a
+// restart.
+func TestDrainOnAFullDisk(t *testing.T) {
+	for _, segment := range []int64{2 << 10, 1 << 20} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("segments of %d bytes, restart %t", segment, restart), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					d := newMemDisk()
+					open := func() *Spool {
+						s, err := openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, segment)
+						if err != nil {
+							t.Fatal(err)
+						}
+						if err := s.Damage(); err != nil {
+							t.Error(err)
+						}
+						return s
+					}
+					s := open()
+					accepted := fillUp(t, s, d, 20_000)
+					full := d.used()
+					if restart {
+						d = d.clone()
+						d.most = full
+						s = open()
+					}
+					f := &server{}
+					stop := drain(t, s, f)
+					time.Sleep(time.Minute)
+					stop()
+					checkSent(t, f, accepted)
+					list, err := s.Entries(false, 0, 1)
+					if err != nil || len(list) > 0 {
+						t.Fatalf("%v, %v; want an empty spool", list, err)
+					}
+					last := s.index.next
+					put(t, s, message("later", "a")) // frees the space if it has to
+					if used := d.used(); used > full/4 {
+						t.Errorf("the empty spool keeps %d bytes of %d", used, full)
+					}
+					if err := s.Close(); err != nil {
+						t.Error(err)
+					}
+					s = open()
+					list, err = s.Entries(false, 0, 2)
+					if err != nil || len(list) != 1 || list[0].Message.ID != "later" || list[0].Sequence != last {
+						t.Errorf("%+v, %v; want the later message with the sequence %d", list, err, last)
+					}
+					if err := s.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A removal that the disk rejects is written by the next Drain, and the message is not sent again.
+func TestARemovalThatFailsIsNotASecondSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s := openMem(t, d)
+		var want []string
+		for i := range 6 {
+			m := message(fmt.Sprintf("%04d", i), []string{"a", "b", ""}[i%3])
+			put(t, s, m)
+			want = append(want, m.ID)
+		}
+		f := &server{}
+		d.failing = 1000
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			if err := s.Drain(ctx, f.send); err == nil {
+				t.Error("Drain returned nil on a disk that rejects all writes")
+			}
+			cancel()
+		}
+		d.failing = 0
+		stop := drain(t, s, f)
+		empty(s)
+		stop()
+		checkSent(t, f, want)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// After a crash at any change of a disk that is full at times, the spool has all that was confirmed
+// before, and nothing that was refused or removed.
+func TestCrashOnAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := seeded(t)
+		d := newMemDisk()
+		type point struct {
+			at int
+			state
+			tried int // the number of the last message so far
+		}
+		w := &workload{s: openMem(t, d), r: r}
+		points := []point{{d.changes(), state{}, 0}}
+		refused := 0
+		for range 150 {
+			switch r.IntN(4) {
+			case 0:
+				d.mu.Lock()
+				d.most = d.used() + r.IntN(1000)
+				d.mu.Unlock()
+			case 1:
+				d.mu.Lock()
+				d.most = 0
+				d.mu.Unlock()
+			}
+			if err := w.try(t.Context()); errors.Is(err, ErrDisk) {
+				refused++
+			} else if err != nil && !errors.Is(err, errNoSpace) {
+				t.Fatal(err)
+			}
+			st, _ := stateOf(t, w.s)
+			points = append(points, point{d.changes(), st, w.n})
+		}
+		if refused < 5 {
+			t.Errorf("%d refused Puts: the test shows too little", refused)
+		}
+		d.mu.Lock()
+		d.most = 0
+		d.mu.Unlock()
+		if err := w.s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for n := points[0].at; n <= points[len(points)-1].at; n++ {
+			i, _ := slices.BinarySearchFunc(points, n+1, func(p point, n int) int { return p.at - n })
+			before, after := points[i-1], points[min(i, len(points)-1)]
+			for _, powerFails := range []bool{false, true} {
+				what := fmt.Sprintf("crash before change %d, power fails: %v", n, powerFails)
+				s, err := openDisk(d.crashed(n, powerFails, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if err := s.Damage(); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				got, order := stateOf(t, s)
+				for id := range union(before.state, after.state, got) {
+					// The crash interrupted a write of several records that would have failed.
+					underWay := got[id] == "pending" && id > fmt.Sprintf("m%04d", before.tried) || got[id] == "rejected" && before.state[id] == "pending"
+					if got[id] != before.state[id] && got[id] != after.state[id] && !underWay {
+						t.Fatalf("%s: message %s is %q, want %q or %q", what, id, got[id], before.state[id], after.state[id])
+					}
+				}
+				if n%5 == 0 {
+					use(t, s, order, what)
+				}
+			}
+		}
+	})
+}
+
+// Each sync of a file fails once, and the system then loses what was written before. A power
+// failure afterwards takes no accepted message, and brings no refused one.
+func TestAFailedSyncIsNoSuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := seeded(t)
+		for bad := 1; bad < 60; bad++ {
+			d := newMemDisk()
+			w := &workload{s: openMem(t, d), r: r}
+			d.badSync = bad
+			for range 30 {
+				if err := w.try(t.Context()); err != nil && !errors.Is(err, errBadSync) {
+					t.Fatal(err)
+				}
+				if err := w.s.Put(t.Context(), w.message()); err != nil && !errors.Is(err, errBadSync) {
+					t.Fatal(err)
+				}
+				want, _ := stateOf(t, w.s)
+				s, err := openDisk(d.crashed(d.changes(), true, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, _ := stateOf(t, s)
+				if fmt.Sprint(got) != fmt.Sprint(want) || s.Damage() != nil {
+					t.Fatalf("sync %d fails: after the power failure %v, want %v; damage: %v", bad, got, want, s.Damage())
+				}
+			}
+			if d.badSync != 0 {
+				t.Fatalf("sync %d did not come: the test shows too little", bad)
+			}
+			if err := w.s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A message that the server rejects is kept if the disk has no space for its reason; the messages
+// of other groups leave the spool meanwhile, and it is rejected when there is space.
+func TestARejectionOnAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s := openMem(t, d)
+		put(t, s, message("poison", "p"), message("behind", "p"))
+		accepted := append(fillUp(t, s, d, 20_000), "behind")
+		f := &server{}
+		f.setFail(func(m *tidegate.Message) error {
+			if m.ID == "poison" {
+				return errRefused
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for ctx.Err() == nil {
+				_ = s.Drain(ctx, f.send) // it fails while the rejection has no space
+				time.Sleep(time.Second)
+			}
+		}()
+		time.Sleep(10 * time.Minute)
+		cancel()
+		<-done
+		checkSent(t, f, accepted)
+		list, err := s.Entries(true, 0, 10)
+		if err != nil || len(list) != 1 || list[0].Message.ID != "poison" || s.Stats().Pending != 0 {
+			t.Errorf("%+v, %v, %+v; want the rejected message", list, err, s.Stats())
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
