@@ -85,7 +85,7 @@ func (j *journal) read(group string) error {
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			if !filelock.Torn(line, `{"time":`, `{"event":`) {
+			if !filelock.Torn(n, line, `{"time":`, `{"event":`) {
 				return fmt.Errorf("line %d is not a journal entry; give the path of a journal, or of a file that does not exist", n)
 			}
 			break
@@ -142,7 +142,7 @@ func (j *journal) write(events ...Event) error {
 		err = j.file.Sync()
 	}
 	if err != nil {
-		j.failed = fmt.Errorf("journal: %w", err)
+		j.failed = fmt.Errorf("the journal cannot be written: %w; make space on its disk, and continue the job with this journal", err)
 	}
 	return j.failed
 }

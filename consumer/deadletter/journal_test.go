@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -8,6 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // The line that a crash has truncated is removed from a journal, so that each line of the journal
@@ -81,5 +87,40 @@ func TestNoEventAfterAFailure(t *testing.T) {
 	}
 	if text, err := os.ReadFile(name); err != nil || len(text) > 0 {
 		t.Errorf("the journal has %q (%v)", text, err)
+	}
+}
+
+// A sink accepts messages, and counts them.
+type sink struct{ sent int }
+
+func (s *sink) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	s.sent += len(msgs)
+	return make([]transport.SendResult, len(msgs))
+}
+
+// A removable source counts the letters that it removed.
+type removable struct {
+	Source
+	removed int
+}
+
+func (r *removable) remove(context.Context, *Letter, string) error {
+	r.removed++
+	return nil
+}
+
+// A letter that was sent is removed also if the journal cannot record that, for example on a full
+// disk: the next run would send it again. Without its intent in the journal it is not sent.
+func TestSentLetterLeavesOnAFullDisk(t *testing.T) {
+	to, src := &sink{}, &removable{}
+	r := &runner{src: src, o: Options{Sender: to}, anew: true, journal: &journal{failed: errors.New("no space left on device")}, limiter: rate.NewLimiter(1, 1),
+		plan: plan{sent: map[exact]bool{}, away: map[key]bool{}, failed: map[string]bool{}}}
+	l := from("orders", letter("a", 0))
+	if err := r.sendAnew(t.Context(), l); err == nil || to.sent != 1 || src.removed != 1 {
+		t.Errorf("%v: %d sent, %d removed; want the error of the journal, and the letter sent and removed", err, to.sent, src.removed)
+	}
+	r.batch = []*Letter{l}
+	if err := r.flush(t.Context()); err == nil || to.sent != 1 || src.removed != 1 {
+		t.Errorf("%v: a letter without an intent in the journal was sent", err)
 	}
 }

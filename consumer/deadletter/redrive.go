@@ -352,10 +352,12 @@ func (r *runner) sendAnew(ctx context.Context, l *Letter) error {
 	if err != nil { // error of Edit, or no topic
 		return r.note(r.done(l, err))
 	}
-	if err := r.note(r.done(l, nil)); err != nil || r.broker != nil {
+	err = r.note(r.done(l, nil))
+	if r.broker != nil {
 		return err
 	}
-	return r.remove(ctx, l)
+	// Without a result in the journal the next run would send a letter that stays again.
+	return errors.Join(err, r.remove(ctx, l))
 }
 
 // A form is the kind of a sent message. It has to fit the type of the topic.

@@ -2,6 +2,7 @@
 package filelock
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,9 +30,10 @@ func (e *BusyError) Error() string {
 }
 
 // Lock locks an open file for this holder alone, and writes the process ID into a file beside it,
-// with the suffix ".pid". It does not wait: the error is a BusyError if the file is locked. The
-// lock does not keep other programs from reading the file. Unlock ends it and removes the file
-// beside it; call it before the file is closed. The end of the process ends the lock too.
+// with the suffix ".pid", if the disk has space for it. It does not wait: the error is a BusyError
+// if the file is locked. The lock does not keep other programs from reading the file. Unlock ends
+// it and removes the file beside it; call it before the file is closed. The end of the process ends
+// the lock too.
 func Lock(f *os.File) (unlock func() error, err error) {
 	path := f.Name()
 	switch ok, err := Try(f); {
@@ -42,7 +44,8 @@ func Lock(f *os.File) (unlock func() error, err error) {
 	}
 	beside := path + ".pid"
 	if err := os.WriteFile(beside, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
-		return nil, fmt.Errorf("%s cannot be locked: %w", path, err)
+		_ = os.Remove(beside)                   // an empty one on a full disk
+		return func() error { return nil }, nil //nolint:nilerr // the file is locked; other processes do not learn by whom
 	}
 	return func() error {
 		if err := os.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -67,9 +70,13 @@ func pid(path string) int {
 }
 
 // Torn reports whether the last line of a journal, which has no end, can be the beginning of an
-// entry that a crash has cut off. Entries begin with one of the beginnings. Another text is a file
-// of the user, which must not be truncated.
-func Torn(line []byte, beginnings ...string) bool {
+// entry that a crash or a full disk has cut off. Entries begin with one of the beginnings. Behind
+// other lines, zero bytes are an entry that a power failure has kept from the disk. Another text is
+// a file of the user, which must not be truncated.
+func Torn(number int, line []byte, beginnings ...string) bool {
+	if number > 1 && len(bytes.Trim(line, "\x00")) == 0 {
+		return true
+	}
 	for _, b := range beginnings {
 		if n := min(len(b), len(line)); string(line[:n]) == b[:n] {
 			return true

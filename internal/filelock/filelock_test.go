@@ -95,13 +95,46 @@ func TestOtherProcess(t *testing.T) {
 	}
 }
 
+// A file is locked although its process ID cannot be written beside it, for example on a full disk.
+func TestLockWithoutPID(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	if err := os.MkdirAll(filepath.Join(path+".pid", "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	unlock, err := Lock(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := os.OpenFile(path, os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if _, err := Lock(again); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("a second lock: %v", err)
+	}
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTorn(t *testing.T) {
 	for line, want := range map[string]bool{
 		"": true, "{": true, `{"ti`: true, `{"time":"2026`: true, `{"event":"sent","ids":["i`: true,
 		`{"a":1}`: false, "a note": false, "[1,2": false, `{"message_id":"x"`: false, "{}": false, "\x00": false,
 	} {
-		if got := Torn([]byte(line), `{"time":`, `{"event":`); got != want {
+		if got := Torn(1, []byte(line), `{"time":`, `{"event":`); got != want {
 			t.Errorf("%q: %t, want %t", line, got, want)
+		}
+	}
+	for line, want := range map[string]bool{"": true, "\x00\x00": true, `{"time":"20\x00`: true, "\x00a": false} {
+		if got := Torn(2, []byte(line), `{"time":`, `{"event":`); got != want {
+			t.Errorf("%q behind another line: %t, want %t", line, got, want)
 		}
 	}
 }

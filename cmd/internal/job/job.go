@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tidegate/tidegate/cmd/internal/input"
 	"github.com/tidegate/tidegate/internal/filelock"
 )
 
@@ -39,11 +40,14 @@ func Begin(path, job string) (err error) {
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	first, err := bufio.NewReader(f).ReadBytes('\n')
+	if marked := input.Marked(first); marked != nil && (err == nil || errors.Is(err, io.EOF)) {
+		return &OtherError{fmt.Sprintf("the journal %s cannot be read: %v", path, marked)}
+	}
 	switch {
 	case err == nil:
 	case !errors.Is(err, io.EOF):
 		return fmt.Errorf("the journal cannot be read: %w", err)
-	case !filelock.Torn(first, `{"time":`, `{"event":`):
+	case !filelock.Torn(1, first, `{"time":`, `{"event":`):
 		return &OtherError{fmt.Sprintf("%s is not a journal; give the path of a journal, or of a file that does not exist", path)}
 	default: // empty, or begun by a run without room for this line
 		if err := f.Truncate(0); err != nil {
@@ -53,8 +57,12 @@ func Begin(path, job string) (err error) {
 		if err != nil {
 			return err
 		}
-		if _, err := f.WriteAt(append(line, '\n'), 0); err != nil {
-			return fmt.Errorf("the journal %s cannot be written, and nothing was done: %w", path, err)
+		_, err = f.WriteAt(append(line, '\n'), 0)
+		if err == nil {
+			err = f.Sync()
+		}
+		if err != nil {
+			return fmt.Errorf("the journal %s cannot be written, and nothing was done: %w; make space on its disk, or give another path (--journal)", path, err)
 		}
 		return nil
 	}

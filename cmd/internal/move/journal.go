@@ -133,7 +133,7 @@ func (j *Journal) read(file *os.File) error {
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			if !filelock.Torn(line, `{"event":`, `{"time":`) {
+			if !filelock.Torn(n, line, `{"event":`, `{"time":`) {
 				return fmt.Errorf("line %d is not an entry; give the path of a journal, or of a file that does not exist", n)
 			}
 			break
@@ -284,7 +284,7 @@ func (j *Journal) record(e entry, sync bool) error {
 		err = j.file.Sync()
 	}
 	if err != nil {
-		j.failed = fmt.Errorf("the journal cannot be written; the messages in hand are delivered and sent again: %w", err)
+		j.failed = fmt.Errorf("the journal cannot be written: %w; make space on its disk. The source removes the messages in hand that the target has; a later run carries the others", err)
 	}
 	return j.failed
 }

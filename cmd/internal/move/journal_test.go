@@ -5,7 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+
+	"github.com/tidegate/tidegate"
 )
 
 // A failed write may have written a part of a line, and a later one would complete it to garbage.
@@ -48,5 +54,60 @@ func TestJournalIsBounded(t *testing.T) {
 	_, kept := j.used[fmt.Sprint(more)]
 	if oldest || !kept {
 		t.Errorf("ID %d is known: %v, and ID %d: %v; want the newest ones", more-1, oldest, more, kept)
+	}
+}
+
+// A fullFile is a storage on a full disk: a write of an event leaves a part of its bytes and fails,
+// as all later ones do.
+type fullFile struct {
+	storage
+	event string
+	full  bool
+}
+
+func (f *fullFile) Write(b []byte) (int, error) {
+	if !f.full && !strings.Contains(string(b), fmt.Sprintf(`"event":%q`, f.event)) {
+		return f.storage.Write(b)
+	}
+	if f.full {
+		return 0, syscall.ENOSPC
+	}
+	f.full = true
+	n, err := f.storage.Write(b[:len(b)/2])
+	return n, errors.Join(err, syscall.ENOSPC)
+}
+
+// A journal that cannot be written ends the run with the reason, whichever entry it is. Messages
+// that the target has leave the source; when there is space, a run with this journal carries the
+// others, and sends none twice.
+func TestFullDiskUnderTheJournal(t *testing.T) {
+	for _, event := range []string{leaseEvent, intentEvent, sentEvent, ackedEvent, endEvent} {
+		t.Run(event, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "j")
+				batches := [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "")}}
+				s, f := &fakeSource{batches: batches}, &fakeTarget{}
+				o := options(t, s, f, path)
+				o.Journal.file = &fullFile{storage: o.Journal.file, event: event}
+				_, err := Run(t.Context(), o)
+				if !errors.Is(err, syscall.ENOSPC) || strings.Count(err.Error(), "the journal cannot be written") != 1 {
+					t.Errorf("the run ends with %v", err)
+				}
+				if sent := slices.Sorted(slices.Values(f.sent)); !slices.Equal(slices.Sorted(slices.Values(s.acked)), sent) {
+					t.Errorf("the target has %q, and the source removed %q", sent, s.acked)
+				}
+				if err := o.Journal.Close(); err != nil {
+					t.Fatal(err)
+				}
+				sends := len(f.at)
+				if s.journal = ""; len(f.sent) == 0 {
+					s.batches = [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "")}}
+				}
+				r, err := Run(t.Context(), options(t, s, f, path))
+				if err != nil || len(f.sent) != 3 || len(f.at) != 3 || len(s.acked) != 3 {
+					t.Errorf("the next run: %+v, %v; %d sends before it and %d now; the target has %q, the source removed %q", r, err, sends, len(f.at)-sends, f.sent, s.acked)
+				}
+			})
+		})
 	}
 }

@@ -138,7 +138,9 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	}
 	m.release(context.WithoutCancel(ctx))
 	if m.leased == 0 {
-		err = errors.Join(err, m.Journal.End())
+		if end := m.Journal.End(); !errors.Is(err, end) { // a failed journal returns its first error
+			err = errors.Join(err, end)
+		}
 	}
 	return m.report, err
 }
@@ -579,7 +581,8 @@ func (m *mover) stored(d *tidegate.Delivery, id string, keyless bool) {
 }
 
 // settle records sent messages and acknowledges them. A message whose acknowledgement fails is
-// delivered again by the source; the journal then keeps it from a second send.
+// delivered again by the source; the journal then keeps it from a second send. Messages that the
+// journal cannot record are acknowledged too: else the next run would send them again.
 func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key) error {
 	if len(ds) == 0 {
 		return nil
@@ -590,11 +593,11 @@ func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key)
 			fresh = append(fresh, k)
 		}
 	}
-	if err := m.Journal.mark(sentEvent, fresh, true); err != nil {
-		return err
-	}
+	err := m.Journal.mark(sentEvent, fresh, true)
 	acked, gone := m.acknowledge(ctx, ds, keys)
-	err := m.Journal.mark(ackedEvent, acked, false)
+	if err == nil {
+		err = m.Journal.mark(ackedEvent, acked, false)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.report.Moved += int64(len(fresh))
