@@ -282,8 +282,10 @@ func (c *conn) respond(channel uint16, code byte, list []any, payload []byte) {
 		p.store.settle(c, uint32(channel), first, last, field[described](list, 4).code == 0x24)
 	case Detach:
 		handle := uint32(field[uint64](list, 0))
-		c.detach([2]uint32{uint32(channel), handle})
-		c.push(frame(0, channel, Detach, []any{handle, true}, nil))
+		if key := [2]uint32{uint32(channel), handle}; c.links[key] != nil { // else it ends a refused link
+			c.detach(key)
+			c.push(frame(0, channel, Detach, []any{handle, true}, nil))
+		}
 	case End:
 		for key := range c.links {
 			if key[0] == uint32(channel) {

@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/internal/amqppeer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
+	"github.com/tidegate/tidegate/transport/held"
 )
 
 func TestParse(t *testing.T) {
@@ -328,6 +329,76 @@ func TestUnwrittenAcknowledgementIsNotConnected(t *testing.T) {
 	})
 }
 
+// A settlement that a goroutine of a lost link has begun to write may be stored. One that none has
+// begun is not, and none begins it later.
+func TestSettlementOfALostLink(t *testing.T) {
+	for name, c := range map[string]struct {
+		begun, lost         bool
+		stored, unconnected bool
+	}{
+		"written, link lost":   {begun: true, lost: true, stored: true},
+		"waiting, link lost":   {lost: true, unconnected: true},
+		"written, caller gone": {begun: true, stored: true},
+		"waiting, caller gone": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, err := New("orders.example:5672", Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			l := &link{client: client, feed: &held.Feed{Topic: "orders"}}
+			l.life, l.stop = context.WithCancel(t.Context())
+			defer l.stop()
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if gone := errors.New("the caller has enough"); c.lost {
+				l.stop()
+			} else {
+				cancel(gone)
+			}
+			j := &job{list: make([]held.Settlement, 2), reply: make(chan []error, 1)}
+			j.taken.Store(c.begun)
+			errs := l.await(ctx, j)
+			if len(errs) != 2 {
+				t.Fatalf("%d errors for 2 messages", len(errs))
+			}
+			for _, err := range errs {
+				if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.MaybeStored != c.stored || e.NotConnected != c.unconnected {
+					t.Errorf("got %#v, want MaybeStored %t and NotConnected %t", err, c.stored, c.unconnected)
+				}
+			}
+			if !j.taken.Load() {
+				t.Error("a goroutine can still begin to write it")
+			}
+		})
+	}
+}
+
+// A property whose name has a meaning for Artemis or for the transport is rejected before it is
+// sent: the server, or the consumer, would take it for its own.
+func TestReservedPropertiesAreRejected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen atomic.Int64
+		p := &amqppeer.Peer{Reject: func(string) *amqppeer.Fault { seen.Add(1); return nil }}
+		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for _, name := range []string{"__TIDEGATE_TRACEPARENT", "__TIDEGATE_x", "_AMQ_DUPL_ID", "_AMQ_SCHED_DELIVERY", "DLQ_ORIGIN_TOPIC", "TAGS", "KEYS"} {
+			m := &tidegate.Message{Topic: "orders", ID: "1", Body: []byte("x"), Properties: map[string]string{name: "1"}}
+			err := c.Send(t.Context(), []*tidegate.Message{m})[0].Err
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != 40007 {
+				t.Errorf("%s: got %v, want 40007 (ILLEGAL_MESSAGE_PROPERTY_KEY)", name, err)
+			}
+		}
+		if seen.Load() != 0 {
+			t.Errorf("the server saw %d of the messages", seen.Load())
+		}
+	})
+}
+
 // After a failure that a repetition may cure, no later message of the message group is sent: it
 // could pass the one that failed. A message that the server rejects permanently stops none, and
 // other message groups go on.
@@ -404,7 +475,7 @@ func TestReceiveNeedsAQueueForDeadLetters(t *testing.T) {
 			t.Errorf("received %d messages, %v", len(ds), err)
 		}
 		missing.Store(false)
-		time.Sleep(time.Minute)
+		time.Sleep(10 * time.Second) // on the same connection, which IdleTimeout has not ended
 		if ds, err := c.Receive(t.Context(), request); err != nil || len(ds) != 1 || ds[0].Attempt != 1 {
 			t.Errorf("with the queue: %d messages, %v", len(ds), err)
 		}

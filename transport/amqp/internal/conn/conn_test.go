@@ -140,6 +140,39 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// Close ends the waits of all calls at once: also behind a Dialer that ignores its context, and
+// between two attempts to connect.
+func TestCloseEndsAllWaits(t *testing.T) {
+	for name, dial := range map[string]func(released chan struct{}) (net.Conn, error){
+		"during an attempt": func(released chan struct{}) (net.Conn, error) { <-released; return nil, errRefused },
+		"between attempts":  func(chan struct{}) (net.Conn, error) { return nil, errRefused },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				released := make(chan struct{})
+				defer close(released)
+				s := New(Options{DialTimeout: 10 * time.Second, Dial: func(context.Context) (net.Conn, error) { return dial(released) }})
+				done := make(chan *tidegate.Error, 1)
+				go func() {
+					_, err := s.Get(t.Context(), true)
+					done <- err
+				}()
+				synctest.Wait()
+				s.Close()
+				synctest.Wait() // no time passes
+				select {
+				case err := <-done:
+					if !errors.Is(err, tidegate.ErrClosed) {
+						t.Errorf("got %v, want ErrClosed", err)
+					}
+				default:
+					t.Error("the call still waits after Close")
+				}
+			})
+		})
+	}
+}
+
 // A permanent fault of a connection is not awaited: a call that would wait for a connection fails
 // at once, also within the second after the attempt.
 func TestPermanentFaultIsNotAwaited(t *testing.T) {

@@ -139,6 +139,43 @@ func TestMissingCreditThrottlesAllThatWait(t *testing.T) {
 	})
 }
 
+// A link on which a part of a message may have been written is not used again, whether missing
+// credit or the caller ended the write: the server would take the next message for the rest. A
+// message of one frame is written as a whole or not at all, so its link stays.
+func TestCutOffMessageEndsItsLink(t *testing.T) {
+	for name, c := range map[string]struct {
+		size, attached int
+		patience       time.Duration // of the caller
+	}{
+		"large, no credit":   {severalFrames, 2, time.Minute},
+		"small, no credit":   {severalFrames - 1, 1, time.Minute},
+		"large, caller gone": {severalFrames, 2, time.Second / 2},
+		"small, caller gone": {severalFrames - 1, 1, time.Second / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeer(0)
+				defer close(p.done)
+				l := p.link()
+				ctx, cancel := context.WithTimeoutCause(t.Context(), c.patience, errEnough)
+				defer cancel()
+				if err := send(ctx, l, "first", c.size); err == nil || err.MaybeStored {
+					t.Errorf("got %v, want an error with nothing stored", err)
+				}
+				p.mu.Lock()
+				p.credit = 1
+				p.mu.Unlock()
+				if err := send(t.Context(), l, "second", 1); err != nil {
+					t.Error(err)
+				}
+				if p.attached != c.attached || p.closed != c.attached-1 {
+					t.Errorf("%d links were attached and %d closed, want %d and %d", p.attached, p.closed, c.attached, c.attached-1)
+				}
+			})
+		})
+	}
+}
+
 func TestCreditEndsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(0)
