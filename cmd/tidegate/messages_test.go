@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -621,5 +622,52 @@ func TestPrintedAfterAFailedAcknowledgement(t *testing.T) {
 	if code == 0 || len(s.refused) == 0 || len(s.refused) == messages || len(s.later) > 0 || len(s.snoozed) != messages-len(s.refused) {
 		t.Errorf("exit code %d; %d messages refused, %d acknowledged later, %d released, want the other %d: %s",
 			code, len(s.refused), len(s.later), len(s.snoozed), messages-len(s.refused), stderr.String())
+	}
+}
+
+// A send with a spool delivers the messages of earlier ones too, before it ends. Without a server
+// it names those that are left, and ends at once. A message that the server rejects is an error.
+func TestSendDeliversTheSpool(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	dir := filepath.Join(tl.home, "spool")
+	fill := func(n int, topic string) {
+		t.Helper()
+		s, err := spool.Open(dir, spool.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var msgs []*tidegate.Message
+		for i := range n {
+			msgs = append(msgs, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: topic, Body: []byte(strconv.Itoa(i))})
+		}
+		if err := errors.Join(append(s.PutBatch(t.Context(), msgs), s.Close())...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored := func(want int) {
+		t.Helper()
+		got := tl.must("peek", "orders", "-o", "jsonl", "--limit", "0")
+		if n := strings.Count(got.stdout, "\n"); n != want {
+			t.Errorf("the topic has %d messages, want %d", n, want)
+		}
+	}
+	fill(600, "orders")
+	if r := tl.run("send", "orders", "away", "--spool", dir, "--grpc", "127.0.0.1:1"); r.code != 0 || !strings.Contains(r.stderr, "601 messages in "+dir) {
+		t.Errorf("without a server: %+v", r)
+	}
+	stored(0)
+	if r := tl.run("send", "orders", "there", "--spool", dir); r.code != 0 || strings.Contains(r.stderr, dir) {
+		t.Errorf("with a server: %+v", r)
+	}
+	stored(602)
+	fill(3, "orders")
+	if r := tl.input("", "send", "orders", "--lines", "--spool", dir); r.code != 0 || strings.Contains(r.stderr, dir) {
+		t.Errorf("with nothing of its own: %+v", r)
+	}
+	stored(605)
+	tl.must("topic", "create", "ordered", "type=FIFO")
+	fill(1, "ordered") // without a message group
+	if r := tl.input("", "send", "orders", "--lines", "--spool", dir); r.code != 7 || !strings.Contains(r.stderr, "the server rejects 1 message of "+dir) {
+		t.Errorf("with a message that the server rejects: %+v", r)
 	}
 }

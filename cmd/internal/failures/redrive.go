@@ -40,7 +40,8 @@ the new properties.
 
 The journal records each message before and after it is sent. After an
 interruption the same command with the same --journal continues: no message is
-sent back twice.`,
+sent back twice. If the journal cannot be written, for example on a full disk, the
+command ends, and the same one continues when there is space.`,
 		Example: `  tidegate dead-letters redrive billing --class 5f1c9a --dry-run
   tidegate dead-letters redrive billing --id ID --edit "sed s/EUR/USD/" --to-group-only --yes
   tidegate dead-letters redrive billing --class 5f1c9a --set-tag paid --set-property currency=USD --yes

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/input"
@@ -55,6 +56,12 @@ skipped. With --jsonl each line is a JSON object: body (in base64) or body_text,
 optionally id, tag, keys, properties, message_group, trace_context, and deliver_at or
 deliver_after. The first line that is not one JSON object in UTF-8 ends the command.
 A throttled send waits and is tried again; --ack-timeout bounds each message.
+
+With --spool a message that no server accepts goes to the directory, which survives
+a crash and a full disk, and exit code 0 means that each message is at the server or
+there. Each send with this directory delivers its messages, also those of earlier
+commands, and waits for that while the server accepts them; with --lines and an empty
+input it does nothing else. A message that does not fit on the disk fails.
 
 --jsonl accepts the lines that peek, find, receive and dead-letters export print with
 -o jsonl. The place, the past times and the lease of the message that was read are
@@ -99,35 +106,38 @@ func (s *sendCommand) run(ctx context.Context) error {
 	if err != nil {
 		return s.Usage(err)
 	}
-	p, closeAll, err := s.producer(ctx)
+	p, kept, closeAll, err := s.producer(ctx)
 	if err != nil {
 		return err
 	}
 	sent := newSending(s, p)
+	if sent.kept = kept; kept != nil {
+		sent.rejected = kept.Stats().Rejected
+	}
 	err = sent.all(ctx, messages)
 	return errors.Join(err, closeAll())
 }
 
-// producer connects. The returned function ends everything.
-func (s *sendCommand) producer(ctx context.Context) (*producer.Producer, func() error, error) {
+// producer connects, and opens the spool if there is one. The returned function ends everything.
+func (s *sendCommand) producer(ctx context.Context) (*producer.Producer, *spool.Spool, func() error, error) {
 	t, server, err := s.Transport(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	s.waiting = &waiting.Note{Out: s.WaitingNotes(), Address: server.Address(), Bound: s.deadline}
 	o := producer.Options{OnAttempt: s.waiting.Observe, Logger: slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: slog.LevelError}))}
 	var kept *spool.Spool
 	if s.spoolDir != "" {
 		if kept, err = spool.Open(s.spoolDir, spool.Options{}); err != nil {
-			return nil, nil, errors.Join(err, t.Close())
+			return nil, nil, nil, errors.Join(err, t.Close())
 		}
 		o.Spool = kept
 	}
 	p, err := producer.New(t, o)
 	if err != nil {
-		return nil, nil, errors.Join(err, t.Close())
+		return nil, nil, nil, errors.Join(err, t.Close())
 	}
-	return p, func() error {
+	return p, kept, func() error {
 		err := errors.Join(p.Close(), t.Close())
 		if kept != nil {
 			err = errors.Join(err, kept.Close())
@@ -262,10 +272,12 @@ func (s *sendCommand) body() ([]byte, error) {
 // below it.
 type sending struct {
 	*sendCommand
-	p       *producer.Producer
-	started time.Time
-	single  bool         // each receipt is printed, also on a terminal
-	read    atomic.Int64 // messages that were begun
+	p        *producer.Producer
+	started  time.Time
+	single   bool         // each receipt is printed, also on a terminal
+	kept     *spool.Spool // nil without --spool
+	rejected int          // messages of kept at the beginning that can never be sent
+	read     atomic.Int64 // messages that were begun
 
 	mu       sync.Mutex
 	out      *bufio.Writer
@@ -302,7 +314,37 @@ func (r *sending) all(ctx context.Context, next func() (*tidegate.Message, error
 	inFlight.Wait()
 	stop()
 	watcher.Wait()
+	if r.kept != nil && err == nil {
+		err = r.deliver(ctx)
+	}
 	return r.result(err)
+}
+
+const (
+	deliverStep = 50 * time.Millisecond
+	deliverIdle = 2 * time.Second // without progress, after a failed attempt
+)
+
+// deliver waits until the server has the messages of the spool. It ends when the server is away, or
+// has accepted none of them for the bound of a message.
+func (r *sending) deliver(ctx context.Context) error {
+	before := r.kept.Stats().Pending
+	for left, since := before, time.Now(); left > 0; {
+		if backoff.Sleep(ctx, deliverStep) != nil {
+			return r.interrupted()
+		}
+		n := r.kept.Stats().Pending
+		if n != left {
+			left, since = n, time.Now()
+		}
+		r.mu.Lock()
+		never := r.accepted == r.spooled && n >= before // the server has none of the messages
+		r.mu.Unlock()
+		if idle := time.Since(since); r.waiting.Down() && (never || idle >= deliverIdle) || idle >= r.deadline {
+			return nil
+		}
+	}
+	return nil
 }
 
 // progress returns the number of messages with a result, and of those under way.
@@ -440,8 +482,14 @@ func (r *sending) result(err error) error {
 		r.Note("%s accepted, %s failed in %s (%s a second)", output.Number(r.accepted), output.Number(r.failed),
 			output.Duration(took), output.Number(int64(float64(r.accepted)/max(took.Seconds(), 1e-3))))
 	}
-	if r.spooled > 0 {
-		r.Note("%s of them are in %s: send again with --spool to deliver them", output.Number(r.spooled), r.spoolDir)
+	if r.kept != nil {
+		now := r.kept.Stats()
+		if now.Pending > 0 {
+			r.Note("%s in %s, also of earlier commands: send again with --spool to deliver them", output.Count(int64(now.Pending), "message"), r.spoolDir)
+		}
+		if n := now.Rejected - r.rejected; n > 0 {
+			err = errors.Join(err, fmt.Errorf("the server rejects %s of %s, which stay there for Requeue or Discard of package producer/spool (%w)", output.Count(int64(n), "message"), r.spoolDir, command.ErrPartly))
+		}
 	}
 	switch {
 	case errors.Is(err, context.Canceled) && r.failed > 0:

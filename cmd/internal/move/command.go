@@ -59,7 +59,9 @@ the later ones of its message group, and the command ends with the exit code of 
 part; after 100 of them it ends.
 
 The same command with the same --journal continues after an interruption. If the
-interrupted command was killed, it first waits for the end of its leases.
+interrupted command was killed, it first waits for the end of its leases. If the
+journal cannot be written, for example on a full disk, the command ends: the source
+has removed what the target has, and the same command carries the rest later.
 Dead letters stay unless --dead-letters names a topic of the target for them.`,
 		Example: `  tidegate move orders --group billing --to cluster --dry-run
   tidegate move orders --group billing --to cluster --journal move-orders.jsonl --yes`,

@@ -28,6 +28,7 @@ type Note struct {
 	mu   sync.Mutex
 	last producer.Attempt // the last failed one
 	some bool             // an attempt was answered, also with an error
+	down bool             // the last attempt failed, and not because of its message
 	cut  func()           // ends all sends; set after Ctrl-C
 }
 
@@ -38,10 +39,18 @@ func (w *Note) Observe(a producer.Attempt) {
 	if a.Err != nil {
 		w.last = a
 	}
+	w.down = a.Err != nil && !tidegate.IsMessageFault(a.Err)
 	if e, ok := errors.AsType[*tidegate.Error](a.Err); a.Err == nil || !ok || !e.NotConnected {
 		w.some = true
 	}
 	w.decide()
+}
+
+// Down reports whether the last attempt failed because of the server or the connection.
+func (w *Note) Down() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.down
 }
 
 // Interrupted calls cut as soon as it is known that no server has a message. Otherwise the sends
