@@ -393,3 +393,32 @@ func TestCheckAge(t *testing.T) {
 		t.Errorf("top --by age: %s", r.stdout)
 	}
 }
+
+// Commands that wait for new items begin at the time of the server. The clock of this machine can
+// be ahead by an hour, and would skip the items of an hour.
+func TestFollowBeginsAtTheServersTime(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "before")
+	tl.must("receive", "billing", "orders", "--then", "dead", "--max", "1")
+	broker, err := url.Parse(tl.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(broker)
+	forward.ModifyResponse = func(r *http.Response) error {
+		r.Header.Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+		return nil
+	}
+	front := httptest.NewServer(forward)
+	defer front.Close()
+	for _, args := range [][]string{{"peek", "orders", "--from", "last", "--follow=100ms"}, {"dead-letters", "watch", "billing", "--every", "100ms"}} {
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		stdout := &countingBuffer{lines: 1, seen: stop}
+		var stderr lockedBuffer
+		code := run(ctx, append(args, "--http", front.URL, "-o", "jsonl"), &call.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		if code != 0 || strings.Count(stdout.String(), "\n") != 1 {
+			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout, stderr.String())
+		}
+		stop()
+	}
+}

@@ -46,6 +46,22 @@ func (c *Call) InEffect() (connection.Server, error) {
 	return s, nil
 }
 
+// Now returns the time of the server, and at most a second less. The clock of this machine can be
+// ahead, and items between the two times would be missed. If the server does not report its time,
+// Now returns that of this machine.
+func (c *Call) Now(ctx context.Context) (time.Time, error) {
+	s, err := c.Server()
+	if err != nil {
+		return time.Time{}, err
+	}
+	ctx, cancel := c.Bounded(ctx)
+	defer cancel()
+	if at, err := s.Date(ctx); err == nil {
+		return at, nil
+	}
+	return time.Now(), nil
+}
+
 // Admin returns the client of the HTTP API. It ends with the command.
 func (c *Call) Admin(ctx context.Context) (*admin.Client, error) {
 	if c.Admins != nil {

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -61,6 +63,28 @@ func (s Server) Raw(ctx context.Context) (*httpapi.Client, error) {
 		return nil, err
 	}
 	return httpapi.New(s.HTTP, httpapi.Options{Op: "tidegate api", TLS: config, Credentials: tidegate.Credentials{AccessKey: s.Key, SecretKey: secret}})
+}
+
+// Date returns the time of the server in whole seconds, from the header of a response. It needs no
+// credentials.
+func (s Server) Date(ctx context.Context) (time.Time, error) {
+	if s.WithoutHTTP() || s.HTTP == "" {
+		return time.Time{}, ErrNoHTTP
+	}
+	config, err := s.TLSConfig()
+	if err != nil {
+		return time.Time{}, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.HTTP, "/")+"/healthz", nil)
+	if err != nil {
+		return time.Time{}, err
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment}}).Do(r)
+	if err != nil {
+		return time.Time{}, err
+	}
+	_ = resp.Body.Close() // only the header counts
+	return http.ParseTime(resp.Header.Get("Date"))
 }
 
 // ErrNoHTTP is the error of a server without HTTP administration.

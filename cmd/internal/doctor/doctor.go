@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"strings"
 	"time"
 
@@ -455,22 +454,9 @@ func httpRemedy(err error, address string) string {
 // of at least some minutes.
 const maxSkew = time.Minute
 
-// clock compares the clocks by the Date of a response.
+// clock compares the clocks.
 func (d *Patient) clock(ctx context.Context, s connection.Server) {
-	config, err := s.TLSConfig()
-	if err != nil {
-		return
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(s.HTTP, "/")+"/healthz", nil)
-	if err != nil {
-		return
-	}
-	resp, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}).Do(r)
-	if err != nil {
-		return
-	}
-	_ = resp.Body.Close() // only the header counts
-	date, err := http.ParseTime(resp.Header.Get("Date"))
+	date, err := s.Date(ctx)
 	if err != nil {
 		return
 	}

@@ -216,7 +216,9 @@ func (w *watchCommand) run(ctx context.Context) error {
 		return err
 	}
 	if q.Since.IsZero() {
-		q.Since = time.Now()
+		if q.Since, err = w.Now(ctx); err != nil {
+			return err
+		}
 	}
 	recent := call.Recent[[2]int64]{Since: q.Since} // by queue and offset
 	var outage call.Outage

@@ -32,7 +32,11 @@ func (l *look) followed(ctx context.Context) error {
 		return command.Usagef(l.Command, "--follow has no end; it excludes --to and --after")
 	}
 	if l.query.Newest { // --from last: from now on
-		l.query.Newest, l.query.Since = false, time.Now()
+		now, err := l.Now(ctx)
+		if err != nil {
+			return err
+		}
+		l.query.Newest, l.query.Since = false, now
 	}
 	most := 0
 	if l.Command.Flags().Changed("limit") {
