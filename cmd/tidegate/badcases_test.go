@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -232,7 +233,9 @@ func TestTwoRedrivesAtOnce(t *testing.T) {
 // A fullOutput is a file on a full disk.
 type fullOutput struct{}
 
-func (fullOutput) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+func (fullOutput) Write([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "write", Path: "out", Err: syscall.ENOSPC}
+}
 
 // No message is settled that the output has not: if the disk of the output is full, all of them are
 // ready again, with their attempts, for every fate and form.

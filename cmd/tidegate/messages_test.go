@@ -671,3 +671,27 @@ func TestSendDeliversTheSpool(t *testing.T) {
 		t.Errorf("with a message that the server rejects: %+v", r)
 	}
 }
+
+// An output on a full disk is an error with the reason, and no fault of the arguments. No command
+// offers to continue behind items that it has not printed.
+func TestFullOutput(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "body", "--count", "40")
+	tl.must("receive", "billing", "orders", "--then", "dead", "--max", "5")
+	for _, line := range []string{
+		"peek orders", "peek orders --bodies", "find orders --contains body", "topic list", "topic show orders", "group list", "status",
+		"dead-letters list billing", "dead-letters top billing", "dead-letters export billing", "send orders x --count 2",
+	} {
+		for _, format := range []string{"table", "json", "jsonl", "name"} {
+			args := append(strings.Fields(line), "-o", format)
+			if (strings.HasPrefix(line, "send") || strings.HasSuffix(line, "export billing")) && format == "table" {
+				continue // it prints nothing, or has no such format
+			}
+			var stderr lockedBuffer
+			code := run(limited(t), args, &call.App{In: strings.NewReader(""), Out: fullOutput{}, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+			if text := stderr.String(); code != 1 || !strings.Contains(text, "no space left on device") || strings.Contains(text, "Continue with") {
+				t.Errorf("%s: exit code %d, %s", strings.Join(args, " "), code, text)
+			}
+		}
+	}
+}

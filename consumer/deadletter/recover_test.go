@@ -51,6 +51,25 @@ func TestAfterACrash(t *testing.T) {
 	})
 }
 
+// A letter whose send and removal an earlier run could not record, for example on a full disk, is
+// found as sent back, also if its messages go through a Sender.
+func TestAfterAFullDisk(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		p := newPlace(t, b)
+		p.fail("always", "there")
+		journal := filepath.Join(t.TempDir(), "journal")
+		text := `{"event":"begin","group":"billing"}` + "\n" +
+			`{"event":"intent","message_id":"gone","generation":0,"origin":"orders","topic":"orders","sent_as":"gone.redrive-1","edited":true}` + "\n"
+		if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		report, err := p.redrive(p.source(), deadletter.Options{Journal: journal, Sender: b.Client(), Edit: change})
+		if err != nil || report.Redriven != 1 || report.Recovered != 1 || report.Unresolved != 0 {
+			t.Errorf("%+v, %v, want 1 sent and 1 found", report, err)
+		}
+	})
+}
+
 // A tapped connection calls a function before each POST, and another one after the response. It
 // loses the response if that one returns true.
 type tapped struct {

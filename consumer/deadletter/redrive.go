@@ -192,7 +192,7 @@ func (r *runner) recover() error {
 		return nil
 	}
 	for k := range r.plan.pending {
-		if r.broker == nil {
+		if _, all := r.src.(Broker); !all {
 			r.report.Unresolved++
 			continue
 		}

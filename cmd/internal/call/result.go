@@ -1,7 +1,9 @@
 package call
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -63,12 +65,13 @@ func PrintTable[T any](c *Call, l output.List[T]) error {
 	return l.Print(c.Out, c.Err, output.Options{Format: c.Format.Format, NoHeaders: c.noHeaders, Times: c.Times.TimeStyle, Plain: !c.Shown(), Width: c.Columns})
 }
 
-// PrintList prints a list.
+// PrintList prints a list. Its error is one of the flags or of the output.
 func PrintList[T any](c *Call, l output.List[T]) error {
-	if err := l.Print(c.Out, c.Err, c.ListOptions()); err != nil {
-		return c.Usage(err)
+	err := l.Print(c.Out, c.Err, c.ListOptions())
+	if _, written := errors.AsType[*fs.PathError](err); err == nil || written { // for example on a full disk
+		return err
 	}
-	return nil
+	return c.Usage(err)
 }
 
 // Usage is an error of wrong arguments: exit code 2.

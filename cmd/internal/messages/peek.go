@@ -272,9 +272,17 @@ func (l *look) prepare() (err error) {
 	return nil
 }
 
-// print prints the messages, and how far the command looked.
+// print prints the messages, and how far the command looked. If the output fails, a continuation
+// would leave messages out.
 func (l *look) print(empty string) error {
-	defer l.reached()
+	err := l.page(empty)
+	if err == nil {
+		l.reached()
+	}
+	return err
+}
+
+func (l *look) page(empty string) error {
 	if l.bodies && !l.JSON() {
 		_, err := io.WriteString(l.Out, view.Messages(l.found.Messages, l.Columns))
 		return err
