@@ -23,6 +23,9 @@ func TestSources(t *testing.T) {
 			t.Errorf("the sources lack %q:\n%s", want, r.stdout)
 		}
 	}
+	if r := tl.must("context", "show", "--secret-file", "given"); !strings.Contains(r.stdout, "given (--secret-file)") || strings.Contains(r.stdout, "TIDEGATE_SECRET") {
+		t.Errorf("a secret file of the flags goes before the environment:\n%s", r.stdout)
+	}
 	for _, args := range [][]string{{"context", "show"}, {"context", "show", "-o", "json"}, {"status", "--http", "http://127.0.0.1:1", "--no-retry"}} {
 		if r := tl.run(args...); strings.Contains(r.stdout+r.stderr, "sesame") {
 			t.Errorf("%q prints the secret", args)
@@ -151,6 +154,11 @@ func TestContextTest(t *testing.T) {
 	if r := tl.must("context", "test", "here"); !strings.Contains(r.stdout, "the clocks agree") {
 		t.Errorf("a healthy broker:\n%s", r.stdout)
 	}
+	tl.env["TIDEGATE_ACCESS_KEY"] = "key-of-another-server"
+	if r := tl.run("context", "test", "here"); r.code != 0 {
+		t.Errorf("with a key in the environment: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	delete(tl.env, "TIDEGATE_ACCESS_KEY")
 	if r := tl.run("context", "test", "away"); r.code != 6 {
 		t.Errorf("a server that is away: exit code %d\n%s", r.code, r.stdout)
 	}

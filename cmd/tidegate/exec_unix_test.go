@@ -127,6 +127,21 @@ func TestExecKillSwitch(t *testing.T) {
 	}
 }
 
+// A kill switch that holds messages back at the end is a failure of the command, also if a message
+// had success before.
+func TestExecKillSwitchAfterASuccess(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders", "queues=1") // the messages come in their order
+	tl.input("good\n"+strings.Repeat("bad\n", 100), "send", "orders", "--lines")
+	ctx, stop := context.WithCancel(limited(t))
+	defer stop()
+	stderr := &watchedBuffer{text: "kill switch tripped", seen: stop}
+	code := tl.start(ctx, io.Discard, stderr, "receive", "billing", "orders", "--exec", "grep -q good", "--workers", "1")()
+	if code != 1 || !strings.Contains(stderr.String(), "nearly all messages failed") {
+		t.Errorf("exit code %d\n%s", code, stderr.String())
+	}
+}
+
 // A worker ends after a number of failures in a row. A success begins the count again.
 func TestExecFailuresInRow(t *testing.T) {
 	tl := newTool(t)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -142,6 +143,9 @@ func TestSizesWithUnits(t *testing.T) {
 	if topic.MaxBacklog.Bytes != 1<<30 || topic.Retention.Bytes != 512<<20 {
 		t.Errorf("the topic is %+v", topic)
 	}
+	if r := tl.must("limits", "set", "max_backlog.bytes=1GiB", "--dry-run", "--yes"); !strings.Contains(r.stdout, "max_backlog.bytes") {
+		t.Errorf("the dry run prints %q", r.stdout)
+	}
 	if out := tl.must("limits", "show", "-o", "json").stdout; !strings.Contains(out, fmt.Sprint(3<<30)) {
 		t.Errorf("the limits are %s", out)
 	}
@@ -245,7 +249,7 @@ func TestFullDisk(t *testing.T) {
 	limited := func(blocks int, args string) (string, int) {
 		t.Helper()
 		c := exec.CommandContext(t.Context(), "bash", "-c", fmt.Sprintf("ulimit -f %d; exec %q %s", blocks, os.Args[0], args))
-		c.Env = append(os.Environ(), asProgram+"=1", "XDG_CONFIG_HOME="+dir, "TIDEGATE_SERVER_GRPC="+tl.grpc, "TIDEGATE_SERVER_HTTP="+tl.http)
+		c.Env = append(os.Environ(), asProgram+"=1", "XDG_CONFIG_HOME="+dir, "XDG_STATE_HOME="+dir, "TIDEGATE_SERVER_GRPC="+tl.grpc, "TIDEGATE_SERVER_HTTP="+tl.http)
 		out, err := c.CombinedOutput()
 		if err == nil {
 			return string(out), 0
@@ -276,12 +280,12 @@ func TestFullDisk(t *testing.T) {
 	const n = 100
 	tl.must("send", "orders", "a", "--count", fmt.Sprint(n))
 	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", fmt.Sprint(n))
-	later := filepath.Join(dir, "later.jsonl")
-	out, code = limited(20, "dead-letters redrive billing --yes --rate 10000 --journal "+later)
-	if code != 7 || strings.Count(out, "file too large") != 1 || !strings.Contains(out, "of ") || !strings.Contains(out, "were sent back before the error") || !strings.Contains(out, "this continues it: tidegate dead-letters redrive billing") {
-		t.Errorf("a journal that is full in the middle: exit code %d, %s", code, out)
+	out, code = limited(20, "dead-letters redrive billing --yes --rate 10000")
+	later := regexp.MustCompile(`this continues it: tidegate dead-letters redrive billing .*--journal[= ]('?)(/\S+\.jsonl)`).FindStringSubmatch(out)
+	if code != 7 || strings.Count(out, "file too large") != 1 || !strings.Contains(out, "of ") || !strings.Contains(out, "were sent back before the error") || len(later) == 0 {
+		t.Fatalf("a journal that is full in the middle: exit code %d, %s", code, out)
 	}
-	tl.must("dead-letters", "redrive", "billing", "--yes", "--rate", "10000", "--journal", later)
+	tl.must("dead-letters", "redrive", "billing", "--yes", "--rate", "10000", "--journal", later[2])
 	if got := tl.bodies("billing", "orders", 2*n); len(got) != n+1 {
 		t.Errorf("%d messages came back, want %d", len(got), n+1)
 	}

@@ -274,8 +274,10 @@ func TestConfirmation(t *testing.T) {
 		t.Errorf("without --yes: exit code %d, %s", r.code, r.stderr)
 	}
 	tl.terminal = true
-	if r := tl.input("n\n", "topic", "purge", "orders"); r.code != 1 || !strings.Contains(r.stderr, "purge 1 message of orders, 1 B? [y/N]") {
-		t.Errorf("after a no: exit code %d, %s", r.code, r.stderr)
+	for _, no := range []string{"n\n", "no\n", "\n", "", "maybe\n", "yess\n", "x y\n"} {
+		if r := tl.input(no, "topic", "purge", "orders"); r.code != 1 || !strings.Contains(r.stderr, "purge 1 message of orders, 1 B? [y/N]") {
+			t.Errorf("after the answer %q: exit code %d, %s", no, r.code, r.stderr)
+		}
 	}
 	tl.terminal = false
 	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http, "--protect")
@@ -287,6 +289,13 @@ func TestConfirmation(t *testing.T) {
 	}
 	if r := tl.must("topic", "purge", "orders", "--yes=orders", "--context", "prod"); !strings.Contains(r.stderr, "removed 1 message, 1 B") {
 		t.Errorf("the purge: %s", r.stderr)
+	}
+	tl.must("context", "remove", "prod")
+	tl.terminal = true
+	for _, yes := range []string{"y\n", "yes\n", "y"} {
+		if r := tl.input(yes, "topic", "purge", "orders"); r.code != 0 || !strings.Contains(r.stderr, "removed 0 messages") {
+			t.Errorf("after the answer %q: exit code %d, %s", yes, r.code, r.stderr)
+		}
 	}
 }
 
@@ -693,5 +702,31 @@ func TestFullOutput(t *testing.T) {
 				t.Errorf("%s: exit code %d, %s", strings.Join(args, " "), code, text)
 			}
 		}
+	}
+}
+
+// --rate bounds the messages a second from the first one on.
+func TestSendRate(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	begin := time.Now()
+	tl.must("send", "orders", "a", "--count", "5", "--rate", "20")
+	if took := time.Since(begin); took < 190*time.Millisecond { // 4 intervals of 50 ms
+		t.Errorf("5 messages at 20 a second took %v", took)
+	}
+}
+
+// A redrive that finds no dead letter ends with the code of a missing subject, but not if it
+// skipped one because it was sent back too often.
+func TestRedriveOfSkippedLetters(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "a")
+	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
+	tl.must("dead-letters", "redrive", "billing", "--yes")
+	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
+	if r := tl.run("dead-letters", "redrive", "billing", "--yes", "--max-redrives", "1"); r.code != 0 {
+		t.Errorf("a letter that was sent back too often: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	if r := tl.run("dead-letters", "redrive", "billing", "--yes", "--class", "000000"); r.code != 3 {
+		t.Errorf("no letter of the class: exit code %d, want 3\n%s%s", r.code, r.stdout, r.stderr)
 	}
 }

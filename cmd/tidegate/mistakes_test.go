@@ -268,6 +268,10 @@ func TestAddressSettingsAreValues(t *testing.T) {
 	if out := tl.must("address", "list").stdout; !strings.Contains(out, "max-delivery-attempts=4") || strings.Contains(out, "0x") {
 		t.Errorf("address list prints %q", out)
 	}
+	tl.must("address", "set", "orders.#", "max-delivery-attempts=5") // the other stays
+	if out := tl.must("address", "show", "orders.#").stdout; !strings.HasSuffix(out, strings.Replace(want, "4", "5", 1)) {
+		t.Errorf("after the change of one setting, address show prints %q", out)
+	}
 }
 
 // The command that continues a look at the newest messages works as it is printed.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -155,6 +156,31 @@ func TestExportAndWatchLetters(t *testing.T) {
 	}
 	if r := tl.run("dead-letters", "watch", "biling"); r.code != 3 || !strings.Contains(r.stderr, "Did you mean billing?") {
 		t.Errorf("a wrong name: exit code %d, %s", r.code, r.stderr)
+	}
+}
+
+// A watch without --since begins now: it prints no earlier letter.
+func TestWatchBeginsNow(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	die := func(id string) {
+		tl.must("send", "orders", "a", "--id", id)
+		tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
+	}
+	die("earlier")
+	var stdout, stderr lockedBuffer
+	ended := make(chan int, 1)
+	wait := tl.start(limited(t), &stdout, &stderr, "dead-letters", "watch", "billing", "--every", "100ms", "--limit", "1", "-o", "name")
+	go func() { ended <- wait() }()
+	for n := 1; ; n++ { // it may begin after the first ones
+		die(fmt.Sprint("later-", n))
+		select {
+		case code := <-ended:
+			if code != 0 || !strings.HasPrefix(stdout.String(), "later-") {
+				t.Errorf("exit code %d, it printed %q: %s", code, stdout.String(), stderr.String())
+			}
+			return
+		default:
+		}
 	}
 }
 

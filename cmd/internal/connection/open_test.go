@@ -3,6 +3,7 @@ package connection
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -44,5 +45,19 @@ func TestContextsAreReadWhole(t *testing.T) {
 		if f, _, err := ReadFile(path); (err == nil) != c.ok || c.ok && c.text != "" && len(f.Contexts) != 1 {
 			t.Errorf("%s: %v, %v", name, f.Contexts, err)
 		}
+	}
+}
+
+// A client certificate needs its key, and a key its certificate: a forgotten half is an error, and
+// not a connection without the certificate.
+func TestCertificateAndKeyBelongTogether(t *testing.T) {
+	t.Parallel()
+	for _, c := range []Context{{Cert: "client.pem"}, {CertKey: "client.key"}} {
+		if _, err := (Server{Context: c}).TLSConfig(); err == nil || !strings.Contains(err.Error(), "give both") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if c, err := (Server{}).TLSConfig(); err != nil || len(c.Certificates) != 0 || c.InsecureSkipVerify {
+		t.Errorf("without files: %+v, %v", c, err)
 	}
 }

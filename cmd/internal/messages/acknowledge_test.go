@@ -289,3 +289,30 @@ func TestPersistentAcknowledgements(t *testing.T) {
 		})
 	}
 }
+
+// The fates of --then, and those of an answer of --exec-lines, which has no other fields.
+func TestFates(t *testing.T) {
+	type fated struct {
+		dead, delayed bool
+		delay         time.Duration
+	}
+	for then, want := range map[string]*fated{
+		"ack": {}, "retry": {}, "retry=5s": {delayed: true, delay: 5 * time.Second}, "retry=0s": {delayed: true}, "dead": {dead: true}, "dead=no such account": {dead: true},
+		"": nil, "ack=1": nil, "retry=-5s": nil, "retry=5": nil, "retry=": nil, "keep": nil, "ask": nil, "Ack": nil, "release=1": nil, "release": nil,
+	} {
+		e, err := verdictOf(fmt.Appendf(nil, `{"id":"1","then":%q}`, then), "1")
+		if (err == nil) != (want != nil) {
+			t.Errorf("the answer %q: %v", then, err)
+		} else if want != nil && (fated{e.dead, e.delayed, e.delay} != *want || (e.err == nil) != (then == "ack")) {
+			t.Errorf("the answer %q is %+v, want %+v", then, e, *want)
+		}
+		if _, err := parseFate(then); (err == nil) != (want != nil || then == "release") {
+			t.Errorf("--then %q: %v", then, err)
+		}
+	}
+	for _, answer := range []string{`{"id":"1","then":"ack","delay":"5s"}`, `{"id":"1","Then":"ack","retry":1}`, `{"id":"2","then":"ack"}`, `{"then":"ack"}`, `{"id":"1"}`, `["ack"]`, ``} {
+		if _, err := verdictOf([]byte(answer), "1"); err == nil {
+			t.Errorf("the answer %s is accepted", answer)
+		}
+	}
+}

@@ -60,6 +60,19 @@ func TestOneTooManyLosesItsLease(t *testing.T) {
 	<-done
 }
 
+// A message that arrives after --max others are handled is released: its program does not run.
+func TestOneAfterMax(t *testing.T) {
+	w := newWorker(t, receiveCommand{exec: "true", workers: 2, max: 1})
+	if err := w.handle(t.Context(), &tidegate.Delivery{}); err != nil || w.running.Err() == nil {
+		t.Fatalf("the first message: %v; the worker runs on", err)
+	}
+	for range 20 {
+		if err := w.handle(t.Context(), &tidegate.Delivery{}); err == nil || w.record.handled != 1 {
+			t.Fatalf("a message after the last one: %v, %d handled", err, w.record.handled)
+		}
+	}
+}
+
 // A program of --exec-lines that has ended leaves no message waiting, although a child of another
 // session holds its output.
 func TestLinesWithADaemon(t *testing.T) {
