@@ -276,3 +276,35 @@ func TestWrongPort(t *testing.T) {
 		}
 	}
 }
+
+// A command that another one offers goes to the same server: pasted, it has the flags of the
+// connection, and it works.
+func TestOfferedCommandsKeepTheServer(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	at := []string{"--http", tl.http, "--grpc", tl.grpc}
+	delete(tl.env, "TIDEGATE_SERVER_HTTP")
+	delete(tl.env, "TIDEGATE_SERVER_GRPC")
+	flags := " --grpc=" + tl.grpc + " --http=" + tl.http
+	tl.must(append([]string{"send", "orders", "body", "--id", "a", "--count", "1"}, at...)...)
+	for _, c := range []struct {
+		line, offers string
+		run          bool
+	}{
+		{"receive billing orders --max 1 --then dead=why", "tidegate group delete" + flags + " billing", false},
+		{"dead-letters top billing", "tidegate dead-letters show" + flags + " billing a", true},
+		{"dead-letters top billing", "tidegate dead-letters redrive" + flags + " billing --class", false},
+		{"dead-letters show billing a", "tidegate dead-letters redrive" + flags + " billing --id a", false},
+		{"status", "tidegate dead-letters top" + flags + " billing", true},
+		{"parked redrive billing --dry-run", "tidegate parked list" + flags + " billing", true},
+		{"dead-letters redrive billing --set-tag t --yes", "tidegate trace" + flags + " a.redrive-1", true},
+		{"trace a", "tidegate trace" + flags + " a.redrive-1", true},
+		{"topic create orders", "tidegate topic set" + flags + " orders KEY=VALUE", false},
+	} {
+		r := tl.run(append(strings.Fields(c.line), at...)...)
+		if !strings.Contains(r.stdout+r.stderr, c.offers) {
+			t.Errorf("%s: exit code %d, it does not offer %q:\n%s%s", c.line, r.code, c.offers, r.stdout, r.stderr)
+		} else if c.run {
+			tl.must(strings.Fields(c.offers)[1:]...)
+		}
+	}
+}

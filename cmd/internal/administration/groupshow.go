@@ -168,7 +168,7 @@ func printAdvice(c *call.Call, topic string, advice output.Text, next string) er
 	}
 	text := output.Wrap(c.Options().Cell(output.Textf("%s: %s", topic, advice), time.Now()), width)
 	if next != "" {
-		text += "\n  " + output.Safe(next)
+		text += "\n  " + output.Safe(c.Here(next))
 	}
 	_, err := fmt.Fprintln(c.Out, text)
 	return err

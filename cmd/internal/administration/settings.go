@@ -65,7 +65,7 @@ func newPut[T, S any](a *call.App, s *subject[T, S], verb string) *cobra.Command
 		case err != nil && (verb == "set" || !errors.Is(err, tidegate.ErrNotFound)):
 			return s.unknown(c, ctx, client, err)
 		case err == nil && verb == "create":
-			return fmt.Errorf("%s %q exists; change it with %s", s.noun, name, shell.Mention(shell.Line("tidegate "+cmd.Parent().Name()+" set", name)+" KEY=VALUE"))
+			return fmt.Errorf("%s %q exists; change it with %s", s.noun, name, shell.Mention(c.Here(shell.Line("tidegate "+cmd.Parent().Name()+" set", name)+" KEY=VALUE")))
 		}
 		wanted, patch, err := changed(c, before, file, c.Args[1:])
 		if err != nil {

@@ -51,6 +51,9 @@ func (a *App) Leaf(cmd *cobra.Command, args []string, work Run) *cobra.Command {
 	return a.Remote(cmd, args, work).Command
 }
 
+// connectionSection is the heading of the flags that name the server.
+const connectionSection = "Connection"
+
 // Remote is leaf for a command with further flags in the call.
 func (a *App) Remote(cmd *cobra.Command, args []string, work Run) *Call {
 	c := a.Local(cmd, args, func(ctx context.Context, c *Call) error { return c.hinted(work(ctx, c)) })
@@ -59,7 +62,7 @@ func (a *App) Remote(cmd *cobra.Command, args []string, work Run) *Call {
 	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "maximal time for one response of the server")
 	f.BoolVar(&c.noRetry, "no-retry", false, "do not repeat failed requests")
 	for _, name := range []string{"context", "http", "grpc", "amqp", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry"} {
-		_ = f.SetAnnotation(name, command.Section, []string{"Connection"}) // the flag exists
+		_ = f.SetAnnotation(name, command.Section, []string{connectionSection}) // the flag exists
 	}
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists
 		f, _, err := c.ContextFile()

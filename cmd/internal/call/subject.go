@@ -80,7 +80,7 @@ func (c *Call) UnknownGroup(ctx context.Context, client *admin.Client, err error
 	for _, g := range groups {
 		names = append(names, g.Name)
 	}
-	return unknown(err, c.Args[0], names, "tidegate group list")
+	return unknown(err, c.Args[0], names, c.Here("tidegate group list"))
 }
 
 // UnknownTopic adds the most similar topics to the error of a topic that does not exist.
@@ -96,7 +96,7 @@ func (c *Call) UnknownTopic(ctx context.Context, client *admin.Client, err error
 	for _, t := range topics {
 		names = append(names, t.Name)
 	}
-	return unknown(err, c.Args[len(c.Args)-1], names, "tidegate topic list")
+	return unknown(err, c.Args[len(c.Args)-1], names, c.Here("tidegate topic list"))
 }
 
 // NotNil returns a list that is [] in JSON if it is empty.

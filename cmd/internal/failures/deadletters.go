@@ -221,9 +221,9 @@ func (s *selection) nextOfTop(c *call.Call, classes []view.Class) {
 	}
 	program, group := c.Command.Root().Name(), c.Args[0]
 	if id := classes[0].Example(); id != "" {
-		c.Note("one of the largest class: %s", shell.LineFlags(program+" dead-letters show", s.place(), group, id))
+		c.Note("one of the largest class: %s", c.Here(shell.LineFlags(program+" dead-letters show", s.place(), group, id)))
 	}
-	c.Note("send the class back: %s", shell.LineFlags(program+" dead-letters redrive", shell.Flag("class", classes[0].Fingerprint)+s.place(), group))
+	c.Note("send the class back: %s", c.Here(shell.LineFlags(program+" dead-letters redrive", shell.Flag("class", classes[0].Fingerprint)+s.place(), group)))
 }
 
 func noLetters(group string, s *selection) string {

@@ -306,7 +306,7 @@ func newDeadLettersShow(a *call.App) *cobra.Command {
 				if !c.Terminal {
 					flags += " --yes"
 				}
-				c.Note("send it back: %s; with changes: --edit 'sed s/OLD/NEW/', --set-tag, --set-key, --set-property", shell.LineFlags(c.Command.Root().Name()+" dead-letters redrive", flags, c.Args[0]))
+				c.Note("send it back: %s; with changes: --edit 'sed s/OLD/NEW/', --set-tag, --set-key, --set-property", c.Here(shell.LineFlags(c.Command.Root().Name()+" dead-letters redrive", flags, c.Args[0])))
 			}
 			return err
 		}

@@ -92,7 +92,7 @@ func newParkedRedrive(a *call.App) *cobra.Command {
 			what = fmt.Sprintf("message group %s of group %s", output.Safe(s.MessageGroup), output.Safe(c.Args[0]))
 		}
 		if c.DryRun {
-			c.Note("would release %s; %s shows them", what, shell.Mention(shell.Line("tidegate parked list", c.Args[0])))
+			c.Note("would release %s; %s shows them", what, shell.Mention(c.Here(shell.Line("tidegate parked list", c.Args[0]))))
 			return nil
 		}
 		if err := c.Confirm("release "+what+"?", c.Args[0]); err != nil {

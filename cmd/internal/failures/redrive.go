@@ -142,7 +142,7 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 		case e.Event == "failed":
 			c.Note("%s failed: %s", output.Safe(e.MessageID), output.Safe(e.Why))
 		case e.Event == "redriven" && e.SentAs != "":
-			c.Note("%s was sent as %s; %s shows its deliveries", output.Safe(e.MessageID), output.Safe(e.SentAs), shell.Mention(shell.Line(c.Command.Root().Name()+" trace", e.SentAs)))
+			c.Note("%s was sent as %s; %s shows its deliveries", output.Safe(e.MessageID), output.Safe(e.SentAs), shell.Mention(c.Here(shell.Line(c.Command.Root().Name()+" trace", e.SentAs))))
 		}
 		progress.Step(e.Event == "redriven")
 	}

@@ -169,7 +169,7 @@ func (r *receiveCommand) announce(ctx context.Context, group string) {
 	}
 	if _, err = client.Group(bounded, group); errors.Is(err, tidegate.ErrNotFound) {
 		r.Note("group %s is new, and this receive creates it; if the name is wrong: %s", output.Safe(group),
-			shell.Mention(shell.Line(r.Command.Root().Name()+" group delete", group)))
+			shell.Mention(r.Here(shell.Line(r.Command.Root().Name()+" group delete", group))))
 	}
 }
 
@@ -317,7 +317,7 @@ func (r *receiveCommand) look(ctx context.Context, t connection.Transport, sub c
 	if received == 0 && !r.follow {
 		more := ""
 		if r.progress {
-			more = fmt.Sprintf("; %s shows the group's progress", shell.Mention(shell.Line(r.Command.Root().Name()+" group show", sub.Group)))
+			more = fmt.Sprintf("; %s shows the group's progress", shell.Mention(r.Here(shell.Line(r.Command.Root().Name()+" group show", sub.Group))))
 		}
 		r.Note("no message of %s for group %s within %v%s", output.Safe(sub.Topic), output.Safe(sub.Group), r.wait, more)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/cmd/internal/view"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -174,7 +175,7 @@ func (tr *tracing) printTrace() error {
 	}
 	style, now := tr.Times.TimeStyle, time.Now()
 	for _, t := range tr.traced {
-		text := view.Trace(t.Topic, tr.query.ID, &t.Trace, style, now) + t.Redriven.Text(tr.Command.Root().Name())
+		text := view.Trace(t.Topic, tr.query.ID, &t.Trace, style, now) + t.Redriven.Text(func(id string) string { return tr.Here(shell.Line(tr.Command.Root().Name()+" trace", id)) })
 		if tr.Format.Format == output.Name {
 			text = output.Word(t.Topic) + "\n"
 		}

@@ -80,6 +80,9 @@ func showStatus(c *call.Call, server string, o status.Overview) error {
 		return err
 	}
 	problems := view.Wrong(o)
+	for i := range problems {
+		problems[i].Next = c.Here(problems[i].Next)
+	}
 	if len(problems) == 0 {
 		_, err = fmt.Fprintln(c.Out, "\nNothing is wrong.")
 		return err

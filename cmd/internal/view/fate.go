@@ -147,12 +147,12 @@ type Redriven struct {
 }
 
 // Text returns a line for each message with the command that traces it.
-func (r Redriven) Text(program string) (text string) {
+func (r Redriven) Text(trace func(id string) string) (text string) {
 	if r.First != "" {
-		text += fmt.Sprintf("  it was sent back for the dead letter of message %s: %s\n", output.Safe(r.First), shell.Line(program+" trace", r.First))
+		text += fmt.Sprintf("  it was sent back for the dead letter of message %s: %s\n", output.Safe(r.First), trace(r.First))
 	}
 	if r.As != "" {
-		text += fmt.Sprintf("  its dead letter was sent back as message %s: %s\n", output.Safe(r.As), shell.Line(program+" trace", r.As))
+		text += fmt.Sprintf("  its dead letter was sent back as message %s: %s\n", output.Safe(r.As), trace(r.As))
 	}
 	return text
 }
