@@ -182,3 +182,25 @@ func TestRedriveEditMistakes(t *testing.T) {
 		t.Errorf("the dead letters are %q, want %s", left, id)
 	}
 }
+
+// A program of --edit that puts a byte order mark before a body is named, in a dry run too. The
+// body is sent as it is, and one that had the mark before is no news.
+func TestEditWithAByteOrderMark(t *testing.T) {
+	tl := newTool(t, "--topic", "orders")
+	tl.must("send", "orders", "100 EUR")
+	tl.must("receive", "billing", "orders", "--then", "dead", "--max", "1")
+	edit := []string{"dead-letters", "redrive", "billing", "--edit", `printf '\357\273\277'; sed 's/EUR/USD/'`}
+	for _, further := range []string{"--dry-run", "--yes"} {
+		if r := tl.run(append(edit, further)...); r.code != 0 || strings.Count(r.stderr, "byte order mark") != 1 {
+			t.Errorf("%s: %+v", further, r)
+		}
+	}
+	if got := tl.bodies("billing", "orders", 1); len(got) != 1 || got[0] != "\xef\xbb\xbf100 USD" {
+		t.Errorf("the body is %q", got)
+	}
+	tl.must("send", "orders", "\xef\xbb\xbfagain")
+	tl.must("receive", "audit", "orders", "--then", "dead", "--max", "3")
+	if r := tl.run("dead-letters", "redrive", "audit", "--edit", "sed 's/$/ and again/'", "--dry-run"); r.code != 0 || strings.Contains(r.stderr, "byte order mark") {
+		t.Errorf("a body that had the mark before: %+v", r)
+	}
+}

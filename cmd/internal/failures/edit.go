@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/call"
 	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/input"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer/deadletter"
@@ -30,7 +31,8 @@ type edits struct {
 	given      map[string]bool // names of the given flags
 	properties map[string]string
 
-	unchanged int // messages that failed because nothing changed
+	unchanged int   // messages that failed because nothing changed
+	marked    error // of a body that the program has given a byte order mark
 }
 
 func (e *edits) register(c *cobra.Command) {
@@ -150,8 +152,20 @@ func (e *edits) run(ctx context.Context, m *tidegate.Message) error {
 	if bytes.Equal(m.Body, stdout.Bytes()) {
 		return fmt.Errorf("the program of --edit %w the body; correct the program, or leave out --edit", errUnchanged)
 	}
+	if marked := input.Marked(stdout.Bytes()); marked != nil && input.Marked(m.Body) == nil {
+		e.marked = marked
+	}
 	m.Body = stdout.Bytes()
 	return nil
+}
+
+// noteMarks notes that the program of --edit, for example one of PowerShell, has changed the
+// encoding of bodies. A body may have any bytes, so they are sent as they are.
+func (e *edits) noteMarks(c *call.Call) {
+	if e.marked != nil {
+		c.Note("the program of --edit has changed the encoding of bodies, and receivers get them like that: %v", e.marked)
+		e.marked = nil
+	}
 }
 
 // changes returns the differences of two messages, one text each.
@@ -194,6 +208,7 @@ const previews = 5
 func (e *edits) preview(ctx context.Context, c *call.Call, src deadletter.Source, filter deadletter.Filter) error {
 	n, failed := 0, 0
 	defer func() {
+		e.noteMarks(c)
 		if failed > 0 {
 			c.Note("the edit fails for %d of the first %s; dead letters for which it fails are not sent back, and the counts below have them", failed, output.Count(int64(n), "dead letter"))
 		}

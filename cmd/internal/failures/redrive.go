@@ -149,6 +149,7 @@ func redrive(ctx context.Context, c *call.Call, src deadletter.Source, o deadlet
 	report, err := deadletter.Redrive(ctx, src, o)
 	connected()
 	progress.End()
+	e.noteMarks(c)
 	fields := view.ReportFields(report)
 	if e.unchanged > 0 {
 		fields = append(fields, output.Field{Name: "failed, not changed by " + e.name(), Value: e.unchanged})
