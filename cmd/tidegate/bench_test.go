@@ -173,3 +173,18 @@ func TestBenchPrintsBeforeItFails(t *testing.T) {
 		t.Errorf("the result is %s", r.stdout)
 	}
 }
+
+// A benchmark of a protected context needs the name of the context.
+func TestBenchOfAProtectedContext(t *testing.T) {
+	tl := newTool(t)
+	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http, "--protect")
+	for _, yes := range []string{"", "--yes=", "--yes=other", "--yes=true"} {
+		args := []string{"bench", "send", "--context", "prod", "--rounds", "1", "--duration", "10ms", "--warmup", "0s"}
+		if yes != "" {
+			args = append(args, yes)
+		}
+		if r := tl.run(args...); r.code != 2 || !strings.Contains(r.stderr, "--yes=prod") {
+			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
+		}
+	}
+}

@@ -143,6 +143,12 @@ func TestSizesWithUnits(t *testing.T) {
 	if topic.MaxBacklog.Bytes != 1<<30 || topic.Retention.Bytes != 512<<20 {
 		t.Errorf("the topic is %+v", topic)
 	}
+	parts := filepath.Join(tl.home, "parts.json") // an argument changes one part, and keeps the others of the file
+	write(t, parts, `{"max_backlog":{"bytes":"2GiB","messages":5}}`)
+	tl.must("topic", "set", "orders", "--file", parts, "max_backlog.messages=7")
+	if out := tl.must("topic", "show", "orders", "-o", "json").stdout; !strings.Contains(out, fmt.Sprint(2<<30)) || !strings.Contains(out, `"messages": 7`) {
+		t.Errorf("a file and an argument make %s", out)
+	}
 	if r := tl.must("limits", "set", "max_backlog.bytes=1GiB", "--dry-run", "--yes"); !strings.Contains(r.stdout, "max_backlog.bytes") {
 		t.Errorf("the dry run prints %q", r.stdout)
 	}

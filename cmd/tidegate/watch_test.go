@@ -142,6 +142,11 @@ func TestExportAndWatchLetters(t *testing.T) {
 	if len(oldest) != 2 || !slices.Equal(oldest, newest) {
 		t.Errorf("the letters are %q, and with --newest in the reverse order %q", oldest, newest)
 	}
+	for limit, complete := range map[string]bool{"1": false, "2": true, "0": true} {
+		if out := tl.must("dead-letters", "list", "billing", "--limit", limit, "-o", "json").stdout; !strings.Contains(out, fmt.Sprintf(`"complete": %t`, complete)) {
+			t.Errorf("--limit %s of 2 letters prints %s", limit, out)
+		}
+	}
 	if r := tl.must("dead-letters", "purge", "billing", "--class", classes[0].Fingerprint, "--dry-run"); r.stderr != "would remove 1 dead letter of group billing\n" {
 		t.Errorf("the dry run of a purge of a class printed %q", r.stderr)
 	}

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	goamqp "github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/amqppeer"
 	"github.com/tidegate/tidegate/transport"
@@ -496,6 +497,65 @@ func TestSQLFilterIsRejected(t *testing.T) {
 			InvisibleDuration: time.Minute, Filter: tidegate.Filter{SQL: true, Expression: "a = 1"}})
 		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeNotImplemented || !strings.Contains(e.Message, "filter by tags") {
 			t.Errorf("got %v, want NOT_IMPLEMENTED with the remedy", err)
+		}
+	})
+}
+
+// The check of the queue of dead letters ends with the ctx of its caller, although the server does
+// not respond.
+func TestProbeEndsWithItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &amqppeer.Peer{Script: func(_ int, frame byte) amqppeer.Reaction {
+			if frame == amqppeer.Attach {
+				return amqppeer.Ignores
+			}
+			return amqppeer.Responds
+		}}
+		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		live, fail := c.supervisor.Get(t.Context(), true)
+		if fail != nil {
+			t.Fatal(fail)
+		}
+		enough, start := errors.New("the caller has enough"), time.Now()
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, enough)
+		defer cancel()
+		if err := c.probe(ctx, live, "billing"); !errors.Is(err, enough) || time.Since(start) != time.Second {
+			t.Errorf("after %v: %v, want the cause of the ctx after 1s", time.Since(start), err)
+		}
+	})
+}
+
+// The transient error of a link has NotConnected if its connection is lost, so that a call waits
+// for the next one; not while the connection is open.
+func TestLinkOfALostConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &amqppeer.Peer{}
+		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		live, fail := c.supervisor.Get(t.Context(), true)
+		if fail != nil {
+			t.Fatal(fail)
+		}
+		ended := &goamqp.LinkError{RemoteErr: &goamqp.Error{Condition: goamqp.ErrCondDetachForced}}
+		refused := &goamqp.Error{Condition: goamqp.ErrCondUnauthorizedAccess}
+		for _, lost := range []bool{false, true} {
+			if lost {
+				_ = live.Conn.Close()
+				synctest.Wait()
+			}
+			if e := c.ofLink(live, ended); e.NotConnected != lost || tidegate.Classify(e) != tidegate.ClassTransient {
+				t.Errorf("lost %t: %#v", lost, e)
+			}
+			if e := c.ofLink(live, refused); e.NotConnected || tidegate.Classify(e) != tidegate.ClassPermanent {
+				t.Errorf("lost %t, a permanent error: %#v", lost, e)
+			}
 		}
 	})
 }

@@ -1,10 +1,19 @@
 package connection
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Host has a port, that of the scheme if the address of an Artemis has none.
@@ -59,5 +68,31 @@ func TestCertificateAndKeyBelongTogether(t *testing.T) {
 	}
 	if c, err := (Server{}).TLSConfig(); err != nil || len(c.Certificates) != 0 || c.InsecureSkipVerify {
 		t.Errorf("without files: %+v, %v", c, err)
+	}
+}
+
+// The days of a certificate are whole ones, and negative from its end on.
+func TestCertificateDays(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for left, want := range map[time.Duration]int64{36 * time.Hour: 1, 12 * time.Hour: 0, -12 * time.Hour: -1, -36 * time.Hour: -2} {
+		c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-100 * time.Hour), NotAfter: time.Now().Add(left)}
+		text, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := httptest.NewUnstartedServer(http.NotFoundHandler())
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{text}, PrivateKey: key}}}
+		s.StartTLS()
+		if got, err := (Server{Context: Context{HTTP: s.URL}}).CertificateDays(t.Context()); err != nil || got != want {
+			t.Errorf("%v before its end: %d days, %v; want %d", left, got, err, want)
+		}
+		s.Close()
+	}
+	if days, err := (Server{Context: Context{HTTP: "http://127.0.0.1:1"}}).CertificateDays(t.Context()); err == nil {
+		t.Errorf("without TLS: %d days", days)
 	}
 }
