@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -185,6 +186,35 @@ func TestBenchOfAProtectedContext(t *testing.T) {
 		}
 		if r := tl.run(args...); r.code != 2 || !strings.Contains(r.stderr, "--yes=prod") {
 			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
+		}
+	}
+}
+
+// A benchmark that Ctrl-C ends removes its topic and its group.
+func TestInterruptedBench(t *testing.T) {
+	tl := newTool(t)
+	ctx, interrupt := context.WithCancel(limited(t))
+	defer interrupt()
+	var stdout, stderr lockedBuffer
+	wait := tl.start(ctx, &stdout, &stderr, "bench", "send", "--groups", "2", "--callers", "2", "--rounds", "1", "--duration", "1h", "--warmup", "0s")
+	for ctx.Err() == nil {
+		var list struct {
+			Topics []struct {
+				Stored struct{ Messages int64 }
+			}
+		}
+		decode(t, tl.must("topic", "list", "-o", "json").stdout, &list)
+		if len(list.Topics) == 1 && list.Topics[0].Stored.Messages > 0 { // it sends
+			break
+		}
+	}
+	interrupt()
+	if code := wait(); code != 130 {
+		t.Errorf("exit code %d, want 130\n%s%s", code, stdout.String(), stderr.String())
+	}
+	for _, list := range []string{"topic", "group"} {
+		if out := tl.must(list, "list", "-o", "name").stdout; out != "" {
+			t.Errorf("after the benchmark there is still the %s %s", list, out)
 		}
 	}
 }

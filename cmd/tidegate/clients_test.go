@@ -77,6 +77,17 @@ func TestClients(t *testing.T) {
 	if r := tl.must("top", "--clients", "--once", "-o", "jsonl"); strings.Count(r.stdout, "\n") != 1 || !strings.Contains(r.stdout, `"total":2`) {
 		t.Errorf("a line of top --clients is %q", r.stdout)
 	}
+	for limit, want := range map[string]string{"0": "one two", "1": "one", "2": "one two"} {
+		r := tl.must("top", "--clients", "--once", "--limit", limit, "-o", "jsonl")
+		var ids []string
+		page := document[status.ClientPage](t, r.stdout)
+		for _, c := range page.Clients {
+			ids = append(ids, c.ID)
+		}
+		if got := strings.Join(ids, " "); got != want || page.Total != 2 {
+			t.Errorf("top --clients --limit %s has %q of %d clients, want %q of 2", limit, got, page.Total, want)
+		}
+	}
 	for _, wrong := range [][]string{{"clients", "list", "--kind", "robot"}, {"clients", "list", "--idle", "-1s"}, {"clients", "list", "--match", "[a"},
 		{"top", "--clients", "--topics"}, {"top", "--clients", "--by", "backlog"}, {"top", "--by", "idle"}} {
 		if r := tl.run(wrong...); r.code != 2 {

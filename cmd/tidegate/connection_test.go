@@ -213,6 +213,7 @@ func TestDoctor(t *testing.T) {
 		{"the HTTP API on the port of gRPC", "--http http://" + tl.grpc, 2, "not the one for gRPC"},
 		{"an unknown authority", "--http " + secure.URL, 2, "--cacert FILE"},
 		{"an address from elsewhere", "--grpc " + tl.grpc, 0, "left out http"},
+		{"two failures, of which the first counts", "--grpc 127.0.0.1:1 --http " + secure.URL, 6, "--cacert FILE"},
 		{"a normal message in a FIFO topic", "--topic orders --send", 2, "FIFO needs a message group"},
 	} {
 		r := tl.run(append([]string{"doctor"}, strings.Fields(c.args)...)...)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -267,6 +268,78 @@ func TestTrace(t *testing.T) {
 		if r := tl.run(append([]string{"trace"}, c.args...)...); r.code != c.code {
 			t.Errorf("%v: exit code %d, %q", c.args, r.code, r.stderr)
 		}
+	}
+}
+
+// A trace keeps the findings of all pages of a topic. It reports a missing message as such only if
+// it has looked at all topics completely.
+func TestTraceReadsAllPages(t *testing.T) {
+	tl := newTool(t)
+	for _, topic := range []string{"a", "b"} {
+		tl.must("topic", "create", topic)
+		tl.must("send", topic, "x")
+	}
+	broker, err := url.Parse(tl.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(broker)
+	const found, nothing = `{"id":"m","body_text":"x","stored_at":"2026-11-24T00:00:00Z"}`, ""
+	page := func(messages, next string) string {
+		return fmt.Sprintf(`{"messages":[%s],"scanned":5,"complete":%t,"next":%q}`, messages, next == "", next)
+	}
+	for name, c := range map[string]struct {
+		a, a2, b string // the pages
+		code     int
+		topics   []string
+	}{
+		"on the first page":    {page(found, "2"), page(nothing, ""), page(nothing, ""), 0, []string{"a"}},
+		"on the last page":     {page(nothing, "2"), page(found, ""), page(nothing, ""), 0, []string{"a"}},
+		"nowhere":              {page(nothing, "2"), page(nothing, ""), page(nothing, ""), 3, nil},
+		"not so far, in a":     {page(nothing, "2"), page(nothing, "3"), page(nothing, ""), 7, nil},
+		"not so far, in b":     {page(nothing, "2"), page(nothing, ""), page(nothing, "2"), 7, nil},
+		"in both, a not whole": {page(found, "2"), page(nothing, "3"), page(found, ""), 0, []string{"a", "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var text string
+				switch {
+				case r.URL.Path == "/v1/topics/a/messages/m" && r.URL.Query().Get("after") == "":
+					text = c.a
+				case r.URL.Path == "/v1/topics/a/messages/m":
+					text = c.a2
+				case r.URL.Path == "/v1/topics/b/messages/m":
+					text = c.b
+				default:
+					forward.ServeHTTP(w, r)
+					return
+				}
+				w.Header().Set("Content-Type", "application/json")
+				if _, err := io.WriteString(w, text); err != nil {
+					t.Error(err)
+				}
+			}))
+			defer front.Close()
+			r := tl.run("trace", "m", "--http", front.URL, "--scan", "10", "-o", "json")
+			var got struct {
+				Topics []struct {
+					Topic    string
+					Messages []struct{ ID string }
+				}
+			}
+			if r.code == 0 {
+				decode(t, r.stdout, &got)
+			}
+			var topics []string
+			for _, f := range got.Topics {
+				if topics = append(topics, f.Topic); len(f.Messages) != 1 || f.Messages[0].ID != "m" {
+					t.Errorf("in %s there is %+v", f.Topic, f.Messages)
+				}
+			}
+			if r.code != c.code || !slices.Equal(topics, c.topics) {
+				t.Errorf("exit code %d and %q, want %d and %q: %s", r.code, topics, c.code, c.topics, r.stderr)
+			}
+		})
 	}
 }
 

@@ -36,6 +36,13 @@ func TestRetryPreview(t *testing.T) {
 	if len(p.Attempts) != 3 || p.Attempts[2].After != "40s" || !strings.Contains(p.End, "dead letter after 3 attempts") || len(p.Findings) != 1 || !strings.Contains(p.Findings[0], "keeps messages for 30s") {
 		t.Errorf("the preview is %+v", p)
 	}
+	for retention, want := range map[string]string{"20s": "keeps messages for 20s", "1h": ""} { // instead of that of the topic
+		p = preview{}
+		decode(t, tl.must("retry", "preview", "billing", "orders", "--retention", retention, "-o", "json").stdout, &p)
+		if got := strings.Join(p.Findings, "; "); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("with --retention %s the findings are %q, want %q", retention, got, want)
+		}
+	}
 	decode(t, tl.must("retry", "preview", "billing", "--set", "max_attempts=2", "-o", "json").stdout, &p)
 	if len(p.Attempts) != 2 || !strings.Contains(tl.must("group", "show", "billing", "-o", "json").stdout, `"max_attempts": 3`) {
 		t.Errorf("with --set: %+v", p)
@@ -235,8 +242,9 @@ func TestOfferedCommandsKeepTheTopic(t *testing.T) {
 	}
 }
 
-// A follow finds what was stored while a query read, in a queue that the query had passed, and goes
-// on after an outage of the server.
+// A follow finds a message that was stored while a query read, in a queue that the query had
+// passed, and one that has an earlier time than a known one, because the clock of the server was
+// set back by less than 5 s. It goes on after an outage of the server.
 func TestFollowFindsWhatItPassed(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("group", "create", "billing")
@@ -273,7 +281,7 @@ func TestFollowFindsWhatItPassed(t *testing.T) {
 				id            string
 				queue, second int
 				from          int64 // the first query that finds it
-			}{{"first", 0, 0, 1}, {"passed", 0, 10, 3}, {"later", 1, 30, 1}, {"end", 1, 31, 6}} {
+			}{{"first", 0, 0, 1}, {"passed", 0, 10, 3}, {"later", 1, 30, 1}, {"set-back", 0, 26, 5}, {"end", 1, 31, 7}, {"more", 1, 32, 8}} {
 				if at := start.Add(time.Duration(i.second) * time.Second); n >= i.from && !at.Before(since) {
 					items = append(items, map[string]any{c.id: i.id, "queue": i.queue, "offset": i.second, "stored_at": at})
 				}
@@ -282,9 +290,9 @@ func TestFollowFindsWhatItPassed(t *testing.T) {
 				t.Error(err)
 			}
 		}))
-		r := tl.bounded("", append(c.args, "--http", front.URL, "--no-retry", "--limit", "4", "-o", "name")...)
+		r := tl.bounded("", append(c.args, "--http", front.URL, "--no-retry", "--limit", "5", "-o", "name")...)
 		front.Close()
-		if r.code != 0 || r.stdout != "first\nlater\npassed\nend\n" || strings.Count(r.stderr, "it goes on when a server responds") != 1 {
+		if r.code != 0 || r.stdout != "first\nlater\npassed\nset-back\nend\n" || strings.Count(r.stderr, "it goes on when a server responds") != 1 {
 			t.Errorf("%q: exit code %d, it printed %q and %s", c.args, r.code, r.stdout, r.stderr)
 		}
 	}

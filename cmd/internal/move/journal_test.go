@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -109,5 +110,52 @@ func TestFullDiskUnderTheJournal(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A last line that a crash has cut off is removed, whatever its length: the entries of the next run
+// follow the last whole line, and a third run reads them all.
+func TestTornLineIsRemoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	whole := `{"event":"sent","messages":[{"id":"1"}]}` + "\n"
+	torn := `{"event":"intent","messages":[{"id":"` + strings.Repeat("x", 1000)
+	if err := os.WriteFile(path, []byte(whole+torn), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for run := range 2 {
+		j, err := OpenJournal(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !j.Sent(key{ID: "1"}) || j.Sent(key{ID: "2"}) != (run > 0) {
+			t.Errorf("run %d: message 1 was sent: %t; message 2: %t", run, j.Sent(key{ID: "1"}), j.Sent(key{ID: "2"}))
+		}
+		if err := errors.Join(j.mark(sentEvent, []key{{ID: "2"}}, true), j.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entry := strings.Replace(whole, "1", "2", 1)
+	if text, err := os.ReadFile(path); err != nil || string(text) != whole+entry+entry {
+		t.Errorf("the journal has %q (%v)", text, err)
+	}
+}
+
+// A move ends when no message has arrived for --wait; with --follow it never ends by itself.
+func TestFollowHasNoEnd(t *testing.T) {
+	const wait = 30 * time.Second
+	for _, c := range []struct {
+		follow bool
+		idle   time.Duration
+		done   bool
+	}{{false, wait - 1, false}, {false, wait, true}, {true, wait, false}, {true, 1000 * time.Hour, false}} {
+		for name, state := range map[string]*State{"a RocketMQ": nil, "a tidegate broker": {}} {
+			if state != nil && !c.done && !c.follow {
+				continue // it asks the broker
+			}
+			m := &moveCommand{follow: c.follow, wait: wait}
+			if done, err := m.done(t.Context(), state, c.idle); done != c.done || err != nil {
+				t.Errorf("%s, follow %t, after %v without a message: done %t, %v; want %t", name, c.follow, c.idle, done, err, c.done)
+			}
+		}
 	}
 }

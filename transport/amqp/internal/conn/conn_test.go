@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 
 	goamqp "github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/amqppeer"
 )
 
 // refusing returns a supervisor of a server that refuses connections after a while, and the number
@@ -217,4 +219,59 @@ func TestFaultOfAnAddressThatHasWorked(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A watched connection notes the first read after its establishment, and its close.
+type watched struct {
+	net.Conn
+	established    atomic.Bool
+	reading, ended chan struct{}
+	read, end      sync.Once
+}
+
+// SetDeadline is called without a deadline at the end of the establishment.
+func (w *watched) SetDeadline(at time.Time) error {
+	if at.IsZero() {
+		w.established.Store(true)
+	}
+	return w.Conn.SetDeadline(at)
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	if w.established.Load() {
+		w.read.Do(func() { close(w.reading) })
+	}
+	return w.Conn.Read(b)
+}
+
+func (w *watched) Close() error {
+	w.end.Do(func() { close(w.ended) })
+	return w.Conn.Close()
+}
+
+// A connection whose establishment ends after Close is closed, and no call gets it.
+func TestConnectionAfterClose(t *testing.T) {
+	w := &watched{reading: make(chan struct{}), ended: make(chan struct{})}
+	s := New(Options{DialTimeout: time.Minute, Dial: func(ctx context.Context) (net.Conn, error) {
+		raw, err := new(amqppeer.Peer).Dial(ctx, "")
+		w.Conn = raw
+		return w, err
+	}})
+	a := &attempt{done: make(chan struct{}), at: time.Now()}
+	s.mu.Lock() // keeps the established connection from becoming that of the supervisor
+	go s.connect(a)
+	select {
+	case <-w.reading:
+	case <-a.done:
+		s.mu.Unlock()
+		t.Fatal(a.err)
+	}
+	s.closed = true // Close with this lock
+	s.mu.Unlock()
+	s.end(tidegate.ErrClosed)
+	<-a.done
+	if a.live != nil || !errors.Is(a.err, tidegate.ErrClosed) || s.Current() != nil {
+		t.Fatalf("the attempt has %v and %v, want ErrClosed", a.live, a.err)
+	}
+	<-w.ended
 }
