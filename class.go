@@ -29,13 +29,13 @@ const (
 
 // A new class has to be decided in the packages below. Their tests TestEveryClass fail until then.
 //
-//	cmd/internal/move           again: the repetition of a request
-//	consumer/deadletter         stepAfter: a failed send of a dead letter
-//	consumer/internal/failure   the repetition of a settlement
-//	producer                    faultOf, decide, adapt, charge, ServeChecks
-//	producer/internal/retry     Decide, Draw, Record
-//	transport/failover          verdict, reactionTo
-//	transport/rocketmq/internal/remote   VerdictOf: the circuit breaker
+//	cmd/internal/move                 again: the repetition of a request
+//	consumer/deadletter               stepAfter: a failed send of a dead letter
+//	consumer/internal/verdict         the repetition of a settlement
+//	producer                          faultOf, decide, adapt, charge, ServeChecks
+//	producer/internal/retry           Decide, Draw, Record
+//	transport/failover                verdict, reactionTo
+//	transport/rocketmq/internal/conn  VerdictOf: the circuit breaker
 //
 // After a failure that is neither a success nor permanent, transport/rest, transport/rocketmq and
 // transport/amqp also hold the later messages of the message group.

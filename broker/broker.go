@@ -12,8 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/histogram"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -166,8 +165,8 @@ type Broker struct {
 	//     of retention, then one of letters and the tasks of delayed messages and transactions. A
 	//     step also holds its task.
 	//  2. The lock of the message log, in which the functions given to Messages.Add run.
-	//  3. The lock of a subscription.Subscription, one at a time.
-	//  4. The lock of the catalog.Directory.
+	//  3. The lock of a engine.Subscription, one at a time.
+	//  4. The lock of the engine.Directory.
 	//  5. The lock of the groups log, in which the functions given to Groups.Add run.
 	//  6. All others, which are held for one read or change: those of limits, of the throttling of
 	//     topics and subscriptions, owners, maintenance, retention, transactions, creations,
@@ -184,7 +183,7 @@ type Broker struct {
 	components
 
 	counters counters
-	limits   *limits.Limits
+	limits   *engine.Limits
 	servers  servers
 
 	transactionDefaults atomic.Pointer[settings.Transaction] // Options.Transaction, or of SetTransaction
@@ -206,14 +205,14 @@ func Open(o Options) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := limits.New(limits.Config{Store: s, Logger: o.Logger, OnDisk: o.Dir != ""},
+	l, err := engine.NewLimits(engine.LimitsConfig{Store: s, Logger: o.Logger, OnDisk: o.Dir != ""},
 		settings.Limits{MaxBacklog: o.MaxBacklog, ClientQuota: o.ClientQuota, Pressure: o.Pressure})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("broker options: %w", err), s.Close())
 	}
 	b := &Broker{
 		opts: o, logger: o.Logger, store: s, limits: l, name: "in-process", opened: began,
-		counters: counters{lateness: histogram.Durations(), delayed: histogram.Durations()},
+		counters: counters{lateness: store.DurationHistogram(), delayed: store.DurationHistogram()},
 	}
 	b.transactionDefaults.Store(&o.Transaction)
 	if b.host, err = os.Hostname(); err != nil {

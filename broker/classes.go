@@ -1,7 +1,7 @@
 package broker
 
 import (
-	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/status"
@@ -29,7 +29,7 @@ func (b served) DeadLetterClasses(group string, q status.DeadLetterClassQuery) (
 	return out, err
 }
 
-func letterClass(c *store.LetterClass, p *letters.ClassPage) status.DeadLetterClass {
+func letterClass(c *store.LetterClass, p *engine.ClassPage) status.DeadLetterClass {
 	return status.DeadLetterClass{
 		Fingerprint: c.Fingerprint, Topic: c.Topic, Reason: c.Reason, Count: c.Count, Share: float64(c.Count) / float64(p.Letters),
 		First: c.First, Last: c.Last, MaxRedrives: c.MaxRedrives,

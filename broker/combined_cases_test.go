@@ -11,7 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -150,7 +150,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 
 		heard := 0
 		defer onCheck(b, func(serving.TransactionCheck) bool { heard++; return true })()
-		first, _ := handle.ParseTransaction(sendHalf(t, b, "a").TransactionID)
+		first, _ := consume.ParseTransactionID(sendHalf(t, b, "a").TransactionID)
 		elapse(time.Millisecond)
 		sendHalf(t, b, "b")
 		corruptRecord(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32([]byte{'h'}, first.Topic), first.Number))

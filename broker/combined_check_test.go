@@ -6,10 +6,9 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -55,7 +54,7 @@ func (c *combined) auditAll(p broker.Parts) {
 			c.t.Errorf("%s counts %d half messages; there are %d", t.Name(), t.Counters().Half.Load(), halfMessages[t.ID()])
 		}
 		for _, of := range t.Subscriptions() {
-			s := of.(*subscription.Subscription)
+			s := of.(*engine.Subscription)
 			if p.Catalog.Find(s.Group().ID(), t.ID()) != s || p.Catalog.FindGroup(s.Group().Name()) != s.Group() {
 				c.t.Errorf("%s has the subscription of %s, which is not there", t.Name(), s.Group().Name())
 			}
@@ -63,7 +62,7 @@ func (c *combined) auditAll(p broker.Parts) {
 	}
 	for _, s := range all {
 		k := [2]uint32{s.Group().ID(), s.Topic().ID()}
-		if !slices.Contains(s.Topic().Subscriptions(), topic.Subscription(s)) || p.Catalog.FindTopic(s.Topic().Name()) != s.Topic() {
+		if !slices.Contains(s.Topic().Subscriptions(), engine.TopicSubscription(s)) || p.Catalog.FindTopic(s.Topic().Name()) != s.Topic() {
 			c.t.Errorf("the subscription of %s to %s is not its topic's", s.Group().Name(), s.Topic().Name())
 		}
 		if !subs[k] {
@@ -81,7 +80,7 @@ func (c *combined) auditAll(p broker.Parts) {
 }
 
 // auditTopic reads every queue of a topic.
-func (c *combined) auditTopic(st *store.Store, t *topic.Topic) {
+func (c *combined) auditTopic(st *store.Store, t *engine.Topic) {
 	var all, low, leftovers status.Backlog
 	for _, q := range t.Queues() {
 		at := q.Low()
@@ -100,7 +99,7 @@ func (c *combined) auditTopic(st *store.Store, t *topic.Topic) {
 			leftovers.Bytes += m.Size
 			needed := false
 			for _, of := range t.Subscriptions() {
-				s := of.(*subscription.Subscription)
+				s := of.(*engine.Subscription)
 				s.Look(func(p *consume.Progress) {
 					needed = needed || int(q.Number()) < p.Queues() && p.Lease(int(q.Number()), o) != nil
 				})
@@ -141,7 +140,7 @@ func (c *combined) auditTopic(st *store.Store, t *topic.Topic) {
 
 // auditSubscription removes the records that it finds from those on disk, and returns the bytes
 // that are read ahead.
-func (c *combined) auditSubscription(st *store.Store, s *subscription.Subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
+func (c *combined) auditSubscription(st *store.Store, s *engine.Subscription, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (ahead int64) {
 	who := s.Group().Name() + " in " + s.Topic().Name()
 	var want status.Backlog
 	var leased int64
@@ -162,7 +161,7 @@ func (c *combined) auditSubscription(st *store.Store, s *subscription.Subscripti
 
 // auditProgress is the part of auditSubscription under the lock. It returns the messages after the
 // cursors and under leases, without the bytes of the latter, and these bytes.
-func (c *combined) auditProgress(st *store.Store, s *subscription.Subscription, p *consume.Progress, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (want status.Backlog, leased int64) {
+func (c *combined) auditProgress(st *store.Store, s *engine.Subscription, p *consume.Progress, leases map[copyOf]store.Lease, cursors map[copyOf]store.Cursor) (want status.Backlog, leased int64) {
 	who := s.Group().Name() + " in " + s.Topic().Name()
 	for i, q := range s.Topic().Queues()[:p.Queues()] {
 		cur := p.Cursor(i)

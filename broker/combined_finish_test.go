@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -109,7 +109,7 @@ func (c *combined) empty() {
 }
 
 // quiet checks that a subscription keeps nothing in memory.
-func (c *combined) quiet(s *subscription.Subscription) {
+func (c *combined) quiet(s *engine.Subscription) {
 	waiting := s.Status().Waiting
 	s.Look(func(p *consume.Progress) {
 		if _, due := p.NextDue(); due || p.Counts() != (consume.Counts{}) || p.MessageGroups() > 0 || waiting > 0 {

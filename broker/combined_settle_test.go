@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -23,7 +23,7 @@ func (c *combined) delivered(d *tidegate.Delivery, began int, owned bool) {
 	if len(d.Body) == 0 || string(d.Body) != strings.Repeat(id, len(d.Body)/max(1, len(id))) {
 		c.t.Errorf("%s has the body %.50q", id, d.Body)
 	}
-	h, err := handle.ParseReceipt(d.Handle)
+	h, err := consume.ParseHandle(d.Handle)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -112,7 +112,7 @@ func (c *combined) numbers(group, topic string) (n [2]uint32) {
 
 func doneKey(group uint32, id string) string  { return fmt.Sprint(group, " ", id) }
 func placeKey(topic uint32, id string) string { return fmt.Sprint(topic, " ", id) }
-func orderKey(h handle.Receipt, messageGroup string) string {
+func orderKey(h consume.Handle, messageGroup string) string {
 	return fmt.Sprint(h.Group, " ", h.Place.Topic, " ", messageGroup)
 }
 

@@ -4,16 +4,9 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/tidegate/tidegate/broker/internal/catalog"
-	"github.com/tidegate/tidegate/broker/internal/heartbeat"
-	"github.com/tidegate/tidegate/broker/internal/letters"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/removal"
-	"github.com/tidegate/tidegate/broker/internal/sending"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/internal/wallclock"
@@ -25,12 +18,12 @@ type components struct {
 
 	delayed      *pending.Delayed
 	transactions *pending.Transactions
-	retention    *removal.Remover
-	letters      *letters.Letters
-	sender       *sending.Sender
-	catalog      *catalog.Catalog
-	env          *subscription.Env // of all subscriptions
-	owners       heartbeat.Owners
+	retention    *engine.Remover
+	letters      *engine.Letters
+	sender       *engine.Sending
+	catalog      *engine.Catalog
+	env          *engine.Env // of all subscriptions
+	owners       engine.Owners
 	events       *tally.Log // of the ends of messages
 
 	clock   *wallclock.Clock // nil for a broker in memory
@@ -43,9 +36,9 @@ type components struct {
 
 // openComponents prepares all components. Each one gets only parts that are complete, in the order
 // of the code, with two exceptions: subscriptions need the catalog, which creates them, so
-// catalog.New completes their Env; and the transactions need the catalog, which restores them, so
-// pendingHost uses it. Both use it only after catalog.Recover has begun. The tasks run after the
-// maintenance is started.
+// engine.NewCatalog completes their Env; and the transactions need the catalog, which restores
+// them, so pendingHost uses it. Both use it only after catalog.Recover has begun. The tasks run
+// after the maintenance is started.
 func (b *Broker) openComponents() {
 	life := b.calls.life
 	b.maintenance = maintain.New(life, b.logger, &b.calls)
@@ -56,28 +49,28 @@ func (b *Broker) openComponents() {
 		})
 	}
 	b.history = newSampler(b.opened, b.opts.history, b.maintenance)
-	directory := catalog.NewDirectory(b.history.activity)
+	directory := engine.NewDirectory(b.history.activity)
 	b.history.directory = directory
-	b.letters = letters.New(letters.Config{Store: b.store, Directory: directory, Logger: b.logger, Life: life, MaxBodySize: b.opts.MaxBodySize, Damaged: &b.counters.damaged})
+	b.letters = engine.NewLetters(engine.LettersConfig{Store: b.store, Directory: directory, Logger: b.logger, Life: life, MaxBodySize: b.opts.MaxBodySize, Damaged: &b.counters.damaged})
 	p := pending.Config{
 		Store: b.store, Loop: b.maintenance, Logger: b.logger, Host: pendingHost{b, directory}, Damaged: &b.counters.damaged, Late: &b.counters.delayed,
 	}
 	b.delayed, b.transactions = pending.NewDelayed(p), pending.NewTransactions(p)
-	b.retention = removal.New(removal.Config{
+	b.retention = engine.NewRemoval(engine.RemovalConfig{
 		Store: b.store, Loop: b.maintenance, Logger: b.logger, Delayed: b.delayed, Transactions: b.transactions,
 		Directory: directory, Subscriptions: directory.Subscriptions(), Letters: b.letters, Clock: b.clock,
 	})
-	b.sender = sending.New(sending.Config{
+	b.sender = engine.NewSending(engine.SendingConfig{
 		Store: b.store, Limits: b.limits, Delayed: b.delayed, Transactions: b.transactions, Directory: directory,
 		MaxBodySize: b.opts.MaxBodySize, Endpoint: b.name, Throttled: &b.counters.throttled, Clock: b.clock,
 	})
-	b.env = &subscription.Env{
-		Store: b.store, Logger: b.logger, Reads: subscription.NewReads(), Endpoint: b.name, Host: b.host,
-		MaxInvisible: b.opts.MaxInvisibleDuration, MaxHeld: b.opts.maxHeld, Leases: subscription.NewLeases(b.opts.memory),
+	b.env = &engine.Env{
+		Store: b.store, Logger: b.logger, Reads: engine.NewReads(), Endpoint: b.name, Host: b.host,
+		MaxInvisible: b.opts.MaxInvisibleDuration, MaxHeld: b.opts.maxHeld, Leases: engine.NewLeases(b.opts.memory),
 		Owners: &b.owners, Limits: b.limits, Delayed: b.delayed, Events: b.events, Life: life, Calls: &b.calls,
 		Damaged: &b.counters.damaged, Lateness: &b.counters.lateness, Clock: b.clock, Activity: b.history.activity,
 	}
-	b.catalog = catalog.New(catalog.Config{
+	b.catalog = engine.NewCatalog(engine.CatalogConfig{
 		Store: b.store, Logger: b.logger, Loop: b.maintenance, Delayed: b.delayed, Transactions: b.transactions,
 		Retention: b.retention, Letters: b.letters, Owners: &b.owners, Directory: directory, Env: b.env,
 		Servers: &b.servers, Transaction: &b.transactionDefaults, MaxAutoGroups: b.opts.MaxAutoGroups,
@@ -87,7 +80,7 @@ func (b *Broker) openComponents() {
 // A pendingHost is the broker as the messages see it that are in no queue yet.
 type pendingHost struct {
 	b         *Broker
-	directory *catalog.Directory
+	directory *engine.Directory
 }
 
 // Topics implements pending.Host.
@@ -102,7 +95,7 @@ func (h pendingHost) Room(ctx context.Context, bytes int64) error { return h.b.r
 // GivenUp implements pending.Host.
 func (h pendingHost) GivenUp() pending.Topic {
 	if t := h.directory.FindTopic(AbandonedTransactions); t != nil {
-		return topic.FirstQueue{Topic: t}
+		return engine.FirstQueue{Topic: t}
 	}
 	return nil
 }
@@ -119,7 +112,7 @@ func (h pendingHost) Ask(c pending.Check) bool { return h.b.servers.check(c) }
 // keep it waiting while all sends are rejected, it returns the throttle.
 func (b *Broker) roomOnDisk(ctx context.Context, bytes int64) error {
 	if th := b.limits.ShortOfDisk(); th != nil {
-		return limits.Rejected(*th)
+		return engine.Rejected(*th)
 	}
 	_, err := b.limits.Room(ctx, bytes)
 	return err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -417,9 +417,9 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 					continue
 				}
 				number := binary.BigEndian.Uint64([]byte(k[len(k)-8:]))
-				if id, err := handle.ParseTransaction(receipts["damaged"].TransactionID); err == nil && id.Number == number {
+				if id, err := consume.ParseTransactionID(receipts["damaged"].TransactionID); err == nil && id.Number == number {
 					corruptRecord(t, b, []byte(k))
-				} else if d, err := handle.ParseRecall(receipts["damaged"].RecallHandle); err == nil && d.Number == number {
+				} else if d, err := consume.ParseRecallHandle(receipts["damaged"].RecallHandle); err == nil && d.Number == number {
 					corruptRecord(t, b, []byte(k))
 				}
 			}

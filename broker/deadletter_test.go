@@ -11,8 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -150,20 +149,20 @@ func TestDeadLetterComesLate(t *testing.T) {
 
 // startOnDisk writes the message of a departure to its new topic. Its lease stays, as after a
 // crash.
-func startOnDisk(t *testing.T, b *broker.Broker, d *subscription.Departure) {
+func startOnDisk(t *testing.T, b *broker.Broker, d *engine.Departure) {
 	t.Helper()
 	d.Start()
 	awaitWrites(t, b)
 }
 
 // departing begins a departure, and leaves it to the caller to write the dead letter.
-func departing(s *subscription.Subscription, begin func(*consume.Progress)) *subscription.Departure {
+func departing(s *engine.Subscription, begin func(*consume.Progress)) *engine.Departure {
 	_, leaving := s.Update(begin)
 	return leaving[0]
 }
 
 // departingNow is departing for a delivery whose consumer requests a dead letter.
-func departingNow(t *testing.T, s *subscription.Subscription, h handle.Receipt) *subscription.Departure {
+func departingNow(t *testing.T, s *engine.Subscription, h consume.Handle) *engine.Departure {
 	t.Helper()
 	policy := s.Policy().Rules()
 	return departing(s, func(p *consume.Progress) {

@@ -6,17 +6,15 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/letters"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-func selection(s *status.DeadLetterSelection) letters.Selection {
-	return letters.Selection{
-		Query: letters.Query{DeadLetterFilter: s.DeadLetterFilter, In: s.In, After: s.After, Limit: s.Limit, Newest: s.Newest},
-		To:    s.To, ToGroup: s.ToGroupOnly, MaxRedrives: s.MaxRedrives, Edit: s.Edit, DryRun: s.DryRun,
+func selection(s *status.DeadLetterSelection) engine.LetterSelection {
+	return engine.LetterSelection{
+		LetterQuery: engine.LetterQuery{DeadLetterFilter: s.DeadLetterFilter, In: s.In, After: s.After, Limit: s.Limit, Newest: s.Newest},
+		To:          s.To, ToGroup: s.ToGroupOnly, MaxRedrives: s.MaxRedrives, Edit: s.Edit, DryRun: s.DryRun,
 	}
 }
 
@@ -42,7 +40,7 @@ func (b served) DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes
 	if err != nil {
 		return status.DeadLetterPage{}, err
 	}
-	found, next, err := b.letters.Browse(group, letters.Query{
+	found, next, err := b.letters.Browse(group, engine.LetterQuery{
 		DeadLetterFilter: q.DeadLetterFilter, In: q.In, After: q.After, Limit: limit, Newest: q.Newest, NoBodies: !q.Bodies, MaxBytes: maxBytes,
 	})
 	page := status.DeadLetterPage{DeadLetters: make([]status.DeadLetter, len(found)), Next: next}
@@ -59,7 +57,7 @@ func (b served) CountDeadLetters(group string, q status.DeadLetterQuery) (status
 		return status.DeadLetterCount{}, refusal.Closed()
 	}
 	defer b.calls.End()
-	n, next, err := b.letters.Count(group, letters.Query{DeadLetterFilter: q.DeadLetterFilter, In: q.In, After: q.After, Newest: q.Newest})
+	n, next, err := b.letters.Count(group, engine.LetterQuery{DeadLetterFilter: q.DeadLetterFilter, In: q.In, After: q.After, Newest: q.Newest})
 	return status.DeadLetterCount{Count: n, Next: next}, err
 }
 
@@ -98,19 +96,19 @@ func (b *Broker) RedriveDeadLetters(ctx context.Context, group string, sel statu
 	check := redriveLimits{Limits: b.limits}
 	r, err := b.letters.Redrive(ctx, group, selection(&sel), &check)
 	if err == nil && check.throttle != nil {
-		err = limits.Rejected(*check.throttle)
+		err = engine.Rejected(*check.throttle)
 	}
 	return status.DeadLetterRedrive{Redriven: r.Redriven, SentAs: r.SentAs, NoTarget: r.NoTarget, TooOften: r.TooOften, Next: r.Next, Throttle: check.throttle}, refusal.WithOp(op, err)
 }
 
 // redriveLimits are the limits of one redrive.
 type redriveLimits struct {
-	*limits.Limits
+	*engine.Limits
 	throttle *status.Throttle // that rejected a dead letter; nil if none did
 }
 
-func (l *redriveLimits) Rejects(t *topic.Topic, bytes int64, now time.Time) bool {
-	l.throttle = l.Check(t, now, &limits.Sender{Size: bytes})
+func (l *redriveLimits) Rejects(t *engine.Topic, bytes int64, now time.Time) bool {
+	l.throttle = l.Check(t, now, &engine.Sender{Size: bytes})
 	return l.throttle != nil
 }
 
@@ -129,7 +127,7 @@ func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel status.
 
 // deadLetterTopics returns, by name, the existing topics that receive the dead letters of a group
 // under the current settings.
-func (b *Broker) deadLetterTopics(g *topic.Group) (names []string) {
+func (b *Broker) deadLetterTopics(g *engine.Group) (names []string) {
 	wanted := []string{tidegate.DeadLetterTopic(g.Name())}
 	for _, s := range b.catalog.SubscriptionsOf(g) {
 		p := s.Policy()

@@ -5,14 +5,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/tidegate/tidegate/broker/internal/catalog"
-	"github.com/tidegate/tidegate/broker/internal/heartbeat"
-	"github.com/tidegate/tidegate/broker/internal/letters"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/removal"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
 
 // On keeps the data in a file system of the test, which can fail, block or lose its power.
@@ -45,14 +40,14 @@ func (b *Broker) HistoryUse(ctx context.Context) (rounds, bytes int64) {
 // for several tests.
 type Parts struct {
 	Store        *store.Store
-	Limits       *limits.Limits
-	Catalog      *catalog.Catalog
-	Retention    *removal.Remover
-	Letters      *letters.Letters
+	Limits       *engine.Limits
+	Catalog      *engine.Catalog
+	Retention    *engine.Remover
+	Letters      *engine.Letters
 	Delayed      *pending.Delayed
 	Transactions *pending.Transactions
-	Env          *subscription.Env
-	Owners       *heartbeat.Owners
+	Env          *engine.Env
+	Owners       *engine.Owners
 	Calls        interface {
 		Begin() bool
 		End()

@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/failures"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -49,7 +49,7 @@ func (b served) Failures(group string, q status.FailureQuery) (status.FailurePag
 }
 
 // failure returns a failure without the ID of its message.
-func failure(f *failures.Failure) status.Failure {
+func failure(f *deadletter.Failure) status.Failure {
 	out := status.Failure{
 		Time: f.At, Topic: f.Topic, Queue: int(f.Place.Queue), Offset: f.Place.Offset, Attempt: f.Attempt, Client: f.Client,
 		Reason: f.Reason, Cause: f.Cause, Fate: f.Fate, Delay: settings.Duration(f.Delay),

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -68,7 +68,7 @@ func TestThrottledClientsShare(t *testing.T) {
 				t.Errorf("client %d sent %d; an equal share is %d: %v", i, n, total/clients, took)
 			}
 		}
-		if n := serve(b).Stats().Throttled[limits.FairShare]; n == 0 {
+		if n := serve(b).Stats().Throttled[engine.FairShare]; n == 0 {
 			t.Error("no client was rejected for its share")
 		}
 	})

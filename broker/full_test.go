@@ -12,7 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -79,14 +79,14 @@ func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 		for round, free := range []int64{0, 3 << 20, 17 << 20} {
 			fs.leave(free)
 			stored := fill(t, b, fmt.Sprint(round, "."))
-			if th := b.Throttles(); len(th) == 0 || th[0].Limit != limits.DiskFull || !th[0].On || th[0].Value <= 0 {
+			if th := b.Throttles(); len(th) == 0 || th[0].Limit != engine.DiskFull || !th[0].On || th[0].Value <= 0 {
 				t.Errorf("the throttles are %+v", th)
 			}
 			time.Sleep(3 * time.Second)
 			if more := fill(t, b, fmt.Sprint(round, "again")); len(more) > 0 {
 				t.Errorf("%d sends were accepted on a full disk", len(more))
 			}
-			if serve(b).Stats().Throttled[limits.DiskFull] < 2 {
+			if serve(b).Stats().Throttled[engine.DiskFull] < 2 {
 				t.Error("the refusals were not counted")
 			}
 			for _, id := range consumeFailing(t, b, len(stored)) {

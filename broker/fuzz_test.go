@@ -8,7 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -19,8 +19,8 @@ func FuzzHandle(f *testing.F) {
 	b := open(f, broker.Options{})
 	putTopic(f, b, "t", settings.Topic{Queues: 1})
 	putGroup(f, b, "g", settings.Group{})
-	f.Add(handle.Receipt{Group: 2, Place: store.Place{Topic: 1, Queue: 0, Offset: 0}, Serial: 1}.String())
-	f.Add(handle.Receipt{Group: 2, Place: store.Place{Topic: 1, Queue: 9, Offset: -1}}.String())
+	f.Add(consume.Handle{Group: 2, Place: store.Place{Topic: 1, Queue: 0, Offset: 0}, Serial: 1}.String())
+	f.Add(consume.Handle{Group: 2, Place: store.Place{Topic: 1, Queue: 9, Offset: -1}}.String())
 	f.Add("")
 	f.Fuzz(func(t *testing.T, s string) {
 		d := &tidegate.Delivery{Handle: s}

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -68,7 +67,7 @@ func (b *Broker) Group(name string) (status.Group, error) {
 func (b *Broker) Groups() []status.Group {
 	gs := b.catalog.AllGroups()
 	out := make([]status.Group, 0, len(gs))
-	looks := new(int64(subscription.MaxLook))
+	looks := new(int64(engine.MaxLook))
 	for _, g := range gs {
 		out = append(out, b.describeGroup(g, looks))
 	}
@@ -78,7 +77,7 @@ func (b *Broker) Groups() []status.Group {
 
 // describeGroup returns the settings and the state of a group. looks bounds the messages that it
 // reads.
-func (b *Broker) describeGroup(g *topic.Group, looks *int64) status.Group {
+func (b *Broker) describeGroup(g *engine.Group, looks *int64) status.Group {
 	d := status.Group{Name: g.Name(), AutoCreated: g.Automatic(), Group: *g.Settings(), DeadLetterTopics: b.deadLetterTopics(g)}
 	now := time.Now()
 	for _, s := range b.catalog.SubscriptionsOf(g) {

@@ -7,11 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/catalog"
-	"github.com/tidegate/tidegate/broker/internal/history"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 const (
@@ -31,42 +29,42 @@ const (
 // the wall clock changes nothing.
 type sampler struct {
 	opened    time.Time
-	directory *catalog.Directory
-	activity  *history.Activity
+	directory *engine.Directory
+	activity  *engine.Activity
 	task      *maintain.Task
 	changed   atomic.Int64 // when activity woke the task: a time.Duration since opened
 
 	// Guarded by the token of task.
-	history *history.History
+	history *engine.History
 	at      time.Duration // of the last round
 	rounds  int64
-	acked   []history.Counts // scratch of a round: by the index of the topic
+	acked   []engine.Counts // scratch of a round: by the index of the topic
 }
 
 func newSampler(opened time.Time, bytes int64, loop *maintain.Loop) *sampler {
-	s := &sampler{opened: opened, history: history.New(bytes)}
-	s.activity = history.NewActivity(s)
+	s := &sampler{opened: opened, history: engine.NewHistory(bytes)}
+	s.activity = engine.NewActivity(s)
 	s.task = loop.Add(maintain.TaskConfig{
 		Step: func(context.Context, time.Time) (next time.Time, err error) {
 			s.round()
 			return time.Time{}, nil
 		},
-		Failed: "history of rates not sampled", Pause: history.Step, MaxPause: history.Step,
+		Failed: "history of rates not sampled", Pause: engine.Step, MaxPause: engine.Step,
 	})
 	return s
 }
 
-// Wake implements history.Sampler: the task runs at the end of the present slot.
+// Wake implements engine.sampler: the task runs at the end of the present slot.
 func (s *sampler) Wake() {
 	now := time.Since(s.opened)
 	s.changed.Store(int64(now))
-	s.task.Wake(s.opened.Add(now.Truncate(history.Step) + history.Step))
+	s.task.Wake(s.opened.Add(now.Truncate(engine.Step) + engine.Step))
 }
 
 // round samples all counters.
 func (s *sampler) round() {
 	now := time.Since(s.opened)
-	changed := now - history.Step
+	changed := now - engine.Step
 	if s.activity.Clear() {
 		changed = time.Duration(s.changed.Load())
 	}
@@ -75,18 +73,18 @@ func (s *sampler) round() {
 	all := s.directory.Sorted()
 	s.acked = slices.Grow(s.acked[:0], len(all.Topics))[:len(all.Topics)]
 	clear(s.acked)
-	var total history.Counts
-	var gauges history.Gauges
+	var total engine.Counts
+	var gauges engine.Gauges
 	s.history.Begin(changed, now)
 	next := 0
 	for _, g := range all.Groups {
-		var counts history.Counts
-		var of history.Gauges
+		var counts engine.Counts
+		var of engine.Gauges
 		for ; next < len(all.Subscriptions) && all.Subscriptions[next].Group() == g; next++ {
 			sub := all.Subscriptions[next]
 			c, level := sub.Recordable()
 			c = sub.Recorded.Read(c)
-			s.acked[all.TopicOf[next]][history.Acked] += c[history.Acked]
+			s.acked[all.TopicOf[next]][engine.Acked] += c[engine.Acked]
 			counts.Add(c)
 			of.Add(level)
 		}
@@ -95,10 +93,10 @@ func (s *sampler) round() {
 		gauges.Add(of)
 	}
 	for i, t := range all.Topics {
-		c := t.Recorded.Read(history.Counts{history.In: t.Accepted().Messages})
+		c := t.Recorded.Read(engine.Counts{engine.In: t.Accepted().Messages})
 		total.Add(c)
 		c.Add(s.acked[i])
-		s.history.Record(&t.Recorded.Track, c, history.Gauges{history.Backlog: t.Backlog().Messages})
+		s.history.Record(&t.Recorded.Track, c, engine.Gauges{engine.Backlog: t.Backlog().Messages})
 	}
 	s.history.Record(s.history.Total(), total, gauges)
 	s.history.End()
@@ -118,9 +116,9 @@ func (b served) History(ctx context.Context, q serving.HistoryQuery) (*serving.H
 	}
 	now := time.Now()
 	start := now.Add(-now.Sub(s.opened)) // by the present wall clock
-	w := history.Hour
+	w := engine.Hour
 	if q.Day {
-		w = history.Day
+		w = engine.Day
 	}
 	r := historyReader{sampler: s, window: w, start: start}
 	out := &serving.History{Now: now, AsOf: start.Add(s.at), Started: start, StepMS: w.Step.Milliseconds()}
@@ -143,11 +141,11 @@ func (b served) History(ctx context.Context, q serving.HistoryQuery) (*serving.H
 // A historyReader reads a history as of one round. The caller holds the task.
 type historyReader struct {
 	*sampler
-	window history.Window
+	window engine.Window
 	start  time.Time // of the broker
 }
 
-func (r historyReader) topic(t *topic.Topic) serving.HistorySeries {
+func (r historyReader) topic(t *engine.Topic) serving.HistorySeries {
 	p, lost := r.history.Read(&t.Recorded.Track, r.window)
 	out := r.series(p, lost, r.topicCounters(t))
 	out.Name, out.Delivered, out.Redelivered, out.DeadLetters, out.WaitingRetry = t.Name(), nil, nil, nil, nil
@@ -155,15 +153,15 @@ func (r historyReader) topic(t *topic.Topic) serving.HistorySeries {
 }
 
 // topicCounters returns the counters of a topic as of the last round.
-func (r historyReader) topicCounters(t *topic.Topic) history.Counts {
+func (r historyReader) topicCounters(t *engine.Topic) engine.Counts {
 	c := t.Recorded.Last()
 	for _, sub := range t.Subscriptions() {
-		c[history.Acked] += sub.Consumed().Recorded.Last()[history.Acked]
+		c[engine.Acked] += sub.Consumed().Recorded.Last()[engine.Acked]
 	}
 	return c
 }
 
-func (r historyReader) group(g *topic.Group) serving.HistorySeries {
+func (r historyReader) group(g *engine.Group) serving.HistorySeries {
 	p, lost := r.history.Read(&g.Recorded, r.window)
 	out := r.series(p, lost, r.groupCounters(g))
 	out.Name, out.Accepted = g.Name(), nil
@@ -171,7 +169,7 @@ func (r historyReader) group(g *topic.Group) serving.HistorySeries {
 }
 
 // groupCounters returns the counters of a group as of the last round.
-func (r historyReader) groupCounters(g *topic.Group) (c history.Counts) {
+func (r historyReader) groupCounters(g *engine.Group) (c engine.Counts) {
 	for _, sub := range r.directory.SubscriptionsOf(g) {
 		c.Add(sub.Recorded.Last())
 	}
@@ -181,13 +179,13 @@ func (r historyReader) groupCounters(g *topic.Group) (c history.Counts) {
 // total sets the sums of what the query permits, and how many topics and groups are left out.
 func (r historyReader) total(out *serving.History, q serving.HistoryQuery) {
 	all := r.directory.Sorted()
-	var sum history.Points
-	var counters history.Counts
+	var sum engine.Points
+	var counters engine.Counts
 	out.LeftOut = &serving.HistoryLeftOut{}
-	read := func(track *history.Track, of ...int) (lost bool) {
+	read := func(track *engine.Track, of ...int) (lost bool) {
 		p, lost := r.history.Read(track, r.window)
 		for i, c := range p.Counts {
-			p.Counts[i] = history.Counts{}
+			p.Counts[i] = engine.Counts{}
 			for _, n := range of {
 				p.Counts[i][n] = c[n]
 			}
@@ -204,10 +202,10 @@ func (r historyReader) total(out *serving.History, q serving.HistoryQuery) {
 		if !q.Observer.Topic(t.Name()) {
 			continue
 		}
-		if read(&t.Recorded.Track, history.In) {
+		if read(&t.Recorded.Track, engine.In) {
 			out.LeftOut.Topics++
 		}
-		counters[history.In] += t.Recorded.Last()[history.In]
+		counters[engine.In] += t.Recorded.Last()[engine.In]
 	}
 	next := 0
 	for _, g := range all.Groups {
@@ -218,7 +216,7 @@ func (r historyReader) total(out *serving.History, q serving.HistoryQuery) {
 		if !q.Observer.Group(g.Name()) {
 			continue
 		}
-		if read(&g.Recorded, history.Delivered, history.Acked, history.Redelivered, history.Dead) {
+		if read(&g.Recorded, engine.Delivered, engine.Acked, engine.Redelivered, engine.Dead) {
 			out.LeftOut.Groups++
 		}
 		for _, sub := range all.Subscriptions[first:next] {
@@ -233,11 +231,11 @@ func (r historyReader) total(out *serving.History, q serving.HistoryQuery) {
 }
 
 // series returns the JSON of values.
-func (r historyReader) series(p history.Points, lost bool, counters history.Counts) serving.HistorySeries {
+func (r historyReader) series(p engine.Points, lost bool, counters engine.Counts) serving.HistorySeries {
 	first := r.start.Add(time.Duration(p.First) * r.window.Step)
 	out := serving.HistorySeries{From: first, LeftOut: lost, Counters: serving.HistoryCounters{
-		Accepted: counters[history.In], Delivered: counters[history.Delivered], Acked: counters[history.Acked],
-		Redelivered: counters[history.Redelivered], DeadLetters: counters[history.Dead],
+		Accepted: counters[engine.In], Delivered: counters[engine.Delivered], Acked: counters[engine.Acked],
+		Redelivered: counters[engine.Redelivered], DeadLetters: counters[engine.Dead],
 	}}
 	column := func(value func(i int) int64) []int64 {
 		values := make([]int64, len(p.Counts))
@@ -248,8 +246,8 @@ func (r historyReader) series(p history.Points, lost bool, counters history.Coun
 	}
 	count := func(kind int) []int64 { return column(func(i int) int64 { return p.Counts[i][kind] }) }
 	gauge := func(kind int) []int64 { return column(func(i int) int64 { return p.Gauges[i][kind] }) }
-	out.Accepted, out.Delivered, out.Acked = count(history.In), count(history.Delivered), count(history.Acked)
-	out.Redelivered, out.DeadLetters = count(history.Redelivered), count(history.Dead)
-	out.Backlog, out.WaitingRetry = gauge(history.Backlog), gauge(history.Retrying)
+	out.Accepted, out.Delivered, out.Acked = count(engine.In), count(engine.Delivered), count(engine.Acked)
+	out.Redelivered, out.DeadLetters = count(engine.Redelivered), count(engine.Dead)
+	out.Backlog, out.WaitingRetry = gauge(engine.Backlog), gauge(engine.Retrying)
 	return out
 }

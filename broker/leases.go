@@ -8,9 +8,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -23,7 +23,7 @@ var stateNames = map[consume.State]string{
 
 // subscriptionOf returns the subscription of a group in a topic. The error is 40403 or 40402 if
 // there is no such group or topic, or if the group has not received from the topic.
-func (b *Broker) subscriptionOf(group, topic string) (*subscription.Subscription, error) {
+func (b *Broker) subscriptionOf(group, topic string) (*engine.Subscription, error) {
 	g, err := b.catalog.Group(group)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
 package broker
 
 import (
-	"github.com/tidegate/tidegate/broker/internal/browse"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -24,7 +24,7 @@ func (b served) Messages(name string, q status.MessageQuery, maxBytes int64) (st
 		return status.MessagePage{}, err
 	}
 	if q.Delayed {
-		return browse.Delayed(b.store, t, &q, limit, maxBytes)
+		return engine.BrowseDelayed(b.store, t, &q, limit, maxBytes)
 	}
-	return browse.Page(b.store, t, &q, limit, maxBytes)
+	return engine.BrowsePage(b.store, t, &q, limit, maxBytes)
 }

@@ -3,8 +3,7 @@ package broker
 import (
 	"slices"
 
-	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -12,7 +11,7 @@ import (
 // reports whether there are more. It looks at the state of the returned topics only.
 func (b served) TopicsPage(after string, limit int, wanted func(name string) bool) (page []status.Topic, more bool) {
 	ts, _ := b.catalog.All()
-	first, more := firstNames(ts, (*topic.Topic).Name, after, limit, wanted)
+	first, more := firstNames(ts, (*engine.Topic).Name, after, limit, wanted)
 	for _, t := range first {
 		page = append(page, b.describe(t))
 	}
@@ -21,8 +20,8 @@ func (b served) TopicsPage(after string, limit int, wanted func(name string) boo
 
 // GroupsPage is TopicsPage for consumer groups.
 func (b served) GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool) {
-	first, more := firstNames(b.catalog.AllGroups(), (*topic.Group).Name, after, limit, wanted)
-	looks := new(int64(subscription.MaxLook))
+	first, more := firstNames(b.catalog.AllGroups(), (*engine.Group).Name, after, limit, wanted)
+	looks := new(int64(engine.MaxLook))
 	for _, g := range first {
 		page = append(page, b.describeGroup(g, looks))
 	}

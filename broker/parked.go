@@ -6,10 +6,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/failures"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -42,7 +42,7 @@ func (b *Broker) Parked(group string, q status.ParkedQuery) (status.ParkedPage, 
 		return status.ParkedPage{}, err
 	}
 	page := status.ParkedPage{Groups: make([]status.ParkedGroup, len(found)), Next: next}
-	last := map[store.Place]*failures.Failure{}
+	last := map[store.Place]*deadletter.Failure{}
 	for i := range found {
 		g := &found[i]
 		page.Groups[i] = status.ParkedGroup{
@@ -72,11 +72,11 @@ const (
 )
 
 // reasonOfFailure returns the reason that the consumer gave, or a text for its absence.
-func reasonOfFailure(f *failures.Failure) string {
+func reasonOfFailure(f *deadletter.Failure) string {
 	switch {
 	case f.Reason != "":
 		return f.Reason
-	case f.Cause == failures.Timeout:
+	case f.Cause == deadletter.Timeout:
 		return fmt.Sprintf("delivery %d timed out", f.Attempt)
 	}
 	return fmt.Sprintf("delivery %d failed, no reason given", f.Attempt)
@@ -99,7 +99,7 @@ func pageLimit(limit int) (int, error) {
 }
 
 // parkers returns the subscriptions of a group, or its only one in a topic.
-func (b *Broker) parkers(group, topic string) (subs []*subscription.Subscription, err error) {
+func (b *Broker) parkers(group, topic string) (subs []*engine.Subscription, err error) {
 	g, err := b.catalog.Group(group)
 	if err != nil {
 		return nil, err

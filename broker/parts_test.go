@@ -7,23 +7,22 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 )
 
 // The functions of this file read the state of a broker that none of its methods returns.
 
 // subscriptions returns all subscriptions of a broker.
-func subscriptions(b *broker.Broker) []*subscription.Subscription {
+func subscriptions(b *broker.Broker) []*engine.Subscription {
 	_, all := b.Parts().Catalog.All()
 	return all
 }
 
 // subscriptionsTo returns the subscriptions to a topic.
-func subscriptionsTo(b *broker.Broker, t *topic.Topic) (to []*subscription.Subscription) {
+func subscriptionsTo(b *broker.Broker, t *engine.Topic) (to []*engine.Subscription) {
 	for _, s := range subscriptions(b) {
 		if s.Topic() == t {
 			to = append(to, s)
@@ -33,7 +32,7 @@ func subscriptionsTo(b *broker.Broker, t *topic.Topic) (to []*subscription.Subsc
 }
 
 // topicOf returns a topic of a broker.
-func topicOf(tb testing.TB, b *broker.Broker, name string) *topic.Topic {
+func topicOf(tb testing.TB, b *broker.Broker, name string) *engine.Topic {
 	tb.Helper()
 	t, err := b.Parts().Catalog.Topic(name)
 	if err != nil {
@@ -43,9 +42,9 @@ func topicOf(tb testing.TB, b *broker.Broker, name string) *topic.Topic {
 }
 
 // locate returns the subscription of a delivery, and the content of its receipt handle.
-func locate(t *testing.T, b *broker.Broker, d *tidegate.Delivery) (*subscription.Subscription, handle.Receipt) {
+func locate(t *testing.T, b *broker.Broker, d *tidegate.Delivery) (*engine.Subscription, consume.Handle) {
 	t.Helper()
-	r, err := handle.ParseReceipt(d.Handle)
+	r, err := consume.ParseHandle(d.Handle)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +56,7 @@ func locate(t *testing.T, b *broker.Broker, d *tidegate.Delivery) (*subscription
 }
 
 // isStored reports whether a message is on disk: in its queue, or kept before its beginning.
-func isStored(t *testing.T, b *broker.Broker, tp *topic.Topic, queue uint16, offset int64) bool {
+func isStored(t *testing.T, b *broker.Broker, tp *engine.Topic, queue uint16, offset int64) bool {
 	t.Helper()
 	_, ok, err := b.Parts().Store.Get(store.Place{Topic: tp.ID(), Queue: queue, Offset: offset})
 	if err != nil {
@@ -68,7 +67,7 @@ func isStored(t *testing.T, b *broker.Broker, tp *topic.Topic, queue uint16, off
 
 // delayedRecords returns the records of the messages of a topic that wait for their delivery time,
 // in the order of their sends. The topic may be deleted.
-func delayedRecords(t *testing.T, b *broker.Broker, tp *topic.Topic) []store.StoredDelayed {
+func delayedRecords(t *testing.T, b *broker.Broker, tp *engine.Topic) []store.StoredDelayed {
 	t.Helper()
 	all, err := b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 1<<20)
 	if err != nil {

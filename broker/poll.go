@@ -6,10 +6,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/heartbeat"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -68,7 +67,7 @@ func (b *Broker) poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery
 		return nil, nil // RocketMQ: nothing is there
 	}
 	if p.Owner != "" {
-		b.owners.Own(p.Owner, heartbeat.Place{Group: s.Group().ID(), Topic: s.Topic().ID()}, time.Now())
+		b.owners.Own(p.Owner, engine.OwnerPlace{Group: s.Group().ID(), Topic: s.Topic().ID()}, time.Now())
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -77,7 +76,7 @@ func (b *Broker) poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery
 }
 
 // checkPoll returns the request of a receive.
-func (b *Broker) checkPoll(p serving.Poll) (r subscription.Request, err error) {
+func (b *Broker) checkPoll(p serving.Poll) (r engine.Request, err error) {
 	if err := tidegate.ValidateGroup(p.Group); err != nil {
 		return r, err
 	}
@@ -104,7 +103,7 @@ func (b *Broker) checkPoll(p serving.Poll) (r subscription.Request, err error) {
 	} else if d := p.InvisibleDuration; d < b.opts.MinInvisibleDuration || d > b.opts.MaxInvisibleDuration {
 		return r, refusal.IllegalInvisibleTime("invisible duration", d, b.opts.MinInvisibleDuration, b.opts.MaxInvisibleDuration)
 	}
-	r = subscription.Request{ReceiveRequest: p.ReceiveRequest, Owner: p.Owner, Holder: p.Holder, Encoder: p.Encoder, Memory: p.Memory, Watch: p.Watch}
+	r = engine.Request{ReceiveRequest: p.ReceiveRequest, Owner: p.Owner, Holder: p.Holder, Encoder: p.Encoder, Memory: p.Memory, Watch: p.Watch}
 	r.Match, err = compileFilter(p.Filter)
 	return r, err
 }

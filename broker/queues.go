@@ -6,15 +6,14 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
 // queuesFrom returns the queues of a page, and the position of the next one.
-func queuesFrom(t *topic.Topic, after string, limit int) (page []*topic.Queue, next string, err error) {
+func queuesFrom(t *engine.Topic, after string, limit int) (page []*engine.Queue, next string, err error) {
 	if limit, err = pageLimit(limit); err != nil {
 		return nil, "", err
 	}
@@ -120,7 +119,7 @@ func (b served) PlanRewind(group, name string, to status.Position) ([]status.Que
 	if err != nil {
 		return nil, err
 	}
-	planned, err := s.PlanRewind(subscription.Position{Latest: to.Latest, Time: to.Time, Offsets: to.Offsets})
+	planned, err := s.PlanRewind(engine.Position{Latest: to.Latest, Time: to.Time, Offsets: to.Offsets})
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -26,7 +26,7 @@ func (b *Broker) recall(ctx context.Context, topicName, recallHandle string) (st
 	if err != nil {
 		return "", err
 	}
-	d, err := handle.ParseRecall(recallHandle)
+	d, err := consume.ParseRecallHandle(recallHandle)
 	if err != nil || d.Topic != t.ID() {
 		return "", refusal.New(tidegate.CodeBadRequest, "recall handle", "this broker did not issue it for a message of topic %q; give the RecallHandle of that message's receipt", topicName)
 	}

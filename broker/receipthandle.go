@@ -2,16 +2,16 @@ package broker
 
 import (
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 )
 
 // locate returns the subscription and the receipt of a delivery's handle. The handle of another
 // broker, or of a deleted topic or group, is not valid.
-func (b *Broker) locate(d *tidegate.Delivery) (*subscription.Subscription, handle.Receipt, error) {
-	h, err := handle.ParseReceipt(d.Handle)
+func (b *Broker) locate(d *tidegate.Delivery) (*engine.Subscription, consume.Handle, error) {
+	h, err := consume.ParseHandle(d.Handle)
 	if err != nil {
 		return nil, h, refusal.InvalidHandle("%v", err)
 	}
@@ -58,7 +58,7 @@ func (b served) TopicOf(receiptHandle string) (topic, original string, err error
 }
 
 // retriesFor reports whether the subscription is to one of the group's retry topics for the topic.
-func retriesFor(s *subscription.Subscription, topic string) bool {
+func retriesFor(s *engine.Subscription, topic string) bool {
 	c, group, name := &s.Group().Settings().RetryTopic, s.Group().Name(), s.Topic().Name()
 	return c.RetryName(topic, group) == name || c.RedriveName(topic, group) == name
 }

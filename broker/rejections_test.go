@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/status"
@@ -21,7 +21,7 @@ func TestReasonsOfRejections(t *testing.T) {
 		err  error
 		want serving.RefusalReason
 	}{
-		{limits.Rejected(status.Throttle{}), serving.RefusedThrottled},
+		{engine.Rejected(status.Throttle{}), serving.RefusedThrottled},
 		{refusal.TopicNotFound("t"), serving.RefusedNoTopic},
 		{e(protocol.CodeIllegalMessageID), serving.RefusedInvalid},
 		{e(tidegate.CodeMessageBodyTooLarge), serving.RefusedInvalid},

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -21,7 +21,7 @@ func (b served) Return(_ context.Context, ds []*tidegate.Delivery) {
 		if i++; err != nil {
 			continue
 		}
-		handles := []handle.Receipt{h}
+		handles := []consume.Handle{h}
 		for ; i < len(ds); i++ { // those of the same topic and group are written together
 			other, h, err := b.locate(ds[i])
 			if err != nil || other != s {

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -34,7 +34,7 @@ func (b served) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
 // show the policy; the broker applies it.
 func (b served) RetryPolicy(c settings.Group, topics ...string) serving.RetryPolicy {
 	c = c.WithDefaults()
-	own := topic.Policy{Group: &c, Address: &topic.AddressPolicy{}}
+	own := engine.Policy{Group: &c, Address: &engine.AddressPolicy{}}
 	out := serving.RetryPolicy{MaxAttempts: own.MaxAttempts(), Ladder: own.Ladder()}
 	seen := 0
 	for _, name := range topics {

@@ -6,8 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 
-	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -39,15 +38,15 @@ func onRevision[S revised](may func(revision string) error) func(now *S) error {
 }
 
 // describeOne is describe with the revision, which costs too much for lists.
-func (b *Broker) describeOne(t *topic.Topic) status.Topic {
+func (b *Broker) describeOne(t *engine.Topic) status.Topic {
 	d := b.describe(t)
 	d.Revision = revisionOf(&d.Topic)
 	return d
 }
 
 // describeOneGroup is describeOne for a group.
-func (b *Broker) describeOneGroup(g *topic.Group) status.Group {
-	d := b.describeGroup(g, new(int64(subscription.MaxLook)))
+func (b *Broker) describeOneGroup(g *engine.Group) status.Group {
+	d := b.describeGroup(g, new(int64(engine.MaxLook)))
 	d.Revision = revisionOf(&d.Group)
 	return d
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -40,7 +40,7 @@ func (b *Broker) rewind(ctx context.Context, group, topic string, to status.Posi
 	if err != nil {
 		return nil, err
 	}
-	rewound, write, err := s.Rewind(ctx, subscription.Position{Latest: to.Latest, Time: to.Time, Offsets: to.Offsets})
+	rewound, write, err := s.Rewind(ctx, engine.Position{Latest: to.Latest, Time: to.Time, Offsets: to.Offsets})
 	if err != nil {
 		return nil, err
 	}

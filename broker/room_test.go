@@ -12,8 +12,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -66,7 +66,7 @@ func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
 		if d := time.Since(start); d > 1100*time.Millisecond {
 			t.Errorf("it took %v", d)
 		}
-		if n := serve(b).Stats().Throttled[limits.WriteStall]; n != 2 {
+		if n := serve(b).Stats().Throttled[engine.WriteStall]; n != 2 {
 			t.Errorf("%d are counted, want 2", n)
 		}
 		fs.hold(false)
@@ -228,7 +228,7 @@ func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
-		id, err := handle.ParseTransaction(r.Receipt.TransactionID)
+		id, err := consume.ParseTransactionID(r.Receipt.TransactionID)
 		if err != nil {
 			t.Fatal(err)
 		}

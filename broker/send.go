@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
-	"github.com/tidegate/tidegate/broker/internal/sending"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -37,12 +37,12 @@ func (b served) Append(ctx context.Context, msgs []serving.Incoming) []transport
 	results := make([]transport.SendResult, len(msgs))
 	defer b.counters.countRefused(results)
 	if !b.calls.Begin() {
-		sending.FailAll(results, refusal.Closed())
+		engine.FailAll(results, refusal.Closed())
 		return results
 	}
 	defer b.calls.End()
 	if ctx.Err() != nil {
-		sending.FailAll(results, context.Cause(ctx))
+		engine.FailAll(results, context.Cause(ctx))
 		return results
 	}
 	b.sender.Append(ctx, msgs, results)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -62,7 +62,7 @@ func TestNewQueueWakesReceives(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		synctest.Wait()
 		s := subscriptions(b)[0]
-		h := handle.Receipt{Group: s.Group().ID(), Place: store.Place{Topic: s.Topic().ID(), Queue: 1}}
+		h := consume.Handle{Group: s.Group().ID(), Place: store.Place{Topic: s.Topic().ID(), Queue: 1}}
 		if err := b.Ack(t.Context(), []*tidegate.Delivery{{Handle: h.String()}})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle of a queue without a cursor: %v", err)
 		}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/limits"
-	"github.com/tidegate/tidegate/broker/internal/recent"
+	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -86,8 +86,8 @@ func TestRejectionKeepsTheOrder(t *testing.T) {
 		rate    settings.Rate
 		limit   string
 	}{
-		"rate of bytes": {rate: settings.Rate{BytesPerSecond: 200}, limit: limits.TopicRateBytes},
-		"client quota":  {options: broker.Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 2}}, limit: limits.ClientQuota},
+		"rate of bytes": {rate: settings.Rate{BytesPerSecond: 200}, limit: engine.TopicRateBytes},
+		"client quota":  {options: broker.Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 2}}, limit: engine.ClientQuota},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 		elapse(11 * time.Second)
 
 		// A place that was left without a note, as that of a corrupt message.
-		rememberID(t, b, "t", "x", recent.Location{Due: time.Now().UnixNano(), Offset: 7})
+		rememberID(t, b, "t", "x", pending.Location{Due: time.Now().UnixNano(), Offset: 7})
 		send()
 		elapse(11 * time.Second)
 		if n := stored(t, b, "t"); n != 3 {

@@ -49,7 +49,7 @@ func (s *servers) check(c pending.Check) bool {
 	return false
 }
 
-// ConsumerSettingsChanged implements catalog.Servers.
+// ConsumerSettingsChanged implements engine.servers.
 func (s *servers) ConsumerSettingsChanged(group string) {
 	for _, server := range s.list() {
 		server.ConsumerSettingsChanged(group)

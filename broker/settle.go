@@ -7,7 +7,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/transport"
@@ -29,7 +28,7 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	}
 	defer end()
 	writes := make([]*store.PendingWrite, len(ds))
-	var few [8]handle.Receipt
+	var few [8]consume.Handle
 	handles := few[:0]
 	for i := 0; i < len(ds); {
 		s, h, err := b.locate(ds[i])
@@ -139,7 +138,7 @@ func (b *Broker) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur 
 	if dur < 0 || dur > b.opts.MaxInvisibleDuration {
 		return "", refusal.WithOp("ChangeInvisibleDuration", refusal.IllegalInvisibleTime("invisible duration", dur, 0, b.opts.MaxInvisibleDuration))
 	}
-	h, _ := handle.ParseReceipt(d.Handle) // settle reports the error
+	h, _ := consume.ParseHandle(d.Handle) // settle reports the error
 	h.Serial++
 	current := *d
 	current.Handle = valid

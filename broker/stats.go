@@ -8,13 +8,10 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/histogram"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -25,9 +22,9 @@ import (
 // nothing.
 type counters struct {
 	refused   [len(refusalReasons)]atomic.Int64
-	throttled limits.Counters
-	lateness  histogram.Histogram // of retries
-	delayed   histogram.Histogram // lateness of delayed messages
+	throttled engine.Counters
+	lateness  store.Histogram // of retries
+	delayed   store.Histogram // lateness of delayed messages
 	damaged   atomic.Int64
 }
 
@@ -73,11 +70,11 @@ func (b served) Stats() serving.Stats {
 	for i, r := range refusalReasons {
 		s.Refused[r] = b.counters.refused[i].Load()
 	}
-	for i, l := range limits.Names {
+	for i, l := range engine.Names {
 		s.Throttled[l] = b.counters.throttled[i].Load()
 	}
 	s.Clock = b.clockStatus()
-	s.Throttled["other"] = b.counters.throttled[len(limits.Names)].Load()
+	s.Throttled["other"] = b.counters.throttled[len(engine.Names)].Load()
 	topics, subs := b.catalog.All()
 	for _, t := range topics {
 		s.Topics = append(s.Topics, b.topicStats(t))
@@ -87,7 +84,7 @@ func (b served) Stats() serving.Stats {
 	if open {
 		defer b.calls.End()
 	}
-	readable, looks := open && b.store.Broken() == nil, new(int64(subscription.MaxLook))
+	readable, looks := open && b.store.Broken() == nil, new(int64(engine.MaxLook))
 	for _, sub := range subs {
 		s.Subscriptions = append(s.Subscriptions, b.subscriptionStats(sub, readable, looks))
 	}
@@ -103,7 +100,7 @@ func (b served) Stats() serving.Stats {
 	return s
 }
 
-func (b *Broker) topicStats(t *topic.Topic) serving.TopicStats {
+func (b *Broker) topicStats(t *engine.Topic) serving.TopicStats {
 	d := b.describe(t)
 	removed := make(map[serving.RemovalCause]int64, len(removalCauses))
 	for i, cause := range removalCauses {
@@ -124,7 +121,7 @@ func (b *Broker) topicStats(t *topic.Topic) serving.TopicStats {
 	return out
 }
 
-func (b *Broker) subscriptionStats(s *subscription.Subscription, readable bool, looks *int64) serving.SubscriptionStats {
+func (b *Broker) subscriptionStats(s *engine.Subscription, readable bool, looks *int64) serving.SubscriptionStats {
 	if readable {
 		s.LookAhead(looks)
 	}

@@ -4,12 +4,12 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
 // describeSubscription returns the state of a group in a topic, except for Why.
-func (b *Broker) describeSubscription(s *subscription.Subscription, at *subscription.Status) status.Subscription {
+func (b *Broker) describeSubscription(s *engine.Subscription, at *engine.Status) status.Subscription {
 	return status.Subscription{
 		Held: holdingOf(at.Held), CountsSince: b.opened,
 		Topic: s.Topic().Name(),
@@ -30,7 +30,7 @@ func holdingOf(h *consume.Holding) *status.Holding {
 
 // whyOf returns the value of status.Subscription.Why. throttled means that the broker rejects sends
 // to the topic.
-func whyOf(at *subscription.Status, backlog int64, throttled bool, now time.Time) string {
+func whyOf(at *engine.Status, backlog int64, throttled bool, now time.Time) string {
 	switch {
 	case at.ParkedGroups > 0 || at.Parked > 0:
 		return "parked"

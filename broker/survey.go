@@ -4,11 +4,9 @@ import (
 	"math"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/classes"
-	"github.com/tidegate/tidegate/broker/internal/limits"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -30,7 +28,7 @@ func (b served) Survey() *serving.Survey {
 		Counters: b.countersOf(), Storage: b.storageOf(readable), Clock: b.clockStatus(),
 	}
 	s.Totals.Topics, s.Totals.Groups, s.Totals.Subscriptions = int64(len(all.Topics)), int64(len(all.Groups)), int64(len(all.Subscriptions))
-	var throttled []*topic.Topic
+	var throttled []*engine.Topic
 	for i, t := range all.Topics {
 		b.summarize(t, &s.Topics[i], readable, now)
 		addTopicTotals(s, t, &s.Topics[i])
@@ -38,14 +36,14 @@ func (b served) Survey() *serving.Survey {
 			throttled = append(throttled, t)
 		}
 	}
-	stored := map[classes.Origin]int64{}
+	stored := map[deadletter.ClassOrigin]int64{}
 	for _, t := range all.Topics {
 		t.Classes().AddTo(stored)
 	}
 	for _, n := range stored {
 		s.Totals.DeadLettersStored += n
 	}
-	next, looks := 0, int64(subscription.MaxLook)
+	next, looks := 0, int64(engine.MaxLook)
 	for _, g := range all.Groups {
 		first := next
 		for ; next < len(all.Subscriptions) && all.Subscriptions[next].Group() == g; next++ {
@@ -57,7 +55,7 @@ func (b served) Survey() *serving.Survey {
 			s.Groups = append(s.Groups, summarizeGroup(sub, &at, of.InRate, readable, now))
 			row := &s.Groups[len(s.Groups)-1]
 			row.Why = whyOf(&at, row.Backlog.Messages, of.Throttle != nil, now)
-			row.DeadLettersStored = stored[classes.Origin{Group: row.Group, Topic: row.Topic}]
+			row.DeadLettersStored = stored[deadletter.ClassOrigin{Group: row.Group, Topic: row.Topic}]
 			of.OldestMS = max(of.OldestMS, row.OldestMS)
 			of.Acked += row.Acked
 			addGroupTotals(s, &at, row)
@@ -76,7 +74,7 @@ func (b served) Survey() *serving.Survey {
 }
 
 // summarize sets the summary of a topic, except for OldestMS.
-func (b served) summarize(t *topic.Topic, row *status.TopicSummary, readable bool, now time.Time) {
+func (b served) summarize(t *engine.Topic, row *status.TopicSummary, readable bool, now time.Time) {
 	c := t.Settings()
 	stored := status.Backlog(t.Stored())
 	row.Name, row.Type, row.Queues, row.Stored, row.Backlog = t.Name(), c.Type, c.Queues, stored, stored
@@ -96,7 +94,7 @@ func (b served) summarize(t *topic.Topic, row *status.TopicSummary, readable boo
 }
 
 // summarizeGroup returns the summary of a group in a topic.
-func summarizeGroup(s *subscription.Subscription, at *subscription.Status, inRate float64, readable bool, now time.Time) status.GroupSummary {
+func summarizeGroup(s *engine.Subscription, at *engine.Status, inRate float64, readable bool, now time.Time) status.GroupSummary {
 	out, _ := s.Drained(now)
 	row := status.GroupSummary{
 		Group: s.Group().Name(), Topic: s.Topic().Name(),
@@ -124,7 +122,7 @@ func ageOf(stored int64, now time.Time) int64 {
 // rounded returns a rate with two decimals.
 func rounded(rate float64) float64 { return math.Round(rate*100) / 100 }
 
-func addTopicTotals(s *serving.Survey, t *topic.Topic, row *status.TopicSummary) {
+func addTopicTotals(s *serving.Survey, t *engine.Topic, row *status.TopicSummary) {
 	addBacklog(&s.Totals.Stored, row.Stored)
 	addBacklog(&s.Totals.Delayed, row.Delayed)
 	s.Totals.HalfMessages += row.Half
@@ -133,7 +131,7 @@ func addTopicTotals(s *serving.Survey, t *topic.Topic, row *status.TopicSummary)
 	s.Counters.Duplicates += t.Duplicates()
 }
 
-func addGroupTotals(s *serving.Survey, at *subscription.Status, row *status.GroupSummary) {
+func addGroupTotals(s *serving.Survey, at *engine.Status, row *status.GroupSummary) {
 	t, c := &s.Totals, &s.Counters
 	addBacklog(&t.Backlog, row.Backlog)
 	t.Ready += row.Ready
@@ -169,7 +167,7 @@ func (b served) countersOf() status.Counters {
 	for i, r := range refusalReasons {
 		c.Rejected[string(r)] = b.counters.refused[i].Load()
 	}
-	for i, l := range limits.Names {
+	for i, l := range engine.Names {
 		if n := b.counters.throttled[i].Load(); n > 0 {
 			c.Throttled[l] = n
 		}

@@ -6,15 +6,14 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/limits"
-	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // limited returns the limits of a broker, and a topic with a group that have every limit. The one
 // that is reached is a backlog of most messages.
-func limited(tb testing.TB, most int64) (*limits.Limits, *topic.Topic) {
+func limited(tb testing.TB, most int64) (*engine.Limits, *engine.Topic) {
 	b := open(tb, broker.Options{Pressure: settings.Pressure{MaxColdReads: 1 << 40}})
 	all := settings.Limit{Messages: most, Bytes: 1 << 40, Age: settings.Duration(time.Hour)}
 	putTopic(tb, b, "t", settings.Topic{MaxBacklog: all, MaxRate: settings.Rate{MessagesPerSecond: 1e9, BytesPerSecond: 1e12}})
@@ -32,7 +31,7 @@ func TestThrottlingAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		now := time.Now()
 		l.Observe(topic, now)
-		if th := l.Check(topic, now, &limits.Sender{Client: "client", Size: 100}); th != nil {
+		if th := l.Check(topic, now, &engine.Sender{Client: "client", Size: 100}); th != nil {
 			t.Fatalf("rejected by %v", th)
 		}
 	}); n != 0 {
@@ -45,13 +44,13 @@ func TestThrottlingAllocatesNothing(t *testing.T) {
 func BenchmarkThrottle(b *testing.B) {
 	free := open(b, broker.Options{})
 	putTopic(b, free, "t", settings.Topic{})
-	run := func(name string, l *limits.Limits, t *topic.Topic, rejected bool) {
+	run := func(name string, l *engine.Limits, t *engine.Topic, rejected bool) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				now := time.Now()
 				l.Observe(t, now)
-				if th := l.Check(t, now, &limits.Sender{Client: "client", Size: 100}); (th != nil) != rejected {
+				if th := l.Check(t, now, &engine.Sender{Client: "client", Size: 100}); (th != nil) != rejected {
 					b.Fatalf("%+v", th)
 				}
 			}

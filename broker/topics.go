@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/topic"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -47,7 +47,7 @@ func (b *Broker) Topics() []status.Topic {
 	return out
 }
 
-func (b *Broker) describe(t *topic.Topic) status.Topic {
+func (b *Broker) describe(t *engine.Topic) status.Topic {
 	stored, subs := t.Stored(), t.Subscriptions()
 	d := status.Topic{
 		Name: t.Name(), AutoCreated: t.Automatic(), Topic: *t.Settings(),

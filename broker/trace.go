@@ -9,11 +9,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/letters"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
-	"github.com/tidegate/tidegate/broker/internal/topic"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -42,8 +40,8 @@ func (b served) Trace(name string, q status.MessageQuery, maxBytes int64, wanted
 		Messages: []status.TracedMessage{}, Scanned: page.Scanned, Left: page.Left, Reached: page.Reached, Complete: page.Complete, Next: page.Next,
 	}
 	_, subs := b.catalog.All()
-	subs = slices.DeleteFunc(subs, func(s *subscription.Subscription) bool { return s.Topic() != t || !wanted(s.Group().Name()) })
-	slices.SortFunc(subs, func(x, y *subscription.Subscription) int {
+	subs = slices.DeleteFunc(subs, func(s *engine.Subscription) bool { return s.Topic() != t || !wanted(s.Group().Name()) })
+	slices.SortFunc(subs, func(x, y *engine.Subscription) int {
 		return strings.Compare(x.Group().Name(), y.Group().Name())
 	})
 	for _, m := range page.Messages {
@@ -62,7 +60,7 @@ func (b served) Trace(name string, q status.MessageQuery, maxBytes int64, wanted
 }
 
 // fate returns where a message of the topic is in a subscription.
-func (b served) fate(s *subscription.Subscription, m *status.StoredMessage) (status.Fate, error) {
+func (b served) fate(s *engine.Subscription, m *status.StoredMessage) (status.Fate, error) {
 	var f consume.Fate
 	var rewound int64
 	s.Look(func(p *consume.Progress) {
@@ -144,7 +142,7 @@ func (b served) editedAs(place store.Place, m *status.StoredMessage) (string, er
 // redriven returns the newest message with an ID that was redriven to the group of a subscription
 // alone for a message, and the subscription that has it; nil if a call of Messages does not find
 // one.
-func (b served) redriven(s *subscription.Subscription, m *status.StoredMessage, id string) (*subscription.Subscription, *status.StoredMessage) {
+func (b served) redriven(s *engine.Subscription, m *status.StoredMessage, id string) (*engine.Subscription, *status.StoredMessage) {
 	if id == "" {
 		return nil, nil
 	}
@@ -173,9 +171,9 @@ func (b served) newest(name, id string, since time.Time) *status.StoredMessage {
 }
 
 // letterOf returns the dead letter of a message, and nil if a call of Browse does not find it.
-func (b served) letterOf(g *topic.Group, m *status.StoredMessage) *status.DeadLetter {
+func (b served) letterOf(g *engine.Group, m *status.StoredMessage) *status.DeadLetter {
 	for _, in := range b.deadLetterTopics(g) {
-		found, _, err := b.letters.Browse(g.Name(), letters.Query{
+		found, _, err := b.letters.Browse(g.Name(), engine.LetterQuery{
 			DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{m.ID}, Since: m.StoredAt}, In: in, Limit: 1, NoBodies: true,
 		})
 		if err == nil && len(found) == 1 {
@@ -186,7 +184,7 @@ func (b served) letterOf(g *topic.Group, m *status.StoredMessage) *status.DeadLe
 }
 
 // pending looks for a message that is in no queue yet.
-func (b served) pending(t *topic.Topic, id string, out *status.Trace) error {
+func (b served) pending(t *engine.Topic, id string, out *status.Trace) error {
 	hash, looked := t.IDs().Hash(id), 0
 	var delayed []store.Delayed
 	err := b.store.NewestDelayed(t.ID(), time.Time{}, func(d *store.StoredDelayed) bool {

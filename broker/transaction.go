@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/serving"
@@ -52,7 +52,7 @@ func (b *Broker) endTransaction(ctx context.Context, e serving.TransactionEnd) e
 	if err != nil {
 		return err
 	}
-	id, err := handle.ParseTransaction(e.TransactionID)
+	id, err := consume.ParseTransactionID(e.TransactionID)
 	if err != nil || id.Topic != t.ID() {
 		return noTransaction(e)
 	}

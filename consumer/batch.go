@@ -12,8 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/internal/gather"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 )
 
 // The defaults of bytes and time are Apache Pulsar's (BatchReceivePolicy).
@@ -124,8 +123,8 @@ func NewBatch(t Transport, sub Subscription, handler BatchHandler, opts PushOpti
 }
 
 // limits returns the limits with their defaults.
-func (b BatchOptions) limits(o PushOptions) gather.Limits {
-	l := gather.Limits{Items: b.MaxMessages, Bytes: b.MaxBytes, Wait: b.MaxWait, Batches: o.Concurrency}
+func (b BatchOptions) limits(o PushOptions) limits {
+	l := limits{Items: b.MaxMessages, Bytes: b.MaxBytes, Wait: b.MaxWait, Batches: o.Concurrency}
 	o = o.withDefaults()
 	if l.Items == 0 {
 		l.Items = defaultBatchMessages
@@ -139,7 +138,7 @@ func (b BatchOptions) limits(o PushOptions) gather.Limits {
 	return l
 }
 
-func (f *faults) batch(o PushOptions, l gather.Limits) {
+func (f *faults) batch(o PushOptions, l limits) {
 	f.NotNegative("Concurrency", int64(l.Batches), l.Batches)
 	f.NotNegative("Batch.MaxMessages", int64(l.Items), l.Items)
 	f.NotNegative("Batch.MaxBytes", int64(l.Bytes), l.Bytes)
@@ -211,7 +210,7 @@ func (r *run) handleBatch(arrived []batched, results []error) {
 func (r *run) callBatch(ctx context.Context, ds []*tidegate.Delivery, results []error) {
 	returned := false
 	var err error // the handler's error
-	p := &PanicError{Value: decision.Goexit}
+	p := &PanicError{Value: verdict.Goexit}
 	fill := func(err error) {
 		for i := range results {
 			results[i] = err
@@ -226,13 +225,13 @@ func (r *run) callBatch(ctx context.Context, ds []*tidegate.Delivery, results []
 		v := recover()
 		p.Stack = debug.Stack()
 		if returned {
-			v = decision.Unreadable(err, v)
+			v = verdict.Unreadable(err, v)
 		}
 		if v != nil {
 			p.Value = v
 		}
 		r.log.LogAttrs(ctx, slog.LevelError, "batch handler panicked", slog.Int("messages", len(results)), slog.String("first_message_id", first),
-			slog.String("panic", decision.Show(p.Value)), slog.String("stack", string(p.Stack)))
+			slog.String("panic", verdict.Show(p.Value)), slog.String("stack", string(p.Stack)))
 	}()
 	err = r.batchHandler(ctx, ds)
 	returned = true

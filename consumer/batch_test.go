@@ -16,7 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -75,7 +75,7 @@ func TestBatchResults(t *testing.T) {
 			"the BatchResult has 1 results for 4 messages"},
 		{"a result that is too long", func() error { return make(BatchResult, 5) }, []Outcome{retried, retried, retried, retried}, "5 results for 4"},
 		{"a panic", func() error { panic("boom") }, []Outcome{retried, retried, retried, retried}, "handler panicked: boom"},
-		{"a Goexit", func() error { runtime.Goexit(); return nil }, []Outcome{retried, retried, retried, retried}, "handler panicked: " + decision.Goexit},
+		{"a Goexit", func() error { runtime.Goexit(); return nil }, []Outcome{retried, retried, retried, retried}, "handler panicked: " + verdict.Goexit},
 		{"an error that panics", func() error { return (*nilPanics)(nil) }, []Outcome{retried, retried, retried, retried}, "has no readable text"},
 		{"such an error of one message", func() error { return BatchResult{nil, (*nilPanics)(nil), nil, nil} }, []Outcome{acked, retried, acked, acked}, "has no readable text"},
 	} {

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/internal/gate"
+	"github.com/tidegate/tidegate/consumer/internal/killswitch"
 	"github.com/tidegate/tidegate/consumer/internal/policies"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -41,10 +41,10 @@ func TestDispositions(t *testing.T) {
 }
 
 func TestNegativeDelaysMeanNone(t *testing.T) {
-	if e, ok := errors.AsType[*decision.Snooze](Snooze(-time.Second)); !ok || e.Delay != 0 {
+	if e, ok := errors.AsType[*verdict.Snooze](Snooze(-time.Second)); !ok || e.Delay != 0 {
 		t.Errorf("Snooze: %+v", e)
 	}
-	if e, ok := errors.AsType[*decision.RetryIn](RetryIn(-time.Second, nil)); !ok || e.Delay != 0 {
+	if e, ok := errors.AsType[*verdict.RetryIn](RetryIn(-time.Second, nil)); !ok || e.Delay != 0 {
 		t.Errorf("RetryIn: %+v", e)
 	}
 }
@@ -73,23 +73,23 @@ func TestTrippedDuringTheProbe(t *testing.T) {
 	o := PushOptions{Concurrency: 4, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: 1}}.withDefaults()
 	h := newHand(&o)
 	now := time.Unix(0, 0)
-	step := func(name string, state gate.State, want bool) {
+	step := func(name string, state killswitch.State, want bool) {
 		t.Helper()
 		if h.gate.State() != state || h.tripped() != want {
 			t.Errorf("%s: state %v, tripped %v; want %v, %v", name, h.gate.State(), h.tripped(), state, want)
 		}
 	}
-	step("before", gate.Flowing, false)
+	step("before", killswitch.Flowing, false)
 	h.gate.Handled(now, true)
-	step("after the failure", gate.Tripped, true)
+	step("after the failure", killswitch.Tripped, true)
 	now = h.gate.Wake()
 	h.gate.Tick(now, 4)
-	step("during the probe", gate.Probing, true)
+	step("during the probe", killswitch.Probing, true)
 	h.gate.Handled(now, false)
-	step("after the probe", gate.Ramping, true)
-	for h.gate.State() == gate.Ramping {
+	step("after the probe", killswitch.Ramping, true)
+	for h.gate.State() == killswitch.Ramping {
 		now = h.gate.Wake()
 		h.gate.Tick(now, 4)
 	}
-	step("at full concurrency", gate.Flowing, false)
+	step("at full concurrency", killswitch.Flowing, false)
 }

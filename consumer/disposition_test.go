@@ -3,16 +3,16 @@ package consumer
 import (
 	"testing"
 
-	"github.com/tidegate/tidegate/consumer/internal/settlement"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 )
 
 // A Disposition is converted from an end of package settlement, so both have the same values. The
 // zero value is none of them.
 func TestDispositionsAreEnds(t *testing.T) {
-	ends := map[settlement.End]Disposition{
-		settlement.Acked: Acked, settlement.Retried: Retried, settlement.DeadLettered: DeadLettered, settlement.LeaseLost: LeaseLost,
-		settlement.Released: Released, settlement.Unsettled: Unsettled, settlement.PerhapsSettled: PerhapsSettled,
-		settlement.Parked: Parked, settlement.Snoozed: Snoozed, settlement.Reconsumed: Reconsumed, settlement.Discarded: Discarded,
+	ends := map[verdict.End]Disposition{
+		verdict.Acked: Acked, verdict.Retried: Retried, verdict.DeadLettered: DeadLettered, verdict.LeaseLost: LeaseLost,
+		verdict.Released: Released, verdict.Unsettled: Unsettled, verdict.PerhapsSettled: PerhapsSettled,
+		verdict.Parked: Parked, verdict.Snoozed: Snoozed, verdict.Reconsumed: Reconsumed, verdict.Discarded: Discarded,
 	}
 	for end, want := range ends {
 		if Disposition(end) != want {
@@ -21,7 +21,7 @@ func TestDispositionsAreEnds(t *testing.T) {
 	}
 	n := Acked
 	for ; n.String() != "unknown"; n++ {
-		if ends[settlement.End(n)] != n {
+		if ends[verdict.End(n)] != n {
 			t.Errorf("%v is no end", n)
 		}
 	}

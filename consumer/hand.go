@@ -9,14 +9,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/credit"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/internal/gate"
-	"github.com/tidegate/tidegate/consumer/internal/lanes"
-	"github.com/tidegate/tidegate/consumer/internal/lease"
-	"github.com/tidegate/tidegate/consumer/internal/line"
-	"github.com/tidegate/tidegate/consumer/internal/remind"
-	"github.com/tidegate/tidegate/consumer/internal/schedule"
+	"github.com/tidegate/tidegate/consumer/internal/flow"
+	"github.com/tidegate/tidegate/consumer/internal/killswitch"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -39,8 +34,8 @@ import (
 //     call, and for the time rewatch.
 //
 // Bound on steps: maintainLeases checks once for each kick and each due time. Each due entry starts
-// an extension, which lease.Lease bounds, or a settlement attempt, which settlement.State bounds,
-// or ends the lease. Each retry has at most two reminders. gate.Gate bounds its changes. A report
+// an extension, which flow.Lease bounds, or a settlement attempt, which verdict.State bounds,
+// or ends the lease. Each retry has at most two reminders. auth.Gate bounds its changes. A report
 // causes one receive; after maxEmpty receives without a message they are minPoll apart.
 type hand struct {
 	opts   *PushOptions
@@ -48,25 +43,25 @@ type hand struct {
 	work   waker         // workers wait for deliveries; its lock is mu
 	kicked chan struct{} // of capacity 1: wakes maintainLeases
 
-	credits   credit.Credits
+	credits   flow.Credits
 	sources   int    // queues of all topics
 	bids      []*bid // receives that wait for credits
 	lastGrant int    // the number of the last grant
-	ready     lanes.Lanes[*item]
-	lines     line.Lines[*item]
-	leases    schedule.Schedule[*item]
+	ready     flow.Lanes[*item]
+	lines     flow.Lines[*item]
+	leases    flow.Schedule[*item]
 	armed     time.Time // next check by maintainLeases; zero before the first one
-	renewals  lease.RenewTime
+	renewals  flow.RenewTime
 
 	unread    int // in a line or ready
 	running   int
 	stuck     int // replaced handlers
 	workers   int
 	idle      int // waiting workers
-	gate      *gate.Gate
-	excuses   gate.Excuses
+	gate      *killswitch.Gate
+	excuses   killswitch.Excuses
 	polls     map[*poll]struct{} // receives under way
-	reminders remind.Reminders[*source]
+	reminders flow.Reminders[*source]
 	stopped   bool // release unread deliveries if that costs no attempt
 	leaving   bool // release all unread deliveries
 	closed    bool // no further arrivals
@@ -76,8 +71,8 @@ type hand struct {
 
 func newHand(o *PushOptions) *hand {
 	h := &hand{
-		opts: o, kicked: make(chan struct{}, 1), lines: line.Lines[*item]{}, polls: map[*poll]struct{}{}, empty: make(chan struct{}),
-		credits: credit.New(o.Concurrency, max(o.MaxBuffered, 0), o.MaxBytes),
+		opts: o, kicked: make(chan struct{}, 1), lines: flow.Lines[*item]{}, polls: map[*poll]struct{}{}, empty: make(chan struct{}),
+		credits: flow.New(o.Concurrency, max(o.MaxBuffered, 0), o.MaxBytes),
 		gate:    o.KillSwitch.gate(),
 	}
 	h.work = sync.NewCond(&h.mu)
@@ -96,7 +91,7 @@ type arrival struct {
 	list      []*tidegate.Delivery
 	caps      func(endpoint string) transport.Capabilities
 	source    *source
-	grant     credit.Grant
+	grant     flow.Grant
 	sent      time.Time
 	invisible time.Duration // the requested one
 	fifo      bool
@@ -114,7 +109,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 		if !d.InvisibleUntil.IsZero() {
 			left = min(left, d.InvisibleUntil.Sub(now))
 		}
-		items[i] = newItem(d, a.source, caps, lease.First(a.sent, now, left, h.opts.MaxExtension))
+		items[i] = newItem(d, a.source, caps, flow.First(a.sent, now, left, h.opts.MaxExtension))
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -150,7 +145,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 // join adds a delivery of a FIFO group to its line, and reports whether it is the first in the
 // line.
 func (h *hand) join(it *item) (first bool) {
-	it.line, first = h.lines.Join(line.Key{Topic: it.topicNumber(), Group: it.current.MessageGroup}, it)
+	it.line, first = h.lines.Join(flow.Key{Topic: it.topicNumber(), Group: it.current.MessageGroup}, it)
 	return first
 }
 
@@ -160,11 +155,11 @@ func (h *hand) unwanted(it *item) bool {
 }
 
 // release is the verdict for a delivery that is returned to the queue.
-var release = decision.Verdict{Action: decision.GiveBack}
+var release = verdict.Verdict{Action: verdict.GiveBack}
 
 // drop ends an unread delivery with a verdict. It returns the delivery, or nil if an extension has
 // to end first.
-func (h *hand) drop(it *item, v decision.Verdict) []*item {
+func (h *hand) drop(it *item, v verdict.Verdict) []*item {
 	h.lines.Close(it.line)
 	if h.settle(it, v) {
 		return []*item{it}
@@ -179,7 +174,7 @@ type change struct {
 	interrupt []context.CancelFunc      // receives to interrupt
 	hire      int                       // workers to start
 	fetch     []*source                 // queues with a due retry
-	events    []gate.Event              // to report
+	events    []killswitch.Event        // to report
 }
 
 // add adds the actions of d.
@@ -213,9 +208,9 @@ func (h *hand) dropUnread() (c change) {
 	for _, it := range h.all() {
 		if it.unread() && h.unwanted(it) {
 			v := release
-			if h.gate.State() == gate.Tripped && !h.stopped && it.caps.Snooze && h.excuses.Count(it.key()) > 0 {
+			if h.gate.State() == killswitch.Tripped && !h.stopped && it.caps.Snooze && h.excuses.Count(it.key()) > 0 {
 				// The next probe should receive other messages.
-				v = decision.Verdict{Action: decision.SnoozeFor, Delay: min(h.excuses.Delay(h.opts.KillSwitch.Probe), maxInvisibleDuration)}
+				v = verdict.Verdict{Action: verdict.SnoozeFor, Delay: min(h.excuses.Delay(h.opts.KillSwitch.Probe), maxInvisibleDuration)}
 			}
 			c.release = append(c.release, h.drop(it, v)...)
 		}

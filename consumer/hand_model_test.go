@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/credit"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/internal/gate"
+	"github.com/tidegate/tidegate/consumer/internal/flow"
+	"github.com/tidegate/tidegate/consumer/internal/killswitch"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -41,7 +41,7 @@ type handModel struct {
 // A granted is a receive under way.
 type granted struct {
 	source *source
-	grant  credit.Grant
+	grant  flow.Grant
 }
 
 // Each delivery in hand is handled, is settled, is extended, waits behind another delivery of its
@@ -55,7 +55,7 @@ func runHandModel(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	o := &PushOptions{
 		Concurrency: 1 + r.IntN(8), MaxBuffered: r.IntN(30), MaxBytes: 1 << 30, InvisibleDuration: 30 * time.Second, MaxExtension: time.Duration(r.IntN(600)) * time.Second,
-		KillSwitch: KillSwitch(gate.Options{FailureRatio: 0.5 * float64(r.IntN(3)), MinMessages: 4}.WithDefaults()),
+		KillSwitch: KillSwitch(killswitch.Options{FailureRatio: 0.5 * float64(r.IntN(3)), MinMessages: 4}.WithDefaults()),
 	}
 	m := &handModel{hand: newHand(o), t: t, r: r, now: time.Unix(0, 0), in: map[*item]bool{}}
 	for i := range 1 + r.IntN(4) {
@@ -78,7 +78,7 @@ func runHandModel(t *testing.T, r *rand.Rand) {
 		case len(m.attempts) > 0:
 			m.settled(true)
 		case len(m.handlers) > 0:
-			m.handle(decision.Verdict{Action: decision.Ack}, false)
+			m.handle(verdict.Verdict{Action: verdict.Ack}, false)
 		default:
 			m.now = m.timer
 		}
@@ -118,8 +118,8 @@ func (m *handModel) step() {
 	case n < 30 && len(m.grants) > 0:
 		m.receive()
 	case n < 50 && len(m.handlers) > 0:
-		action := []decision.Action{decision.Ack, decision.Ack, decision.Ack, decision.Retry, decision.DeadLetterNow}[m.r.IntN(5)]
-		m.handle(decision.Verdict{Action: action}, action != decision.Ack)
+		action := []verdict.Action{verdict.Ack, verdict.Ack, verdict.Ack, verdict.Retry, verdict.DeadLetterNow}[m.r.IntN(5)]
+		m.handle(verdict.Verdict{Action: action}, action != verdict.Ack)
 	case n < 75 && len(m.attempts) > 0:
 		m.settled(m.r.IntN(4) > 0)
 	case n < 85 && len(m.renewals) > 0:
@@ -172,7 +172,7 @@ func (m *handModel) receive() {
 }
 
 // handle ends a handler with a verdict.
-func (m *handModel) handle(v decision.Verdict, failed bool) {
+func (m *handModel) handle(v verdict.Verdict, failed bool) {
 	it := pop(m, &m.handlers)
 	carryOut, c := m.returned(it, handled{verdict: v, took: time.Millisecond, failed: failed}, m.now)
 	if carryOut {
@@ -189,7 +189,7 @@ func (m *handModel) handle(v decision.Verdict, failed bool) {
 // settled ends an attempt to settle a delivery.
 func (m *handModel) settled(good bool) {
 	it := pop(m, &m.attempts)
-	if it.Verdict.Action == decision.Forget {
+	if it.Verdict.Action == verdict.Forget {
 		good = true
 	}
 	if at := m.now.Add(time.Second); !good && at.Before(it.lease.Until) {
@@ -198,9 +198,9 @@ func (m *handModel) settled(good bool) {
 	}
 	it.disposition = Unsettled
 	if good {
-		it.disposition = map[decision.Action]Disposition{
-			decision.Ack: Acked, decision.Retry: Retried, decision.DeadLetterNow: DeadLettered, decision.GiveBack: Released,
-			decision.SnoozeFor: Snoozed, decision.Forget: LeaseLost,
+		it.disposition = map[verdict.Action]Disposition{
+			verdict.Ack: Acked, verdict.Retry: Retried, verdict.DeadLetterNow: DeadLettered, verdict.GiveBack: Released,
+			verdict.SnoozeFor: Snoozed, verdict.Forget: LeaseLost,
 		}[it.Verdict.Action]
 	}
 	delete(m.in, it)

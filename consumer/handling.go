@@ -2,10 +2,16 @@ package consumer
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/internal/gate"
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer/internal/flow"
+	"github.com/tidegate/tidegate/consumer/internal/killswitch"
+	"github.com/tidegate/tidegate/consumer/internal/policies"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // makeReady makes a delivery available to the handlers.
@@ -57,7 +63,7 @@ func (h *hand) next() *item {
 		return nil
 	}
 	for {
-		it, ok := h.ready.Pop(h.gate.State() == gate.Probing)
+		it, ok := h.ready.Pop(h.gate.State() == killswitch.Probing)
 		if !ok || it.phase == ready { // otherwise it was lost or released
 			return it
 		}
@@ -75,7 +81,7 @@ func (h *hand) leave() (hire int) {
 
 // A handled is a delivery whose handler has returned.
 type handled struct {
-	verdict decision.Verdict
+	verdict verdict.Verdict
 	took    time.Duration
 	failed  bool // because of the message or a dependency
 	decided bool // the handler decided the end of the message, by DeadLetterNow
@@ -97,10 +103,10 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 	v := r.verdict
 	switch {
 	case it.lost:
-		v = decision.Verdict{Action: decision.Forget}
-	case v.Action == decision.GiveBack: // the run ends: neither a success nor a failure
+		v = verdict.Verdict{Action: verdict.Forget}
+	case v.Action == verdict.GiveBack: // the run ends: neither a success nor a failure
 	default:
-		probe := h.gate.State() == gate.Probing
+		probe := h.gate.State() == killswitch.Probing
 		excusable, changed := h.gate.Handled(now, r.failed)
 		if excusable && !r.decided {
 			v = h.excuse(it, v, probe)
@@ -109,7 +115,7 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 			c = h.gateChanged(now)
 		}
 	}
-	if v.Action != decision.Ack {
+	if v.Action != verdict.Ack {
 		h.lines.Close(it.line)
 	}
 	return h.settle(it, v), c
@@ -119,7 +125,7 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 // verdict without the switch, in two cases: the server would count the attempt in any case, or the
 // message has no excuse left, because a message that always fails has to reach its last attempt. A
 // failed probe is not released, because the next probe would handle it again.
-func (h *hand) excuse(it *item, v decision.Verdict, probe bool) decision.Verdict {
+func (h *hand) excuse(it *item, v verdict.Verdict, probe bool) verdict.Verdict {
 	if !it.caps.Snooze && (!it.caps.Suspend || probe) {
 		return v
 	}
@@ -128,20 +134,20 @@ func (h *hand) excuse(it *item, v decision.Verdict, probe bool) decision.Verdict
 	case !ok:
 		return v
 	case it.caps.Snooze:
-		return decision.Verdict{Action: decision.SnoozeFor, Delay: min(delay, maxInvisibleDuration)}
+		return verdict.Verdict{Action: verdict.SnoozeFor, Delay: min(delay, maxInvisibleDuration)}
 	}
 	return release
 }
 
 // settle begins the settling phase, and reports whether to carry the verdict out now. During an
 // extension the verdict has to wait for the response, which has the valid handle.
-func (h *hand) settle(it *item, v decision.Verdict) bool {
+func (h *hand) settle(it *item, v verdict.Verdict) bool {
 	if it.unread() {
 		h.unread--
 	}
 	it.phase, it.Verdict = settling, v
 	h.unschedule(it)
-	return !it.renewing || v.Action == decision.Forget
+	return !it.renewing || v.Action == verdict.Forget
 }
 
 // removeSettled ends deliveries that are settled.
@@ -202,4 +208,130 @@ func (h *hand) checkEmpty() {
 	if h.closed && h.unread == 0 {
 		h.work.Broadcast()
 	}
+}
+
+// A phase is the state of a delivery.
+type phase uint8
+
+const (
+	inLine   phase = iota // behind another message of its message group
+	ready                 // waits for a worker
+	running               // a handler works on it
+	settling              // its verdict is carried out
+	gone                  // settled or lost
+)
+
+// An item is one delivery in hand, from its arrival until it is settled.
+type item struct {
+	d       *tidegate.Delivery // as received; it belongs to the handler and is not read after the handler began
+	current tidegate.Delivery  // a copy with the valid handle, for settlements
+	caps    transport.Capabilities
+	source  *source
+	choice  policies.Choice   // by the consumer's policies; set before the handler begins
+	size    int               // of the body, in bytes
+	line    *flow.Line[*item] // of its message group; nil without a group
+
+	// Guarded by hand.mu.
+	phase    phase
+	lease    flow.Lease
+	wake     flow.Entry[*item]       // of hand.leases: the next check by maintainLeases
+	renewing bool                    // an extension is under way; a settlement waits for it
+	lost     bool                    // the lease is lost
+	lostErr  error                   // the server's reason, if known
+	cancel   context.CancelCauseFunc // of the handler's context; nil before and after
+	stuck    bool                    // another worker replaces its handler
+	unsure   bool                    // the response to an extension was lost, so another handle may be valid
+
+	// Owned by the goroutine that carries out the verdict.
+	verdict.State
+	disposition Disposition
+	delay       time.Duration // until the next delivery
+	settleErr   error
+	duration    time.Duration   // of the handler
+	batchTook   atomic.Int64    // set for a batch handler by other goroutines
+	ctx         deliveryContext // of the handler
+	result      result          // of the handler
+	cancelled   bool            // the handler's context ended with the run
+	grace       time.Time       // end of the settlement if the handler returned after the shutdown time; otherwise zero
+}
+
+func newItem(d *tidegate.Delivery, s *source, caps transport.Capabilities, l flow.Lease) *item {
+	it := &item{d: d, current: *d, caps: caps, source: s, size: len(d.Body), lease: l}
+	it.wake.Value = it
+	return it
+}
+
+// key identifies the message of the delivery.
+func (it *item) key() killswitch.Key {
+	return killswitch.Key{Topic: it.current.Topic, ID: it.current.ID}
+}
+
+// unread reports whether no handler has started with the delivery.
+func (it *item) unread() bool { return it.phase == inLine || it.phase == ready }
+
+// consumed reports whether the group will not receive the settled message again from this topic.
+func (it *item) consumed() bool {
+	switch it.disposition {
+	case Acked, DeadLettered, Reconsumed, Discarded:
+		return true
+	}
+	return false
+}
+
+// loss returns the cause of the handler's context after the loss of the lease.
+func (it *item) loss() error {
+	if it.lostErr != nil {
+		return &lostError{it.lostErr}
+	}
+	return ErrLeaseLost
+}
+
+// A lostError is ErrLeaseLost with the server's reason.
+type lostError struct{ reason error }
+
+func (e *lostError) Error() string   { return ErrLeaseLost.Error() + ": " + e.reason.Error() }
+func (e *lostError) Unwrap() []error { return []error{ErrLeaseLost, e.reason} }
+
+const (
+	// maxUnanswered is the longest wait after a receive to which no server responded.
+	maxUnanswered = 5 * time.Second
+
+	// minUnanswered is the shortest one, although a server responds again.
+	minUnanswered = time.Second
+)
+
+// receiveWait returns the wait after failures+1 failed receives, the last of them with err.
+func receiveWait(p backoff.Policy, failures int, err error) time.Duration {
+	wait := max(p.Delay(failures), verdict.PushBack(err))
+	if verdict.Unanswered(err) {
+		wait = min(wait, maxUnanswered)
+	}
+	return wait
+}
+
+// A recovery waits for the end of one outage. Replace it after a success.
+type recovery struct {
+	// pinged is true after a ping succeeded. If another receive fails after that, pings do not show
+	// the state of the server that fails: it may be one of several behind the transport.
+	pinged bool
+}
+
+// await waits before a receive is repeated that failed with err. If no server responded to the
+// receive, the wait ends early when one responds to a ping, but only once in an outage. It returns
+// an error if ctx ends first.
+func (r *recovery) await(ctx context.Context, t transport.Receiver, wait time.Duration, err error) error {
+	pinger, ok := t.(transport.Pinger)
+	if !ok || r.pinged || !verdict.Unanswered(err) || wait <= minUnanswered {
+		return backoff.Sleep(ctx, wait)
+	}
+	end := time.Now().Add(wait)
+	if err := backoff.Sleep(ctx, minUnanswered); err != nil {
+		return err
+	}
+	pinging, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	if r.pinged = pinger.Ping(pinging) == nil; r.pinged {
+		return nil
+	}
+	return backoff.Sleep(ctx, time.Until(end))
 }

@@ -1,11 +1,12 @@
 package consumer
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/consumer/internal/gate"
+	"github.com/tidegate/tidegate/consumer/internal/killswitch"
 )
 
 // A KillSwitch stops a consumer whose handlers fail in large numbers, for example during the outage
@@ -74,11 +75,11 @@ func (p *Push) Tripped() bool {
 func (h *hand) tripped() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.gate.State() != gate.Flowing
+	return h.gate.State() != killswitch.Flowing
 }
 
 // announce reports events of the kill switch.
-func (r *run) announce(events []gate.Event) {
+func (r *run) announce(events []killswitch.Event) {
 	for _, e := range events {
 		r.announcer.Do(func() {
 			if e.Tripped {
@@ -99,4 +100,88 @@ func (r *run) announce(events []gate.Event) {
 }
 
 // gate returns the state machine of the switch.
-func (k KillSwitch) gate() *gate.Gate { return gate.New(gate.Options(k)) }
+func (k KillSwitch) gate() *killswitch.Gate { return killswitch.New(killswitch.Options(k)) }
+
+// permitted waits for the limiter's permission to receive messages of t, and returns their number,
+// up to most. It returns 0 if the run ends, or if a helper would have to wait. An error of the
+// limiter is reported like a failed receive: without permission the consumer receives nothing.
+func (r *run) permitted(p *permits, t *topic, most int, more, helper bool) int {
+	for failures := 0; ; failures++ {
+		n, err := p.Await(r.running, most, more, helper)
+		if err == nil {
+			return n
+		}
+		wait, end := r.receiveFailed(t, "the limiter does not permit the receive", err, failures)
+		if end || r.pause(wait) != nil {
+			return 0
+		}
+	}
+}
+
+// maintainLeases extends the leases of all deliveries in hand and repeats failed settlements, until
+// ctx ends.
+func (r *run) maintainLeases(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-r.hand.kicked:
+		case <-ctx.Done():
+			return
+		}
+		tasks, c, next := r.hand.due(time.Now())
+		r.follow(c)
+		for _, t := range tasks {
+			r.carryOutTask(t)
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+func (r *run) carryOutTask(t task) {
+	it := t.it
+	switch t.do {
+	case extendLease:
+		r.renewers.Do(func() { r.extend(it) })
+	case cancelHandler:
+		t.cancel(it.loss())
+	case endLost:
+		r.settlers.Do(func() { r.carryOut(it) }) // calls functions of the program
+	case settleAgain:
+		r.carryOut(it)
+	}
+}
+
+// extend makes one attempt to extend a lease.
+func (r *run) extend(it *item) {
+	sent, until := r.hand.leaseOf(it)
+	inv, timeout := r.hand.invisible(sent, until)
+	ctx, cancel := r.extendContext(timeout)
+	handle, err := r.change(ctx, it, inv)
+	cancel()
+	if err != nil {
+		r.warn("extending the invisible time failed", it, err)
+	}
+	t, lost, carryOut := r.hand.extended(it, extension{sent: sent, now: time.Now(), inv: inv, handle: handle, err: err})
+	switch {
+	case carryOut:
+		r.carryOut(it)
+	case lost:
+		r.carryOutTask(t)
+	}
+}
+
+// extendContext returns the context of one attempt to extend a lease.
+func (r *run) extendContext(timeout time.Duration) (context.Context, context.CancelFunc) {
+	if r.late() { // a handler is still running
+		return context.WithTimeout(r.detached, min(timeout, lastTry))
+	}
+	return context.WithTimeout(r.settling, timeout)
+}
+
+func (h *hand) leaseOf(it *item) (now, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now(), it.lease.Until
+}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/lease"
+	"github.com/tidegate/tidegate/consumer/internal/flow"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -18,7 +18,7 @@ func TestRetriesAndNewMessagesShareTheHandlers(t *testing.T) {
 	arrive := func(attempt, n int) {
 		for range n {
 			h.unread++
-			it := newItem(&tidegate.Delivery{Attempt: attempt}, nil, transport.Capabilities{}, lease.Lease{})
+			it := newItem(&tidegate.Delivery{Attempt: attempt}, nil, transport.Capabilities{}, flow.Lease{})
 			h.makeReady(it)
 		}
 	}

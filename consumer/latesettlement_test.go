@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/internal/pool"
-	"github.com/tidegate/tidegate/consumer/internal/settlement"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -77,7 +75,7 @@ func TestSettlementPostponedAtTheEndOfTheShutdown(t *testing.T) {
 	}
 	r := &run{Push: p, log: p.opts.Logger, events: tally.New(p.opts.Logger), hand: newHand(&p.opts), topics: p.sub.newTopics()}
 	r.detached, r.settling = t.Context(), &endingContext{Context: t.Context()}
-	r.announcer = pool.New(1, r.effects.Go)
+	r.announcer = newPool(1, r.effects.Go)
 	r.topics[0].settings.Store(&transport.ConsumerSettings{})
 
 	now := time.Now()
@@ -86,11 +84,11 @@ func TestSettlementPostponedAtTheEndOfTheShutdown(t *testing.T) {
 		source: &source{topic: r.topics[0]}, sent: now, invisible: time.Minute,
 	}, now)
 	it := r.hand.take(func(error) {})
-	if carryOut, _ := r.hand.returned(it, handled{verdict: decision.Verdict{Action: decision.Ack}}, now); !carryOut {
+	if carryOut, _ := r.hand.returned(it, handled{verdict: verdict.Verdict{Action: verdict.Ack}}, now); !carryOut {
 		t.Fatal("the acknowledgement is not carried out")
 	}
 	it.Last = errLost
-	r.goOn(it, transport.RetryResult{}, settlement.Again)
+	r.goOn(it, transport.RetryResult{}, verdict.TryAgain)
 	if got := seen.all(); len(got) != 1 || got[0].Disposition != Unsettled || r.hand.credits.Messages() != 0 {
 		t.Errorf("outcomes %+v with %d deliveries in hand, want one that is unsettled, and none", got, r.hand.credits.Messages())
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/internal/fault"
-	"github.com/tidegate/tidegate/consumer/internal/gate"
+	"github.com/tidegate/tidegate/consumer/internal/killswitch"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/ratelimit"
@@ -251,7 +251,7 @@ func (o PushOptions) withDefaults() PushOptions {
 	if o.InvisibleDuration == 0 {
 		o.InvisibleDuration = defaultInvisibleDuration
 	}
-	o.KillSwitch = KillSwitch(gate.Options(o.KillSwitch).WithDefaults())
+	o.KillSwitch = KillSwitch(killswitch.Options(o.KillSwitch).WithDefaults())
 	if o.MaxExtension == 0 {
 		o.MaxExtension = defaultMaxExtension
 	}
@@ -276,7 +276,7 @@ func (f *faults) push(o PushOptions) {
 		f.Add("Concurrency", "%d is too many; give at most %d", o.Concurrency, maxConcurrency)
 	}
 	f.NotNegative("MaxBytes", int64(o.MaxBytes), o.MaxBytes)
-	gate.Options(o.KillSwitch).Check(&f.List)
+	killswitch.Options(o.KillSwitch).Check(&f.List)
 	f.invisible(o.InvisibleDuration)
 	f.NotNegative("LongPolling", int64(o.LongPolling), o.LongPolling)
 	f.NotNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)

@@ -2,13 +2,15 @@ package consumer
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 )
 
 // A Disposition is the end of a delivery. The zero value is none of them.
@@ -169,7 +171,7 @@ func (r *run) guard(text, messageID string, hook func()) {
 // reportPanic tallies a panic of a function that package guard calls.
 func (r *run) reportPanic(function string, value any, stack []byte) {
 	r.events.Note(slog.LevelError, function+" panicked", []slog.Attr{slog.String("group", r.sub.Group)},
-		[]slog.Attr{slog.String("panic", decision.Show(value)), slog.String("stack", string(stack))})
+		[]slog.Attr{slog.String("panic", verdict.Show(value)), slog.String("stack", string(stack))})
 }
 
 // errorAttr returns an attribute that logs omit if err is nil.
@@ -182,7 +184,7 @@ func errorAttr(key string, err error) slog.Attr {
 
 func (r *run) logPanic(ctx context.Context, text, messageID string, value any, stack []byte) {
 	r.log.LogAttrs(ctx, slog.LevelError, text,
-		slog.String("message_id", messageID), slog.String("panic", decision.Show(value)), slog.String("stack", string(stack)))
+		slog.String("message_id", messageID), slog.String("panic", verdict.Show(value)), slog.String("stack", string(stack)))
 }
 
 // A StopReport counts the deliveries that ended after Run's context had ended.
@@ -217,3 +219,59 @@ func (h *hand) stopReport() StopReport {
 	defer h.mu.Unlock()
 	return h.report
 }
+
+var (
+	// ErrLeaseLost is the cause of a handler's context when the consumer no longer owns the
+	// message: the invisible time ended and could not be extended, or the server rejected the
+	// receipt handle. The server delivers the message again. The handler's result is ignored.
+	ErrLeaseLost = errors.New("the invisible time of the delivery has ended")
+
+	// ErrShutdown is the cause of a handler's context when the handler is still running nine tenths
+	// of PushOptions.ShutdownTimeout after the end of Run's ctx.
+	ErrShutdown = errors.New("the consumer is shutting down")
+)
+
+// A PanicError is a panic of a handler, or of a method of the error that the handler returned, for
+// example of a typed nil. It is a failure like any other: the message is retried.
+type PanicError struct {
+	// Value is the value of the panic. It is a text if the value's own methods panic or end the
+	// goroutine.
+	Value any
+	Stack []byte // of the handler
+}
+
+// Error returns the value of the panic; the stack is in Stack.
+func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v", e.Value) }
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// RetryIn returns an error for a handler that retries the message after d instead of the retry
+// schedule's delay. The attempt counts, and after the last attempt the message is not retried. The
+// returned error may be wrapped or joined. err is the failure; it may be nil.
+//
+// Address settings of a tidegate broker about redelivery override d, and Outcome.Delay reports
+// their delay. A negative d means 0. A d of more than 12 h, which no server accepts, means 12 h.
+func RetryIn(d time.Duration, err error) error {
+	return &verdict.RetryIn{Delay: max(0, d), Err: err}
+}
+
+// Snooze returns an error for a handler that postpones the message: it is delivered again after d
+// with the same attempt number. The returned error may be wrapped or joined. A negative d means 0,
+// and more than 12 h means 12 h.
+//
+// Servers without [transport.Capabilities].Snooze, such as RocketMQ, deliver the message after d
+// with the next attempt number. Outcome.AttemptSpent is true then.
+func Snooze(d time.Duration) error { return &verdict.Snooze{Delay: max(0, d)} }
+
+// DeadLetterNow returns an error for a handler that makes the message a dead letter at once, even
+// if attempts are left. The returned error may be wrapped or joined. The text of err is the reason
+// of the dead letter; err may be nil.
+//
+// If this is the message's last attempt, the on_exhausted setting of a FIFO group of a tidegate
+// broker applies instead. It can block or park the message group; Outcome.Disposition is [Retried]
+// or [Parked] then.
+func DeadLetterNow(err error) error { return &verdict.DeadLetter{Err: err} }

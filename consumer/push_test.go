@@ -15,7 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -238,8 +238,8 @@ func TestErrorsThatEndRun(t *testing.T) {
 	}{
 		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeIllegalFilterExpression, Message: "unbalanced"}, 0},
 		{fmt.Errorf("transport: %w", tidegate.ErrClosed), 0},
-		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeForbidden, Message: "no permission"}, failure.CredentialsGrace},
-		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeUnauthorized}, failure.CredentialsGrace},
+		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeForbidden, Message: "no permission"}, verdict.CredentialsGrace},
+		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeUnauthorized}, verdict.CredentialsGrace},
 	} {
 		for _, where := range []string{"receive", "settings"} {
 			synctest.Test(t, func(t *testing.T) {

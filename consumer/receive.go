@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/credit"
-	"github.com/tidegate/tidegate/consumer/internal/failure"
-	"github.com/tidegate/tidegate/consumer/internal/permit"
+	"github.com/tidegate/tidegate/consumer/internal/flow"
+	"github.com/tidegate/tidegate/consumer/internal/killswitch"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/internal/guard"
+	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -51,7 +54,7 @@ func (r *run) receive(s *source, helper bool) {
 	failures := 0
 	var outage recovery
 	attemptID := ""
-	permits := permit.Permits{Limiter: r.opts.Limiter, Report: r.reportPanic}
+	permits := permits{Limiter: r.opts.Limiter, Report: r.reportPanic}
 	full := helper // there is a backlog
 	empty := 0     // receives in turn without a message
 	unwatched := false
@@ -135,7 +138,7 @@ var errInterrupted = errors.New("interrupted")
 
 // receiveOnce makes one receive, and adds its deliveries. If a watcher could leave a watch,
 // receiveOnce then waits until another receive may find a message, and watched is true.
-func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g credit.Grant, repeatable bool, watcher transport.Watcher) (n int, watched bool, err error) {
+func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g flow.Grant, repeatable bool, watcher transport.Watcher) (n int, watched bool, err error) {
 	ctx, cancel := context.WithCancel(r.polling)
 	defer cancel()
 	p := &poll{source: s, cancel: cancel, repeatable: repeatable}
@@ -194,7 +197,7 @@ func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
 		if err == nil {
 			return ds
 		}
-		if failure.EndingOf(err) == failure.AtOnce || failure.Code(err) == tidegate.CodeNotImplemented || r.late() || backoff.Sleep(r.settling, settleBackoff.Delay(n)) != nil {
+		if verdict.EndingOf(err) == verdict.AtOnce || verdict.Code(err) == tidegate.CodeNotImplemented || r.late() || backoff.Sleep(r.settling, settleBackoff.Delay(n)) != nil {
 			r.log.Warn("cancelled receive not repeated; its messages may stay invisible until their invisible time ends",
 				"topic", q.Topic, "group", q.Group, "error", err)
 			return nil
@@ -217,7 +220,7 @@ func (r *run) batch(s *transport.ConsumerSettings, caps transport.Capabilities) 
 	return maxBatch
 }
 
-func (r *run) request(set *transport.ConsumerSettings, caps transport.Capabilities, s *source, g credit.Grant, attemptID string) transport.ReceiveRequest {
+func (r *run) request(set *transport.ConsumerSettings, caps transport.Capabilities, s *source, g flow.Grant, attemptID string) transport.ReceiveRequest {
 	wait := r.opts.LongPolling
 	if wait == 0 {
 		wait = set.LongPolling
@@ -267,4 +270,192 @@ func (r *run) receiveFailed(t *topic, what string, err error, failures int) (wai
 		r.fatal(&refusal{err, t.name})
 	}
 	return wait, end
+}
+
+// A bid is a receive that waits for credits.
+type bid struct {
+	source *source
+	batch  int
+	prompt bool
+	grant  flow.Grant    // valid once ended is closed; zero if no further receive may be made
+	ended  chan struct{} // closed under hand.mu
+}
+
+// reserve waits until a receive of the queue may begin, and returns its grant, or false if no
+// further receive may be made. Only the first receive of a queue waits. A prompt receive does not
+// wait for messages on the server.
+func (h *hand) reserve(s *source, batch int, wait, prompt bool) (g flow.Grant, ok bool) {
+	h.mu.Lock()
+	b := &bid{source: s, batch: batch, prompt: prompt, ended: make(chan struct{})}
+	if !wait {
+		defer h.mu.Unlock()
+		if g = h.grant(b); !prompt {
+			h.offer() // prompt receives no longer wait for each other once one is parked
+		}
+		return g, g.Messages > 0
+	}
+	h.bids = append(h.bids, b)
+	h.offer()
+	h.mu.Unlock()
+	<-b.ended
+	return b.grant, b.grant.Messages > 0
+}
+
+// ask returns the credit request of a receive, or false if no receive may begin.
+func (h *hand) ask(b *bid) (flow.Ask, bool) {
+	limit, buffered := h.gate.Limit(h.opts.Concurrency), 0
+	if h.gate.Open() {
+		buffered = max(h.opts.MaxBuffered, 0)
+	}
+	window := limit + h.stuck
+	if h.gate.State() == killswitch.Probing {
+		window += min(h.excuses.Len(), killswitch.Choice-1)
+	}
+	h.credits.SetWindow(window, buffered)
+	return flow.Ask{
+		Batch: b.batch, UnderWay: b.source.underWay, Spare: b.source.topic.inHand == 0 && h.gate.Open(), Prompt: b.prompt,
+	}, limit > 0
+}
+
+// grant reserves messages for a receive, or none if the receive has to wait.
+func (h *hand) grant(b *bid) (g flow.Grant) {
+	s := b.source
+	if ask, ok := h.ask(b); ok && !h.stopped && !s.removed {
+		g = h.credits.Grant(ask)
+	}
+	if g.Messages > 0 {
+		s.underWay++
+		h.lastGrant++
+		s.topic.lastGrant = h.lastGrant
+	}
+	return g
+}
+
+// offer grants the free credits to the waiting receives. The next one belongs to the topic whose
+// last grant is the longest ago, so that a topic with many queues and a large backlog does not
+// delay the others.
+func (h *hand) offer() {
+	h.bids = slices.DeleteFunc(h.bids, func(b *bid) bool {
+		over := h.stopped || b.source.removed
+		if over {
+			close(b.ended)
+		}
+		return over
+	})
+	for {
+		next := -1
+		for i, b := range h.bids {
+			ask, ok := h.ask(b)
+			if ok && (next < 0 || b.source.topic.lastGrant < h.bids[next].source.topic.lastGrant) && h.credits.May(ask) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return
+		}
+		b := h.bids[next]
+		b.grant = h.grant(b)
+		h.bids = slices.Delete(h.bids, next, next+1)
+		close(b.ended)
+	}
+}
+
+// giveUp ends the reservation of a receive without a response.
+func (h *hand) giveUp(s *source, g flow.Grant) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.credits.Refund(g)
+	s.underWay--
+	h.offer()
+}
+
+// permits are those of one loop. They outlive receives that bring fewer messages. The zero value
+// permits all.
+type permits struct {
+	Limiter ratelimit.Limiter // nil permits all
+	Report  guard.Report      // of its panics; may be nil
+
+	left int
+}
+
+// Await waits until at least one message is permitted, and returns how many may be received now, at
+// most most. With more, it takes as many as the limiter permits without a wait. It returns none if
+// ctx ends first, or with an error that is the limiter's own. A helper does not wait if the limiter
+// can report that it would have to, and gets none: otherwise the helpers of one topic would stand
+// before the other topics in the limiter's queue.
+func (p *permits) Await(ctx context.Context, most int, more, helper bool) (n int, err error) {
+	if p.Limiter == nil {
+		return most, nil
+	}
+	a, allows := p.Limiter.(interface{ Allow() bool })
+	allow := func() (ok bool) {
+		guard.Call("Limiter", p.Report, func() { ok = a.Allow() })
+		return ok
+	}
+	if helper && allows && p.left == 0 {
+		if !allow() {
+			return 0, nil
+		}
+		p.left = 1
+	}
+	if p.left == 0 {
+		err := guard.Wait(ctx, "Limiter", p.Report, func() error { return ratelimit.Wait(ctx, p.Limiter, 1) })
+		if err != nil {
+			if ctx.Err() != nil {
+				return 0, nil //nolint:nilerr // the end of ctx is no fault of the limiter
+			}
+			return 0, err
+		}
+		p.left = 1
+	}
+	if allows && more {
+		for p.left < most && allow() {
+			p.left++
+		}
+	}
+	return min(p.left, most), nil
+}
+
+// Spend counts n received messages.
+func (p *permits) Spend(n int) { p.left = max(p.left-n, 0) }
+
+const (
+	// manyTopics is the number of topics above which a consumer leaves watches. With fewer topics
+	// it uses waiting receives: they need one request for each message, and a watch also needs a
+	// report. But a waiting receive reserves messages of PushOptions.MaxBuffered, so many of them
+	// leave each other little.
+	manyTopics = 16
+
+	// rewatch is the mean time after which a queue with a watch is received from again. The server
+	// reports each message, so this only bounds the effect of a fault. The actual times are between
+	// half of it and one and a half times it.
+	rewatch = 5 * time.Minute
+
+	// maxEmpty is the number of consecutive receives without a message before the consumer keeps
+	// minPoll between them. Other consumers may take each message that the server reports.
+	maxEmpty = 4
+)
+
+// watcher returns the transport if receives leave watches, and nil otherwise.
+func (r *run) watcher(caps transport.Capabilities) transport.Watcher {
+	if !caps.Watch || len(r.topics) <= manyTopics {
+		return nil
+	}
+	w, _ := r.transport.(transport.Watcher)
+	return w
+}
+
+// awaitReady waits until a watch is ready or the receives of the queue are interrupted.
+func (r *run) awaitReady(ctx context.Context, p *poll, ready <-chan struct{}) {
+	if !r.hand.beginWatch(p) {
+		return
+	}
+	defer r.hand.endWatch(p)
+	again := time.NewTimer(rewatch/2 + rand.N(rewatch))
+	defer again.Stop()
+	select {
+	case <-ready:
+	case <-again.C:
+	case <-ctx.Done():
+	}
 }

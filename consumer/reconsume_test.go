@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/settlement"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -100,7 +100,7 @@ func TestReconsumeRequests(t *testing.T) {
 		"next":     {Reconsume(transport.ReconsumeMode{}, nil), nil, false, transport.ReconsumeMode{}, Reconsumed, time.Minute, nil},
 		"negative": {Reconsume(transport.ReconsumeMode{Delay: time.Hour, Negative: true}, nil), nil, false, transport.ReconsumeMode{Negative: true, Delay: time.Hour}, Retried, time.Minute, nil},
 		"refused":  {Reconsume(transport.ReconsumeMode{Delay: time.Hour}, nil), refused, false, transport.ReconsumeMode{Delay: time.Hour}, Retried, time.Hour, refused},
-		"lost":     {Reconsume(transport.ReconsumeMode{}, nil), lost, true, transport.ReconsumeMode{}, PerhapsSettled, 0, settlement.ErrPerhaps},
+		"lost":     {Reconsume(transport.ReconsumeMode{}, nil), lost, true, transport.ReconsumeMode{}, PerhapsSettled, 0, verdict.ErrPerhaps},
 		// A dead letter is the stronger wish.
 		"dead letter": {errors.Join(Reconsume(transport.ReconsumeMode{}, nil), DeadLetterNow(nil)), nil, false, transport.ReconsumeMode{}, DeadLettered, 0, nil},
 	} {

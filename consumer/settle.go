@@ -4,10 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/internal/failure"
-	"github.com/tidegate/tidegate/consumer/internal/settlement"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -34,9 +33,9 @@ func (it *item) conclude(res transport.RetryResult, err error) {
 // carryOut starts to settle a delivery. It does not block.
 func (r *run) carryOut(it *item) {
 	switch it.Verdict.Action {
-	case decision.Forget:
+	case verdict.Forget:
 		r.conclude(it, transport.RetryResult{}, it.lostErr)
-	case decision.Ack, decision.Discard:
+	case verdict.Ack, verdict.Discard:
 		r.acknowledge(it)
 	default:
 		r.settlers.Do(func() {
@@ -52,13 +51,13 @@ func (r *run) carryOut(it *item) {
 func (r *run) attempt(ctx context.Context, it *item) (res transport.RetryResult, err error) {
 	v := &it.Verdict
 	switch v.Action {
-	case decision.DeadLetterNow:
+	case verdict.DeadLetterNow:
 		return r.transport.DeadLetter(ctx, &it.current, v.Reason)
-	case decision.SnoozeFor:
+	case verdict.SnoozeFor:
 		return res, r.transport.Snooze(ctx, &it.current, v.Delay) // see rulesFor
-	case decision.ReconsumeIn:
+	case verdict.ReconsumeIn:
 		return r.transport.Reconsume(ctx, &it.current, v.Mode) // likewise
-	case decision.GiveBack:
+	case verdict.GiveBack:
 		return res, r.transport.Release(ctx, &it.current)
 	}
 	delay := v.Delay
@@ -71,22 +70,22 @@ func (r *run) attempt(ctx context.Context, it *item) (res transport.RetryResult,
 // attempted handles the result of a settlement attempt. Failed attempts are repeated until the
 // lease ends, because a missing acknowledgement causes a redelivery.
 func (r *run) attempted(it *item, res transport.RetryResult, err error) {
-	harmless := it.Verdict.Action != decision.DeadLetterNow || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
+	harmless := it.Verdict.Action != verdict.DeadLetterNow || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
 	r.goOn(it, res, it.After(err, harmless, it.unsure))
 }
 
-func (r *run) goOn(it *item, res transport.RetryResult, next settlement.Step) {
+func (r *run) goOn(it *item, res transport.RetryResult, next verdict.Step) {
 	switch next {
-	case settlement.Finished:
+	case verdict.Finished:
 		r.conclude(it, res, nil)
-	case settlement.FindHandle:
+	case verdict.FindHandle:
 		r.settlers.Do(func() { r.goOn(it, res, it.Found(r.find(it))) })
-	case settlement.Again:
+	case verdict.TryAgain:
 		if it.Last == nil { // the valid handle is known now
 			r.carryOut(it)
 			return
 		}
-		delay := max(settleBackoff.Delay(it.Tries), failure.PushBack(it.Last))
+		delay := max(settleBackoff.Delay(it.Tries), verdict.PushBack(it.Last))
 		it.Tries++
 		if at := time.Now().Add(delay); at.Before(it.lease.Until) && !r.late() {
 			r.hand.later(it, at)
@@ -96,12 +95,12 @@ func (r *run) goOn(it *item, res transport.RetryResult, next settlement.Step) {
 			return
 		}
 		r.conclude(it, res, it.Last)
-	case settlement.RetryInstead:
+	case verdict.RetryInstead:
 		r.warn("the server rejected the handler's result; retrying the message", it, it.Last)
 		it.Refused = it.Last
-		it.Verdict = decision.Again(it.current.Attempt, it.Failure, r.rulesFor(it))
+		it.Verdict = verdict.Again(it.current.Attempt, it.Failure, r.rulesFor(it))
 		r.carryOut(it)
-	case settlement.Failed:
+	case verdict.Failed:
 		r.conclude(it, res, it.Last)
 	}
 }
@@ -151,4 +150,55 @@ func (r *run) conclude(it *item, res transport.RetryResult, err error) {
 	it.conclude(res, err)
 	r.observe(it)
 	r.follow(r.hand.removeSettled(time.Now(), it))
+}
+
+// Reconsume returns an error for a handler that consumes the message later, as Apache Pulsar's
+// clients do. The returned error may be wrapped or joined. err is the failure; it may be nil.
+//
+// Without mode.Negative the message goes to the group's retry topic: the delivery is acknowledged,
+// and the message is delivered as a new message of the retry topic after mode.Delay, or after the
+// delay of mode.Level. The zero mode selects level 1 for a message's first retry, level 2 for its
+// second, and so on. After the group's maximum of retries the message becomes a dead letter. The
+// group needs retry topics (RetryTopic.Enabled), and the consumer's credentials need the right to
+// send to them.
+//
+// With mode.Negative the server delivers the same message again, with the next attempt number. The
+// group's maximum of attempts and the redelivery delay of address settings do not apply; the
+// group's NegativeAck settings can set another maximum.
+//
+// If the server rejects the mode or the group has no retry topics, the message is retried in its
+// own topic after the same delay, 0 to 12 h, as by [RetryIn]. Outcome.Disposition is [Retried]
+// then, and Outcome.SettleErr has the reason. On a RocketMQ this is always the case: there the
+// levels are 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, and a negative
+// acknowledgement without a delay is retried after 1 min.
+//
+// Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: reconsumeLater,
+// negativeAcknowledge.
+func Reconsume(mode transport.ReconsumeMode, err error) error {
+	return &verdict.Reconsume{Mode: mode, Err: err}
+}
+
+// errReconsume is the reason why a message is retried in its own topic.
+func errReconsume(d *tidegate.Delivery) error {
+	return &tidegate.Error{
+		Op: "Reconsume", Subject: d.Topic, Endpoint: d.Endpoint, Code: tidegate.CodeNotImplemented,
+		Message: "the server supports neither retry topics nor negative acknowledgements; the message is retried in its own topic",
+	}
+}
+
+// Reconsume sends a failed message to the group's retry topic. With mode.Negative the server
+// delivers the same message again instead. Reconsume makes one attempt and returns the server's
+// decision. The receipt handle of d is invalid afterwards.
+//
+// The error matches tidegate.ErrInvalidHandle if the invisible time is over. Its code is 50100 if
+// the server has no retry topics and no negative acknowledgements, such as RocketMQ, 40000 if the
+// group has no retry topics, and 40300 if the credentials may not send to them.
+//
+// Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms.
+func (s *Simple) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (result transport.RetryResult, err error) {
+	err = s.settle(ctx, d, func() (err error) {
+		result, err = s.transport.Reconsume(ctx, d, mode)
+		return err
+	})
+	return result, err
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -181,7 +181,7 @@ func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 //	}
 func (s *Simple) All(ctx context.Context) iter.Seq2[*tidegate.Delivery, error] {
 	return func(yield func(*tidegate.Delivery, error) bool) {
-		var refused failure.Refusals
+		var refused verdict.Refusals
 		var outage recovery
 		for failures := 0; ctx.Err() == nil; {
 			start := time.Now()

@@ -1,11 +1,13 @@
 package consumer
 
 import (
+	"bytes"
 	"maps"
+	"runtime"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/stack"
 )
 
 // A StuckHandler describes a call of the handler that takes longer than PushOptions.StuckAfter.
@@ -21,7 +23,7 @@ func (r *run) watchStuck(it *item, of *tidegate.Delivery) (stop func()) {
 	if r.opts.StuckAfter <= 0 {
 		return func() {}
 	}
-	number, start, d := stack.Goroutine(), time.Now(), *of
+	number, start, d := goroutine(), time.Now(), *of
 	d.Properties = maps.Clone(d.Properties) // the handler owns the map
 	reported := make(chan struct{})
 	timer := time.AfterFunc(r.opts.StuckAfter, func() {
@@ -34,7 +36,7 @@ func (r *run) watchStuck(it *item, of *tidegate.Delivery) (stop func()) {
 		if r.hand.wasReplaced(it) {
 			r.gatherer.Replace(func(b batched) bool { return b.it == it })
 		}
-		s := StuckHandler{Delivery: d, Took: time.Since(start), Stack: stack.Of(number)}
+		s := StuckHandler{Delivery: d, Took: time.Since(start), Stack: stackOf(number)}
 		r.log.Warn("handler stuck; starting another one", "topic", d.Topic, "group", r.sub.Group,
 			"message_id", d.ID, "attempt", d.Attempt, "duration", s.Took, "stack", s.Stack)
 		if r.opts.OnStuck != nil {
@@ -76,4 +78,84 @@ func (h *hand) wasReplaced(it *item) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return it.stuck
+}
+
+// maxStack bounds the stacks of all goroutines that are searched for that of a handler, in bytes.
+const maxStack = 16 << 20
+
+// goroutine returns the number of the goroutine that calls it, as stacks have it: "goroutine 12 ".
+func goroutine() string {
+	var buf [64]byte
+	line := buf[:runtime.Stack(buf[:], false)]
+	if i := bytes.IndexByte(line, '['); i > 0 {
+		return string(line[:i])
+	}
+	return ""
+}
+
+// stackOf returns the stack of a goroutine, by its number from Goroutine.
+func stackOf(number string) string {
+	if number == "" {
+		return ""
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n := runtime.Stack(buf, true)
+		if n < len(buf) || len(buf) >= maxStack {
+			buf = buf[:n]
+			break
+		}
+		buf = make([]byte, 4*len(buf))
+	}
+	for stack := range bytes.SplitSeq(buf, []byte("\n\n")) {
+		if bytes.HasPrefix(stack, []byte(number)) {
+			return string(stack)
+		}
+	}
+	return ""
+}
+
+// A pool runs jobs in goroutines, at most limit at the same time, which end when there is
+// nothing to do.
+type pool struct {
+	limit int
+	start func(func())
+
+	mu      sync.Mutex
+	running int
+	jobs    []func()
+}
+
+// newPool returns a pool whose goroutines begin by start.
+func newPool(limit int, start func(func())) *pool { return &pool{limit: limit, start: start} }
+
+// Do runs a job, soon.
+func (p *pool) Do(job func()) {
+	p.mu.Lock()
+	if p.running == p.limit {
+		p.jobs = append(p.jobs, job)
+		p.mu.Unlock()
+		return
+	}
+	p.running++
+	p.mu.Unlock()
+	p.start(func() {
+		for job != nil {
+			job()
+			job = p.next()
+		}
+	})
+}
+
+func (p *pool) next() (job func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.jobs) == 0 {
+		p.running--
+		return nil
+	}
+	job = p.jobs[0]
+	p.jobs[0] = nil
+	p.jobs = p.jobs[1:]
+	return job
 }

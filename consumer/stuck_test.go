@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,6 +127,52 @@ func TestStuckHandlersAreBounded(t *testing.T) {
 		stop()
 		if s.left() != 0 {
 			t.Errorf("%d messages are left", s.left())
+		}
+	})
+}
+
+func TestStackOfAnotherGoroutine(t *testing.T) {
+	numbers, release := make(chan string), make(chan struct{})
+	defer close(release)
+	for range 3 {
+		go parkedForTheTest(numbers, release)
+	}
+	for range 3 {
+		number := <-numbers
+		got := stackOf(number)
+		if !strings.HasPrefix(got, number) || !strings.Contains(got, "parkedForTheTest") || strings.Contains(got, "TestStackOfAnotherGoroutine(") {
+			t.Errorf("the stack of %q is %q", number, got)
+		}
+	}
+	for _, number := range []string{"", "goroutine 999999999 "} {
+		if got := stackOf(number); got != "" {
+			t.Errorf("%q has the stack %q", number, got)
+		}
+	}
+}
+
+func parkedForTheTest(numbers chan<- string, release <-chan struct{}) {
+	numbers <- goroutine()
+	<-release
+}
+
+func TestPoolRunsAllJobsWithinItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var goroutines sync.WaitGroup
+		p := newPool(3, goroutines.Go)
+		var running, most, done atomic.Int64
+		for range 20 {
+			p.Do(func() {
+				most.Store(max(most.Load(), running.Add(1)))
+				time.Sleep(time.Second)
+				running.Add(-1)
+				done.Add(1)
+			})
+		}
+		begin := time.Now()
+		goroutines.Wait() // they end when nothing is to be done
+		if done.Load() != 20 || most.Load() != 3 || time.Since(begin) != 7*time.Second {
+			t.Errorf("%d jobs, %d at a time, in %v; want 20, 3 and 7s", done.Load(), most.Load(), time.Since(begin))
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -18,7 +18,7 @@ type topic struct {
 	filter    tidegate.Filter
 	number    int // from 0
 	settings  atomic.Pointer[transport.ConsumerSettings]
-	refusals  failure.Refusals // guarded by run.mu
+	refusals  verdict.Refusals // guarded by run.mu
 	warned    time.Time        // of the last line in slog's default log; guarded by run.mu
 	warnPause time.Duration    // until the next such line; guarded by run.mu
 
@@ -81,7 +81,7 @@ func (r *run) refused(t *topic, err error, now time.Time) (end bool) {
 	if !t.refusals.Failed(err, now) {
 		return false
 	}
-	return failure.EndingOf(err) == failure.AtOnce || !slices.ContainsFunc(r.topics, func(t *topic) bool { return !t.refusals.Lasting(now) })
+	return verdict.EndingOf(err) == verdict.AtOnce || !slices.ContainsFunc(r.topics, func(t *topic) bool { return !t.refusals.Lasting(now) })
 }
 
 // warnPause is the time between the first two lines in slog's default log about one topic. It

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -251,7 +251,7 @@ func TestTopicsThatFail(t *testing.T) {
 		"one is missing":              {map[string]tidegate.Code{"orders": missing}, 0, ""},
 		"one is forbidden":            {map[string]tidegate.Code{"orders": forbidden}, 0, ""},
 		"one forbidden, one missing":  {map[string]tidegate.Code{"orders": forbidden, "returns": missing}, 0, ""},
-		"both are forbidden":          {map[string]tidegate.Code{"orders": forbidden, "returns": forbidden}, failure.CredentialsGrace, ""},
+		"both are forbidden":          {map[string]tidegate.Code{"orders": forbidden, "returns": forbidden}, verdict.CredentialsGrace, ""},
 		"the filter of one is faulty": {map[string]tidegate.Code{"returns": illegal}, time.Nanosecond, "returns"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestTopicsThatFail(t *testing.T) {
 					}, PushOptions{OnReceiveFailure: func(f ReceiveFailure) {
 						mu.Lock()
 						defer mu.Unlock()
-						reported[f.Topic] = failure.Code(f.Err)
+						reported[f.Topic] = verdict.Code(f.Err)
 					}})
 				if err != nil {
 					t.Fatal(err)

@@ -7,8 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
-	"github.com/tidegate/tidegate/consumer/internal/failure"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 )
 
 // A task is an action of maintainLeases on a delivery.
@@ -78,7 +77,7 @@ func (h *hand) lose(it *item, err error) task {
 		return task{it: it, do: cancelHandler, cancel: it.cancel}
 	}
 	h.lines.Close(it.line)
-	h.settle(it, decision.Verdict{Action: decision.Forget})
+	h.settle(it, verdict.Verdict{Action: verdict.Forget})
 	return task{it: it, do: endLost}
 }
 
@@ -111,7 +110,7 @@ func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 		h.schedule(it, it.lease.Renewal(x.now, rand.Float64()))
 	case errors.Is(x.err, tidegate.ErrInvalidHandle):
 		return h.lose(it, x.err), true, false
-	case failure.Code(x.err) == tidegate.CodeIllegalInvisibleTime: // the delivery has reached the server's maximum
+	case verdict.Code(x.err) == tidegate.CodeIllegalInvisibleTime: // the delivery has reached the server's maximum
 		it.lostErr = x.err
 		h.schedule(it, it.lease.Until)
 	default:
@@ -122,7 +121,7 @@ func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 
 // takeOver records the valid handle after a change of the invisible duration.
 func (it *item) takeOver(x extension) {
-	it.unsure = x.err != nil && (it.unsure || failure.Perhaps(x.err))
+	it.unsure = x.err != nil && (it.unsure || verdict.Perhaps(x.err))
 	if x.err == nil && x.handle != "" {
 		it.current.Handle = x.handle
 	}

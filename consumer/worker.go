@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -75,13 +75,13 @@ func (r *run) handled(it *item, took time.Duration) {
 	h := handled{took: took, failed: failure != nil && !failure.Snooze, decided: failure != nil && failure.DeadLetter}
 	switch {
 	case failure == nil:
-		h.verdict = decision.Verdict{Action: decision.Ack}
+		h.verdict = verdict.Verdict{Action: verdict.Ack}
 	case errors.Is(context.Cause(r.handlers), ErrShutdown):
 		// The shutdown interrupted the handler, so the failure does not count against the message.
-		h.verdict = decision.Verdict{Action: decision.GiveBack}
+		h.verdict = verdict.Verdict{Action: verdict.GiveBack}
 		it.cancelled = true
 	default:
-		h.verdict = decision.Judge(it.current.Attempt, failure, r.rulesFor(it))
+		h.verdict = verdict.Judge(it.current.Attempt, failure, r.rulesFor(it))
 		if h.verdict.Plain {
 			it.Refused = errReconsume(&it.current)
 		}
@@ -96,7 +96,7 @@ func (r *run) handled(it *item, took time.Duration) {
 // A result is the error of a handler and its content.
 type result struct {
 	err     error
-	failure *decision.Failure
+	failure *verdict.Failure
 }
 
 // call runs the handler and reads its error. It stores the result in res, because the goroutine can
@@ -117,38 +117,38 @@ func (r *run) call(ctx context.Context, d *tidegate.Delivery, res *result) {
 }
 
 // readError returns the content of the handler's error after the program's Classify.
-func (r *run) readError(err error) *decision.Failure {
+func (r *run) readError(err error) *verdict.Failure {
 	if err == nil || r.opts.Classify == nil {
-		return decision.Read(err)
+		return verdict.Read(err)
 	}
-	return decision.Read(r.opts.Classify(err))
+	return verdict.Read(r.opts.Classify(err))
 }
 
-// readPanic is decision.Read for a panic. If its value is an error that cannot be read either, a
+// readPanic is verdict.Read for a panic. If its value is an error that cannot be read either, a
 // text replaces it.
-func readPanic(p *PanicError) (f *decision.Failure) {
+func readPanic(p *PanicError) (f *verdict.Failure) {
 	defer func() {
 		if recover() != nil {
-			p.Value = decision.Show(p.Value)
-			f = decision.Read(p)
+			p.Value = verdict.Show(p.Value)
+			f = verdict.Read(p)
 		}
 	}()
-	return decision.Read(p)
+	return verdict.Read(p)
 }
 
 // panicked returns the failure for a panic with v, or for the end of the goroutine if v is nil. It
 // happened in the handler, or after the handler had returned err.
 func (r *run) panicked(ctx context.Context, id string, v any, err error, returned bool, res *result) {
-	p := &PanicError{Value: decision.Goexit, Stack: debug.Stack()}
-	fail := func(f *decision.Failure) { res.err, res.failure = p, f }
-	fail(&decision.Failure{Reason: p.Error()})
+	p := &PanicError{Value: verdict.Goexit, Stack: debug.Stack()}
+	fail := func(f *verdict.Failure) { res.err, res.failure = p, f }
+	fail(&verdict.Failure{Reason: p.Error()})
 	defer func() { r.logPanic(ctx, "handler panicked", id, p.Value, p.Stack) }()
 	if v != nil {
 		p.Value = fmt.Sprintf("a %T", v)
-		fail(&decision.Failure{Reason: p.Error()})
+		fail(&verdict.Failure{Reason: p.Error()})
 	}
 	if returned {
-		v = decision.Unreadable(err, v)
+		v = verdict.Unreadable(err, v)
 	}
 	if v != nil {
 		full := &PanicError{Value: v, Stack: p.Stack}
@@ -207,7 +207,7 @@ func (r *run) announced(it *item) int {
 		return 0
 	}
 	if s.MaxAttempts == 0 && it.caps != (transport.Capabilities{}) {
-		return decision.DefaultMaxAttempts
+		return verdict.DefaultMaxAttempts
 	}
 	return s.MaxAttempts
 }

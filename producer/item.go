@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/producer/internal/retry"
-	"github.com/tidegate/tidegate/producer/internal/watch"
 )
 
 // An item is an accepted message without a result. The first fields are set before the item is
@@ -38,8 +38,8 @@ type item struct {
 	err     *SendError
 	wake    chan struct{} // closed after the end; nil if no goroutine waits
 
-	watched watch.Member[*item] // of the watch that ends the item of a SendAsync with its ctx
-	unwatch func() bool         // ends the watch that the item left as the last one; nil otherwise
+	watched member[*item] // of the watch that ends the item of a SendAsync with its ctx
+	unwatch func() bool   // ends the watch that the item left as the last one; nil otherwise
 
 	entry ledger.Entry[*item] // used by the ledger first, later by the functions
 }
@@ -143,4 +143,107 @@ func endCause(ctxErr, cause error) error {
 		return cause
 	}
 	return fmt.Errorf("%w: %w", ctxErr, cause)
+}
+
+// A watchSet has the watches of the messages of a topic, each a T: one watch for each ctx. The lock
+// of the topic guards it.
+//
+// Wake-ups: the end of a ctx ends the messages of its watch. A message that joins a watch later has
+// a watch of its own. Bound on steps: a watch sets one function at its ctx, and the last of its
+// messages removes that function.
+type watchSet[T any] struct {
+	lock    sync.Locker
+	leave   func([]T) // ends messages, without the lock; some may have left their watch meanwhile
+	watches map[<-chan struct{}]*watch[T]
+
+	after func(context.Context, func()) (stop func() bool) // context.AfterFunc
+}
+
+// newSet returns a set whose lock is lock. leave is called without the lock, with the messages
+// whose ctx has ended. They leave their watches by [member.Leave], which some may have done before.
+func newSet[T any](lock sync.Locker, leave func([]T)) watchSet[T] {
+	return watchSet[T]{lock: lock, leave: leave, watches: map[<-chan struct{}]*watch[T]{}, after: context.AfterFunc}
+}
+
+// Len returns the number of watches. The lock is held.
+func (s *watchSet[T]) Len() int { return len(s.watches) }
+
+// A watch ends its messages when its ctx ends.
+type watch[T any] struct {
+	set     *watchSet[T]
+	ctx     context.Context //nolint:containedctx // the callers'; a watch lives as long as its messages
+	done    <-chan struct{} // of ctx
+	members plan.List[T]
+	stop    func() bool // removes the function at ctx; nil until Start has set it
+}
+
+// A member is the place of a message in a watch. It is a field of the message, so that it needs no
+// allocation.
+type member[T any] struct {
+	of    *watch[T] // nil if it is in none
+	place plan.Link[T]
+}
+
+// Join adds a message to the watch of ctx. If it returns a watch, the caller must start it. The
+// lock is held.
+func (s *watchSet[T]) Join(ctx context.Context, message T, m *member[T]) (begun *watch[T]) {
+	done := ctx.Done()
+	if done == nil {
+		return nil
+	}
+	w := s.watches[done]
+	if w == nil {
+		w = &watch[T]{set: s, ctx: ctx, done: done}
+		begun, s.watches[done] = w, w
+	}
+	m.of, m.place.Value = w, message
+	w.members.PushBack(&m.place)
+	return begun
+}
+
+// Start begins to wait for the end of the ctx. No lock is held, because the ctx can be the user's.
+func (w *watch[T]) Start() {
+	stop := w.set.after(w.ctx, w.end)
+	w.set.lock.Lock()
+	w.stop = stop
+	needed := w.members.Len() > 0
+	w.set.lock.Unlock()
+	if !needed { // the last message has left before it could return stop
+		stop()
+	}
+}
+
+// end ends the messages of the watch. Later messages with the ctx get another watch.
+func (w *watch[T]) end() {
+	w.set.lock.Lock()
+	w.forget()
+	messages := make([]T, 0, w.members.Len())
+	for m := range w.members.All {
+		messages = append(messages, m)
+	}
+	w.set.lock.Unlock()
+	w.set.leave(messages)
+}
+
+// forget removes the watch from its set. The lock is held.
+func (w *watch[T]) forget() {
+	if w.set.watches[w.done] == w {
+		delete(w.set.watches, w.done)
+	}
+}
+
+// Leave takes the message out of its watch, if it is in one. If Leave returns stop, the caller must
+// call it afterwards, without the lock: the message was the last one, and stop removes the function
+// at the ctx. The lock is held.
+func (m *member[T]) Leave() (stop func() bool) {
+	w := m.of
+	if w == nil {
+		return nil
+	}
+	m.of = nil
+	if m.place.Leave(); w.members.Len() > 0 {
+		return nil
+	}
+	w.forget()
+	return w.stop
 }

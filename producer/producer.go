@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/retry"
-	"github.com/tidegate/tidegate/producer/internal/watch"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -137,7 +136,7 @@ func (p *Producer) use(name string) *topic {
 			}
 		}
 		t = &topic{p: p, name: name, requesting: make(chan struct{}, 1)}
-		t.watches = watch.NewSet(&t.mu, func(items []*item) { leaveAll(items, false) })
+		t.watches = newSet(&t.mu, func(items []*item) { leaveAll(items, false) })
 		p.topics[name] = t
 	}
 	t.users.Add(1)

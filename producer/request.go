@@ -3,11 +3,13 @@ package producer
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/guard"
-	"github.com/tidegate/tidegate/producer/internal/copies"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
@@ -36,7 +38,7 @@ type roundTrip struct {
 
 	items    []*item             // of the call
 	messages []*tidegate.Message // of items, for the transport
-	copies   *copies.Set         // their memory; nil if they are the items' messages
+	copies   *copySet            // their memory; nil if they are the items' messages
 
 	oneItem    [1]*item // saves an allocation
 	oneMessage [1]*tidegate.Message
@@ -236,7 +238,7 @@ func (t *topic) start(r *request, now time.Time) {
 	}
 	c.sent, c.began = len(c.items) > 0, now
 	if !r.Own { // the callers may leave before the end of the request
-		c.copies = copies.Of(c.messages)
+		c.copies = copiesOf(c.messages)
 		c.messages = c.copies.Messages
 	}
 }
@@ -305,4 +307,65 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 			return
 		}
 	}
+}
+
+const (
+	maxBytes    = 2 << 20 // bodies in the memory of a Set that is used again
+	maxMessages = 1024    // likewise
+)
+
+// A copySet has copies of the messages of one request. The zero value is empty.
+type copySet struct {
+	Messages []*tidegate.Message // the copies
+
+	structs []tidegate.Message
+	bodies  []byte
+}
+
+var copyPool = sync.Pool{New: func() any { return new(copySet) }}
+
+// of copies messages, in order, with the memory of an earlier Set.
+func copiesOf(messages []*tidegate.Message) *copySet {
+	s := copyPool.Get().(*copySet)
+	size := 0
+	for _, m := range messages {
+		size += len(m.Body)
+	}
+	s.structs = slices.Grow(s.structs, len(messages))
+	s.Messages = slices.Grow(s.Messages, len(messages))
+	s.bodies = slices.Grow(s.bodies, size) // so that no body moves below
+	for _, m := range messages {
+		c := *m
+		c.Keys, c.Properties = slices.Clone(m.Keys), maps.Clone(m.Properties)
+		at := len(s.bodies)
+		s.bodies = append(s.bodies, m.Body...)
+		c.Body = s.bodies[at:len(s.bodies):len(s.bodies)]
+		s.structs = append(s.structs, c)
+		s.Messages = append(s.Messages, &s.structs[len(s.structs)-1])
+	}
+	return s
+}
+
+// Free gives the memory back. The copies are not used afterwards. A nil Set has none.
+func (s *copySet) Free() {
+	if s == nil {
+		return
+	}
+	clear(s.structs)
+	clear(s.Messages)
+	s.structs, s.Messages, s.bodies = s.structs[:0], s.Messages[:0], s.bodies[:0]
+	if cap(s.bodies) <= maxBytes && cap(s.structs) <= maxMessages && cap(s.Messages) <= maxMessages {
+		copyPool.Put(s)
+	}
+}
+
+// A single makes a LaneSender of a Sender: it has one lane, with one message in a request.
+type single struct{ transport.Sender }
+
+func (single) Lane(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	return transport.Lane{MaxMessages: 1}, nil
+}
+
+func (s single) SendLane(ctx context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	return s.Send(ctx, msgs)
 }

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate/producer/internal/watch"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -36,13 +35,13 @@ type topic struct {
 	timer  *time.Timer // calls wake at timerAt; nil before its first use
 	wakeAt time.Time   // zero if the timer is stopped
 
-	watches watch.Set[*item] // of the messages of SendAsync
+	watches watchSet[*item] // of the messages of SendAsync
 }
 
 // submit queues messages. If own is one of them and can be sent at once, submit returns the ask for
 // it, which the caller has to carry out by work.
 func (t *topic) submit(own *queueItem, items ...*item) (job, bool) {
-	var begun *watch.Watch[*item]
+	var begun *watch[*item]
 	now := time.Now()
 	t.mu.Lock()
 	for _, it := range items {

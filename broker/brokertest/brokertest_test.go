@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
+	"github.com/tidegate/tidegate/internal/endtoend"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -72,13 +72,13 @@ func TestStartsAndStopsLeaveNothing(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := brokertest.New(t)
 			b.CreateTopic("orders", settings.Topic{Queues: 1})
-			p := sdktest.NewProducer(t, b, producer.Options{})
+			p := endtoend.NewProducer(t, b, producer.Options{})
 			got := make(chan struct{})
-			stop := sdktest.Consume(t, b, consumer.Subscription{Group: "g", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
+			stop := endtoend.Consume(t, b, consumer.Subscription{Group: "g", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
 				got <- struct{}{}
 				return nil
 			})
-			sdktest.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: fmt.Append(nil, i)})
+			endtoend.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: fmt.Append(nil, i)})
 			<-got
 			stop()
 			if i%2 == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
+	"github.com/tidegate/tidegate/internal/endtoend"
 )
 
 // seen are the deliveries of one message.
@@ -64,7 +64,7 @@ func TestChaosDuplicates(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
 		for n := range 100 {
-			b.Send(sdktest.Order(n))
+			b.Send(endtoend.Order(n))
 		}
 		_, of := consumeWith(t, b, brokertest.Chaos{Duplicate: 1}, 100)
 		for body, s := range of {
@@ -79,7 +79,7 @@ func TestChaosPostpones(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
 		for n := range 200 {
-			b.Send(sdktest.Order(n))
+			b.Send(endtoend.Order(n))
 		}
 		_, of := consumeWith(t, b, brokertest.Chaos{Seed: 1, Late: 0.5, Lateness: 10 * time.Minute}, 200)
 		late := 0
@@ -113,7 +113,7 @@ func TestChaosReordersOnlyAcrossGroups(t *testing.T) {
 			}
 			var want []string
 			for n := range 60 {
-				m := sdktest.Order(n)
+				m := endtoend.Order(n)
 				if fifo {
 					m.MessageGroup = "one"
 				}
@@ -135,7 +135,7 @@ func TestChaosIsSeeded(t *testing.T) {
 			b := brokertest.New(t)
 			b.CreateTopic("orders", settings.Topic{Queues: 1})
 			for n := range 60 {
-				b.Send(sdktest.Order(n))
+				b.Send(endtoend.Order(n))
 			}
 			orders[i], _ = consumeWith(t, b, brokertest.Chaos{Seed: seed, Late: 0.5}, 60)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
+	"github.com/tidegate/tidegate/internal/endtoend"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -21,8 +21,8 @@ import (
 func TestDisconnectAndReconnect(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
-		p := sdktest.NewProducer(t, b, producer.Options{})
-		sdktest.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("before")})
+		p := endtoend.NewProducer(t, b, producer.Options{})
+		endtoend.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("before")})
 		b.Disconnect()
 		b.Disconnect()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -35,7 +35,7 @@ func TestDisconnectAndReconnect(t *testing.T) {
 		}
 		b.Reconnect()
 		time.Sleep(5 * time.Minute) // longer than any backoff of the connection
-		sdktest.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("after")})
+		endtoend.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("after")})
 	})
 }
 
@@ -44,7 +44,7 @@ func TestDisconnectAndReconnect(t *testing.T) {
 func TestRestartKeepsTheData(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
-		p := sdktest.NewProducer(t, b, producer.Options{})
+		p := endtoend.NewProducer(t, b, producer.Options{})
 		var ids []string
 		for _, body := range []string{"acknowledged", "in flight", "ready"} {
 			r, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte(body)})

@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/internal/endtoend/sdktest"
+	"github.com/tidegate/tidegate/internal/endtoend"
 )
 
 func TestConsumeUntilIdle(t *testing.T) {
@@ -34,7 +34,7 @@ func TestConsumeUntilIdle(t *testing.T) {
 			return nil
 		})
 		start := time.Now()
-		receipts := b.Send(sdktest.Order(1), sdktest.Order(2), sdktest.Order(3))
+		receipts := b.Send(endtoend.Order(1), endtoend.Order(2), endtoend.Order(3))
 		b.WaitIdle("billing", "orders")
 		// The schedule of RocketMQ's consumption retry: 10 s, then 30 s.
 		if took := time.Since(start); took < 40*time.Second || took > 42*time.Second {
@@ -59,7 +59,7 @@ func TestWaitDeadLetterReturnsEachOnce(t *testing.T) {
 		})
 		var reasons []string
 		for n := range 3 {
-			b.Send(sdktest.Order(n))
+			b.Send(endtoend.Order(n))
 			l := b.WaitDeadLetter("billing")
 			reasons = append(reasons, fmt.Sprintf("%s: %s", l.Body, l.Origin.Reason))
 		}
@@ -91,7 +91,7 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 			stop := b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
 			b.WaitIdle("billing", "orders")
 			stop()
-			b.Send(sdktest.Order(2))
+			b.Send(endtoend.Order(2))
 			b.WaitIdle("billing", "orders")
 		},
 	} {
@@ -104,7 +104,7 @@ func TestWaitWithoutAConsumerFails(t *testing.T) {
 			}
 			b := brokertest.New(f)
 			b.CreateTopic("orders", settings.Topic{})
-			b.Send(sdktest.Order(1))
+			b.Send(endtoend.Order(1))
 			if got := f.catch(func() { wait(b) }); !strings.Contains(got, want) {
 				t.Errorf("the test failed with %q, want %q in it", got, want)
 			}
@@ -143,7 +143,7 @@ func TestConsumeDeadLettersBeforeTheFirst(t *testing.T) {
 		b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error {
 			return consumer.DeadLetterNow(errors.New("poison"))
 		})
-		b.Send(sdktest.Order(1))
+		b.Send(endtoend.Order(1))
 		select {
 		case body := <-letters:
 			if body != "1" {
@@ -168,7 +168,7 @@ func TestWaitNamesTheRunningHandler(t *testing.T) {
 			<-release
 			return nil
 		})
-		r := b.Send(sdktest.Order(1))
+		r := b.Send(endtoend.Order(1))
 		synctest.Wait()
 		got := f.catch(func() { b.WaitIdle("billing", "invoices") })
 		close(release)

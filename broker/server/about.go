@@ -8,8 +8,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
 )
 
 //go:embed openapi.yaml
@@ -75,7 +75,7 @@ func (s *Server) notReady() error {
 		err = s.recentFailure()
 	}
 	if err != nil {
-		return &web.NotReady{Cause: err}
+		return &routes.NotReady{Cause: err}
 	}
 	return nil
 }

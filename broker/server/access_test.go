@@ -24,7 +24,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/permission"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -108,7 +108,7 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 	for i := range methods.Len() {
 		name := string(methods.Get(i).Name())
 		rows[name] = true
-		if permission.RPCs[name] == nil {
+		if auth.RPCs[name] == nil {
 			t.Errorf("%s is not in rpcNeeds: add the permission that it needs", name)
 		}
 		at := time.Now().UTC().Format("20060102T150405Z")
@@ -135,7 +135,7 @@ func TestEveryRPCIsGuarded(t *testing.T) {
 		}
 		refused(named{t, name}, st, tidegate.CodeForbidden, "nothing is not permitted to")
 	}
-	for name := range permission.RPCs {
+	for name := range auth.RPCs {
 		if !rows[name] {
 			t.Errorf("rpcNeeds has %s, which is no RPC", name)
 		}
@@ -150,7 +150,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 	for _, rt := range slices.Concat(e.s.Routes(), e.s.Pages()) {
 		pattern := rt.Method + " " + rt.Path
 		routes[pattern] = true
-		needs, known := permission.Routes[pattern]
+		needs, known := auth.Routes[pattern]
 		if !known {
 			t.Errorf("%q is not in httpNeeds: add the permission that it needs", pattern)
 		}
@@ -170,7 +170,7 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 			}
 		}
 	}
-	for pattern := range permission.Routes {
+	for pattern := range auth.Routes {
 		if !routes[pattern] {
 			t.Errorf("httpNeeds has %q, which is no route", pattern)
 		}

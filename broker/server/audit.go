@@ -6,8 +6,8 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/server/internal/gate"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -42,19 +42,19 @@ func (s *Server) audit(r *http.Request, op string, body any, err error) {
 		query = url.Values{"sent_as": {done.SentAs}}.Encode()
 	}
 	query = query[:min(len(query), 200)]
-	args := []any{"operation", op, "subject", subject, "key", gate.NameOf(r), "peer", r.RemoteAddr, "result", result}
+	args := []any{"operation", op, "subject", subject, "key", auth.NameOf(r), "peer", r.RemoteAddr, "result", result}
 	if query != "" {
 		args = append(args, "query", query)
 	}
 	s.records.Add(&status.AuditRecord{
-		Time: time.Now(), Key: gate.NameOf(r), Peer: r.RemoteAddr, Operation: op, Subject: subject, Query: query, Result: result,
+		Time: time.Now(), Key: auth.NameOf(r), Peer: r.RemoteAddr, Operation: op, Subject: subject, Query: query, Result: result,
 	})
 	s.log.Log(r.Context(), slog.LevelInfo, "audit", args...)
 }
 
 // listAudit serves GET /v1/audit.
 func (s *Server) listAudit(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := web.QueryOf(r, "since", "key", "subject", "operation", "after", "limit")
+	q := routes.QueryOf(r, "since", "key", "subject", "operation", "after", "limit")
 	query := status.AuditQuery{
 		Since: q.Time("since"), Key: q.Text("key"), Subject: q.Text("subject"), Operation: q.Text("operation"), After: q.Text("after"), Limit: q.Number("limit"),
 	}

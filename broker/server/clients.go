@@ -10,8 +10,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -28,12 +28,12 @@ func (s *Server) listClients(_ http.ResponseWriter, r *http.Request) (int, any, 
 		return 0, nil, err
 	}
 	page := s.sessions.Page(&session.Listing{ClientQuery: query, Keyed: s.gate.Keyed()}, s.gate.Observer(r))
-	return http.StatusOK, web.Compact{Value: page}, nil
+	return http.StatusOK, routes.Compact{Value: page}, nil
 }
 
 // clientQuery reads the query of a page of clients.
 func clientQuery(r *http.Request) (out status.ClientQuery, err error) {
-	q := web.QueryOf(r, "match", "kind", "group", "topic", "language", "version", "outdated", "idle", "after", "limit")
+	q := routes.QueryOf(r, "match", "kind", "group", "topic", "language", "version", "outdated", "idle", "after", "limit")
 	out = status.ClientQuery{
 		Match: q.Text("match"), Kind: q.Text("kind"), Group: q.Text("group"), Topic: q.Text("topic"),
 		Language: q.Text("language"), Version: q.Text("version"), Outdated: q.Yes("outdated"), After: q.Text("after"), Limit: q.Number("limit"),

@@ -5,7 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/server/internal/admin"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -13,7 +13,7 @@ import (
 // can have an engine that fails, panics or blocks.
 type engine interface {
 	transport.Settler
-	admin.Engine
+	routes.AdminEngine
 	serving.Engine
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
 	ProducerSettings(ctx context.Context, topic string) (transport.ProducerSettings, error)

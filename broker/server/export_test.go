@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 )
@@ -50,7 +50,7 @@ func (s *Server) Drain() { s.drain() }
 type Parts struct {
 	Engine   Engine
 	Options  Options
-	Gate     *gate.Gate
+	Gate     *auth.Gate
 	Sessions *session.Clients
 	Watches  *session.Limit
 	Bodies   *transit.Budget

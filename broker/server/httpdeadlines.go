@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 )
 
 // net/http counts its deadlines from a request's header on: a response that takes longer is lost,
@@ -51,5 +51,5 @@ func (a *answered) off() {
 
 // allow extends the deadline for the client to read the next write.
 func (a *answered) allow() {
-	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(web.AnswerTime))
+	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(routes.AnswerTime))
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -58,7 +58,7 @@ func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						r.Header.Set("Content-Type", web.TypeJSON)
+						r.Header.Set("Content-Type", routes.TypeJSON)
 						resp, err := transport.RoundTrip(r)
 						if err != nil {
 							return "", err

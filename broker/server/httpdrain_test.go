@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 )
 
 // A slowDeadline is a connection on which a read deadline that has passed takes
@@ -35,7 +35,7 @@ func TestHTTPSendStreamEndsAloneOnItsConnection(t *testing.T) {
 		defer body.Close()
 		w := &slowDeadline{httptest.NewRecorder(), make(chan struct{})}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/topics/normal/messages", body)
-		r.Header.Set("Content-Type", web.TypeNDJSON)
+		r.Header.Set("Content-Type", routes.TypeNDJSON)
 		returned := make(chan struct{})
 		go func() {
 			defer close(returned)

@@ -9,9 +9,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 )
 
 // Every JSON body is decoded without loss, or rejected as a bad request with a text. Every stored
@@ -27,8 +26,8 @@ func FuzzHTTPSend(f *testing.F) {
 	e := start(f, server.Options{})
 	e.s.SetEngine(e.s.Parts().Engine, func(h http.Handler) http.Handler { return h }) // without the comparison, which is for the other tests
 	f.Fuzz(func(t *testing.T, text []byte) {
-		var m web.Message
-		err := web.Decode(text, &m)
+		var m routes.Message
+		err := routes.Decode(text, &m)
 		var plain map[string]any
 		if err == nil && json.Unmarshal(text, &plain) != nil {
 			t.Errorf("it is not JSON, but decoded to %+v", m)
@@ -36,7 +35,7 @@ func FuzzHTTPSend(f *testing.F) {
 		if err != nil && (refusal.CodeOf(err) != tidegate.CodeBadRequest || len(err.Error()) < 20) {
 			t.Errorf("refused with %v", err)
 		}
-		for _, kind := range []string{web.TypeJSON, web.TypeNDJSON} {
+		for _, kind := range []string{routes.TypeJSON, routes.TypeNDJSON} {
 			r := httptest.NewRequest("POST", "/v1/topics/normal/messages", bytes.NewReader(text))
 			r.Header.Set("Content-Type", kind)
 			w := httptest.NewRecorder()
@@ -45,7 +44,7 @@ func FuzzHTTPSend(f *testing.F) {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
 			for line := range bytes.Lines(w.Body.Bytes()) {
-				if kind == web.TypeNDJSON && json.Unmarshal(line, new(messages.SendResult)) != nil {
+				if kind == routes.TypeNDJSON && json.Unmarshal(line, new(routes.SendResult)) != nil {
 					t.Errorf("the response is %q", line)
 				}
 			}

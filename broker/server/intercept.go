@@ -16,9 +16,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/messages"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/sniff"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
+	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -121,7 +121,7 @@ type rpc[Q proto.Message, R response] struct {
 func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	begin := time.Now()
 	defer func() { s.requests.Observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
-	conn := sniff.InfoOf(ctx).Link.Limit()
+	conn := tlssniff.InfoOf(ctx).Link.Limit()
 	defer conn.End()
 	if !conn.Begin() {
 		return resp, errClosing
@@ -332,7 +332,7 @@ func setPushBack(ctx context.Context, d time.Duration) {
 
 // through executes a request about messages, through the middleware if there is one. If its error
 // is a *refusal.Cut, there is no response.
-func (s *Server) through(ctx context.Context, call messages.Call, do func(context.Context) error) error {
+func (s *Server) through(ctx context.Context, call routes.MessageCall, do func(context.Context) error) error {
 	if s.o.Intercept == nil {
 		return do(ctx)
 	}

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/gate"
-	"github.com/tidegate/tidegate/broker/server/internal/overview"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 )
 
 const (
@@ -34,7 +33,7 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) (int, any, error) 
 	if err != nil {
 		return 0, nil, err
 	}
-	key := gate.NameOf(r)
+	key := auth.NameOf(r)
 	if err := s.streams.begin(key, s.gate.Restricts(r)); err != nil {
 		return 0, nil, err
 	}
@@ -44,7 +43,7 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) (int, any, error) 
 		return 0, nil, err
 	}
 	defer place.Release()
-	out := web.NewLineWriter(w)
+	out := routes.NewLineWriter(w)
 	for {
 		rules := s.gate.Regime().Over()
 		err := s.gate.Recheck(r)
@@ -111,12 +110,12 @@ func (l *liveStreams) count() int {
 }
 
 // writeLive writes the lines of one moment.
-func (s *Server) writeLive(r *http.Request, out *web.LineWriter, watch *overview.Watch) error {
+func (s *Server) writeLive(r *http.Request, out *routes.LineWriter, watch *routes.Watch) error {
 	survey, err := s.surveys.Get(r.Context())
 	if err != nil {
 		return err
 	}
-	return web.Write(out, watch.Lines(survey, s.gate.Observer(r), time.Now())...)
+	return routes.Write(out, watch.Lines(survey, s.gate.Observer(r), time.Now())...)
 }
 
 // awaitTick waits until the next multiple of a duration, or until other rules hold. It returns
@@ -137,8 +136,8 @@ func (s *Server) awaitTick(ctx, rules context.Context, every time.Duration) bool
 }
 
 // watchOf reads the query.
-func (s *Server) watchOf(r *http.Request) (every time.Duration, w *overview.Watch, err error) {
-	q := web.QueryOf(r, "every", "topics", "groups")
+func (s *Server) watchOf(r *http.Request) (every time.Duration, w *routes.Watch, err error) {
+	q := routes.QueryOf(r, "every", "topics", "groups")
 	every = defaultEvery
 	if text := q.Text("every"); text != "" {
 		if every, err = time.ParseDuration(text); err != nil || every < minEvery || every > maxEvery {
@@ -150,8 +149,8 @@ func (s *Server) watchOf(r *http.Request) (every time.Duration, w *overview.Watc
 }
 
 // namesOf reads the topics and groups that a query names.
-func namesOf(q *web.Query) (*overview.Watch, error) {
-	w := &overview.Watch{}
+func namesOf(q *routes.Query) (*routes.Watch, error) {
+	w := &routes.Watch{}
 	for _, list := range []struct {
 		key string
 		to  *[]string

@@ -23,10 +23,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/admin"
-	"github.com/tidegate/tidegate/broker/server/internal/messages"
-	"github.com/tidegate/tidegate/broker/server/internal/overview"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/httpapi"
@@ -109,24 +106,24 @@ func TestOpenAPISchemas(t *testing.T) {
 		"TopicConfig": settings.Topic{}, "Topic": status.Topic{}, "GroupConfig": settings.Group{}, "Group": status.Group{},
 		"Subscription": status.Subscription{}, "Backlog": status.Backlog{}, "Limit": settings.Limit{}, "Throttle": status.Throttle{},
 		"LimitState": status.LimitState{}, "Limits": settings.Limits{}, "Rate": settings.Rate{}, "Quota": settings.Quota{}, "Pressure": settings.Pressure{}, "ThrottleState": status.Throttles{},
-		"Problem": web.Problem{}, "Message": web.Message{}, "SendResult": messages.SendResult{}, "Delivery": httpapi.Delivery{},
-		"ReceiveRequest": messages.ReceiveRequest{}, "AcknowledgeRequest": messages.AckRequest{}, "ChangeInvisibleDurationRequest": messages.ChangeRequest{},
-		"ChangeInvisibleDurationResult": messages.ChangeResult{}, "RetryRequest": messages.RetryRequest{}, "DeadLetterRequest": messages.DeadLetterRequest{},
-		"ReconsumeRequest": messages.ReconsumeRequest{}, "Reconsumed": messages.ReconsumeResult{}, "RetryResult": messages.RetryResult{}, "SnoozeRequest": messages.SnoozeRequest{}, "NegativeAckRequest": messages.NegativeAckRequest{},
+		"Problem": routes.Problem{}, "Message": routes.Message{}, "SendResult": routes.SendResult{}, "Delivery": httpapi.Delivery{},
+		"ReceiveRequest": routes.ReceiveRequest{}, "AcknowledgeRequest": routes.AckRequest{}, "ChangeInvisibleDurationRequest": routes.ChangeRequest{},
+		"ChangeInvisibleDurationResult": routes.ChangeResult{}, "RetryRequest": routes.RetryRequest{}, "DeadLetterRequest": routes.DeadLetterRequest{},
+		"ReconsumeRequest": routes.ReconsumeRequest{}, "Reconsumed": routes.ReconsumeResult{}, "RetryResult": routes.RetryResult{}, "SnoozeRequest": routes.SnoozeRequest{}, "NegativeAckRequest": routes.NegativeAckRequest{},
 		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{},
 		"AddressSettings": settings.Address{}, "AddressSetting": status.Address{}, "TopicAddressSettings": status.TopicAddress{},
-		"RecallRequest": messages.RecallRequest{}, "RecallResult": messages.RecallResult{}, "Status": struct {
+		"RecallRequest": routes.RecallRequest{}, "RecallResult": routes.RecallResult{}, "Status": struct {
 			Status string `json:"status"`
 		}{},
-		"Live": overview.Live{}, "History": serving.History{}, "HistorySeries": serving.HistorySeries{}, "HistoryLeftOut": serving.HistoryLeftOut{}, "HistoryCounters": serving.HistoryCounters{}, "TopicSummaries": admin.TopicSummaries{}, "GroupSummaries": admin.GroupSummaries{},
+		"Live": routes.Live{}, "History": serving.History{}, "HistorySeries": serving.HistorySeries{}, "HistoryLeftOut": serving.HistoryLeftOut{}, "HistoryCounters": serving.HistoryCounters{}, "TopicSummaries": routes.TopicSummaries{}, "GroupSummaries": routes.GroupSummaries{},
 		"AuditPage": status.AuditPage{}, "AuditRecord": status.AuditRecord{},
 		"ClientPage": status.ClientPage{}, "Client": status.Client{}, "ClientVersion": status.ClientVersion{},
 		"Session": status.Session{}, "Rule": status.Rule{},
 		"Overview": status.Overview{}, "Storage": status.Storage{}, "MemoryUse": status.MemoryUse{}, "Totals": status.Totals{}, "Counters": status.Counters{},
 		"Top": status.Top{}, "Wrong": status.Wrong{}, "FoundGroups": status.Found[status.GroupSummary]{}, "TopicSummary": status.TopicSummary{}, "GroupSummary": status.GroupSummary{},
-		"RewindRequest": admin.RewindRequest{}, "RewindResult": admin.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
-		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": admin.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
-		"Topics": admin.TopicList{}, "Groups": admin.GroupList{}, "Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": status.MessagePage{}, "StoredMessage": status.StoredMessage{},
+		"RewindRequest": routes.RewindRequest{}, "RewindResult": routes.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
+		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": routes.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
+		"Topics": routes.TopicList{}, "Groups": routes.GroupList{}, "Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": status.MessagePage{}, "StoredMessage": status.StoredMessage{},
 		"QueuePage": status.QueuePage{}, "Queue": status.Queue{}, "GroupQueuePage": status.GroupQueuePage{}, "GroupQueue": status.GroupQueue{},
 		"LeasePage": status.LeasePage{}, "Lease": status.Lease{}, "Schedule": status.Schedule{}, "DueBucket": status.DueBucket{},
 		"FailurePage": status.FailurePage{}, "Failure": status.Failure{},
@@ -140,7 +137,7 @@ func TestOpenAPISchemas(t *testing.T) {
 			continue
 		}
 		have := properties(ref.Value)
-		want := web.Keys(reflect.TypeOf(v))
+		want := routes.Keys(reflect.TypeOf(v))
 		for _, key := range want {
 			if !have[key] {
 				t.Errorf("schema %s has no property %s, which %T has", name, key, v)
@@ -193,7 +190,7 @@ func checkHTTP(t testing.TB, h http.Handler) http.Handler {
 	doc := loadDocument(t)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var sent []byte
-		if r.Header.Get("Content-Type") != web.TypeNDJSON && r.Body != nil {
+		if r.Header.Get("Content-Type") != routes.TypeNDJSON && r.Body != nil {
 			var err error
 			if sent, err = io.ReadAll(r.Body); err == nil {
 				r.Body = io.NopCloser(bytes.NewReader(sent))
@@ -229,9 +226,9 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	}
 	copied := r.Clone(context.WithoutCancel(r.Context()))
 	copied.Body = io.NopCloser(bytes.NewReader(sent))
-	stream := r.Header.Get("Content-Type") == web.TypeNDJSON
+	stream := r.Header.Get("Content-Type") == routes.TypeNDJSON
 	if given := r.Header.Get("Content-Type"); slices.Contains(route.Operation.Tags, "administration") && (given == "" || given == "application/x-www-form-urlencoded") {
-		copied.Header.Set("Content-Type", web.TypeJSON) // it needs none, and curl sends another
+		copied.Header.Set("Content-Type", routes.TypeJSON) // it needs none, and curl sends another
 	}
 	in := &openapi3filter.RequestValidationInput{
 		Request: copied, PathParams: params, Route: &route, Options: &openapi3filter.Options{IncludeResponseStatus: true, ExcludeRequestBody: stream},
@@ -244,7 +241,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: rec.status, Header: rec.Header(), Options: in.Options,
 	}
-	if rec.Header().Get("Content-Type") == web.TypeNDJSON {
+	if rec.Header().Get("Content-Type") == routes.TypeNDJSON {
 		schema := "SendResult"
 		switch route.Operation.OperationID {
 		case "receiveMessages":
@@ -255,7 +252,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 		checkLines(t, route.Spec, what, schema, rec.tape.Bytes())
 		return
 	}
-	if ct := rec.Header().Get("Content-Type"); strings.HasPrefix(ct, "application/yaml") || strings.HasPrefix(ct, web.TypeText) {
+	if ct := rec.Header().Get("Content-Type"); strings.HasPrefix(ct, "application/yaml") || strings.HasPrefix(ct, routes.TypeText) {
 		return
 	}
 	if err := openapi3filter.ValidateResponse(copied.Context(), out.SetBodyBytes(rec.tape.Bytes())); err != nil {

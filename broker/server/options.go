@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -146,7 +146,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 		}
 	}
 	for _, h := range o.HTTPHosts {
-		if !gate.IsHostName(h) {
+		if !auth.IsHostName(h) {
 			bad("HTTPHosts has %q; give host names without scheme and port, such as broker.example", h)
 		}
 	}
@@ -216,10 +216,10 @@ func setDefault[T comparable](v *T, d T) {
 }
 
 // hosts returns the host names for which requests without credentials are accepted.
-func (o *Options) hosts() gate.Hosts {
+func (o *Options) hosts() auth.Hosts {
 	names := o.HTTPHosts
 	if o.Advertise != "" {
 		names = append(slices.Clip(names), o.Advertise)
 	}
-	return gate.Hosts{Any: o.AnyHost, Names: names}
+	return auth.Hosts{Any: o.AnyHost, Names: names}
 }

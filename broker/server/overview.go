@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -23,7 +23,7 @@ func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, err
 	}
 	o := status.Overview{Version: s.o.Version, Started: survey.Opened, Now: time.Now(), Ready: true, Clients: int64(s.sessions.Len())}
 	if err := s.notReady(); err != nil {
-		o.Ready, o.NotReady = false, web.ProblemOf(err).Detail
+		o.Ready, o.NotReady = false, routes.ProblemOf(err).Detail
 	}
 	budgets := s.budgets()
 	for _, use := range slices.Sorted(maps.Keys(budgets)) {
@@ -31,12 +31,12 @@ func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, err
 		o.Memory = append(o.Memory, status.MemoryUse{Use: use, Held: b.Held(), Limit: b.Limit(), Rejected: b.Refused()})
 	}
 	s.filler.Fill(&o, survey)
-	return http.StatusOK, web.Compact{Value: o}, nil
+	return http.StatusOK, routes.Compact{Value: o}, nil
 }
 
 // history serves GET /v1/history.
 func (s *Server) history(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	in := web.QueryOf(r, "window", "topics", "groups")
+	in := routes.QueryOf(r, "window", "topics", "groups")
 	q := serving.HistoryQuery{Observer: s.gate.Observer(r)}
 	window := in.Text("window")
 	names, err := namesOf(in)
@@ -55,7 +55,7 @@ func (s *Server) history(_ http.ResponseWriter, r *http.Request) (int, any, erro
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, web.Compact{Value: h}, nil
+	return http.StatusOK, routes.Compact{Value: h}, nil
 }
 
 // module is the path of the module of this package.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
@@ -167,7 +167,7 @@ func (s *Server) receive(ctx context.Context, in *wire.Intake, f *wire.Deliverie
 // poll carries out a receive that was admitted under some rules, and turns a panic into an error.
 // When the rules change, it ends without an error; the next receive is checked against the new
 // rules.
-func (s *Server) poll(ctx context.Context, client string, under *gate.Regime, req *rmqpb.ReceiveMessageRequest, h *transit.Hold, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
+func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, req *rmqpb.ReceiveMessageRequest, h *transit.Hold, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
 	place, err := s.park(ctx, h.Bytes())
 	if err != nil {

@@ -12,13 +12,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/server/internal/admin"
-	"github.com/tidegate/tidegate/broker/server/internal/gate"
-	"github.com/tidegate/tidegate/broker/server/internal/messages"
-	"github.com/tidegate/tidegate/broker/server/internal/permission"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/broker/server/internal/web"
 	"github.com/tidegate/tidegate/internal/console"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
@@ -59,12 +56,12 @@ func (i input) check(w http.ResponseWriter, r *http.Request) error {
 		}
 		return refusal.New(tidegate.CodeBadRequest, "query", text)
 	}
-	if i&matchInput == 0 && r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get(web.HeaderIfMatch) != "" {
-		return refusal.New(tidegate.CodeBadRequest, web.HeaderIfMatch,
+	if i&matchInput == 0 && r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get(routes.HeaderIfMatch) != "" {
+		return refusal.New(tidegate.CodeBadRequest, routes.HeaderIfMatch,
 			"this operation ignores revisions, so the header If-Match would have no effect; leave it out. Changes of topics, groups, address settings and limits accept it")
 	}
 	if i&bodyInput == 0 {
-		return web.ReadNothing(w, r)
+		return routes.ReadNothing(w, r)
 	}
 	return nil
 }
@@ -84,15 +81,15 @@ func (rt route) pattern() string { return strings.TrimSpace(rt.method + " " + rt
 // handling is the server as the handlers of messages see it.
 type handling struct{ s *Server }
 
-// Through implements messages.Server.
-func (h handling) Through(ctx context.Context, call messages.Call, do func(context.Context) error) error {
+// Through implements routes.server.
+func (h handling) Through(ctx context.Context, call routes.MessageCall, do func(context.Context) error) error {
 	return h.s.through(ctx, call, do)
 }
 
-// Park implements messages.Server.
+// Park implements routes.server.
 func (h handling) Park(r *http.Request) (transit.Hold, error) { return h.s.parkHTTP(r) }
 
-// Enlist implements messages.Server.
+// Enlist implements routes.server.
 func (h handling) Enlist(ctx context.Context, r *http.Request, client string, p *serving.Poll) (context.Context, *serving.Holder, func(bool), error) {
 	parked, c, delist, err := h.s.sessions.Park(ctx, client, func() string { return h.s.gate.Origin(client, r.RemoteAddr) })
 	if err != nil {
@@ -104,13 +101,13 @@ func (h handling) Enlist(ctx context.Context, r *http.Request, client string, p 
 	return parked, c.Holder(), delist, nil
 }
 
-// Release implements messages.Server.
+// Release implements routes.server.
 func (h handling) Release(ctx context.Context, ds []*tidegate.Delivery) { h.s.release(ctx, ds) }
 
 // routes returns all that there is over HTTP.
 func (s *Server) routes() []route {
-	admin := admin.New(s.b, s.gate, s.o.SnapshotDir, s.maxBody, s.surveys)
-	data := &messages.Handlers{
+	admin := routes.NewAdmin(s.b, s.gate, s.o.SnapshotDir, s.maxBody, s.surveys)
+	data := &routes.Messages{
 		Engine: s.b, Gate: s.gate, Life: s.life, Bodies: s.bodies, MaxBody: s.maxBody,
 		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout,
 		Server: handling{s},
@@ -253,12 +250,12 @@ func (s *Server) muxOf(all []route) *http.ServeMux {
 	slices.Sort(paths)
 	for path, list := range methods {
 		add(route{op: opOther, path: path, takes: anyInput, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
-			web.WriteNotAllowed(w, r, list)
+			routes.WriteNotAllowed(w, r, list)
 			return 0, nil, nil
 		}})
 	}
 	add(route{op: opOther, path: "/", takes: anyInput, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
-		web.WriteProblem(w, &web.Problem{Status: http.StatusNotFound, Detail: nothingAt(r.URL.Path, paths)})
+		routes.WriteProblem(w, &routes.Problem{Status: http.StatusNotFound, Detail: nothingAt(r.URL.Path, paths)})
 		return 0, nil, nil
 	}})
 	return mux
@@ -302,7 +299,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 		status, body, err := func() (status int, body any, err error) {
 			defer s.recovered(r.Method+" "+r.URL.Path, &err)
 			in, err := s.enter(w, r, rt)
-			conn.Authenticated(err == nil && gate.Authenticated(in))
+			conn.Authenticated(err == nil && auth.Authenticated(in))
 			if err == nil {
 				in = untimed(in.WithContext(transit.With(in.Context(), &held)), w)
 				err = rt.takes.check(w, in)
@@ -311,7 +308,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 				return 0, nil, err
 			}
 			status, body, err = rt.serve(w, in)
-			plan, planned := body.(admin.Plan)
+			plan, planned := body.(routes.Plan)
 			if planned {
 				body = plan.Result
 			}
@@ -324,7 +321,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 		if e, ok := errors.AsType[*tidegate.Error](err); err != nil && (!ok || e.Code == 0) && r.Context().Err() != nil || gaveUp(r.Context(), err) {
 			cut = true // the client gave up: it reads no answer
 		}
-		_, known := errors.AsType[*web.NotReady](err) // it was logged when it happened
+		_, known := errors.AsType[*routes.NotReady](err) // it was logged when it happened
 		if !cut && !known && err != nil && refusal.CodeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
 			if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Err != nil {
 				s.storeFailed(e.Err)
@@ -337,12 +334,12 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			w.cut = true
 			panic(http.ErrAbortHandler)
 		case err != nil:
-			web.WriteProblem(w, web.ProblemOf(err))
+			routes.WriteProblem(w, routes.ProblemOf(err))
 		case status == 0:
 		case body == nil:
 			w.WriteHeader(status)
 		default:
-			web.WriteJSON(w, status, "application/json", body)
+			routes.WriteJSON(w, status, "application/json", body)
 		}
 	}
 }
@@ -363,7 +360,7 @@ func (a *answered) outcome() int {
 }
 
 // stream reports whether the response lasts until the client ends it.
-func (a *answered) stream() bool { return a.Header().Get("Content-Type") == web.TypeNDJSON }
+func (a *answered) stream() bool { return a.Header().Get("Content-Type") == routes.TypeNDJSON }
 
 // WriteHeader implements http.ResponseWriter.
 func (a *answered) WriteHeader(status int) {
@@ -389,10 +386,10 @@ func (a *answered) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 // enter returns an admitted request with its principal. Package permission has the rules. An
 // unknown route needs administrator rights.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.Request, error) {
-	needs, open := permission.OfRoute(rt.pattern())
+	needs, open := auth.NeedsOfRoute(rt.pattern())
 	switch {
 	case rt.op == opOther: // the response only reports that nothing exists
-		needs = permission.OfNoRoute
+		needs = auth.NeedsOfNoRoute
 	case open:
 		return r, nil
 	}

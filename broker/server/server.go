@@ -18,12 +18,11 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/broker/server/internal/audit"
-	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
-	"github.com/tidegate/tidegate/broker/server/internal/overview"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/sniff"
+	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/protomem"
@@ -84,21 +83,21 @@ type Server struct {
 	maxBody   int              // bytes
 	sessions  *session.Clients
 	watches   *session.Limit // of all Telemetry streams
-	sniffer   *sniff.Credentials
+	sniffer   *tlssniff.Credentials
 	requests  *metrics.Requests
 	grpc      *grpc.Server
 	http      http.Handler
-	gate      *gate.Gate
+	gate      *auth.Gate
 	methods   map[string]bool // full names of the RPCs
 
 	bodies *transit.Budget // of requests and responses under way
 	parked *transit.Budget // of receives that wait for messages
 	places *transit.Budget // of requests over gRPC, from their headers on
 
-	surveys *overview.Shared // of all topics and groups
-	filler  overview.Filler  // of overviews
+	surveys *routes.Shared // of all topics and groups
+	filler  routes.Filler  // of overviews
 	streams liveStreams
-	records audit.Ring
+	records routes.Ring
 
 	failure atomic.Pointer[storeFailure] // the last; nil: none
 
@@ -123,7 +122,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		return nil, err
 	}
 	if o.TLS == nil {
-		if o.TLS, err = sniff.SelfSigned(); err != nil {
+		if o.TLS, err = tlssniff.SelfSigned(); err != nil {
 			return nil, err
 		}
 	}
@@ -142,7 +141,7 @@ func newServer(b engine, o Options) (*Server, error) {
 		maxBody:   wants.MaxBodySize,
 		draining:  make(chan struct{}),
 		requests:  metrics.NewRequests(),
-		gate:      gate.New(o.Logger, o.hosts()),
+		gate:      auth.NewGate(o.Logger, o.hosts()),
 		sessions:  session.New(settingsOf(memoryLimit()), b),
 		watches:   session.NewLimit(o.MaxParkedBytes / session.WatchSize),
 		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),
@@ -150,11 +149,11 @@ func newServer(b engine, o Options) (*Server, error) {
 		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),
 		methods:   methodNames(&description),
 	}
-	s.surveys = overview.NewShared(b, s.sessions)
+	s.surveys = routes.NewShared(b, s.sessions)
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
 	}
-	s.sniffer = sniff.New(o.TLS, o.MaxSilentConnections, o.RequireTLS, connections{s})
+	s.sniffer = tlssniff.New(o.TLS, o.MaxSilentConnections, o.RequireTLS, connections{s})
 	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.sniffer),

@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/sniff"
+	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -31,7 +31,7 @@ func (s *Server) recallMessage(ctx context.Context, _ string, req *rmqpb.RecallM
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
 	s.b.Touch(client) // the client is alive, known or not, and keeps its deliveries
 	if wire.Announces(ctx, wire.FeatureHeartbeats) {
-		sniff.InfoOf(ctx).Link.Beat(time.Now())
+		tlssniff.InfoOf(ctx).Link.Beat(time.Now())
 	}
 	if err := session.Serves(req.GetClientType()); err != nil {
 		s.sessions.Refuse(client, s.origin(ctx, client), err, true)
@@ -124,7 +124,7 @@ func streamed(f func(*Server, grpc.ServerStream) error) grpc.StreamHandler {
 		}
 		defer ended()
 		defer place.End()
-		conn := sniff.InfoOf(stream.Context()).Link.Limit()
+		conn := tlssniff.InfoOf(stream.Context()).Link.Limit()
 		defer conn.End()
 		if !conn.Begin() {
 			return errClosing

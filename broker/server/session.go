@@ -3,8 +3,7 @@ package server
 import (
 	"net/http"
 
-	"github.com/tidegate/tidegate/broker/server/internal/gate"
-	"github.com/tidegate/tidegate/broker/server/internal/login"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -17,7 +16,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) (int, any, error)
 	}
 	out := sessionOf(s.gate.Whoami(r))
 	if out.Token = token; token != "" {
-		out.Expires, out.Idle = expires, settings.Duration(login.Idle)
+		out.Expires, out.Idle = expires, settings.Duration(auth.Idle)
 	}
 	return http.StatusOK, out, nil
 }
@@ -36,10 +35,10 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) (int, any, error
 	return http.StatusNoContent, nil, nil
 }
 
-func sessionOf(w gate.Whoami) status.Session {
+func sessionOf(w auth.Whoami) status.Session {
 	out := status.Session{Key: w.Key, Restricted: w.Restricted, Rules: []status.Rule{}, Expires: w.Expires}
 	if !w.Expires.IsZero() {
-		out.Idle = settings.Duration(login.Idle)
+		out.Idle = settings.Duration(auth.Idle)
 	}
 	for _, r := range w.Rules {
 		rule := status.Rule{Topics: r.Topics, Groups: r.Groups}
@@ -54,7 +53,7 @@ func sessionOf(w gate.Whoami) status.Session {
 // enterLogin is enter for a login, whose response waits if earlier ones failed.
 func (s *Server) enterLogin(w http.ResponseWriter, r *http.Request, enter func() (*http.Request, error)) (*http.Request, error) {
 	in, err := enter()
-	if err == nil && s.gate.Restricts(in) && !gate.Authenticated(in) {
+	if err == nil && s.gate.Restricts(in) && !auth.Authenticated(in) {
 		_, _, err = s.gate.Login(w, in) // which rejects it
 	}
 	if err := s.gate.PaceLogin(r, err); err != nil {

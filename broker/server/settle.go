@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/permission"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -147,7 +147,7 @@ func (s *Server) reconsume(ctx context.Context, d *tidegate.Delivery, header str
 		return err
 	}
 	if !mode.Negative {
-		if needs := permission.OfReconsume(s.b, d); needs != nil {
+		if needs := auth.NeedsOfReconsume(s.b, d); needs != nil {
 			if err := s.gate.PermitRPC(ctx, "ChangeInvisibleDuration", needs...); err != nil {
 				return err
 			}

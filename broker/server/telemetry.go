@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/gate"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/sniff"
+	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -54,7 +54,7 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 		t.TakeWatches(s.watches)
 	}
 	if wire.Announces(ctx, wire.FeatureHeartbeats) {
-		t.SharesHeartbeats(sniff.InfoOf(ctx).Link)
+		t.SharesHeartbeats(tlssniff.InfoOf(ctx).Link)
 	}
 	defer t.End()
 	defer s.sessions.Detach(id, t)
@@ -97,7 +97,7 @@ func receiveCommand(ctx context.Context, in *wire.Intake) (*rmqpb.TelemetryComma
 
 // converse responds to the client's settings until the stream or the server ends,
 // or access rules hold that do not allow it.
-func (s *Server) converse(ctx context.Context, id string, began time.Time, under *gate.Regime, t *session.Stream, stream telemetryStream) error {
+func (s *Server) converse(ctx context.Context, id string, began time.Time, under *auth.Regime, t *session.Stream, stream telemetryStream) error {
 	commands := make(chan *rmqpb.TelemetryCommand)
 	var readErr error // written before commands is closed
 	in := s.intake(ctx)

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/sniff"
+	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/connlimit"
@@ -82,7 +82,7 @@ func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
 //   - gRPC takes no more requests of one connection at a time than maxStreams, or half of the
 //     places.
 //   - Reading from a connection pauses while too many handlers have not begun, some of them its
-//     own, and while its client cancels too many streams, see sniff.Link.
+//     own, and while its client cancels too many streams, see tlssniff.Link.
 //   - A request whose handler begins takes a place of all connections' budget, and is rejected if
 //     there is none. It has its place until gRPC has written the response, whether the handler has
 //     returned or not, and the bytes of the response stay in the budget of bodies as long. So
@@ -107,13 +107,13 @@ func placesOf(maxParked int64) int64 { return max(maxParked, leastPlaces*placeSi
 // the handler ends. The error is a status of gRPC, which needs no place itself.
 func (s *Server) place(ctx context.Context) (p *transit.Place, ended func(), err error) {
 	var peer transit.Peer
-	link, began := sniff.InfoOf(ctx).Link, time.Now()
+	link, began := tlssniff.InfoOf(ctx).Link, time.Now()
 	if link != nil {
 		peer = link
 	}
 	link.Begun()
 	ended = func() {
-		if errors.Is(ctx.Err(), context.Canceled) && time.Since(began) < sniff.ResetTime {
+		if errors.Is(ctx.Err(), context.Canceled) && time.Since(began) < tlssniff.ResetTime {
 			link.Reset()
 		}
 	}
@@ -147,7 +147,7 @@ func (p *placedStream) SendMsg(m any) error {
 // counts those that gRPC will call a handler for.
 func (s *Server) opened(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if ctx.Err() == nil && s.methods[info.FullMethodName] && len(info.Header["grpc-encoding"]) == 0 {
-		sniff.InfoOf(ctx).Link.Opened()
+		tlssniff.InfoOf(ctx).Link.Opened()
 	}
 	return ctx, nil
 }
@@ -167,12 +167,12 @@ func methodNames(d *grpc.ServiceDesc) map[string]bool {
 // connections is the server as its connections see it.
 type connections struct{ s *Server }
 
-// RefusedPlainText implements sniff.Host.
+// RefusedPlainText implements tlssniff.Host.
 func (c connections) RefusedPlainText(at net.Addr) { c.s.gate.RefusedPlainText(at) }
 
-// Ended implements sniff.Host. It takes back the memory of responses that gRPC has dropped with
+// Ended implements tlssniff.Host. It takes back the memory of responses that gRPC has dropped with
 // their connection.
-func (c connections) Ended(l *sniff.Link) {
+func (c connections) Ended(l *tlssniff.Link) {
 	c.s.bodies.Ended(l)
 	c.s.places.Ended(l)
 }
@@ -203,7 +203,7 @@ const (
 
 // hold returns an empty hold for a request over gRPC.
 func hold(ctx context.Context, b *transit.Budget) transit.Hold {
-	if link := sniff.InfoOf(ctx).Link; link != nil {
+	if link := tlssniff.InfoOf(ctx).Link; link != nil {
 		return b.Hold(link, link)
 	}
 	return b.Hold(nil, nil)

@@ -18,24 +18,21 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
-	"github.com/tidegate/tidegate/cmd/internal/client"
-	"github.com/tidegate/tidegate/cmd/internal/command"
-	"github.com/tidegate/tidegate/cmd/internal/program"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate-amqp/internal/artemis"
 )
 
-func main() { os.Exit(program.Process(run)) }
+func main() { os.Exit(cli.Process(run)) }
 
 // run is the whole program. It ends when its command does, or in order when ctx ends.
-func run(ctx context.Context, args []string, a *call.App) int {
+func run(ctx context.Context, args []string, a *cli.App) int {
 	defer a.Guard(ctx)()
-	return command.Execute(ctx, root(a), args, a.Out, a.Err)
+	return cli.Execute(ctx, root(a), args, a.Out, a.Err)
 }
 
 // root returns the tree of all commands.
-func root(a *call.App) *cobra.Command {
-	a.Artemis = &call.Artemis{Open: artemis.Open, Examine: artemis.Examine, Instead: artemis.Instead}
+func root(a *cli.App) *cobra.Command {
+	a.Artemis = &cli.Artemis{Open: artemis.Open, Examine: artemis.Examine, Instead: artemis.Instead}
 	c := &cobra.Command{
 		Use:   "tidegate-amqp",
 		Short: "The command line of tidegate for Apache ActiveMQ Artemis, and for tidegate and RocketMQ",
@@ -55,8 +52,8 @@ were sent before. Retries are copies with a delay, and a message whose handling
 failed 10 times becomes a dead letter in the queue GROUP.DLQ. A client
 certificate without --access-key authenticates by SASL EXTERNAL.`,
 	}
-	c.AddGroup(call.Groups()...)
-	c.AddCommand(client.Commands(a)...)
-	program.Finish(c, a)
+	c.AddGroup(cli.Groups()...)
+	c.AddCommand(cli.Commands(a)...)
+	cli.Finish(c, a)
 	return c
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/internal/amqppeer"
 )
 
@@ -51,7 +51,7 @@ func onPeer(t *testing.T, p *amqppeer.Peer) *tool {
 func (tl *tool) input(stdin string, args ...string) result {
 	tl.t.Helper()
 	var stdout, stderr bytes.Buffer
-	code := run(tl.t.Context(), args, &call.App{
+	code := run(tl.t.Context(), args, &cli.App{
 		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr,
 		Env: func(name string) string { return tl.env[name] },
 	})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate-amqp/internal/artemis"
 	"github.com/tidegate/tidegate/internal/amqppeer"
 )
@@ -30,7 +30,7 @@ func leaves(c *cobra.Command) []*cobra.Command {
 	return out
 }
 
-func tree() *cobra.Command { return root(&call.App{Env: os.Getenv}) }
+func tree() *cobra.Command { return root(&cli.App{Env: os.Getenv}) }
 
 func words(c *cobra.Command) []string { return strings.Fields(c.CommandPath())[1:] }
 

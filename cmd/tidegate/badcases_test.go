@@ -15,8 +15,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/cmd/internal/call"
-	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // After Ctrl-C, receive --then release has released its messages at once, and prints the number of
@@ -28,7 +27,7 @@ func TestInterruptedReceive(t *testing.T) {
 	defer interrupt()
 	stdout := &watchedBuffer{text: `"offset"`, seen: interrupt}
 	var stderr lockedBuffer
-	code := run(ctx, []string{"receive", "billing", "orders", "--then", "release", "--max", "10", "--wait", "1m", "--lease", "10m", "-o", "jsonl"}, &call.App{
+	code := run(ctx, []string{"receive", "billing", "orders", "--then", "release", "--max", "10", "--wait", "1m", "--lease", "10m", "-o", "jsonl"}, &cli.App{
 		In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] },
 	})
 	printed := strings.Count(stdout.String(), "\n")
@@ -65,10 +64,10 @@ func TestExitCodesOfSignals(t *testing.T) {
 			code   int
 		}{{os.Interrupt, c.interrupted}, {syscall.SIGTERM, c.terminated}} {
 			ctx, end := context.WithCancelCause(limited(t))
-			out, group := &watchedBuffer{text: c.until, seen: func() { end(command.Signal{Signal: s.signal}) }}, "group-"+s.signal.String()
+			out, group := &watchedBuffer{text: c.until, seen: func() { end(cli.Signal{Signal: s.signal}) }}, "group-"+s.signal.String()
 			tl.must("send", "orders", "a")
 			var stderr lockedBuffer
-			code := run(ctx, strings.Fields(strings.ReplaceAll(c.args, "%s", group)), &call.App{
+			code := run(ctx, strings.Fields(strings.ReplaceAll(c.args, "%s", group)), &cli.App{
 				In: strings.NewReader(""), Out: out, Err: &stderr, Env: func(name string) string { return tl.env[name] },
 			})
 			if code != s.code || !strings.Contains(out.String(), c.until) {
@@ -82,8 +81,8 @@ func TestExitCodesOfSignals(t *testing.T) {
 // receive --follow goes on after a restart of the broker, with what it was acknowledging.
 func TestFollowOutlivesARestart(t *testing.T) {
 	data, env := t.TempDir(), map[string]string{"XDG_CONFIG_HOME": t.TempDir()}
-	app := func(out, err io.Writer) *call.App {
-		return &call.App{In: strings.NewReader(""), Out: out, Err: err, Env: func(name string) string { return env[name] }}
+	app := func(out, err io.Writer) *cli.App {
+		return &cli.App{In: strings.NewReader(""), Out: out, Err: err, Env: func(name string) string { return env[name] }}
 	}
 	serve := func(grpc, http string) (stop func()) {
 		ctx, end := context.WithCancel(t.Context())
@@ -166,7 +165,7 @@ func TestInterruptedAcknowledgements(t *testing.T) {
 	defer interrupt()
 	stdout := &watchedBuffer{text: "\n", seen: interrupt}
 	var stderr lockedBuffer
-	code := run(ctx, []string{"receive", "billing", "orders", "--then", "ack", "--max", "300", "-o", "name"}, &call.App{
+	code := run(ctx, []string{"receive", "billing", "orders", "--then", "ack", "--max", "300", "-o", "name"}, &cli.App{
 		In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] },
 	})
 	printed := strings.Count(stdout.String(), "\n")
@@ -247,7 +246,7 @@ func TestReceiveOnAFullDisk(t *testing.T) {
 			tl.must("topic", "create", topic)
 			tl.must("send", topic, "a", "--count", "3")
 			var stderr lockedBuffer
-			code := run(t.Context(), append([]string{"receive", "billing", topic, "--then", then, "--max", "3", "--lease", "10m"}, form...), &call.App{
+			code := run(t.Context(), append([]string{"receive", "billing", topic, "--then", then, "--max", "3", "--lease", "10m"}, form...), &cli.App{
 				In: strings.NewReader(""), Out: fullOutput{}, Err: &stderr, Env: func(name string) string { return tl.env[name] },
 			})
 			if code != 1 || !strings.Contains(stderr.String(), "no space left on device") {
@@ -283,7 +282,7 @@ func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
 		t.Errorf("exit code %d, %s", got.code, got.stderr)
 	}
 	tl.terminal = false
-	run(t.Context(), []string{"receive", "billing", "orders", "--then", "ack", "--max", "5"}, &call.App{
+	run(t.Context(), []string{"receive", "billing", "orders", "--then", "ack", "--max", "5"}, &cli.App{
 		In: strings.NewReader(""), Out: fullOutput{}, Err: io.Discard, Env: func(name string) string { return tl.env[name] },
 	})
 	if got := look("--then", "release"); got != "abcde" {
@@ -296,7 +295,7 @@ func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
 			stop = tl.start(limited(t), &waited, &stdout, "receive", "billing", "orders", "--then", "ack", "--max", "5", "--wait", "1m", "--format", `%b\n`)
 		}
 	}}
-	code := run(t.Context(), []string{"receive", "billing", "orders", "--then", "release", "--max", "6", "--wait", "2s", "-o", "name"}, &call.App{
+	code := run(t.Context(), []string{"receive", "billing", "orders", "--then", "release", "--max", "6", "--wait", "2s", "-o", "name"}, &cli.App{
 		In: strings.NewReader(""), Out: started, Err: io.Discard, Env: func(name string) string { return tl.env[name] },
 	})
 	if ended := stop(); code != 0 || ended != 0 || strings.Join(strings.Fields(waited.String()), "") != "abcde" {
@@ -328,7 +327,7 @@ func TestPurgeRemovesWhatItAskedFor(t *testing.T) {
 	letter("asked for")
 	stdin := &answering{func() { letter("later") }, strings.NewReader("y\n")}
 	var stderr lockedBuffer
-	code := run(t.Context(), []string{"dead-letters", "purge", "billing", "--reason", "no account"}, &call.App{
+	code := run(t.Context(), []string{"dead-letters", "purge", "billing", "--reason", "no account"}, &cli.App{
 		In: stdin, Out: io.Discard, Err: &stderr, Terminal: true, Env: func(name string) string { return tl.env[name] },
 	})
 	if code != 0 || !strings.Contains(stderr.String(), "remove 1 dead letter of group billing?") || !strings.Contains(stderr.String(), "removed 1 dead letter") {
@@ -352,7 +351,7 @@ func TestPruneOfWhatIsRemoved(t *testing.T) {
 		tl.must("group", "delete", "stale", "--yes")
 	}, strings.NewReader("y\n")}
 	var stderr lockedBuffer
-	code := run(t.Context(), []string{"apply", file, "--prune"}, &call.App{
+	code := run(t.Context(), []string{"apply", file, "--prune"}, &cli.App{
 		In: stdin, Out: io.Discard, Err: &stderr, Terminal: true, Env: func(name string) string { return tl.env[name] },
 	})
 	if code != 0 || !strings.Contains(stderr.String(), "remove group stale with a backlog of 0 messages, topic old with 0 messages?") {

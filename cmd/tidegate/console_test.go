@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // An answer is the status and the header of a response.
@@ -26,7 +26,7 @@ func TestConsole(t *testing.T) {
 	var stdout, stderr lockedBuffer
 	code := make(chan int, 1)
 	go func() {
-		code <- run(ctx, []string{"console"}, &call.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		code <- run(ctx, []string{"console"}, &cli.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 	}()
 	link := regexp.MustCompile(`^(http://127\.0\.0\.1:\d+)/console/#token=(\S+)\n$`)
 	for !link.MatchString(stdout.String()) {

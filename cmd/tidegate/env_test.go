@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // The test binary is the program if the environment has this variable.
@@ -52,7 +52,7 @@ func newTool(t testing.TB, flags ...string) *tool {
 	ended.Go(func() {
 		defer in.Close()
 		args := append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--min-invisible-duration", "10ms", "--min-long-polling", "0s", "--log-level", "error"}, flags...)
-		if code := run(ctx, args, &call.App{In: strings.NewReader(""), Out: in, Err: &log, Env: func(string) string { return "" }}); code != 0 {
+		if code := run(ctx, args, &cli.App{In: strings.NewReader(""), Out: in, Err: &log, Env: func(string) string { return "" }}); code != 0 {
 			t.Errorf("the broker ended with %d", code)
 		}
 	})
@@ -96,7 +96,7 @@ func (tl *tool) input(stdin string, args ...string) result {
 	var stdout, stderr lockedBuffer
 	ctx, cancel := context.WithTimeout(tl.t.Context(), hang)
 	defer cancel()
-	code := run(ctx, args, &call.App{
+	code := run(ctx, args, &cli.App{
 		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr, Terminal: tl.terminal,
 		Env: func(name string) string { return tl.env[name] },
 	})
@@ -125,7 +125,7 @@ func (tl *tool) must(args ...string) result {
 func (tl *tool) start(ctx context.Context, stdout io.Writer, stderr io.Writer, args ...string) (wait func() int) {
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, args, &call.App{In: strings.NewReader(""), Out: stdout, Err: stderr, Env: func(name string) string { return tl.env[name] }})
+		done <- run(ctx, args, &cli.App{In: strings.NewReader(""), Out: stdout, Err: stderr, Env: func(name string) string { return tl.env[name] }})
 	}()
 	return func() int { return <-done }
 }

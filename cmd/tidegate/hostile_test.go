@@ -34,7 +34,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -310,7 +310,7 @@ func TestHostileServer(t *testing.T) {
 	var log lockedBuffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(idle, []string{"receive", "idle", "reminders", "--then", "ack", "--follow"}, &call.App{In: strings.NewReader(""), Out: io.Discard, Err: &log, Env: func(name string) string { return tl.env[name] }})
+		ended <- run(idle, []string{"receive", "idle", "reminders", "--then", "ack", "--follow"}, &cli.App{In: strings.NewReader(""), Out: io.Discard, Err: &log, Env: func(name string) string { return tl.env[name] }})
 	}()
 	for tl.must("clients", "list", "-o", "name").stdout == "" {
 		if len(ended) > 0 {
@@ -332,7 +332,7 @@ func TestHostileServer(t *testing.T) {
 			h.refuses.Store(&how)
 			formats = []string{"table", "json"}
 		}
-		for _, c := range leaves(tree.Root(&call.App{Env: os.Getenv})) {
+		for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
 			path := words(c)
 			name := strings.Join(path, " ")
 			if path[0] == "version" || path[0] == "console" || path[0] == "bench" || path[0] == "context" && path[1] != "test" && path[1] != "show" {
@@ -396,7 +396,7 @@ func (tl *tool) bounded(stdin string, args ...string) result {
 	ctx, cancel := context.WithTimeout(tl.t.Context(), time.Minute)
 	defer cancel()
 	var stdout, stderr lockedBuffer
-	code := run(ctx, args, &call.App{
+	code := run(ctx, args, &cli.App{
 		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr, Terminal: tl.terminal, Watched: tl.terminal, Columns: map[bool]int{true: 80}[tl.terminal],
 		Env: func(name string) string { return tl.env[name] },
 	})

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // closedPort returns an address at which no server listens.
@@ -42,7 +42,7 @@ func TestSendReportsItsWait(t *testing.T) {
 	stderr := &watchedBuffer{text: "waiting for " + address, seen: interrupt}
 	env := map[string]string{"XDG_CONFIG_HOME": t.TempDir()}
 	began := time.Now()
-	code := run(ctx, []string{"send", "orders", "a", "--grpc", address}, &call.App{
+	code := run(ctx, []string{"send", "orders", "a", "--grpc", address}, &cli.App{
 		In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return env[name] },
 	})
 	took := time.Since(began)
@@ -77,7 +77,7 @@ func TestConnectionIsReported(t *testing.T) {
 			if !bounded {
 				stderr.seen = interrupt
 			}
-			code := run(ctx, strings.Fields(args), &call.App{In: strings.NewReader(""), Out: io.Discard, Err: stderr, Env: func(name string) string { return tl.env[name] }})
+			code := run(ctx, strings.Fields(args), &cli.App{In: strings.NewReader(""), Out: io.Discard, Err: stderr, Env: func(name string) string { return tl.env[name] }})
 			text := stderr.String()
 			if strings.Count(text, "not connected to "+address+": dial tcp "+address+": connect: connection refused; trying again") != 1 {
 				t.Errorf("it prints %q", text)
@@ -302,7 +302,7 @@ func TestBodiesAreCut(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.input(strings.Repeat("注文", 100)+"\n"+strings.Repeat("line\n", 200), "send", "orders", "-")
 	var stdout, stderr lockedBuffer
-	run(t.Context(), []string{"receive", "billing", "orders", "--max", "1"}, &call.App{
+	run(t.Context(), []string{"receive", "billing", "orders", "--max", "1"}, &cli.App{
 		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Terminal: true, Columns: 40, Env: func(name string) string { return tl.env[name] },
 	})
 	lines := strings.Split(stdout.String(), "\n")

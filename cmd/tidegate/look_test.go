@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // top shows the groups with their backlog, as table, as JSON lines and on a terminal.
@@ -385,7 +385,7 @@ func TestPeekFollow(t *testing.T) {
 		t.Helper()
 		out := &watchedBuffer{text: seen, seen: then}
 		args = append([]string{"peek", "orders", "--follow=100ms"}, args...)
-		if code := run(ctx, args, &call.App{In: strings.NewReader(""), Out: out, Err: io.Discard, Env: func(name string) string { return tl.env[name] }}); code != 0 {
+		if code := run(ctx, args, &cli.App{In: strings.NewReader(""), Out: out, Err: io.Discard, Env: func(name string) string { return tl.env[name] }}); code != 0 {
 			t.Errorf("%q: exit code %d", args, code)
 		}
 		return out.String()

@@ -10,18 +10,16 @@ import (
 	"context"
 	"os"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
-	"github.com/tidegate/tidegate/cmd/internal/command"
-	"github.com/tidegate/tidegate/cmd/internal/program"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
 
 func main() { os.Exit(process()) }
 
-func process() int { return program.Process(run) }
+func process() int { return cli.Process(run) }
 
 // run is the whole program. It ends when its command does, or in order when ctx ends.
-func run(ctx context.Context, args []string, a *call.App) int {
+func run(ctx context.Context, args []string, a *cli.App) int {
 	defer a.Guard(ctx)()
-	return command.Execute(ctx, tree.For(a, args), args, a.Out, a.Err)
+	return cli.Execute(ctx, tree.For(a, args), args, a.Out, a.Err)
 }

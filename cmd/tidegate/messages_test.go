@@ -19,8 +19,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/cmd/internal/call"
-	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -306,7 +305,7 @@ func TestInterruptedSend(t *testing.T) {
 	ctx, interrupt := context.WithCancel(limited(t))
 	in := &endless{at: 5000, reached: interrupt}
 	var stdout, stderr lockedBuffer
-	code := run(ctx, []string{"send", "orders", "--lines"}, &call.App{In: in, Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	code := run(ctx, []string{"send", "orders", "--lines"}, &cli.App{In: in, Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 	if code != 130 || !strings.Contains(stderr.String(), " 0 failed") {
 		t.Fatalf("exit code %d, %s", code, stderr.String())
 	}
@@ -357,7 +356,7 @@ func TestInterruptedInput(t *testing.T) {
 		done := make(chan int, 1)
 		go func() {
 			defer in.Close() // ends the write
-			done <- run(ctx, c.args, &call.App{In: in, Out: &stdout, Err: &stderr, Terminal: c.terminal, Env: func(name string) string { return tl.env[name] }})
+			done <- run(ctx, c.args, &cli.App{In: in, Out: &stdout, Err: &stderr, Terminal: c.terminal, Env: func(name string) string { return tl.env[name] }})
 		}()
 		if c.input != "" {
 			_, _ = stdin.Write([]byte(c.input)) // the command reads it
@@ -410,7 +409,7 @@ func TestRedriveAdvice(t *testing.T) {
 	args := []string{"dead-letters", "redrive", "billing", "--edit", "touch '" + journal + ".begun'; sed s/EUR/USD/", "--rate", "0.1", "--reason", "unknown currency", "--journal", journal, "--yes"}
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, args, &call.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		done <- run(ctx, args, &cli.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 	}()
 	for _, err := os.Stat(journal + ".begun"); err != nil && len(done) == 0; _, err = os.Stat(journal + ".begun") {
 		runtime.Gosched()
@@ -447,7 +446,7 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 	ctx, stop := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("no dead letter within a minute"))
 	defer stop()
 	screen := &watchedBuffer{text: "billing in orders  1 dead letter; 1 came in the last hour  tidegate dead-letters top billing", seen: stop}
-	run(ctx, []string{"status", "--watch=100ms"}, &call.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
+	run(ctx, []string{"status", "--watch=100ms"}, &cli.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
 	if !strings.Contains(screen.String(), screen.text) {
 		t.Fatalf("%v:\n%s", context.Cause(ctx), screen.String())
 	}
@@ -469,7 +468,7 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 	ctx, stop = context.WithTimeoutCause(t.Context(), time.Minute, errors.New("after a minute the status still shows the purged dead letter"))
 	defer stop()
 	screen = &watchedBuffer{text: "Nothing is wrong.", seen: stop}
-	run(ctx, []string{"status", "--watch=100ms"}, &call.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
+	run(ctx, []string{"status", "--watch=100ms"}, &cli.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
 	if !strings.Contains(screen.String(), screen.text) {
 		t.Fatalf("%v:\n%s", context.Cause(ctx), screen.String())
 	}
@@ -549,7 +548,7 @@ func TestSendEndsWithItsOutput(t *testing.T) {
 	defer interrupt()
 	in := &endless{at: 500_000, reached: interrupt}
 	var stderr lockedBuffer
-	code := run(ctx, []string{"send", "orders", "--lines", "-o", "jsonl"}, &call.App{In: in, Out: &closedOutput{left: 1}, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	code := run(ctx, []string{"send", "orders", "--lines", "-o", "jsonl"}, &cli.App{In: in, Out: &closedOutput{left: 1}, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 	if code == 0 || ctx.Err() != nil || !strings.Contains(stderr.String(), errClosedOutput.Error()) {
 		t.Errorf("exit code %d after %d lines: %s", code, in.n/len("line\n"), stderr.String())
 	}
@@ -622,10 +621,10 @@ func TestPrintedAfterAFailedAcknowledgement(t *testing.T) {
 	}
 	s := &stumbling{Client: client, goOn: make(chan struct{})}
 	var stderr lockedBuffer
-	app := &call.App{
+	app := &cli.App{
 		In: strings.NewReader(""), Out: &afterLines{messages, func() { close(s.goOn) }}, Err: &stderr,
 		Env:     func(name string) string { return map[string]string{"HOME": tl.home}[name] },
-		Artemis: &call.Artemis{Open: func(context.Context, connection.Server) (connection.Transport, error) { return s, nil }},
+		Artemis: &cli.Artemis{Open: func(context.Context, cli.Server) (cli.Transport, error) { return s, nil }},
 	}
 	code := run(limited(t), []string{"receive", "billing", "orders", "--amqp", "amqp://127.0.0.1:1", "--then", "ack", "--max", strconv.Itoa(messages), "-o", "jsonl"}, app)
 	if code == 0 || len(s.refused) == 0 || len(s.refused) == messages || len(s.later) > 0 || len(s.snoozed) != messages-len(s.refused) {
@@ -697,7 +696,7 @@ func TestFullOutput(t *testing.T) {
 				continue // it prints nothing, or has no such format
 			}
 			var stderr lockedBuffer
-			code := run(limited(t), args, &call.App{In: strings.NewReader(""), Out: fullOutput{}, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+			code := run(limited(t), args, &cli.App{In: strings.NewReader(""), Out: fullOutput{}, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 			if text := stderr.String(); code != 1 || !strings.Contains(text, "no space left on device") || strings.Contains(text, "Continue with") {
 				t.Errorf("%s: exit code %d, %s", strings.Join(args, " "), code, text)
 			}

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/internal/filelock"
 )
 
@@ -312,7 +312,7 @@ func TestMoveIsRestartable(t *testing.T) {
 		ctx, interrupt := context.WithCancel(limited(t))
 		var stdout lockedBuffer
 		stderr := &watchedBuffer{text: "the journal is", seen: sync.OnceFunc(func() { go interruptAfter(source.home, round*60, interrupt) })}
-		code := run(ctx, args, &call.App{In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return source.env[name] }})
+		code := run(ctx, args, &cli.App{In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return source.env[name] }})
 		interrupt()
 		if code == 0 {
 			break

@@ -9,7 +9,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -119,7 +119,7 @@ func TestJSONIsThatOfTheAPI(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range leaves(tree.Root(&call.App{Env: func(string) string { return "" }})) {
+	for _, c := range leaves(tree.Root(&cli.App{Env: func(string) string { return "" }})) {
 		name := strings.Join(words(c), " ")
 		listed := slices.Contains(own, name)
 		if tested := slices.ContainsFunc(documents, func(d documented) bool { return strings.HasPrefix(d.args+" ", name+" ") }); tested == listed {

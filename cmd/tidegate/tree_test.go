@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 	"github.com/tidegate/tidegate/internal/model"
 )
@@ -56,7 +56,7 @@ func placeholders(c *cobra.Command) []string {
 // too many arguments. The error is JSON with -o json.
 func TestTree(t *testing.T) {
 	tl := newTool(t)
-	all := leaves(tree.Root(&call.App{Env: os.Getenv}))
+	all := leaves(tree.Root(&cli.App{Env: os.Getenv}))
 	if len(all) < 30 {
 		t.Fatalf("the tree has %d commands: this test no longer sees them", len(all))
 	}
@@ -98,7 +98,7 @@ func TestTreeWithoutServer(t *testing.T) {
 	tl := newTool(t)
 	tl.env["TIDEGATE_SERVER_GRPC"], tl.env["TIDEGATE_SERVER_HTTP"] = "127.0.0.1:1", "http://127.0.0.1:1"
 	tl.must("context", "add", "target", "--grpc", "127.0.0.1:2")
-	for _, c := range leaves(tree.Root(&call.App{Env: os.Getenv})) {
+	for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
 		path := words(c)
 		if path[0] == "version" || path[0] == "context" && path[1] != "test" {
 			continue
@@ -144,7 +144,7 @@ func TestTreeOnRocketMQ(t *testing.T) {
 	delete(tl.env, "TIDEGATE_SERVER_HTTP")
 	works := []string{"send", "receive", "recall", "retry preview", "status", "check", "doctor", "dead-letters top", "dead-letters list", "dead-letters show",
 		"dead-letters redrive", "dead-letters export", "move", "bench send", "bench receive", "bench e2e", "bench compare", "version"}
-	for _, c := range leaves(tree.Root(&call.App{Env: os.Getenv})) {
+	for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
 		path := words(c)
 		if slices.Contains(works, strings.Join(path, " ")) || path[0] == "context" {
 			continue
@@ -171,7 +171,7 @@ func TestExamples(t *testing.T) {
 	// With the race detector each program starts slowly, so a run has a fifth of the examples, with
 	// a random start. The step "random tests" of .ci/run has all.
 	part, n := model.Rounds(5), rand.IntN(5)
-	for _, c := range leaves(tree.Root(&call.App{Env: os.Getenv})) {
+	for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
 		for line := range strings.Lines(c.Example) {
 			line = strings.TrimSpace(line)
 			if n++; n%5 >= part {

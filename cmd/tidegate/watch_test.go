@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // The preview uses the settings of the group and the retention of the topic, and names settings
@@ -70,7 +70,7 @@ func TestWatch(t *testing.T) {
 		ctx, stop := context.WithCancel(limited(t))
 		stdout := &countingBuffer{lines: 3, seen: stop}
 		var stderr lockedBuffer
-		code := run(ctx, append(args, "-o", "jsonl"), &call.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		code := run(ctx, append(args, "-o", "jsonl"), &cli.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 		if code != 0 || strings.Count(stdout.String(), "\n") < 3 || stderr.String() != "" {
 			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout, stderr.String())
 		}
@@ -213,7 +213,7 @@ func TestWatchSeesNewLetters(t *testing.T) {
 	ended := make(chan int, 1)
 	go func() {
 		defer begin()
-		ended <- run(ctx, []string{"dead-letters", "watch", "billing", "--since", "-1h", "--every", "100ms"}, &call.App{In: strings.NewReader(""), Out: both, Err: &lockedBuffer{}, Env: func(name string) string { return tl.env[name] }})
+		ended <- run(ctx, []string{"dead-letters", "watch", "billing", "--since", "-1h", "--every", "100ms"}, &cli.App{In: strings.NewReader(""), Out: both, Err: &lockedBuffer{}, Env: func(name string) string { return tl.env[name] }})
 	}()
 	<-begun.Done()
 	tl.must("receive", "billing", "orders", "--then", "dead=second", "--max", "1")
@@ -320,7 +320,7 @@ func TestWatchedTraceOutlivesAnOutage(t *testing.T) {
 	defer stop()
 	stdout := &countingBuffer{lines: 3, seen: stop}
 	var stderr lockedBuffer
-	code := run(ctx, []string{"trace", "x1", "--watch=100ms", "--http", front.URL, "--no-retry", "-o", "jsonl"}, &call.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	code := run(ctx, []string{"trace", "x1", "--watch=100ms", "--http", front.URL, "--no-retry", "-o", "jsonl"}, &cli.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 	if code != 0 || strings.Count(stdout.String(), `"id":"x1"`) < 3 {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr.String())
 	}
@@ -346,7 +346,7 @@ func TestTopOutlivesAnOutage(t *testing.T) {
 		ctx, stop := context.WithCancel(limited(t))
 		stdout := &countingBuffer{lines: 4, seen: stop}
 		var stderr lockedBuffer
-		code := run(ctx, append([]string{"top", "--every", "100ms", "--http", front.URL, "--no-retry", "-o", "jsonl"}, flags...), &call.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		code := run(ctx, append([]string{"top", "--every", "100ms", "--http", front.URL, "--no-retry", "-o", "jsonl"}, flags...), &cli.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 		if code != 0 || strings.Count(stdout.String(), "\n") < 4 || queries.Load() < 3 {
 			t.Errorf("%s: exit code %d after %d queries\n%s%s", path, code, queries.Load(), stdout, stderr.String())
 		}
@@ -457,7 +457,7 @@ func TestFollowBeginsAtTheServersTime(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		stdout := &countingBuffer{lines: 1, seen: stop}
 		var stderr lockedBuffer
-		code := run(ctx, append(args, "--http", front.URL, "-o", "jsonl"), &call.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		code := run(ctx, append(args, "--http", front.URL, "-o", "jsonl"), &cli.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 		if code != 0 || strings.Count(stdout.String(), "\n") != 1 {
 			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout, stderr.String())
 		}

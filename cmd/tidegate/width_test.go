@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
@@ -53,7 +53,7 @@ func newSite(t *testing.T) *site {
 	s.must("context", "add", "production-europe-west-message-broker", "--grpc", "mq-broker-1.production.europe.example:8081", "--http", "https://mq-broker-1.production.europe.example:8082", "--access-key", "billing-operator")
 	idle, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
-	go run(idle, []string{"receive", "idle-worker-europe-west-prod-01", "reminders.customers.overdue.v3", "--then", "ack", "--follow"}, &call.App{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard, Env: func(name string) string { return s.env[name] }})
+	go run(idle, []string{"receive", "idle-worker-europe-west-prod-01", "reminders.customers.overdue.v3", "--then", "ack", "--follow"}, &cli.App{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard, Env: func(name string) string { return s.env[name] }})
 	for s.must("clients", "list", "-o", "name").stdout == "" {
 		runtime.Gosched()
 	}
@@ -87,7 +87,7 @@ func (s *site) args(c *cobra.Command) []string {
 // returns the names of the commands with a result.
 func (s *site) each(t *testing.T, terminal bool, flags []string, show func(name string, args []string, r result)) (seen []string) {
 	t.Helper()
-	for _, c := range leaves(tree.Root(&call.App{Env: os.Getenv})) {
+	for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
 		name := strings.Join(words(c), " ")
 		if slices.Contains([]string{"console", "bench compare", "context use", "context remove", "context add", "dead-letters export", "api"}, name) {
 			continue // without a text for people

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 )
 
 // Effective has the values in effect for a message, each with its source as a text for people. The
@@ -63,7 +63,7 @@ func (b bounded) Range(n int) (lo, hi time.Duration) {
 		lo = b.Delay(n)
 		hi = lo
 	}
-	return min(lo, decision.MaxDelay), min(hi, decision.MaxDelay)
+	return min(lo, verdict.MaxDelay), min(hi, verdict.MaxDelay)
 }
 
 // String returns a line for each value with its source, and a line for each finding.

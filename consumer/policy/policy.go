@@ -2,7 +2,7 @@ package policy
 
 import (
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 )
 
 // A Policy sets the retries of the messages that it matches. A message has to match all of Topic,
@@ -62,4 +62,4 @@ func (e Exhaustion) String() string {
 // ServerSchedule returns the value of [Policy].Retry that selects the server's own retry schedule.
 // It overrides the Retry of less specific policies and of the subscription. Its method Delay
 // returns the delays of [backoff.RetryLadder], which can differ from the server's.
-func ServerSchedule() backoff.Policy { return decision.ServerSchedule{Steps: backoff.RetryLadder()} }
+func ServerSchedule() backoff.Policy { return verdict.ServerSchedule{Steps: backoff.RetryLadder()} }

@@ -17,16 +17,16 @@ import (
 const maxFunctionFields = 11
 
 var functionFields = map[string]string{
-	"broker/internal/catalog.restoration.strays": "writes that follow when all is read",
+	"broker/internal/engine.restoration.strays":  "writes that follow when all is read",
 	"broker/internal/maintain.TaskConfig.Follow": "as Step; one task needs it",
 	"broker/internal/maintain.TaskConfig.Step":   "a task is a function; several are methods of one type",
 	"broker/internal/store.PendingWrite.after":   "each writer of a batch has its own",
-	"broker/internal/subscription.Watch.ready":   "a callback as that of time.AfterFunc; the caller is the engine",
+	"broker/internal/engine.Watch.ready":         "a callback as that of time.AfterFunc; the caller is the engine",
 	"broker/server.Options.Intercept":            "of the user",
 	"broker/server.Server.endLife":               "ends a context",
 	"broker/server.route.serve":                  "the table of routes, as in net/http",
 	"broker/server.rpc.do":                       "the table of RPCs, as in gRPC",
-	"broker/server/internal/gate.Regime.end":     "ends a context",
+	"broker/server/internal/auth.Regime.end":     "ends a context",
 	"broker/server/internal/session.poll.cancel": "ends a context",
 }
 

@@ -354,7 +354,7 @@ func TestHTTPClientsLinkNoGRPC(t *testing.T) {
 func TestClientCommandsLinkNoEngine(t *testing.T) {
 	atRoot(t)
 	engine := []string{"github.com/cockroachdb", "github.com/prometheus", module + "/broker/server"}
-	for _, importer := range dependents(t, engine, "./cmd/internal/client") {
+	for _, importer := range dependents(t, engine, "./cmd/internal/cli") {
 		t.Errorf("the client commands would link %s", importer)
 	}
 	if len(dependents(t, engine, "./cmd/tidegate")) == 0 {

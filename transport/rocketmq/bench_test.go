@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // BenchmarkSend compares a send of 1 KiB with the bare call below it, over TCP
@@ -129,7 +129,7 @@ func benchClient(b *testing.B) *Client {
 		return sentAll(r), nil
 	}
 	g := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		grpc.SetHeader(ctx, metadata.Pairs(remote.FeaturesKey, s.features))
+		grpc.SetHeader(ctx, metadata.Pairs(conn.FeaturesKey, s.features))
 		return next(ctx, req)
 	}))
 	rmqpb.RegisterMessagingServiceServer(g, s)

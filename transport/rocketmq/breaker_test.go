@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // pair starts two servers of one topic and a client.
@@ -114,7 +114,7 @@ func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 			t.Errorf("the p99 of the sends that succeeded is %v, want at most twice %v", p99, normal)
 		}
 		dead.Store(false)
-		time.Sleep(remote.ExcludeFor + remote.ProbeGap)
+		time.Sleep(conn.ExcludeFor + conn.ProbeGap)
 		got := map[string]int{}
 		for range 101 { // the first probes
 			r, err := send()

@@ -13,20 +13,18 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // A request has the parameters that all unary calls share.
 type request struct {
-	ep      *remote.Server
-	id      headers.Identity
+	ep      *conn.Server
+	id      conn.Identity
 	op      string
-	subject string            // named in errors
-	headers []string          // additional headers, in pairs
-	session *session          // the session of the request; nil if it needs none
-	gate    *remote.BatchGate // set for a request with several messages
+	subject string          // named in errors
+	headers []string        // additional headers, in pairs
+	session *session        // the session of the request; nil if it needs none
+	gate    *conn.BatchGate // set for a request with several messages
 }
 
 // changes reports whether the request can store or settle a message. Such a request may have taken
@@ -39,15 +37,15 @@ func (r request) changes() bool {
 	return false
 }
 
-// operation returns the bit of the operation for remote.Server.Accepts.
+// operation returns the bit of the operation for conn.Server.Accepts.
 func (r request) operation() uint32 {
 	switch r.op {
 	case opSend:
-		return remote.Sends
+		return conn.Sends
 	case opQueryRoute:
-		return remote.Routes
+		return conn.Routes
 	}
-	return remote.Others
+	return conn.Others
 }
 
 type answer interface{ GetStatus() *rmqpb.Status }
@@ -103,7 +101,7 @@ func call[Req any, Res answer](
 			// gRPC reports no peer for a unary call with more than one response, which fails with
 			// Internal.
 			sent := info.peer.Addr != nil || status.Code(err) == codes.Internal
-			e := failure.OfCall(ctx, r.op, r.subject, r.ep.Key, err, sent && r.changes(), c.isClosed())
+			e := conn.OfCall(ctx, r.op, r.subject, r.ep.Key, err, sent && r.changes(), c.isClosed())
 			if !sent {
 				r.ep.Link.Load().Lack(e, err)
 			}
@@ -111,11 +109,11 @@ func call[Req any, Res answer](
 			return res, nil, e
 		}
 		if look {
-			r.ep.Learn(remote.ConnectionOf(&info.peer), info.header)
+			r.ep.Learn(conn.ConnectionOf(&info.peer), info.header)
 		}
 		if st := res.GetStatus(); st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
-			e := failure.OfStatus(r.op, r.subject, r.ep.Key, st, info.trailer)
-			e.MaybeStored = r.changes() && failure.MaybeStored(e)
+			e := conn.OfStatus(r.op, r.subject, r.ep.Key, st, info.trailer)
+			e.MaybeStored = r.changes() && conn.MaybeStored(e)
 			r.ep.Lapse(e, r.operation())
 			if r.session != nil {
 				r.session.resendIf(e)
@@ -143,7 +141,7 @@ func attempt[Req any, Res answer](
 }
 
 // setupError returns the error of a call that failed because of the address or of Options.TLS.
-func (r request) setupError(f *remote.SetupFault, err error) *tidegate.Error {
+func (r request) setupError(f *conn.SetupFault, err error) *tidegate.Error {
 	e := fail(r.op, r.subject, tidegate.CodeIllegalAccessPoint, f.Text)
 	if e.Endpoint = r.ep.Key; !f.Protocol {
 		e.Err = err

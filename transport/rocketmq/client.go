@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
@@ -29,10 +30,10 @@ type Client struct {
 	opts    Options
 	host    string // of this machine, for the settings
 	encoder wire.Encoder
-	dialing remote.Dialing
-	headers *headers.Signer
-	id      headers.Identity // of requests outside consumer sessions
-	access  *remote.Server
+	dialing conn.Dialing
+	headers *conn.Signer
+	id      conn.Identity // of requests outside consumer sessions
+	access  *conn.Server
 
 	ctx    context.Context //nolint:containedctx // ends with Close; for goroutines, not for requests
 	cancel context.CancelFunc
@@ -44,7 +45,7 @@ type Client struct {
 
 	mu        sync.Mutex // never held across a wait
 	closed    bool
-	endpoints map[string]*remote.Server
+	endpoints map[string]*conn.Server
 	sessions  map[sessionKey]*session
 	topics    map[string]*topic
 	checkers  []*checker
@@ -58,7 +59,7 @@ type Client struct {
 // New does not connect. The first call does, and each call after a lost connection. The error joins
 // all faults of endpoints and opts. Each fault is a tidegate.Error, or an error of package backoff.
 func New(endpoints string, opts Options) (*Client, error) {
-	access, err := remote.ParseAddresses(endpoints)
+	access, err := conn.ParseAddresses(endpoints)
 	opts, optErr := opts.withDefaults()
 	if err := errors.Join(err, optErr); err != nil {
 		return nil, err
@@ -67,15 +68,15 @@ func New(endpoints string, opts Options) (*Client, error) {
 		opts:      opts,
 		host:      hostname(),
 		encoder:   wire.Encoder{Namespace: opts.Namespace, Host: hostname(), Compression: opts.Compression},
-		headers:   headers.NewSigner(opts.Credentials.AccessKey, opts.Credentials.SecretKey),
-		id:        headers.NewIdentity(opts.ClientID, opts.Namespace, opts.Credentials.SessionToken),
+		headers:   conn.NewSigner(opts.Credentials.AccessKey, opts.Credentials.SecretKey),
+		id:        conn.NewIdentity(opts.ClientID, opts.Namespace, opts.Credentials.SessionToken),
 		done:      make(chan struct{}),
-		endpoints: map[string]*remote.Server{},
+		endpoints: map[string]*conn.Server{},
 		sessions:  map[sessionKey]*session{},
 		topics:    map[string]*topic{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background()) // the client's lifetime, independent of any request
-	c.dialing = remote.Dialing{TLS: opts.TLS, Dialer: guard.Dial("Options.Dialer", opts.Dialer, func(f string, v any, stack []byte) {
+	c.dialing = conn.Dialing{TLS: opts.TLS, Dialer: guard.Dial("Options.Dialer", opts.Dialer, func(f string, v any, stack []byte) {
 		opts.Logger.Error("rocketmq: "+f+" panicked", "panic", v, "stack", string(stack))
 	}), Backoff: opts.ConnectBackoff, MaxReceiveSize: opts.MaxReceiveSize, KeepOrder: opts.KeepOrder, Life: c.ctx}
 	if c.access, err = c.endpoint(access); err != nil {
@@ -122,10 +123,10 @@ func (c *Client) ResetConnectBackoff() {
 	}
 }
 
-func (c *Client) allEndpoints() []*remote.Server {
+func (c *Client) allEndpoints() []*conn.Server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list := make([]*remote.Server, 0, len(c.endpoints))
+	list := make([]*conn.Server, 0, len(c.endpoints))
 	for _, e := range c.endpoints {
 		list = append(list, e)
 	}
@@ -202,3 +203,60 @@ func closedError(op, subject string) *tidegate.Error {
 }
 
 var errClosed = fmt.Errorf("transport %w", tidegate.ErrClosed)
+
+// oldConnection is the time that calls have to finish on a connection after the server asked for a
+// new one.
+const oldConnection = time.Minute
+
+// endpoint returns the server at the addresses of pb, and creates it if there is none. It does not
+// connect. The error matches ErrClosed, or states that pb has no usable address.
+func (c *Client) endpoint(pb *rmqpb.Endpoints) (*conn.Server, error) {
+	addrs, ok := conn.AddressesOf(pb)
+	if !ok {
+		return nil, conn.BadAddress(pb.String(), "the server sent no usable address")
+	}
+	key := strings.Join(addrs, ";")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errClosed
+	}
+	if e := c.endpoints[key]; e != nil {
+		e.Unused = 0
+		return e, nil
+	}
+	l, err := c.dialing.Dial(addrs)
+	if err != nil {
+		return nil, &tidegate.Error{Op: "connect", Endpoint: key, Err: err}
+	}
+	e := conn.NewServer(key, pb, l, c.opts.ConnectBackoff.Initial, &c.trips)
+	e.Combiner = conn.NewCombiner(c.opts.RequestTimeout, func(ctx context.Context, req *wire.Sendings) conn.Combined {
+		return c.sendTogether(ctx, e, req)
+	})
+	c.endpoints[key] = e
+	return e, nil
+}
+
+// reconnect replaces the connection old of e with a new one. It closes old after the calls under
+// way have had time to finish. If another session has replaced old already, reconnect does nothing.
+func (c *Client) reconnect(e *conn.Server, old *conn.Link) {
+	if e.Link.Load() != old {
+		return
+	}
+	addrs, _ := conn.AddressesOf(e.PB)
+	l, err := c.dialing.Dial(addrs)
+	if err != nil {
+		return // cannot happen: the same call succeeded before
+	}
+	if !e.Replace(old, l) {
+		l.Close()
+		return
+	}
+	ok := c.spawn(func() {
+		defer old.Close()
+		_ = backoff.Sleep(c.ctx, oldConnection)
+	})
+	if !ok {
+		old.Close()
+	}
+}

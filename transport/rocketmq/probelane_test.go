@@ -10,7 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // A lane that probes a failed server is for one message, also if the server takes many in a
@@ -49,7 +49,7 @@ func TestProbeOfAFailedServerIsForOneMessage(t *testing.T) {
 			_, err := send()
 			failed = err != nil
 		}
-		time.Sleep(remote.ExcludeFor + remote.ProbeGap)
+		time.Sleep(conn.ExcludeFor + conn.ProbeGap)
 		lanes := map[string]int{} // the largest of each server
 		for range 20 {
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})

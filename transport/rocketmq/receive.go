@@ -20,8 +20,7 @@ import (
 	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
@@ -196,7 +195,7 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 	defer context.AfterFunc(c.ctx, cancel)()
 
 	failed := func(err error) *tidegate.Error {
-		e := failure.OfCall(ctx, opReceive, r.Topic, s.ep.Key, err, false, c.isClosed())
+		e := conn.OfCall(ctx, opReceive, r.Topic, s.ep.Key, err, false, c.isClosed())
 		if e.Code == protocol.CodePayloadTooLarge { // the response was too large, not the request
 			// Not a code that ends a consumer (see Classify): the next receive may return other
 			// messages.
@@ -240,7 +239,7 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 			if !got.full { // after a full receive there is no trailer yet
 				trailer = stream.Trailer()
 			}
-			got.err = failure.OfStatus(opReceive, r.Topic, s.ep.Key, got.status, trailer)
+			got.err = conn.OfStatus(opReceive, r.Topic, s.ep.Key, got.status, trailer)
 		}
 	}
 	left = watching && got.err == nil && !got.full && len(stream.Trailer().Get(watchedKey)) > 0
@@ -268,7 +267,7 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 
 // receiveHeaders returns the headers of a receive, in pairs.
 func receiveHeaders(r *transport.ReceiveRequest, watching bool) []string {
-	headers := []string{remote.FeaturesKey, watchHeader(watching)}
+	headers := []string{conn.FeaturesKey, watchHeader(watching)}
 	if r.MaxBytes > 0 {
 		headers = append(headers, maxBytesKey, strconv.Itoa(r.MaxBytes))
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
@@ -114,8 +114,8 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 				if got := sent.Get(maxBytesKey); len(got) != 1 || got[0] != fmt.Sprint(tt.maxBytes) {
 					t.Errorf("%s: %q", maxBytesKey, got)
 				}
-				if got := sent.Get(remote.FeaturesKey); len(got) != 1 || got[0] != "packed" {
-					t.Errorf("%s: %q", remote.FeaturesKey, got)
+				if got := sent.Get(conn.FeaturesKey); len(got) != 1 || got[0] != "packed" {
+					t.Errorf("%s: %q", conn.FeaturesKey, got)
 				}
 			})
 		})

@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 const (
@@ -33,27 +33,27 @@ type topic struct {
 	used atomic.Bool   // since the last refresh
 
 	mu       sync.Mutex
-	route    *routing.Route // the last valid route; nil before the first
-	inflight *fetching      // nil if no query is under way
-	tried    time.Time      // time of the last query
-	lost     bool           // a server contradicted the route after the last query
-	unused   int            // refreshes in a row without use
+	route    *conn.Route // the last valid route; nil before the first
+	inflight *fetching   // nil if no query is under way
+	tried    time.Time   // time of the last query
+	lost     bool        // a server contradicted the route after the last query
+	unused   int         // refreshes in a row without use
 	groups   map[string]assignment
 
-	places routing.Places
+	places conn.Places
 }
 
 // A fetching is a route query under way. route and err are valid once done is closed.
 type fetching struct {
 	done  chan struct{}
-	route *routing.Route
+	route *conn.Route
 	err   *tidegate.Error
 }
 
 // route returns the known route of the topic, however old. If there is none, it queries the route,
 // or waits for a query under way. If ctx awaits a connection, route repeats the query about once a
 // second while the server is unreachable.
-func (c *Client) route(ctx context.Context, op, name string) (*topic, *routing.Route, *tidegate.Error) {
+func (c *Client) route(ctx context.Context, op, name string) (*topic, *conn.Route, *tidegate.Error) {
 	t, err := c.topic(op, name)
 	if err != nil {
 		return nil, nil, err
@@ -100,7 +100,7 @@ func (c *Client) topic(op, name string) (*topic, *tidegate.Error) {
 }
 
 // askRoute queries the topic's route once.
-func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*routing.Route, *tidegate.Error) {
+func (c *Client) askRoute(ctx context.Context, op string, t *topic) (*conn.Route, *tidegate.Error) {
 	f := c.fetch(t)
 	if f == nil {
 		return nil, closedError(op, t.name)
@@ -131,7 +131,7 @@ func (t *topic) triedAt() time.Time {
 }
 
 // consumerRoute is route for consumers: its query does not wait for the connect backoff.
-func (c *Client) consumerRoute(ctx context.Context, op, name string) (*topic, *routing.Route, *tidegate.Error) {
+func (c *Client) consumerRoute(ctx context.Context, op, name string) (*topic, *conn.Route, *tidegate.Error) {
 	if !c.hasRoute(name) {
 		c.access.Knock(ctx)
 	}
@@ -149,7 +149,7 @@ func (c *Client) hasRoute(name string) bool {
 }
 
 // known returns the last valid route, or nil before the first.
-func (t *topic) known() *routing.Route {
+func (t *topic) known() *conn.Route {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.route
@@ -173,7 +173,7 @@ func (c *Client) fetch(t *topic) *fetching {
 			if t.route != nil && c.access.KeepsQueues() && t.route.Same(f.route) {
 				f.route = t.route // the assignments that it led to are valid
 			}
-			moved = t.route != nil && !slices.EqualFunc(t.route.Readers, f.route.Readers, routing.Broker.Same)
+			moved = t.route != nil && !slices.EqualFunc(t.route.Readers, f.route.Readers, conn.Broker.Same)
 			t.route = f.route
 			t.places.Note(f.route, c.opts.RouteRefresh)
 		}
@@ -289,7 +289,7 @@ func (c *Client) topicsInUse() []*topic {
 		if len(list) > 0 && list[len(list)-1] == t {
 			t.unused = 0
 		}
-		if t.inflight == nil && (t.unused >= routing.ForgetAfter || t.unused > 0 && t.route == nil) {
+		if t.inflight == nil && (t.unused >= conn.ForgetAfter || t.unused > 0 && t.route == nil) {
 			forget = append(forget, t.name)
 		}
 		t.mu.Unlock()
@@ -306,7 +306,7 @@ func (c *Client) topicsInUse() []*topic {
 // session exists until its deliveries are settled. Without dropEndpoints, connections to old
 // addresses would accumulate.
 func (c *Client) dropEndpoints() {
-	named := map[*remote.Server]bool{c.access: true}
+	named := map[*conn.Server]bool{c.access: true}
 	c.mu.Lock()
 	topics := slices.Collect(maps.Values(c.topics))
 	c.mu.Unlock()
@@ -328,12 +328,12 @@ func (c *Client) dropEndpoints() {
 	for _, s := range c.sessions {
 		named[s.ep] = true
 	}
-	var gone []*remote.Server
+	var gone []*conn.Server
 	for key, e := range c.endpoints {
 		if e.Unused++; named[e] {
 			e.Unused = 0
 		}
-		if e.Unused >= routing.ForgetAfter {
+		if e.Unused >= conn.ForgetAfter {
 			delete(c.endpoints, key)
 			gone = append(gone, e)
 		}
@@ -344,7 +344,7 @@ func (c *Client) dropEndpoints() {
 	}
 }
 
-func (c *Client) queryRoute(name string) (*routing.Route, *tidegate.Error) {
+func (c *Client) queryRoute(name string) (*conn.Route, *tidegate.Error) {
 	res, _, err := call(c.ctx, c, request{ep: c.access, id: c.id, op: opQueryRoute, subject: name},
 		rmqpb.MessagingServiceClient.QueryRoute,
 		&rmqpb.QueryRouteRequest{Topic: c.resource(name), Endpoints: c.access.PB})
@@ -369,4 +369,217 @@ func (c *Client) sleep(ctx context.Context, d time.Duration) error {
 		return context.Cause(ctx)
 	}
 	return nil
+}
+
+// newRoute returns a route of the queues in a response.
+func (c *Client) newRoute(name string, mqs []*rmqpb.MessageQueue) (*conn.Route, *tidegate.Error) {
+	r, unusable := conn.NewRoute(mqs, c.endpointOf)
+	if r != nil {
+		return r, nil
+	}
+	if errors.Is(unusable, tidegate.ErrClosed) {
+		return nil, closedError(opQueryRoute, name)
+	}
+	text := "written or read"
+	if unusable != nil {
+		text += ": " + unusable.Error()
+	}
+	return nil, noQueue("QueryRoute", name, c.access.Key, text)
+}
+
+// noQueue returns the error of a route without a suitable queue. The error is transient: a server
+// leaves out a master that is down or starting while its replicas are still listed, and operators
+// remove the permissions of a server that they are about to stop.
+func noQueue(op, subject, endpoint, todo string) *tidegate.Error {
+	return &tidegate.Error{Op: op, Subject: subject, Endpoint: endpoint, Err: tidegate.ErrUnavailable,
+		Message: "the route has no queue on a master that can be " + todo}
+}
+
+// endpointOf returns the server of a broker in a route. With Options.FixedEndpoint, or if the route
+// has no address, that is the client's own endpoint.
+func (c *Client) endpointOf(b *rmqpb.Broker) (*conn.Server, error) {
+	if c.opts.FixedEndpoint || len(b.GetEndpoints().GetAddresses()) == 0 {
+		return c.access, nil
+	}
+	return c.endpoint(b.GetEndpoints())
+}
+
+// Queues returns the numbers of the topic's queues. They are valid only for Receive of this client,
+// because for a topic on several brokers each number also identifies the broker.
+func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, error) {
+	const op = "QueryAssignment"
+	if err := tidegate.ValidateGroup(group); err != nil {
+		return nil, err
+	}
+	t, r, err := c.consumerRoute(ctx, op, topicName)
+	if err != nil {
+		return nil, err
+	}
+	fifo := c.isFIFO(r, group)
+	if numbers, ok := t.assigned(group, r, fifo, c.access.KeepsQueues()); ok {
+		return numbers, nil
+	}
+	c.access.Knock(ctx)
+	res, _, err := call(ctx, c, request{ep: c.access, id: c.identity(role{group, true}), op: op, subject: topicName},
+		rmqpb.MessagingServiceClient.QueryAssignment,
+		&rmqpb.QueryAssignmentRequest{Topic: c.resource(topicName), Group: c.resource(group), Endpoints: c.access.PB})
+	if err != nil {
+		c.doubtIf(t, err)
+		return nil, err
+	}
+	numbers := t.places.Numbers(r, res.GetAssignments())
+	if len(numbers) == 0 {
+		c.doubt(t)
+		return nil, noQueue(op, topicName, c.access.Key, "read")
+	}
+	t.assign(group, assignment{r, fifo, c.access.KeepsQueues(), numbers, time.Now()}, 2*c.opts.SettingsSync)
+	return numbers, nil
+}
+
+// isFIFO reports whether the group is a FIFO group by the settings that the server pushed last. It
+// returns false if there are none.
+func (c *Client) isFIFO(r *conn.Route, group string) bool {
+	if len(r.Readers) == 0 {
+		return false
+	}
+	c.mu.Lock()
+	s := c.sessions[sessionKey{r.Readers[0].Server.Key, role{group, true}}]
+	c.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settings.GetSubscription().GetFifo()
+}
+
+// An assignment has the queues of a group, as the server assigned them while the topic had the
+// route.
+type assignment struct {
+	route   *conn.Route
+	fifo    bool // the group was a FIFO group
+	kept    bool // the server keeps the queues of a group, see conn.Server.KeepsQueues
+	numbers []int
+	used    time.Time // the last call of Queues
+}
+
+// assigned returns the queues of the group if the server assigned them under this route. On
+// RocketMQ each refresh of the route gives another one, so queues are requested as often as routes:
+// both change for the same reasons. A server that keeps the queues (keeps) has one route for as
+// long as its contents are the same. Queues that another server assigned without keeping them, for
+// example a RocketMQ that used the address before, are not valid then.
+func (t *topic) assigned(group string, r *conn.Route, fifo, keeps bool) ([]int, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a, ok := t.groups[group]
+	if !ok || a.route != r || a.fifo != fifo || keeps && !a.kept {
+		return nil, false
+	}
+	a.used = time.Now()
+	t.groups[group] = a
+	return slices.Clone(a.numbers), true
+}
+
+// assign stores the queues of the group. It forgets those of earlier routes and of groups without a
+// call for the duration idle, so the map has only groups in use.
+func (t *topic) assign(group string, a assignment, idle time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.groups == nil {
+		t.groups = map[string]assignment{}
+	}
+	maps.DeleteFunc(t.groups, func(_ string, old assignment) bool {
+		return old.route != a.route || a.used.Sub(old.used) >= idle
+	})
+	a.numbers = slices.Clone(a.numbers)
+	t.groups[group] = a
+}
+
+// doubtIf refreshes the topic's route if a wrong route may be the cause of the error.
+func (c *Client) doubtIf(t *topic, err *tidegate.Error) {
+	switch {
+	case err.Code == tidegate.CodeTopicNotFound, err.Code == tidegate.CodeMessagePropertyConflict:
+		c.lose(t)
+	case errors.Is(err, tidegate.ErrUnavailable) && err.Code == 0:
+		c.doubt(t)
+	}
+}
+
+// refuse rejects the messages whose type the topic does not accept: it sets their results and
+// returns the indexes of the others. It returns nil if the topic accepts all messages. If the known
+// route is older than a second, refuse queries it again first, because the type of the topic may
+// have changed.
+func (c *Client) refuse(ctx context.Context, t *topic, r *conn.Route, msgs []*tidegate.Message, results []transport.SendResult) (rest []int, some bool) {
+	if r.Accepts == nil || !slices.ContainsFunc(msgs, func(m *tidegate.Message) bool { return !r.Takes(m) }) {
+		return nil, false
+	}
+	if time.Since(t.triedAt()) >= refreshGap {
+		if fresh, err := c.askRoute(ctx, opSend, t); err == nil {
+			r = fresh
+		}
+	}
+	for i, m := range msgs {
+		if r.Takes(m) {
+			rest = append(rest, i)
+			continue
+		}
+		results[i].Err = fail(opSend, m.Topic, tidegate.CodeMessagePropertyConflict,
+			fmt.Sprintf("the message has the type %s, and the topic accepts %s%s", wire.TypeOf(m), r.Types(), conn.Remedy(wire.TypeOf(m), r.Accepts)))
+	}
+	return rest, len(rest) < len(msgs)
+}
+
+var (
+	_ transport.Pinger   = (*Client)(nil)
+	_ transport.Recaller = (*Client)(nil)
+)
+
+// anyTopic is the topic that a ping without topics queries. It need not exist.
+const anyTopic = "tidegate_ping"
+
+// Ping implements transport.Pinger. It requests the routes of the topics from the client's own
+// endpoints. Without topics it requests that of a topic that need not exist.
+func (c *Client) Ping(ctx context.Context, topics ...string) error {
+	ctx = transport.AwaitConnection(ctx)
+	if len(topics) == 0 {
+		err := c.ping(ctx, anyTopic)
+		if errors.Is(err, tidegate.ErrNotFound) || errors.Is(err, tidegate.ErrForbidden) {
+			return nil // the server responded and accepted the credentials
+		}
+		return err
+	}
+	for _, name := range topics {
+		if err := tidegate.ValidateTopic(name); err != nil {
+			return err
+		}
+		if err := c.ping(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Client) ping(ctx context.Context, topic string) error {
+	_, _, err := call(ctx, c, request{ep: c.access, id: c.id, op: opQueryRoute, subject: topic}, rmqpb.MessagingServiceClient.QueryRoute,
+		&rmqpb.QueryRouteRequest{Topic: c.resource(topic), Endpoints: c.access.PB})
+	if err != nil {
+		return err
+	}
+	return nil
+}
+
+// Recall implements transport.Recaller. RocketMQ 5.2 does not support recalls; the error then has
+// CodeNotImplemented. Later versions need the setting recallMessageEnable, which is false by
+// default, although their receipts have recall handles; without it the error has CodeForbidden.
+func (c *Client) Recall(ctx context.Context, topic, handle string) (messageID string, err error) {
+	if handle == "" {
+		return "", fail(opRecall, topic, tidegate.CodeBadRequest,
+			"the recall handle is empty; give Receipt.RecallHandle of a message with a delivery time")
+	}
+	res, _, e := call(ctx, c, request{ep: c.access, id: c.id, op: opRecall, subject: topic}, rmqpb.MessagingServiceClient.RecallMessage,
+		&rmqpb.RecallMessageRequest{Topic: c.resource(topic), RecallHandle: handle})
+	if e != nil {
+		return "", e
+	}
+	return res.GetMessageId(), nil
 }

@@ -3,12 +3,20 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
 	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 // parallelSends bounds the concurrent requests of one Send.
@@ -17,7 +25,7 @@ const parallelSends = 64
 // A part is a list of messages that one Send sends one after the other: those for one server with
 // batches, or those of one message group.
 type part struct {
-	queue   routing.Queue
+	queue   conn.Queue
 	indexes []int // of the messages
 }
 
@@ -68,7 +76,7 @@ type sending struct {
 	c       *Client
 	ctx     context.Context //nolint:containedctx // a sending lives as long as one call
 	t       *topic
-	r       *routing.Route
+	r       *conn.Route
 	msgs    []*tidegate.Message
 	results []transport.SendResult
 }
@@ -77,9 +85,9 @@ type sending struct {
 // server with batches, otherwise one for each message group or single message.
 func (s *sending) split() []part {
 	var parts []part
-	place := map[string]int{}        // road → index of its part
-	can := map[*remote.Server]bool{} // whether a server takes batches; constant within a call, although a response may change it
-	var shared routing.Queue         // queue of all messages without a group that share a request
+	place := map[string]int{}      // road → index of its part
+	can := map[*conn.Server]bool{} // whether a server takes batches; constant within a call, although a response may change it
+	var shared conn.Queue          // queue of all messages without a group that share a request
 	for i, m := range s.msgs {
 		q := shared
 		if m.MessageGroup != "" || q.Server == nil {
@@ -148,7 +156,7 @@ func (s *sending) send(p part) {
 }
 
 // request sends the messages in one request.
-func (s *sending) request(q routing.Queue, indexes []int) {
+func (s *sending) request(q conn.Queue, indexes []int) {
 	sendRest(indexes, s.msgs, s.results, func(msgs []*tidegate.Message) []transport.SendResult {
 		results := make([]transport.SendResult, len(msgs))
 		s.c.sendRequest(s.ctx, s.t, q, s.c.sending(s.t, q, msgs), results, q.Server.Begin())
@@ -189,4 +197,376 @@ func notSent(err error) error {
 	held.MaybeStored = false
 	held.Message = "not sent, because an earlier message of the message group was not stored: " + e.Message
 	return &held
+}
+
+const (
+	opSend   = "SendMessage"
+	opRecall = "RecallMessage"
+
+	opQueryRoute = "QueryRoute"
+
+	// maxBatch and maxBatchBytes bound the messages of one request. A tidegate broker accepts as
+	// many messages and, by default, twice as many bytes.
+	maxBatch      = 1000
+	maxBatchBytes = 16 << 20
+)
+
+var _ transport.LaneSender = (*Client)(nil)
+
+// Lane implements transport.LaneSender. It returns the server of the message group, or the next
+// server in turn that did not fail. It sends a request only for the route of a new topic. A lane
+// that probes a failed server is for one message.
+func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
+	t, rt, err := c.writable(ctx, r.Topic)
+	if err != nil {
+		return transport.Lane{}, err
+	}
+	q, probe := rt.Choose(&t.next, r.MessageGroup, r.Avoid)
+	lane := transport.Lane{Endpoint: q.Server.Key, MaxMessages: 1, MaxBytes: maxBatchBytes}
+	if !probe && q.Server.Batch() {
+		lane.MaxMessages = maxBatch
+	}
+	return lane, nil
+}
+
+// SendLane implements transport.LaneSender. The results also match transport.ErrLaneChanged if the
+// route no longer leads to the lane's server, or if none of msgs has a message group, the server
+// has failed since, and there is another one.
+func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
+	if len(msgs) == 0 {
+		return results
+	}
+	topic := msgs[0].Topic
+	t, rt, err := c.writable(ctx, topic)
+	if err == nil {
+		if rest, some := c.refuse(ctx, t, rt, msgs, results); some {
+			sendRest(rest, msgs, results, func(msgs []*tidegate.Message) []transport.SendResult { return c.SendLane(ctx, lane, msgs) })
+			return results
+		}
+	}
+	if err == nil && !rt.Leads(lane.Endpoint, msgs) {
+		err = laneChanged(topic, lane.Endpoint)
+	}
+	if err == nil {
+		q := rt.At[lane.Endpoint]
+		report := q.Server.Begin()
+		if report != nil || slices.ContainsFunc(msgs, grouped) || !slices.Contains(rt.Excludes(), q.Server) {
+			c.sendRequest(ctx, t, q, c.sending(t, q, msgs), results, report)
+			return results
+		}
+		err = laneChanged(topic, lane.Endpoint)
+	}
+	for i := range results {
+		results[i].Err = err
+	}
+	return results
+}
+
+// writable returns the topic and its route. It fails if the route has no writable queue.
+func (c *Client) writable(ctx context.Context, name string) (*topic, *conn.Route, *tidegate.Error) {
+	t, rt, err := c.route(ctx, opSend, name)
+	if err == nil && len(rt.ByGroup) == 0 {
+		c.lose(t)
+		err = noQueue(opSend, name, c.access.Key, "written")
+	}
+	return t, rt, err
+}
+
+func laneChanged(topic, endpoint string) *tidegate.Error {
+	return &tidegate.Error{Op: opSend, Subject: topic, Endpoint: endpoint, Err: transport.ErrLaneChanged}
+}
+
+// sendRest sends the messages at the indexes, and stores the results at the same indexes.
+func sendRest(indexes []int, msgs []*tidegate.Message, results []transport.SendResult, send func([]*tidegate.Message) []transport.SendResult) {
+	rest := make([]*tidegate.Message, len(indexes))
+	for n, i := range indexes {
+		rest[n] = msgs[i]
+	}
+	for n, r := range send(rest) {
+		results[indexes[n]] = r
+	}
+}
+
+func grouped(m *tidegate.Message) bool { return m.MessageGroup != "" }
+
+// sending returns the request that sends msgs to a queue of a topic.
+func (c *Client) sending(t *topic, q conn.Queue, msgs []*tidegate.Message) *wire.Sending {
+	return &wire.Sending{
+		Encoder: &c.encoder, Topic: c.resource(t.name), Queue: q.ID, Messages: msgs,
+		Born: time.Now().Round(0), // compared with delivery times, in wall time
+	}
+}
+
+// sendRequest sends req to the server of q, and fills in results. Several messages are sent only
+// over a connection that announced batch. report gets the result for the server's breaker; nil
+// means none. It returns the response, or nil if there was none.
+func (c *Client) sendRequest(ctx context.Context, t *topic, q conn.Queue, req *wire.Sending, results []transport.SendResult, report func(conn.Verdict)) *rmqpb.SendMessageResponse {
+	msgs := req.Messages
+	v := conn.Nothing
+	if report != nil {
+		defer func() { report(v) }() // also after a panic, because a server without a report would never be probed again
+	}
+	r := request{ep: q.Server, id: c.id, op: opSend, subject: t.name}
+	if len(msgs) > 1 {
+		r.gate = new(conn.BatchGate)
+	}
+	begin := time.Now()
+	res, trailer, err := c.exchange(ctx, r, req)
+	if v = conn.Healthy; !slices.ContainsFunc(res.GetEntries(), stored) {
+		top := err
+		if top == nil && len(res.GetEntries()) == 0 {
+			top = sendError(t.name, q.Server, res, nil, msgs[0].ID, nil, trailer)
+		}
+		v = conn.VerdictOf(top, context.Cause(ctx), time.Since(begin))
+	}
+	if err != nil {
+		c.doubtIf(t, err)
+	}
+	if err != nil && res == nil {
+		for i := range results {
+			results[i].Err = err
+		}
+		return nil
+	}
+	for i, m := range msgs {
+		entry := entryOf(res, i, len(msgs), m.ID) // may be nil
+		if e := sendError(t.name, q.Server, res, entry, m.ID, err, trailer); e != nil {
+			results[i].Err = e
+			continue
+		}
+		results[i].Receipt = receipt(m, q.Server.Key, entry, req.Born)
+	}
+	return res
+}
+
+func stored(e *rmqpb.SendResultEntry) bool { return e.GetStatus().GetCode() == rmqpb.Code_OK }
+
+func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry, born time.Time) tidegate.Receipt {
+	r := tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Offset: -1, Endpoint: endpoint, RecallHandle: entry.GetRecallHandle()}
+	// A delayed message is not in a queue yet: RocketMQ returns its offset in the timer.
+	if waits := r.RecallHandle != "" || m.DeliverAt.After(born); entry != nil && !waits {
+		r.Offset = entry.GetOffset()
+	}
+	return r
+}
+
+// sendError returns the error of one message, or nil if it was stored. entry is the message's entry
+// in res, and top the error of the whole response; both may be nil.
+func sendError(topic string, server *conn.Server, res *rmqpb.SendMessageResponse, entry *rmqpb.SendResultEntry, id string, top *tidegate.Error, trailer metadata.MD) *tidegate.Error {
+	st := entry.GetStatus()
+	switch {
+	case st.GetCode() == rmqpb.Code_OK:
+		return nil
+	case st.GetCode() != 0:
+		e := conn.OfStatus(opSend, topic, server.Key, st, trailer)
+		e.MaybeStored = conn.MaybeStored(e)
+		server.Lapse(e, conn.Sends)
+		return e
+	case top != nil:
+		e := *top
+		return &e
+	case res.GetStatus().GetCode() == rmqpb.Code_OK && entry != nil:
+		return nil // the entry has no status of its own
+	}
+	e := conn.OfStatus(opSend, topic, server.Key, &rmqpb.Status{
+		Code:    rmqpb.Code_INTERNAL_SERVER_ERROR,
+		Message: "the response has no result for message " + id + ", which may be stored or not",
+	}, nil)
+	e.MaybeStored = true
+	return e
+}
+
+// entryOf returns the entry of message n of total. If there are total entries it is entry n,
+// otherwise the one with the message's ID. It returns nil if there is none.
+func entryOf(res *rmqpb.SendMessageResponse, n, total int, id string) *rmqpb.SendResultEntry {
+	entries := res.GetEntries()
+	if len(entries) == total {
+		return entries[n]
+	}
+	for _, e := range entries {
+		if e.GetMessageId() == id {
+			return e
+		}
+	}
+	return nil
+}
+
+// severalTopics announces, as a request header, a send of messages with different topics.
+const severalTopics = "topics"
+
+// sendTogether makes one request of several sends.
+func (c *Client) sendTogether(ctx context.Context, server *conn.Server, req *wire.Sendings) conn.Combined {
+	r := request{ep: server, id: c.id, op: opSend, headers: []string{conn.FeaturesKey, severalTopics}, gate: &conn.BatchGate{Topics: true}}
+	res, trailer, err := call(ctx, c, r, sendOn[*wire.Sendings](server), req)
+	return conn.Combined{Response: res, Trailer: trailer, Err: err}
+}
+
+// sendOn returns the method of call for a send to a server.
+func sendOn[Req any](server *conn.Server) func(rmqpb.MessagingServiceClient, context.Context, Req, ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
+	return func(_ rmqpb.MessagingServiceClient, ctx context.Context, req Req, opts ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
+		return server.SendMessage(ctx, req, opts...)
+	}
+}
+
+// exchange makes the request of one send, or shares one with sends of other topics if the server
+// accepts that. A send whose shared request failed as a whole for a permanent reason, which another
+// send may have caused, is repeated alone: the server stored nothing.
+func (c *Client) exchange(ctx context.Context, r request, req *wire.Sending) (*rmqpb.SendMessageResponse, metadata.MD, *tidegate.Error) {
+	alone := func() conn.Combined {
+		res, trailer, err := call(ctx, c, r, sendOn[*wire.Sending](r.ep), req)
+		return conn.Combined{Response: res, Trailer: trailer, Err: err}
+	}
+	out := conn.Combined{}
+	await := transport.AwaitsConnection(ctx)
+	for again := true; again; {
+		if req.Half || !r.ep.Topics() || c.isClosed() {
+			out = alone()
+			break
+		}
+		if await {
+			if err := r.ep.Await(ctx); err != nil {
+				return nil, nil, r.notConnected(err)
+			}
+		}
+		out = r.ep.Combiner.Send(ctx, req, alone)
+		switch {
+		case out.Left:
+			return nil, nil, &tidegate.Error{Op: r.op, Subject: r.subject, Endpoint: r.ep.Key, Err: context.Cause(ctx), MaybeStored: out.Sent}
+		case out.Shared > 1 && stoppedByAnother(out):
+			out = alone()
+		}
+		again = await && out.Err != nil && out.Err.NotConnected && out.Err.Code == 0 && ctx.Err() == nil && !c.isClosed()
+	}
+	return out.Response, out.Trailer, out.Err
+}
+
+// stoppedByAnother reports whether a shared request stored nothing, for a reason that need not be
+// this send's: another one may have no permission, or the connection accepts one topic only.
+func stoppedByAnother(out conn.Combined) bool {
+	if out.Err == nil || out.Err.MaybeStored || len(out.Response.GetEntries()) > 0 {
+		return false
+	}
+	return tidegate.Classify(out.Err) == tidegate.ClassPermanent || errors.Is(out.Err, transport.ErrLaneChanged)
+}
+
+// A collector collects the messages of one receive, within its bounds. Frames may arrive in any
+// order.
+type collector struct {
+	c        *Client
+	s        *session
+	r        *transport.ReceiveRequest
+	max      int // largest number of messages
+	maxBytes int // largest sum of their bodies; the first message may be larger
+	wire.Decoder
+
+	status   *rmqpb.Status
+	messages int                  // messages that arrived
+	bytes    int                  // sum of the bodies in list
+	list     []*tidegate.Delivery // the messages to return
+	excess   []*tidegate.Delivery // messages beyond maxBytes, without their bodies
+	full     bool                 // more than max messages arrived
+	sent     time.Time            // when the request was sent
+	began    time.Time            // arrival of the first frame
+	server   time.Time            // start of the delivery, in the server's clock
+	err      *tidegate.Error
+}
+
+func (c *Client) collector(s *session, r *transport.ReceiveRequest, most int) *collector {
+	g := &collector{c: c, s: s, r: r, max: most, maxBytes: r.MaxBytes, sent: time.Now()}
+	if g.maxBytes <= 0 {
+		g.maxBytes = defaultReceiveBytes
+	}
+	return g
+}
+
+// add reads a frame and frees it.
+func (g *collector) add(f *wire.Frame, now time.Time) error {
+	defer f.Free()
+	if g.began.IsZero() {
+		g.began = now
+	}
+	r := wire.FieldReader{Rest: f.Data}
+	for !g.full && r.Next() {
+		switch r.Tag {
+		case wire.TagResponseStatus:
+			g.status = &rmqpb.Status{}
+			if err := proto.Unmarshal(r.Bytes, g.status); err != nil {
+				return wire.Unreadable(err)
+			}
+		case wire.TagResponseTime:
+			server, err := wire.Moment(r.Bytes)
+			if err != nil {
+				return wire.Unreadable(err)
+			}
+			g.server = server
+		case wire.TagResponseMessage, wire.TagResponsePacked:
+			if g.full = g.messages == g.max; !g.full {
+				g.messages++
+				g.message(r.Bytes)
+			}
+		}
+	}
+	if r.Err != nil {
+		return wire.Unreadable(r.Err)
+	}
+	return nil
+}
+
+// message adds a message, unless it is corrupt or too large.
+func (g *collector) message(raw []byte) {
+	p, err := g.Parse(raw)
+	d := p.Delivery
+	d.ConsumerGroup = g.r.Group
+	d.Endpoint = g.s.ep.Key
+	if d.Topic == "" {
+		d.Topic = g.r.Topic // without a topic the delivery could not be settled
+	}
+	if len(g.excess) > 0 && err == nil && d.Handle != "" {
+		g.excess = append(g.excess, d) // keeps the order of a message group
+		return
+	}
+	if err == nil {
+		err = p.Unpack(g.c.opts.MaxReceiveSize)
+	}
+	if err != nil {
+		g.c.unread.log(g.c.opts.Logger, slog.LevelError, "rocketmq: message not received; the server will deliver it again", "topic", g.r.Topic,
+			"group", g.r.Group, "message_id", d.ID, "endpoint", g.s.ep.Key, "error", err)
+		return
+	}
+	if p.Invisible > 0 {
+		d.InvisibleUntil = g.began.Add(p.Invisible) // see invisibleUntil
+	}
+	if len(g.list) > 0 && len(d.Body) > g.maxBytes-g.bytes {
+		d.Body = nil
+		g.excess = append(g.excess, d)
+		return
+	}
+	g.bytes += len(d.Body)
+	g.list = append(g.list, d)
+}
+
+// invisibleUntil returns the end of d's invisible time in the client's clock. It counts the
+// remaining time that the server reports for d, or else the requested duration.
+func (g *collector) invisibleUntil(d *tidegate.Delivery) time.Time {
+	if left := d.InvisibleUntil.Sub(g.began); !d.InvisibleUntil.IsZero() {
+		return d.InvisibleUntil.Add(-g.underWay(left))
+	}
+	if late := g.began.Sub(g.server); late >= 0 && late <= clocksAgree {
+		return g.server.Add(g.r.InvisibleDuration)
+	}
+	return g.began.Add(g.r.InvisibleDuration - g.underWay(g.r.InvisibleDuration))
+}
+
+// underWay returns how long the response took to arrive, as far as it is known. A lease that counts
+// from the arrival of a slow response ends after the server delivers the message again. The
+// server's time is used only if it lies between the request and the response: otherwise the clocks
+// differ. A clock that is behind looks like a slow response during a long poll, so a quarter of
+// the invisible duration remains for the first extension.
+func (g *collector) underWay(invisible time.Duration) time.Duration {
+	d := g.began.Sub(g.server)
+	if g.server.Before(g.sent) || d < 0 || d > invisible/4*3 {
+		return 0
+	}
+	return d
 }

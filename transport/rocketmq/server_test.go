@@ -18,7 +18,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 const testAddr = "127.0.0.1:8081"
@@ -147,7 +147,7 @@ func (s *server) of(method string) []got {
 func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	s.note(ctx, info.FullMethod, req)
 	if s.features != "" {
-		grpc.SetHeader(ctx, metadata.Pairs(remote.FeaturesKey, s.features))
+		grpc.SetHeader(ctx, metadata.Pairs(conn.FeaturesKey, s.features))
 	}
 	return next(ctx, req)
 }
@@ -155,7 +155,7 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	s.note(ss.Context(), info.FullMethod, nil)
 	if s.features != "" {
-		ss.SetHeader(metadata.Pairs(remote.FeaturesKey, s.features))
+		ss.SetHeader(metadata.Pairs(conn.FeaturesKey, s.features))
 	}
 	return next(srv, ss)
 }
@@ -253,7 +253,7 @@ func wireLadder(attempts int32, seconds ...int64) *rmqpb.RetryPolicy {
 
 // queues returns n queues of a broker at addr, readable and writable.
 func queues(addr, name string, n int) []*rmqpb.MessageQueue {
-	pb, err := remote.ParseAddresses(addr)
+	pb, err := conn.ParseAddresses(addr)
 	if err != nil {
 		panic(err)
 	}

@@ -2,15 +2,26 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 const (
@@ -45,9 +56,9 @@ type sessionKey struct {
 // announces a live consumer to the server.
 type session struct {
 	c    *Client
-	ep   *remote.Server
+	ep   *conn.Server
 	role role
-	id   headers.Identity
+	id   conn.Identity
 	ctx  context.Context //nolint:containedctx // ends with the client, or earlier after a time without use
 	end  context.CancelFunc
 	kick chan struct{} // of capacity 1; makes run look for changes
@@ -71,7 +82,7 @@ type session struct {
 // session returns the session with the server for the role, and opens it if there is none. It adds
 // the topic to the settings; a nil filter keeps the topic's current filter. The session remains
 // until the caller calls release. The caller passes since to await.
-func (c *Client) session(op string, ep *remote.Server, as role, topic string, f *rmqpb.FilterExpression) (s *session, since int, _ *tidegate.Error) {
+func (c *Client) session(op string, ep *conn.Server, as role, topic string, f *rmqpb.FilterExpression) (s *session, since int, _ *tidegate.Error) {
 	key := sessionKey{ep.Key, as}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +110,7 @@ func (c *Client) session(op string, ep *remote.Server, as role, topic string, f 
 
 // identity returns the headers of a role. Each role has its own client ID, because servers keep
 // settings by client ID.
-func (c *Client) identity(as role) headers.Identity {
+func (c *Client) identity(as role) conn.Identity {
 	if as.group == "" {
 		return c.id
 	}
@@ -107,7 +118,7 @@ func (c *Client) identity(as role) headers.Identity {
 	if !as.push {
 		clientID += "@simple"
 	}
-	return headers.NewIdentity(clientID, c.opts.Namespace, c.opts.Credentials.SessionToken)
+	return conn.NewIdentity(clientID, c.opts.Namespace, c.opts.Credentials.SessionToken)
 }
 
 // use adds a user of the session. It returns the number of failures so far.
@@ -345,4 +356,350 @@ func (r role) clientType() rmqpb.ClientType {
 		return rmqpb.ClientType_PUSH_CONSUMER
 	}
 	return rmqpb.ClientType_SIMPLE_CONSUMER
+}
+
+// heartbeatsFeature is the feature of a client whose heartbeats count for all its sessions on the
+// connection, and that sends its settings again when the server asks for them in the stream.
+const heartbeatsFeature = "heartbeats"
+
+// heartbeats sends a heartbeat when the session opens and then one in every interval. On a server
+// that takes one heartbeat for all sessions of a connection, the sessions take turns.
+//
+// Liveness: a session that waits for its turn is woken by the end of another session's turn, by a
+// change of its stream, and by its own end. A turn ends after at most an interval and a request.
+func (s *session) heartbeats() {
+	for {
+		changed, open := s.untilReady()
+		if !open {
+			return
+		}
+		if !s.ep.SharesHeartbeats() {
+			s.beat()
+			if backoff.Sleep(s.ctx, s.c.opts.HeartbeatInterval) != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case s.ep.Turn <- struct{}{}:
+			s.takeTurn()
+			<-s.ep.Turn
+		case <-changed: // the next connection may lead to a server of another kind
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+// takeTurn sends a heartbeat for all sessions with the server when it is due.
+func (s *session) takeTurn() {
+	due := s.ep.Beat.Add(s.c.opts.HeartbeatInterval)
+	if backoff.Sleep(s.ctx, time.Until(due)) != nil || !s.isReady() || !s.ep.SharesHeartbeats() {
+		return
+	}
+	s.ep.Beat = time.Now()
+	s.beat()
+}
+
+// beat sends a heartbeat.
+func (s *session) beat() {
+	r := request{ep: s.ep, id: s.id, op: "Heartbeat", subject: s.role.group}
+	if s.ep.SharesHeartbeats() {
+		r.headers = []string{conn.FeaturesKey, heartbeatsFeature}
+	}
+	_, _, err := call(s.ctx, s.c, r, rmqpb.MessagingServiceClient.Heartbeat,
+		&rmqpb.HeartbeatRequest{Group: s.groupResource(), ClientType: s.role.clientType()})
+	if err != nil {
+		s.c.opts.Logger.Debug("rocketmq: heartbeat failed", "endpoint", s.ep.Key, "group", s.role.group, "error", err)
+		s.resendIf(err)
+	}
+}
+
+// untilReady waits until the session is open. It returns false if the session has ended. changed is
+// closed by the next change of the session.
+func (s *session) untilReady() (changed <-chan struct{}, open bool) {
+	for {
+		s.mu.Lock()
+		ready, changed := s.ready, s.changed
+		s.mu.Unlock()
+		if ready {
+			return changed, s.ctx.Err() == nil
+		}
+		select {
+		case <-changed:
+		case <-s.ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+type telemetryStream = grpc.BidiStreamingClient[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]
+
+// stream opens a Telemetry stream, sends the settings and serves the stream until it ends. It
+// returns the error that ended the stream, or nil if the session is idle.
+func (s *session) stream() *tidegate.Error {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	limit := settingsTimeout + s.c.opts.RequestTimeout
+	var late atomic.Bool
+	patience := time.AfterFunc(limit, func() { // for the connection and the first response
+		late.Store(true)
+		cancel()
+	})
+	defer patience.Stop()
+
+	err := s.serve(ctx, cancel, patience)
+	switch {
+	case s.ctx.Err() != nil:
+		return closedError(opTelemetry, s.role.group)
+	case late.Load() && !s.isReady():
+		e := fail(opTelemetry, s.role.group, 0, "the server did not respond to the settings within "+limit.String())
+		e.Endpoint, e.Err = s.ep.Key, tidegate.ErrUnavailable
+		e.NotConnected = s.ep.Link.Load().Missing()
+		return e
+	}
+	return err
+}
+
+func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience *time.Timer) *tidegate.Error {
+	on := s.ep.Link.Load()
+	st, err := on.API().Telemetry(s.c.headers.Outgoing(ctx, s.id, conn.FeaturesKey, watchHeader(s.role.group != "")+", "+heartbeatsFeature))
+	if err != nil {
+		e := s.streamError(err)
+		on.Lack(e, err)
+		return e
+	}
+	commands := make(chan *rmqpb.TelemetryCommand)
+	var recvErr error // valid once commands is closed
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel() // before Wait
+	wg.Go(func() {
+		defer close(commands)
+		for {
+			cmd, err := st.Recv()
+			if err != nil {
+				recvErr = err
+				return
+			}
+			select {
+			case commands <- cmd:
+			case <-ctx.Done():
+				recvErr = ctx.Err()
+				return
+			}
+		}
+	})
+	repeat := time.NewTicker(s.c.opts.SettingsSync)
+	defer repeat.Stop()
+	send := true
+	for {
+		if send {
+			// An error of Send has no details. The error of Recv follows and has them.
+			_ = st.Send(s.settingsCommand())
+		}
+		send = false
+		select {
+		case cmd, ok := <-commands:
+			if !ok {
+				return s.streamError(recvErr)
+			}
+			if stop, err := s.obey(on, st, cmd); stop {
+				return err
+			}
+			if s.isReady() {
+				patience.Stop()
+			}
+		case <-s.kick:
+			s.mu.Lock()
+			send = s.unsent
+			s.mu.Unlock()
+		case <-repeat.C:
+			if s.retire() {
+				return nil
+			}
+			send = true
+		}
+	}
+}
+
+func (s *session) streamError(err error) *tidegate.Error {
+	if errors.Is(err, io.EOF) {
+		err = status.Error(codes.Unavailable, "the server ended the Telemetry stream")
+	}
+	if fault := s.ep.Link.Load().Misconfigured(); fault != nil && status.Code(err) == codes.Unavailable {
+		return request{ep: s.ep, op: opTelemetry, subject: s.role.group}.setupError(fault, err)
+	}
+	return conn.OfCall(s.ctx, opTelemetry, s.role.group, s.ep.Key, err, false, false)
+}
+
+// obey executes a server's command. It reports whether the stream must end.
+func (s *session) obey(on *conn.Link, st telemetryStream, cmd *rmqpb.TelemetryCommand) (stop bool, _ *tidegate.Error) {
+	log := s.c.opts.Logger.With("endpoint", s.ep.Key, "group", s.role.group)
+	if code := cmd.GetStatus().GetCode(); code != 0 && code != rmqpb.Code_OK {
+		err := conn.OfStatus(opTelemetry, s.role.group, s.ep.Key, cmd.GetStatus(), nil)
+		if !s.isReady() {
+			return true, err
+		}
+		if err.Code == protocol.CodeUnrecognizedClientType && s.ep.SharesHeartbeats() {
+			s.resendIf(err) // other servers may respond to the settings with the same code
+			return false, nil
+		}
+		s.c.rejected.log(log, slog.LevelWarn, "rocketmq: the server rejected a command", "error", err)
+		return false, nil
+	}
+	if queues := readiness.Queues(cmd); len(queues) > 0 {
+		s.wake(queues...)
+		return false, nil
+	}
+	switch {
+	case cmd.GetSettings() != nil:
+		s.learn(st, cmd.GetSettings())
+	case cmd.GetReconnectEndpointsCommand() != nil:
+		s.c.reconnect(s.ep, on)
+		e := fail(opTelemetry, s.role.group, 0, "the server asked for a new connection")
+		e.Endpoint, e.Err = s.ep.Key, tidegate.ErrUnavailable
+		return true, e
+	case cmd.GetPrintThreadStackTraceCommand() != nil:
+		// Servers must not read stack traces of the process.
+		_ = st.Send(refusal(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_ThreadStackTrace{
+			ThreadStackTrace: &rmqpb.ThreadStackTrace{Nonce: cmd.GetPrintThreadStackTraceCommand().GetNonce()}}}))
+	case cmd.GetVerifyMessageCommand() != nil:
+		_ = st.Send(refusal(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_VerifyMessageResult{
+			VerifyMessageResult: &rmqpb.VerifyMessageResult{Nonce: cmd.GetVerifyMessageCommand().GetNonce()}}}))
+	case cmd.GetRecoverOrphanedTransactionCommand() != nil:
+		if err := s.c.asked(s.ep, cmd.GetRecoverOrphanedTransactionCommand()); err != nil {
+			s.c.unchecked.log(log, slog.LevelWarn, "rocketmq: transaction check skipped; the server will repeat it", "error", err,
+				"transaction_id", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
+		}
+	default:
+		log.Debug("rocketmq: unknown command ignored", "command", cmd.String())
+	}
+	return false, nil
+}
+
+func refusal(cmd *rmqpb.TelemetryCommand) *rmqpb.TelemetryCommand {
+	cmd.Status = &rmqpb.Status{Code: rmqpb.Code_UNSUPPORTED, Message: "not supported by this client"}
+	return cmd
+}
+
+// learn stores the server's settings.
+func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
+	// The header has arrived, because a response has. A stream without the header proves nothing:
+	// the server may have pushed its settings before it read the client's.
+	if header, err := st.Header(); err == nil && len(header.Get(conn.FeaturesKey)) > 0 {
+		p, _ := peer.FromContext(st.Context())
+		s.ep.Learn(conn.ConnectionOf(p), header)
+	}
+	var back bool
+	s.update(func() {
+		back = s.lost
+		s.ready, s.lost, s.settings = true, false, settings
+	})
+	if back {
+		s.c.opts.Logger.Info("rocketmq: session restored", "endpoint", s.ep.Key, "group", s.role.group)
+	}
+}
+
+const (
+	// watchFeature is the feature of a client that reads the reports of watches in its Telemetry
+	// stream, and the wish of a receive for a watch. The client announces both in FeaturesKey.
+	watchFeature = "watch"
+
+	// watchedKey is the trailer of a receive that has left a watch.
+	watchedKey = "x-tidegate-watched"
+)
+
+// ReceiveOrWatch implements transport.Watcher. There is no watch if the server cannot leave one or
+// has reached its limit of watches, if r.Queue is AnyQueue and the topic has several servers, or if
+// the session was lost in the meantime.
+//
+// Liveness: ready is closed when the server reports the queue, when the session's stream ends, when
+// the topic gets other servers, and when the client is closed. A later call leaves the watch again.
+func (c *Client) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error) {
+	r.Wait = 0
+	return c.receiveFrom(ctx, r, true)
+}
+
+// A watch is one that a receive leaves on the server. The server has at most one for each queue and
+// stream, which all receives of the queue share.
+type watch struct {
+	ready chan struct{} // closed under session.mu
+	keep  func() bool   // stops the end of the watch with its ctx; guarded by session.mu
+}
+
+// watch returns a watch of a queue for a receive that is about to be sent. It ends with ctx, with
+// unwatch, or when it is ready. It returns nil without a stream, because nothing could report it.
+func (s *session) watch(ctx context.Context, of readiness.Queue) *watch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ready || s.ctx.Err() != nil {
+		return nil
+	}
+	w := &watch{ready: make(chan struct{})}
+	if s.watches == nil {
+		s.watches = map[readiness.Queue][]*watch{}
+	}
+	s.watches[of] = append(s.watches[of], w)
+	w.keep = context.AfterFunc(ctx, func() { s.unwatch(of, w) })
+	return w
+}
+
+// unwatch ends a watch that is not ready.
+func (s *session) unwatch(of readiness.Queue, w *watch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.keep()
+	s.watches[of] = slices.DeleteFunc(s.watches[of], func(o *watch) bool { return o == w })
+	if len(s.watches[of]) == 0 {
+		delete(s.watches, of)
+	}
+}
+
+// wake ends the watches of queues: they are ready.
+func (s *session) wake(queues ...readiness.Queue) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range queues {
+		s.wakeLocked(of)
+	}
+}
+
+// wakeAllLocked ends all watches, because the server has lost them. mu is held.
+func (s *session) wakeAllLocked() {
+	for of := range s.watches {
+		s.wakeLocked(of)
+	}
+}
+
+func (s *session) wakeLocked(of readiness.Queue) {
+	for _, w := range s.watches[of] {
+		close(w.ready)
+		w.keep()
+	}
+	delete(s.watches, of)
+}
+
+// wakeTopic ends the watches of a topic that has other servers now: another server than that of a
+// watch may have messages.
+func (c *Client) wakeTopic(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.sessions {
+		s.mu.Lock()
+		for of := range s.watches {
+			if of.Topic == name {
+				s.wakeLocked(of)
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// watchHeader returns the features of a Telemetry stream or a receive, with that of watches or
+// without.
+func watchHeader(watched bool) string {
+	if watched {
+		return packed + ", " + watchFeature
+	}
+	return packed
 }

@@ -2,22 +2,25 @@ package rocketmq
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"math"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/failure"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/headers"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/pushed"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 const (
@@ -51,7 +54,7 @@ const (
 // delivered the message, in the session of the push consumer. If there is only a session of a
 // simple consumer, and push returns false for the server, they use that one. RocketMQ rejects
 // requests of clients without a session.
-func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, push func(*remote.Server) bool) (request, *tidegate.Error) {
+func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, push func(*conn.Server) bool) (request, *tidegate.Error) {
 	as := role{d.ConsumerGroup, true}
 	c.mu.Lock()
 	closed, ep := c.closed, c.endpoints[d.Endpoint]
@@ -132,7 +135,7 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 		}
 		return
 	}
-	r.headers = []string{remote.FeaturesKey, brief}
+	r.headers = []string{conn.FeaturesKey, brief}
 	req := &rmqpb.AckMessageRequest{
 		Group: c.resource(first.ConsumerGroup), Topic: c.resource(first.Topic), Entries: make([]*rmqpb.AckMessageEntry, len(indexes)),
 	}
@@ -148,13 +151,13 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 		switch {
 		case st.GetCode() == rmqpb.Code_OK:
 		case st.GetCode() != 0:
-			e := failure.OfStatus(opAck, first.Topic, r.ep.Key, st, trailer)
-			e.MaybeStored = failure.MaybeStored(e)
+			e := conn.OfStatus(opAck, first.Topic, r.ep.Key, st, trailer)
+			e.MaybeStored = conn.MaybeStored(e)
 			errs[i] = e
 		case err != nil:
 			errs[i] = err
 		case res.GetStatus().GetCode() != rmqpb.Code_OK || entry == nil && len(res.GetEntries()) > 0:
-			e := failure.OfStatus(opAck, first.Topic, r.ep.Key, &rmqpb.Status{
+			e := conn.OfStatus(opAck, first.Topic, r.ep.Key, &rmqpb.Status{
 				Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "the response has no result for this delivery, which may be settled or not",
 			}, nil)
 			e.MaybeStored = true
@@ -186,7 +189,7 @@ func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmq
 // as one, Retry therefore opens the group's session as a push consumer if there is none. It sends
 // at most 1 KiB of the reason.
 func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	r, err := c.settling(ctx, opChange, d, func(ep *remote.Server) bool { return ep.Capabilities().Suspend })
+	r, err := c.settling(ctx, opChange, d, func(ep *conn.Server) bool { return ep.Capabilities().Suspend })
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
@@ -209,7 +212,7 @@ func (s *session) interval(attempt int) time.Duration {
 	settings := s.settings
 	s.mu.Unlock()
 	var ladder backoff.Policy = backoff.RetryLadder()
-	if told := pushed.ConsumerSettings(settings, s.ep.Capabilities()).Retry; told != nil {
+	if told := consumerSettings(settings, s.ep.Capabilities()).Retry; told != nil {
 		ladder = told
 	}
 	return ladder.Delay(max(0, attempt-1))
@@ -237,7 +240,7 @@ func retryResult(values []string) (r transport.RetryResult) {
 // reasonHeader returns the header also for an empty reason. The header shows a tidegate broker that
 // the client discards the handle afterwards. RocketMQ's clients send no such header, and the broker
 // does not report to them that the handle is invalid.
-func reasonHeader(reason string) []string { return []string{reasonKey, headers.EncodeReason(reason)} }
+func reasonHeader(reason string) []string { return []string{reasonKey, conn.EncodeReason(reason)} }
 
 // Release implements transport.Settler. It sends a change of the invisible duration to 0 with the
 // flag suspend, which RocketMQ before 5.5 ignores.
@@ -337,4 +340,201 @@ func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 		return transport.RetryResult{}, failed
 	}
 	return retryResult(trailer.Get(retryKey)), nil
+}
+
+const (
+	opReconsume = "Reconsume"
+
+	// reconsumeKey is the header that turns a change of the invisible duration into the end of a
+	// failed delivery as in Apache Pulsar; see reconsumeHeader.
+	reconsumeKey = "x-tidegate-reconsume"
+)
+
+// Reconsume sends a change of the invisible duration to the delay, with a header of its own. It
+// sends no request to a server that does not announce the feature, because such a server would only
+// extend the lease.
+func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+	r, err := c.settling(ctx, opReconsume, d, nil)
+	if err != nil {
+		return transport.RetryResult{}, err
+	}
+	if !r.ep.Capabilities().Reconsume {
+		e := fail(opReconsume, d.Topic, tidegate.CodeNotImplemented, "the server supports neither retry topics nor negative acknowledgements; check Capabilities first")
+		e.Endpoint = r.ep.Key
+		return transport.RetryResult{}, e
+	}
+	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {
+		return transport.RetryResult{}, fail(opReconsume, d.Topic, tidegate.CodeBadRequest, "a level, and a delay or negative acknowledgement, exclude each other; give one of them")
+	}
+	r.headers = []string{reconsumeKey, reconsumeHeader(mode)}
+	_, trailer, err := c.changeInvisible(ctx, r, d, mode.Delay, true)
+	if err != nil {
+		return transport.RetryResult{}, err
+	}
+	return retryResult(trailer.Get(retryKey)), nil
+}
+
+// reconsumeHeader returns the value of the header. The values "negative" and "delay" use the
+// invisible duration; "level=3" and "next" do not.
+func reconsumeHeader(mode transport.ReconsumeMode) string {
+	switch {
+	case mode.Negative:
+		return "negative"
+	case mode.Level != 0:
+		return "level=" + strconv.Itoa(mode.Level)
+	case mode.Delay != 0:
+		return "delay"
+	}
+	return "next"
+}
+
+const (
+	// parallelChecks bounds the concurrent calls of one check function. waitingChecks bounds the
+	// waiting checks; the server repeats the checks above it later.
+	parallelChecks = 16
+	waitingChecks  = 256
+)
+
+// A checker is one call of ServeChecks.
+type checker struct {
+	topics []string
+	asked  chan transport.TransactionCheck // of capacity waitingChecks
+}
+
+// ServeChecks implements transport.Transactor. It keeps a session with every server of the topics
+// and follows changes of the routes. The servers send their checks in these sessions. A panic in
+// check is logged and counts as ResolutionUnknown.
+func (c *Client) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+	if len(topics) == 0 {
+		return fail(opTelemetry, "", tidegate.CodeBadRequest, "no topic given; give the topics whose transactions need checks")
+	}
+	for _, name := range topics {
+		if err := tidegate.ValidateTopic(name); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	k := &checker{topics: topics, asked: make(chan transport.TransactionCheck, waitingChecks)}
+	c.mu.Lock()
+	c.checkers = append(c.checkers, k)
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.checkers = slices.DeleteFunc(c.checkers, func(x *checker) bool { return x == k })
+	}()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { c.holdSessions(ctx, topics) })
+	for range parallelChecks {
+		wg.Go(func() {
+			for {
+				select {
+				case q := <-k.asked:
+					c.resolve(ctx, q, check)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	<-ctx.Done()
+	if c.isClosed() {
+		return closedError(opTelemetry, topics[0])
+	}
+	return nil
+}
+
+// resolve resolves one check. It sends the resolution also if ctx ends while check runs.
+func (c *Client) resolve(ctx context.Context, q transport.TransactionCheck, check func(context.Context, transport.TransactionCheck) transport.Resolution) {
+	log := c.opts.Logger.With("topic", q.Transaction.Topic, "message_id", q.Transaction.MessageID, "endpoint", q.Transaction.Endpoint)
+	r := func() (r transport.Resolution) {
+		defer func() {
+			if v := recover(); v != nil {
+				c.unresolved.log(log, slog.LevelError, "rocketmq: transaction check panicked; the server will repeat it", "panic", v, "stack", string(debug.Stack()))
+			}
+		}()
+		return check(ctx, q)
+	}()
+	if r == transport.ResolutionUnknown {
+		return
+	}
+	if err := c.endTransaction(context.WithoutCancel(ctx), q.Transaction, r, rmqpb.TransactionSource_SOURCE_SERVER_CHECK); err != nil {
+		c.unresolved.log(log, slog.LevelWarn, "rocketmq: resolution not sent; the server will repeat the check", "resolution", r.String(), "error", err)
+	}
+}
+
+// holdSessions keeps a producer's session with every server of the topics until ctx ends.
+func (c *Client) holdSessions(ctx context.Context, topics []string) {
+	held := map[*session]bool{}
+	defer func() {
+		for s := range held {
+			s.release()
+		}
+	}()
+	ticker := time.NewTicker(c.opts.RouteRefresh)
+	defer ticker.Stop()
+	for {
+		wanted := map[*session]bool{}
+		for _, name := range topics {
+			_, rt, err := c.route(transport.AwaitConnection(ctx), opTelemetry, name)
+			if err != nil {
+				c.opts.Logger.Warn("rocketmq: serving transaction checks of a topic failed", "topic", name, "error", err)
+				continue
+			}
+			for _, ep := range rt.Servers {
+				s, since, err := c.session(opTelemetry, ep, role{}, name, nil)
+				if err != nil {
+					return // the client is closed
+				}
+				if wanted[s] = true; held[s] {
+					s.release()
+				}
+				held[s] = true
+				// A waiting caller makes the session reopen a lost stream soon.
+				_, _ = s.await(ctx, since, opTelemetry, name)
+			}
+		}
+		for s := range held {
+			if !wanted[s] {
+				delete(held, s)
+				s.release()
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// asked passes a server's check to a checker of its topic.
+func (c *Client) asked(ep *conn.Server, cmd *rmqpb.RecoverOrphanedTransactionCommand) error {
+	pb := proto.CloneOf(cmd.GetMessage())
+	if pb.GetSystemProperties() == nil {
+		return errors.New("the message has no properties")
+	}
+	pb.SystemProperties.ReceiptHandle = new("none") // a check has no receipt handle, but DecodeMessage requires one
+	d, err := wire.DecodeMessage(pb, c.opts.MaxReceiveSize)
+	if err != nil {
+		return err
+	}
+	q := transport.TransactionCheck{Message: &d.Message, Transaction: transport.Transaction{
+		ID: cmd.GetTransactionId(), MessageID: d.ID, Topic: d.Topic, Endpoint: ep.Key,
+	}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.checkers {
+		if slices.Contains(k.topics, d.Topic) {
+			select {
+			case k.asked <- q:
+				return nil
+			default:
+			}
+		}
+	}
+	return errors.New("no checker serves the topic, or too many checks wait")
 }

@@ -11,17 +11,16 @@ import (
 
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/routing"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // The capabilities of a server may change while Send divides its messages. Each message group stays
 // in one part.
 func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
-	ep, conn := &remote.Server{Key: testAddr}, &remote.Connection{}
-	ep.Link.Store(new(remote.Link))
-	ep.Link.Load().Saw(conn)
-	s := &sending{t: &topic{}, r: &routing.Route{ByGroup: []routing.Queue{{Server: ep}}, Interleaved: []routing.Queue{{Server: ep}}}}
+	ep, link := &conn.Server{Key: testAddr}, &conn.Connection{}
+	ep.Link.Store(new(conn.Link))
+	ep.Link.Load().Saw(link)
+	s := &sending{t: &topic{}, r: &conn.Route{ByGroup: []conn.Queue{{Server: ep}}, Interleaved: []conn.Queue{{Server: ep}}}}
 	for i := range 200 {
 		s.msgs = append(s.msgs, inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), message(fmt.Sprint("n", i)))
 	}
@@ -30,8 +29,8 @@ func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
 	go func() {
 		defer close(done)
 		for !stop.Load() {
-			conn.Features.Store(&remote.Features{Capabilities: transport.Capabilities{Batch: true}})
-			conn.Features.Store(&remote.Features{})
+			link.Features.Store(&conn.Features{Capabilities: transport.Capabilities{Batch: true}})
+			link.Features.Store(&conn.Features{})
 		}
 	}()
 	defer func() { <-done }()

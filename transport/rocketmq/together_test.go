@@ -16,7 +16,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // topicsOf returns the topics of a request, each once, in order.
@@ -86,8 +86,8 @@ func TestTopicsShareRequests(t *testing.T) {
 			}
 			for _, c := range calls {
 				several := len(topicsOf(c.req.(*rmqpb.SendMessageRequest))) > 1
-				if announced := slices.Contains(c.md.Get(remote.FeaturesKey), severalTopics); several && !announced {
-					t.Errorf("a request of several topics has the features %q", c.md.Get(remote.FeaturesKey))
+				if announced := slices.Contains(c.md.Get(conn.FeaturesKey), severalTopics); several && !announced {
+					t.Errorf("a request of several topics has the features %q", c.md.Get(conn.FeaturesKey))
 				}
 			}
 		})

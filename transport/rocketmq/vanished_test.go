@@ -12,10 +12,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
-func (c *Client) known(key string) *remote.Server {
+func (c *Client) known(key string) *conn.Server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.endpoints[key]

@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/remote"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // A watched is a server that leaves watches, with a client of it.
@@ -61,7 +61,7 @@ func (w *watched) leave(r *rmqpb.ReceiveMessageRequest, st receiveStream) error 
 
 // announced returns the features that a request announces.
 func announced(md metadata.MD) []string {
-	return strings.Split(strings.Join(md.Get(remote.FeaturesKey), ", "), ", ")
+	return strings.Split(strings.Join(md.Get(conn.FeaturesKey), ", "), ", ")
 }
 
 // report reports a queue in the last stream.

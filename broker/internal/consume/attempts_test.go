@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/redelivery"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -63,7 +62,7 @@ func TestDraw(t *testing.T) {
 	t.Parallel()
 	p := New(Config{Group: 1, Topic: 2})
 	p.AddQueue(store.Mark{})
-	seen := map[redelivery.Draw]bool{}
+	seen := map[Draw]bool{}
 	for i := range 1000 {
 		l := &Lease{cursor: p.cursors[0], offset: int64(i / 4)}
 		l.Attempt, l.Serial = i/2%2, uint32(i%2)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	shared "github.com/tidegate/tidegate/internal/model"
 )
@@ -27,7 +26,7 @@ func TestModel(t *testing.T) {
 func runModel(t *testing.T, rnd *rand.Rand) {
 	m := &model{
 		t: t, rnd: rnd, now: time.Unix(1e9, 0), disk: newDisk(), departing: map[int]Departure{},
-		replays: map[string][]*message{}, replayed: map[string][]handle.Receipt{}, claimed: map[int]bool{}, lossy: rnd.IntN(3) == 0,
+		replays: map[string][]*message{}, replayed: map[string][]Handle{}, claimed: map[int]bool{}, lossy: rnd.IntN(3) == 0,
 	}
 	m.policy = modelPolicy{
 		fifo: rnd.IntN(3) > 0, attempts: rnd.IntN(4), redeliveries: rnd.IntN(3), override: rnd.IntN(4) == 0,
@@ -348,7 +347,7 @@ func (m *model) deliver(g Grant, r *Receive) {
 		m.failf("%d/%d was delivered as attempt %d: %+v", msg.queue, msg.offset, g.Attempt, msg)
 	}
 	msg.state, msg.attempt, msg.push, msg.negative, msg.owned, msg.holder = Inflight, g.Attempt, r.Push, false, r.Owner != "", r.Holder
-	msg.since, msg.due, msg.handle, msg.changed = m.now, m.now.Add(r.Invisible), g.Receipt, handle.Receipt{}
+	msg.since, msg.due, msg.handle, msg.changed = m.now, m.now.Add(r.Invisible), g.Receipt, Handle{}
 	msg.later = false
 	m.handles = append(m.handles, g.Receipt)
 	m.note("%d/%d was delivered as attempt %d, push %t, due %d", msg.queue, msg.offset, g.Attempt, r.Push, msg.due.Unix())
@@ -400,7 +399,7 @@ func (m *model) redrive() {
 		if dead {
 			m.depart(msg)
 		} else {
-			msg.state, msg.attempt, msg.push, msg.handle, msg.changed = Ready, 0, false, handle.Receipt{}, handle.Receipt{}
+			msg.state, msg.attempt, msg.push, msg.handle, msg.changed = Ready, 0, false, Handle{}, Handle{}
 		}
 	}
 	if got, _, _ := m.p.Redrive(name, dead, m.now); got != groups {
@@ -425,7 +424,7 @@ func (m *model) replay() {
 		if m.at(g.Receipt) != want[i] || g.Attempt != want[i].attempt || g.Receipt == want[i].handle {
 			m.failf("%+v was repeated, want %+v", g, want[i])
 		}
-		want[i].handle, want[i].changed = g.Receipt, handle.Receipt{}
+		want[i].handle, want[i].changed = g.Receipt, Handle{}
 		m.handles = append(m.handles, g.Receipt)
 	}
 	if len(want) == 0 { // forgotten; otherwise a departure that fails can bring back others

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -32,7 +31,7 @@ func (m *model) settle() {
 		}
 	case 2:
 		if m.p.Release(h, m.now); valid {
-			msg.state, msg.attempt, msg.handle = Ready, msg.attempt-1, handle.Receipt{}
+			msg.state, msg.attempt, msg.handle = Ready, msg.attempt-1, Handle{}
 		}
 	case 3:
 		if m.p.Skip(h, m.now); valid {
@@ -73,7 +72,7 @@ func (m *model) settle() {
 		case EventNegativeAck:
 			msg.negative = true
 		case EventSnooze:
-			msg.attempt, msg.negative, msg.owned, msg.handle = msg.attempt-1, true, false, handle.Receipt{}
+			msg.attempt, msg.negative, msg.owned, msg.handle = msg.attempt-1, true, false, Handle{}
 		}
 		m.expectOutcome(out, msg)
 	}
@@ -115,7 +114,7 @@ func (m *model) expectOutcome(out Outcome, msg *message) {
 
 // change changes the invisible duration. Zero returns the message: a timeout of a simple consumer;
 // for a push consumer the attempt does not count.
-func (m *model) change(h handle.Receipt, msg *message, valid bool, after time.Duration) {
+func (m *model) change(h Handle, msg *message, valid bool, after time.Duration) {
 	named := h
 	if m.rnd.IntN(2) == 0 && after > 0 { // the response to another change was lost, perhaps
 		h = m.p.Replacement(h)
@@ -151,7 +150,7 @@ func (m *model) change(h handle.Receipt, msg *message, valid bool, after time.Du
 }
 
 // deadLetter requests a dead letter. The request may come late, and again.
-func (m *model) deadLetter(h handle.Receipt, msg *message, valid bool) {
+func (m *model) deadLetter(h Handle, msg *message, valid bool) {
 	claimed := m.rnd.IntN(4)
 	before := msg.state
 	out, err := m.p.Settle(h, Settlement{Event: EventDeadLetter, Attempt: claimed}, m.policy.rules(), m.now)

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/handle"
-	"github.com/tidegate/tidegate/broker/internal/redelivery"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -37,11 +35,11 @@ type message struct {
 	stood    bool    // it was parked or blocked, or behind such a message: retention keeps it
 	since    time.Time
 	due      time.Time
-	handle   handle.Receipt
-	changed  handle.Receipt // the handle that the last change replaced
-	departs  int            // number of the departure under way; 0 for none
-	later    bool           // due is a second later than on disk, after a departure that failed
-	counted  int            // deliveries before that, with any count of the consumer
+	handle   Handle
+	changed  Handle // the handle that the last change replaced
+	departs  int    // number of the departure under way; 0 for none
+	later    bool   // due is a second later than on disk, after a departure that failed
+	counted  int    // deliveries before that, with any count of the consumer
 }
 
 func (msg *message) undone() bool { return msg.state != Commit }
@@ -62,7 +60,7 @@ func (p *modelPolicy) rules() *Policy {
 		OnExhausted: map[string]Exhaustion{"dead-letter": ThenDeadLetter, "park": ThenPark, "block": ThenBlock}[p.onExhausted],
 	}
 	if p.override {
-		rules.Address = &redelivery.Rules{Delay: p.interval, Multiplier: 2, Longest: time.Hour}
+		rules.Address = &RetryRules{Delay: p.interval, Multiplier: 2, Longest: time.Hour}
 	}
 	return rules
 }
@@ -104,11 +102,11 @@ type model struct {
 
 	messages  [][]*message // by queue and offset
 	low       []int64
-	handles   []handle.Receipt // some are not valid any more
+	handles   []Handle // some are not valid any more
 	departing map[int]Departure
 	departed  int
 	replays   map[string][]*message
-	replayed  map[string][]handle.Receipt
+	replayed  map[string][]Handle
 	heartbeat time.Time // of the only owner
 	holders   []*Holder // the first is nil
 	claimed   map[int]bool
@@ -135,7 +133,7 @@ func (m *model) failf(format string, args ...any) {
 	m.t.Fatalf(format, args...)
 }
 
-func (m *model) at(h handle.Receipt) *message {
+func (m *model) at(h Handle) *message {
 	return m.messages[h.Place.Queue][h.Place.Offset]
 }
 
@@ -200,7 +198,7 @@ func (m *model) park(msg *message) {
 }
 
 // valid reports whether a handle names the current delivery.
-func (m *model) valid(h handle.Receipt) bool {
+func (m *model) valid(h Handle) bool {
 	msg := m.at(h)
 	if msg.state != Inflight || msg.handle != h {
 		return false

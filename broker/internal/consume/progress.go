@@ -5,7 +5,6 @@ import (
 	"iter"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
 )
@@ -249,8 +248,8 @@ func (p *Progress) Place(l *Lease) store.Place {
 	return store.Place{Topic: p.config.Topic, Queue: l.cursor.number, Offset: l.offset}
 }
 
-func (p *Progress) receipt(l *Lease) handle.Receipt {
-	return handle.Receipt{Group: p.config.Group, Place: p.Place(l), Serial: l.Serial}
+func (p *Progress) receipt(l *Lease) Handle {
+	return Handle{Group: p.config.Group, Place: p.Place(l), Serial: l.Serial}
 }
 
 // addLease adds a lease, which has no state yet.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -15,9 +14,9 @@ func TestMarkOfAChangeEndsWithItsHandle(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
 	policy := &Policy{MaxAttempts: 1, OnExhausted: ThenPark}
-	for name, end := range map[string]func(*Progress, handle.Receipt){
-		"release": func(p *Progress, h handle.Receipt) { p.Release(h, now) },
-		"redrive": func(p *Progress, h handle.Receipt) {
+	for name, end := range map[string]func(*Progress, Handle){
+		"release": func(p *Progress, h Handle) { p.Release(h, now) },
+		"redrive": func(p *Progress, h Handle) {
 			if out, err := p.Settle(h, Settlement{Event: EventFail}, policy, now); err != nil || out.To != Parked {
 				t.Fatal(out, err)
 			}

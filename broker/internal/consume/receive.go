@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/handle"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -47,7 +46,7 @@ type Receive struct {
 // A Grant is one delivery that a receive is about to return.
 type Grant struct {
 	Lease   *Lease
-	Receipt handle.Receipt
+	Receipt Handle
 	Attempt int
 	Due     time.Time
 	Message *store.Message // nil: not read yet

@@ -1,5 +1,11 @@
 package consume
 
+import (
+	"container/heap"
+	"sync/atomic"
+	"time"
+)
+
 // A State is where a message is in a group's consumption (RocketMQ: consumption retry).
 type State uint8
 
@@ -193,4 +199,212 @@ func after(s State, e Event, x Exhaustion, push bool) State {
 		return to
 	}
 	return transitions[s][e]
+}
+
+// A messageGroup is the unfinished messages of one message group, in order: the head, the held ones
+// in memory, and the spilled ones on disk.
+type messageGroup struct {
+	head  *Lease   // the only one that can be delivered; nil while it is read back
+	held  []*Lease // those after it
+	spill *spill   // those after held; nil if there are none
+}
+
+// joinGroup adds a new message to its message group. It returns false if the message is the head,
+// and can be delivered.
+func (p *Progress) joinGroup(l *Lease) bool {
+	mg := p.groups[l.Group]
+	switch {
+	case mg == nil:
+		p.groups[l.Group] = &messageGroup{head: l}
+		return false
+	case mg.spill != nil:
+		l.Lease.State = uint8(Held)
+		p.extendSpill(mg.spill, l.cursor, l.offset, l.Size)
+		p.write(PutSpilled, l, "")
+	default:
+		mg.held = append(mg.held, l)
+		p.addLease(l)
+		p.set(l, Held)
+		p.putLease(l)
+	}
+	return true
+}
+
+// promote makes the next message of a message group its head, because the head is done or gone.
+func (p *Progress) promote(name string, mg *messageGroup) {
+	mg.head = nil
+	if mg.spill != nil {
+		p.endStandstill(mg)
+	}
+	if len(mg.held) > 0 {
+		full := p.full()
+		mg.head, mg.held = mg.held[0], mg.held[1:]
+		to, _ := mg.head.State().Next(EventPromote, AttemptsLeft, false)
+		p.set(mg.head, to)
+		p.wake(mg.head)
+		if full {
+			p.effects.WakeRest = true
+		}
+	}
+	if mg.spill != nil && len(mg.held) < FewHeld {
+		p.fetch(name, mg)
+	} else if mg.head == nil && mg.spill == nil {
+		delete(p.groups, name)
+	}
+}
+
+// A dueHeap has the lease that is due first in front.
+type dueHeap []*Lease
+
+var _ heap.Interface = (*dueHeap)(nil)
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].Due.Before(h[j].Due) }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].dueIndex, h[j].dueIndex = i, j
+}
+
+// Push implements heap.Interface.
+func (h *dueHeap) Push(x any) {
+	l := x.(*Lease)
+	l.dueIndex = len(*h)
+	*h = append(*h, l)
+}
+
+// Pop implements heap.Interface.
+func (h *dueHeap) Pop() any {
+	old := *h
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	l.dueIndex = -1
+	return l
+}
+
+// An offsetHeap has the lease with the lowest offset in front.
+type offsetHeap []*Lease
+
+var _ heap.Interface = (*offsetHeap)(nil)
+
+func (h offsetHeap) Len() int           { return len(h) }
+func (h offsetHeap) Less(i, j int) bool { return h[i].offset < h[j].offset }
+func (h offsetHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push implements heap.Interface.
+func (h *offsetHeap) Push(x any) { *h = append(*h, x.(*Lease)) }
+
+// Pop implements heap.Interface.
+func (h *offsetHeap) Pop() any {
+	old := *h
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return l
+}
+
+// A Holding is the client with the delivery in flight that began first, and the deliveries in
+// flight that it has in one Progress.
+type Holding struct {
+	Client   string    // see Lease.Receiver; empty if it is not known
+	Messages int64     // that the client has in flight
+	Since    time.Time // begin of its first delivery; a change of the invisible duration is no new begin
+	Due      time.Time // end of the invisible duration of that delivery
+}
+
+// scanPause is the least time between two searches for the longest delivery, for each lease that a
+// search looks at. So the searches take about a hundredth of the time of a processor at most.
+const scanPause = 10 * time.Microsecond
+
+// A longest is the result of the last search.
+type longest struct {
+	Holding
+	lease *Lease    // of Since; nil for none
+	again time.Time // the next search begins at this time or later
+}
+
+// LongestHeld returns the client with the delivery in flight that began first. ok is false if no
+// delivery is in flight. It is also false if the delivery of the last search has ended and the next
+// search has to wait, 1 s for each 100 000 leases. Until then Messages can be old too.
+func (p *Progress) LongestHeld(now time.Time) (h Holding, ok bool) {
+	if p.counts[Inflight] == 0 {
+		p.longest = longest{}
+		return Holding{}, false
+	}
+	if l := &p.longest; now.Before(l.again) {
+		if l.lease == nil || l.lease.State() != Inflight || !l.lease.Since.Equal(l.Since) || p.Lease(int(l.lease.Queue()), l.lease.Offset()) != l.lease {
+			return Holding{}, false
+		}
+		l.Due = l.lease.Due
+		return l.Holding, true
+	}
+	p.longest = p.searchLongest()
+	p.longest.again = now.Add(time.Duration(len(p.due)) * scanPause)
+	return p.longest.Holding, p.longest.lease != nil
+}
+
+func (p *Progress) searchLongest() (found longest) {
+	for _, l := range p.due {
+		if l.State() == Inflight && (found.lease == nil || l.Since.Before(found.Since)) {
+			found.lease, found.Since = l, l.Since
+		}
+	}
+	if found.lease == nil {
+		return found
+	}
+	found.Client, found.Due = found.lease.Receiver(), found.lease.Due
+	for _, l := range p.due {
+		if l.State() == Inflight && l.Receiver() == found.Client {
+			found.Messages++
+		}
+	}
+	return found
+}
+
+// A Holder is a client that receives messages, with the number of its deliveries in flight in all
+// topics. It lives in memory only: after a restart no delivery has a holder. Several goroutines can
+// call its methods at the same time.
+type Holder struct {
+	id       string
+	inflight atomic.Int64
+}
+
+// NewHolder returns the holder of a client without deliveries.
+func NewHolder(id string) *Holder { return &Holder{id: id} }
+
+// Inflight returns the number of the deliveries in flight.
+func (h *Holder) Inflight() int64 { return h.inflight.Load() }
+
+// hold counts the deliveries that begin (1) and end (-1). A nil holder counts nothing.
+func (h *Holder) hold(n int64) {
+	if h != nil {
+		h.inflight.Add(n)
+	}
+}
+
+// Receiver returns the ID of the client that received the last delivery, empty if it is not known.
+func (l *Lease) Receiver() string {
+	if l.holder != nil {
+		return l.holder.id
+	}
+	return l.Owner
+}
+
+// Abandon ends the count of all deliveries in flight for their holders, because the subscription is
+// deleted.
+func (p *Progress) Abandon() {
+	for _, l := range p.due {
+		if l.State() == Inflight {
+			l.holder.hold(-1)
+			l.holder = nil
+		}
+	}
+}
+
+// uncount takes a lease out of the counts of its state, because it ends or changes its state.
+func (p *Progress) uncount(l *Lease) {
+	p.counts[l.Lease.State]--
+	if l.State() == Inflight {
+		l.holder.hold(-1)
+	}
 }

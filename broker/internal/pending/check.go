@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/handle"
+	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -171,7 +171,7 @@ func (x *Transactions) load(ctx context.Context, due []store.DueHalf) (batch []*
 			c.action = discard
 			x.Damaged.Add(1)
 			x.Logger.Error("half message removed without a transaction check, because it is corrupt",
-				"topic", c.topic.Name(), "transaction_id", handle.Transaction(d.HalfID), "error", err)
+				"topic", c.topic.Name(), "transaction_id", consume.TransactionID(d.HalfID), "error", err)
 		case c.topic == nil || !ok || !state.Due.Equal(d.Due):
 			c.action = forget
 		default:
@@ -270,7 +270,7 @@ func (x *Transactions) ask(ctx context.Context, c *check) bool {
 	m := c.message.Message
 	m.Topic = c.topic.Name()
 	check := Check{
-		Message: &m, TransactionID: handle.Transaction(c.due.HalfID), Number: c.after.Checks,
+		Message: &m, TransactionID: consume.TransactionID(c.due.HalfID), Number: c.after.Checks,
 		BornAt: c.message.BornAt, StoredAt: c.message.StoredAt, BornHost: c.message.BornHost,
 	}
 	asked := make(chan bool, 1)

@@ -17,9 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -65,8 +63,8 @@ func (t *topic) Deliver(_ *store.Batch, m *store.Message, now time.Time) (publis
 	}
 }
 
-func (t *topic) Remember(m *store.Message, _ recent.Location, _ time.Time) { t.HashID(m) }
-func (t *topic) HashID(m *store.Message)                                   { m.IDHash = maphash.String(seed, m.ID) }
+func (t *topic) Remember(m *store.Message, _ Location, _ time.Time) { t.HashID(m) }
+func (t *topic) HashID(m *store.Message)                            { m.IDHash = maphash.String(seed, m.ID) }
 
 func (t *topic) Forget(uint64) {
 	t.mu.Lock()
@@ -146,7 +144,7 @@ func open(t *testing.T, fs vfs.FS) *fixture {
 	ctx, cancel := context.WithCancel(t.Context())
 	logger := slog.New(slog.NewTextHandler(&f.log, nil))
 	f.cancel, f.loop = cancel, maintain.New(ctx, logger, nil)
-	late := histogram.Durations()
+	late := store.DurationHistogram()
 	c := Config{Store: f.store, Loop: f.loop, Logger: logger, Host: f, Damaged: &f.damaged, Late: &late}
 	f.delayed, f.x = NewDelayed(c), NewTransactions(c)
 	t.Cleanup(func() {

@@ -3,12 +3,12 @@ package pending
 import (
 	"context"
 	"log/slog"
+	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/histogram"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/recent"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -26,7 +26,7 @@ type Topic interface {
 	Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error))
 
 	// Remember notes where a message is, for the duplicate check. It sets the hash of its ID.
-	Remember(m *store.Message, at recent.Location, now time.Time)
+	Remember(m *store.Message, at Location, now time.Time)
 
 	// HashID sets the hash of a message's ID.
 	HashID(m *store.Message)
@@ -42,8 +42,8 @@ type Config struct {
 	Logger *slog.Logger
 	Host
 
-	Damaged *atomic.Int64        // counts messages that cannot be read
-	Late    *histogram.Histogram // times from the delivery time of a delayed message to its queue, in seconds
+	Damaged *atomic.Int64    // counts messages that cannot be read
+	Late    *store.Histogram // times from the delivery time of a delayed message to its queue, in seconds
 }
 
 // A Host is the broker as this package sees it.
@@ -103,21 +103,82 @@ func addDelayed(w *store.Batch, t Topic, messages, bytes int64) {
 }
 
 // DelayedLocation returns where a delayed message is, for the duplicate check.
-func DelayedLocation(d store.Delayed) recent.Location {
-	return recent.Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)}
+func DelayedLocation(d store.Delayed) Location {
+	return Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)}
 }
 
 // DelayedAt is the inverse of DelayedLocation.
-func DelayedAt(topic uint32, l recent.Location) store.Delayed {
+func DelayedAt(topic uint32, l Location) store.Delayed {
 	return store.Delayed{Due: time.Unix(0, l.Due), Topic: topic, Number: uint64(l.Offset)}
 }
 
 // HalfLocation returns where a half message is, for the duplicate check.
-func HalfLocation(id store.HalfID) recent.Location {
-	return recent.Location{Half: true, Offset: int64(id.Number)}
+func HalfLocation(id store.HalfID) Location {
+	return Location{Half: true, Offset: int64(id.Number)}
 }
 
 // HalfAt is the inverse of HalfLocation.
-func HalfAt(topic uint32, l recent.Location) store.HalfID {
+func HalfAt(topic uint32, l Location) store.HalfID {
 	return store.HalfID{Topic: topic, Number: uint64(l.Offset)}
+}
+
+// farAhead is after every time at which something is due.
+var farAhead = time.Unix(0, math.MaxInt64)
+
+// A lowerBound is a time before which nothing is due. A search for due messages begins there, so it
+// does not scan the deletion markers of earlier messages. With the zero value it begins at the
+// first message.
+type lowerBound struct {
+	mu sync.Mutex
+	at time.Time // guarded by mu
+}
+
+// note lowers the bound to t. The caller notes a write once the write can be read. A search that
+// begins at the bound then sees the write, or finds it noted afterwards.
+func (l *lowerBound) note(t time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.Before(l.at) {
+		l.at = t
+	}
+}
+
+// take returns the bound for a search, and resets it to farAhead. After the search the caller notes
+// the first due time that is left or, if the search failed, the returned bound.
+func (l *lowerBound) take() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.at
+	l.at = farAhead
+	return at
+}
+
+// A Schedule sets the times of the checks of unresolved transactions.
+type Schedule struct {
+	Timeout  time.Duration // from the send of the half message to the first check
+	Interval time.Duration // between two checks
+	Max      int           // of checks; negative for no maximum
+}
+
+// First returns the state of a new half message. firstCheck replaces Timeout unless it is 0.
+func (s Schedule) First(firstCheck time.Duration, now time.Time) store.HalfState {
+	if firstCheck == 0 {
+		firstCheck = s.Timeout
+	}
+	return store.HalfState{Due: now.Add(firstCheck), Span: firstCheck}
+}
+
+// Next returns the state of a half message after the check that is due now. giveUp is true if the
+// message has had its last check. A check that is a little late does not delay the checks after it.
+// Missed checks are not repeated.
+func (s Schedule) Next(is store.HalfState, now time.Time) (after store.HalfState, giveUp bool) {
+	if s.Max >= 0 && is.Checks >= s.Max {
+		return is, true
+	}
+	after = is
+	after.Due, after.Span, after.Checks = is.Due.Add(s.Interval), s.Interval, is.Checks+1
+	if !after.Due.After(now) {
+		after.Due = now.Add(s.Interval)
+	}
+	return after, false
 }

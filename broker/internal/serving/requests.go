@@ -5,13 +5,12 @@ import (
 
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/sending"
-	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // Incoming is a message to store, with the data of its producer.
-type Incoming = sending.Message
+type Incoming = engine.Incoming
 
 // A Holder counts the deliveries in flight of a client.
 type Holder = consume.Holder
@@ -36,12 +35,12 @@ type Poll struct {
 	// discard the result unless Poll returns the deliveries without an error. Prepare must not wait
 	// or call the broker. If it panics, Poll returns an error, and the messages are delivered again
 	// after their invisible duration. Nil means none.
-	Encoder subscription.Encoder
+	Encoder engine.Encoder
 
 	// Memory is the memory for the bodies that Poll keeps for the caller. If Admit returns an
 	// error, Poll returns fewer messages, or the error if there are none. Admit must not wait or
 	// call the broker. Nil means that Poll admits all.
-	Memory subscription.Memory
+	Memory engine.Memory
 
 	// Watch stays behind if Poll has taken all messages that it could take; then Watch.Left is
 	// true. The caller ends each watch. Nil means none.
@@ -49,11 +48,11 @@ type Poll struct {
 }
 
 // A Watch reports once that a receive may find a message.
-type Watch = subscription.Watch
+type Watch = engine.Watch
 
 // NewWatch returns a watch that calls ready once, unless it ends before. ready runs under locks of
 // the engine: it must neither block nor call the engine.
-func NewWatch(ready func()) *Watch { return subscription.NewWatch(ready) }
+func NewWatch(ready func()) *Watch { return engine.NewWatch(ready) }
 
 // A Reconsumed is the result of Broker.ReconsumeLater.
 type Reconsumed struct {

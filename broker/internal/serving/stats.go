@@ -3,7 +3,7 @@ package serving
 import (
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/subscription"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -129,7 +129,7 @@ type Histogram struct {
 
 // AttemptBounds are the upper bounds of the counts in SubscriptionStats.Deliveries: Deliveries[i]
 // counts attempts up to AttemptBounds[i] and above the previous bound. The last count has no bound.
-var AttemptBounds = subscription.AttemptBounds
+var AttemptBounds = engine.AttemptBounds
 
 // The reasons.
 const (

@@ -10,9 +10,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // valuesDir makes a directory whose messages are in one file of values, which it returns.
@@ -25,7 +22,7 @@ func valuesDir(t *testing.T) (fs *vfs.MemFS, file string) {
 	}
 	for i := range int64(20) {
 		m := sampleMessage()
-		m.Body = bytes.Repeat([]byte{byte(i)}, 2*record.MinSeparated)
+		m.Body = bytes.Repeat([]byte{byte(i)}, 2*minSeparated)
 		if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: i}, &m) }, nil).Wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +79,7 @@ func TestCorruptFooterOfValues(t *testing.T) {
 			if _, _, err := s.Get(Place{Topic: 1, Queue: 0, Offset: 7}); !IsDamage(err) {
 				t.Errorf("reading one message: %v", err)
 			}
-			if err := s.messages.DeleteRange([]byte{0}, record.AppendMessageKey(nil, Place{Topic: 1, Queue: 0, Offset: 10}), nil); err != nil {
+			if err := s.messages.DeleteRange([]byte{0}, appendMessageKey(nil, Place{Topic: 1, Queue: 0, Offset: 10}), nil); err != nil {
 				t.Error(err)
 			}
 			_ = s.messages.Compact(t.Context(), []byte{0}, []byte{0xff}, false) // it may keep the file as it is
@@ -150,7 +147,7 @@ func TestCorruptValuesAreNotRewritten(t *testing.T) {
 						t.Fatal(start, err)
 					}
 				}
-				if err := s.messages.DeleteRange([]byte{0}, record.AppendMessageKey(nil, Place{Topic: 1, Queue: 0, Offset: 10}), nil); err != nil {
+				if err := s.messages.DeleteRange([]byte{0}, appendMessageKey(nil, Place{Topic: 1, Queue: 0, Offset: 10}), nil); err != nil {
 					t.Fatal(start, err)
 				}
 				for i := range int64(50) {
@@ -191,7 +188,7 @@ func TestCorruptValuesAreNotRewritten(t *testing.T) {
 			if s, err = openDir("data", fs); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := fs.Stat("data/" + diskfs.DamagedFile); err == nil || s.damage.GarbageRatio() != diskfs.TargetGarbage {
+			if _, err := fs.Stat("data/" + damagedFile); err == nil || s.damage.GarbageRatio() != targetGarbage {
 				t.Errorf("the file is gone, and its note exists: %v", err)
 			}
 			if err := s.Close(); err != nil {

@@ -8,17 +8,15 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // PutDelayed writes a message that is to be delivered later.
 func (b *Batch) PutDelayed(d Delayed, m *Message) {
-	op := b.pebble().SetDeferred(record.DelayedKeyLen, m.EncodedSize())
+	op := b.pebble().SetDeferred(delayedKeyLen, m.EncodedSize())
 	d.AppendKey(op.Key[:0])
 	m.AppendTo(op.Value[:0])
 	must(op.Finish())
-	v := binary.BigEndian.AppendUint64(make([]byte, 0, 21), uint64(record.Nanos(d.Due)))
+	v := binary.BigEndian.AppendUint64(make([]byte, 0, 21), uint64(nanos(d.Due)))
 	v = binary.BigEndian.AppendUint64(v, m.IDHash)
 	must(b.pebble().Set(d.StoredKey(m.StoredAt), binary.AppendUvarint(v, uint64(len(m.Body))), nil))
 }
@@ -33,7 +31,7 @@ func (b *Batch) DeleteDelayed(d Delayed, stored time.Time) {
 // one first, until f returns false. It reads none of them.
 func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(d *StoredDelayed) bool) error {
 	lower := Delayed{Topic: topic}.StoredKey(since)
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: record.PrefixEnd(lower[:5])})
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd(lower[:5])})
 	if err != nil {
 		return fmt.Errorf("reading delayed messages: %w", err)
 	}
@@ -43,7 +41,7 @@ func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(d *StoredDel
 		if err != nil {
 			return fmt.Errorf("reading delayed messages: %w", err)
 		}
-		d, err := record.SplitStoredDelayed(it.Key(), v)
+		d, err := splitStoredDelayed(it.Key(), v)
 		if err != nil {
 			return err
 		}
@@ -58,8 +56,8 @@ func (s *Store) NewestDelayed(topic uint32, since time.Time, f func(d *StoredDel
 // those behind from, or from the first on if from is zero. It looks at no other topic's, and reads
 // none.
 func (s *Store) DelayedOf(topic uint32, from StoredDelayed, limit int) (ds []StoredDelayed, err error) {
-	lower := binary.BigEndian.AppendUint32([]byte{record.PrefixDelayedStored}, topic)
-	upper := record.PrefixEnd(lower)
+	lower := binary.BigEndian.AppendUint32([]byte{prefixDelayedStored}, topic)
+	upper := prefixEnd(lower)
 	if from != (StoredDelayed{}) {
 		lower = append(from.StoredKey(from.Stored), 0)
 	}
@@ -68,7 +66,7 @@ func (s *Store) DelayedOf(topic uint32, from StoredDelayed, limit int) (ds []Sto
 		return nil, fmt.Errorf("reading delayed messages: %w", err)
 	}
 	defer it.Close()
-	waiting, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: []byte{record.PrefixDelayed}, UpperBound: []byte{record.PrefixDelayed + 1}})
+	waiting, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixDelayed}, UpperBound: []byte{prefixDelayed + 1}})
 	if err != nil {
 		return nil, fmt.Errorf("reading delayed messages: %w", err)
 	}
@@ -78,7 +76,7 @@ func (s *Store) DelayedOf(topic uint32, from StoredDelayed, limit int) (ds []Sto
 		if err != nil {
 			return nil, fmt.Errorf("reading delayed messages: %w", err)
 		}
-		d, err := record.SplitStoredDelayed(it.Key(), v)
+		d, err := splitStoredDelayed(it.Key(), v)
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +98,7 @@ func (s *Store) GetDelayed(d Delayed) (Message, bool, error) {
 		return m, false, fmt.Errorf("reading a delayed message: %w", err)
 	}
 	defer closer.Close()
-	if err := record.DecodeMessage(v, &m); err != nil {
+	if err := decodeMessage(v, &m); err != nil {
 		return m, false, fmt.Errorf("reading a delayed message: %w", err)
 	}
 	return m, true, nil
@@ -112,7 +110,7 @@ func (s *Store) GetDelayed(d Delayed) (Message, bool, error) {
 // deletion marks of earlier messages. A corrupt message has no ID. Another read error is returned
 // if it occurs at the first message; otherwise it ends the result, and next is not after it.
 func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delayed, ms []Message, next time.Time, err error) {
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: Delayed{Due: from}.AppendKey(nil), UpperBound: []byte{record.PrefixDelayed + 1}})
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: Delayed{Due: from}.AppendKey(nil), UpperBound: []byte{prefixDelayed + 1}})
 	if err != nil {
 		return nil, nil, next, fmt.Errorf("reading delayed messages: %w", err)
 	}
@@ -124,7 +122,7 @@ func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delaye
 		return ds, ms, ds[len(ds)-1].Due, nil
 	}
 	for ok := it.First(); ok; ok = it.Next() {
-		d, err := record.SplitDelayedKey(it.Key())
+		d, err := splitDelayedKey(it.Key())
 		if err != nil {
 			return stopped(err)
 		}
@@ -134,7 +132,7 @@ func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delaye
 		var m Message
 		v, err := it.ValueAndErr()
 		if err == nil {
-			err = record.DecodeMessage(v, &m)
+			err = decodeMessage(v, &m)
 		}
 		if IsDamage(err) {
 			m = Message{}
@@ -148,4 +146,159 @@ func (s *Store) Due(from, now time.Time, limit int, maxBytes int64) (ds []Delaye
 		return stopped(fmt.Errorf("reading delayed messages: %w", err))
 	}
 	return ds, ms, next, nil
+}
+
+// PutHalf writes a half message, and the part of its state that the message determines.
+func (b *Batch) PutHalf(id HalfID, m *Message, s HalfState) {
+	s.Stored, s.IDHash, s.Size = m.StoredAt, m.IDHash, int64(len(m.Body))
+	op := b.pebble().SetDeferred(halfKeyLen, m.EncodedSize())
+	id.AppendKey(op.Key[:0], prefixHalf)
+	m.AppendTo(op.Value[:0])
+	must(op.Finish())
+	b.putHalfState(id, s)
+}
+
+func (b *Batch) putHalfState(id HalfID, s HalfState) {
+	must(b.pebble().Set(id.AppendKey(nil, prefixHalfState), s.Encode(), nil))
+	must(b.pebble().Set(DueHalf{HalfID: id, Due: s.Due}.Key(), nil, nil))
+}
+
+// ChangeHalf writes another state of a half message.
+func (b *Batch) ChangeHalf(id HalfID, before, after HalfState) {
+	b.DeleteDueHalf(DueHalf{HalfID: id, Due: before.Due})
+	b.putHalfState(id, after)
+}
+
+// DeleteHalf removes a half message: its transaction has ended.
+func (b *Batch) DeleteHalf(id HalfID, s HalfState) {
+	must(b.pebble().Delete(id.AppendKey(nil, prefixHalf), nil))
+	must(b.pebble().Delete(id.AppendKey(nil, prefixHalfState), nil))
+	b.DeleteDueHalf(DueHalf{HalfID: id, Due: s.Due})
+}
+
+// DeleteDueHalf removes an entry of the index by time that is out of date.
+func (b *Batch) DeleteDueHalf(d DueHalf) { must(b.pebble().Delete(d.Key(), nil)) }
+
+// deleteHalfMessages removes the half messages of a topic. Their entries in the
+// index by time are out of date then.
+func (b *Batch) deleteHalfMessages(topic uint32) {
+	for _, prefix := range []byte{prefixHalf, prefixHalfState} {
+		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
+		must(b.pebble().DeleteRange(p, prefixEnd(p), nil))
+	}
+}
+
+// GetHalf returns a half message with its state, and false if there is none.
+func (s *Store) GetHalf(id HalfID) (m Message, st HalfState, ok bool, err error) {
+	return s.half(id, decodeMessage)
+}
+
+// HalfHeader is GetHalf without the body.
+func (s *Store) HalfHeader(id HalfID) (m Message, st HalfState, ok bool, err error) {
+	return s.half(id, func(v []byte, m *Message) error {
+		_, err := decodeHeader(v, m)
+		return err
+	})
+}
+
+// HalfState returns the state of a half message, and false if there is none.
+func (s *Store) HalfState(id HalfID) (st HalfState, ok bool, err error) {
+	ok, err = s.read(id.AppendKey(nil, prefixHalfState), func(v []byte) error {
+		st, err = decodeHalfState(v)
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("reading a half message: %w", err)
+	}
+	return st, ok, err
+}
+
+func (s *Store) half(id HalfID, decode func(v []byte, m *Message) error) (m Message, st HalfState, ok bool, err error) {
+	if st, ok, err = s.HalfState(id); err != nil || !ok {
+		return m, st, false, err
+	}
+	ok, err = s.read(id.AppendKey(nil, prefixHalf), func(v []byte) error { return decode(v, &m) })
+	if err != nil {
+		return m, st, false, fmt.Errorf("reading a half message: %w", err)
+	}
+	return m, st, ok, nil
+}
+
+// read calls f with the value of a key of the messages database; false if there is none.
+func (s *Store) read(k []byte, f func(v []byte) error) (bool, error) {
+	v, closer, err := s.messages.Get(k)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer closer.Close()
+	return true, f(v)
+}
+
+// DueHalfMessages returns the entries of the index by time that are due by now, the earliest first,
+// at most limit. next is the time of the first entry that it does not return, or zero if there is
+// none. No entry is due before from; this spares reading the deletion marks of earlier entries.
+func (s *Store) DueHalfMessages(from, now time.Time, limit int) (due []DueHalf, next time.Time, err error) {
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: DueHalf{Due: from}.Key(), UpperBound: []byte{prefixHalfDue + 1}})
+	if err != nil {
+		return nil, next, fmt.Errorf("reading the next checks of half messages: %w", err)
+	}
+	defer it.Close()
+	for ok := it.First(); ok; ok = it.Next() {
+		d, err := splitDueHalfKey(it.Key())
+		if err != nil {
+			return due, next, err
+		}
+		if d.Due.After(now) || len(due) == limit {
+			return due, d.Due, nil
+		}
+		due = append(due, d)
+	}
+	return due, next, it.Error()
+}
+
+// HalfMessages calls f with every half message's state.
+func (s *Store) HalfMessages(f func(id HalfID, st HalfState) error) error {
+	return scan(s.messages, prefixHalfState, func(k, v []byte) error {
+		id, err := splitHalfKey(k)
+		if err != nil {
+			return err
+		}
+		st, err := decodeHalfState(v)
+		if err != nil {
+			return err
+		}
+		return f(id, st)
+	})
+}
+
+// HalfMessagesOf calls f with the states of the half messages of a topic up to a number, the last
+// one first, until f returns false.
+func (s *Store) HalfMessagesOf(topic uint32, to uint64, f func(id HalfID, st HalfState) bool) error {
+	lower := HalfID{Topic: topic}.AppendKey(nil, prefixHalfState)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: append(HalfID{Topic: topic, Number: to}.AppendKey(nil, prefixHalfState), 0)})
+	if err != nil {
+		return fmt.Errorf("reading half messages: %w", err)
+	}
+	defer it.Close()
+	for ok := it.Last(); ok; ok = it.Prev() {
+		id, err := splitHalfKey(it.Key())
+		if err != nil {
+			return err
+		}
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return fmt.Errorf("reading half messages: %w", err)
+		}
+		st, err := decodeHalfState(v)
+		if err != nil {
+			return err
+		}
+		if !f(id, st) {
+			break
+		}
+	}
+	return it.Error()
 }

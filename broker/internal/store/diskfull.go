@@ -6,10 +6,10 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+	"sync"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
 
 // DiskFull returns the state of the disk if it is full, and nil otherwise. While it is full,
@@ -47,7 +47,7 @@ func (s *Store) startRecord() []byte {
 		}
 		lines[db] = line
 	}
-	return diskfs.FormatSums(lines)
+	return formatSums(lines)
 }
 
 const startFormat = "%s %d %d"
@@ -80,7 +80,7 @@ func (s *Store) manifestState(db string) (line string, names []string, err error
 // fileNumber returns the number of a file of a database, 0 if it has none. All files of a database
 // have numbers from one sequence.
 func fileNumber(name string) int64 {
-	name, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimPrefix(name, diskfs.ManifestPrefix), "OPTIONS-"), ".")
+	name, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimPrefix(name, manifestPrefix), "OPTIONS-"), ".")
 	n, err := strconv.ParseInt(name, 10, 64)
 	if err != nil {
 		return 0
@@ -91,15 +91,15 @@ func fileNumber(name string) int64 {
 // removeUnfinished removes the tables that an interrupted start has written and no manifest names:
 // the manifest is the one that the start found, and the tables are newer than all files then.
 func (s *Store) removeUnfinished() error {
-	path := s.fs.PathJoin(s.dir, diskfs.StartFile)
-	text, err := diskfs.ReadFile(s.fs, path)
+	path := s.fs.PathJoin(s.dir, startFile)
+	text, err := readFile(s.fs, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	lines, ok := diskfs.ParseSums(text)
+	lines, ok := parseSums(text)
 	if !ok {
 		return nil // it was not written whole
 	}
@@ -118,10 +118,10 @@ func (s *Store) removeUnfinished() error {
 		}
 		var files vfs.FS = s.fs
 		if db == messagesDir {
-			files = diskfs.BlobFS{FS: s.fs, Damage: s.damage, Notes: s.values}
+			files = blobFS{FS: s.fs, Damage: s.damage, Notes: s.values}
 		}
 		for _, name := range names {
-			if diskfs.IsTable(name) && fileNumber(name) > last {
+			if isTable(name) && fileNumber(name) > last {
 				if err := files.Remove(s.fs.PathJoin(s.dir, db, name)); err != nil {
 					return err
 				}
@@ -149,3 +149,83 @@ func (s *Store) explainFull(err error) error {
 	return fmt.Errorf("the disk of the directory is full%s; remove other files from the disk, or enlarge it, then start the broker again; "+
 		"remove no file of the directory, because it has the stored messages: %w", state, err)
 }
+
+// A scheduler admits Pebble's compactions when Pebble asks for one and when one ends. Pebble's
+// own scheduler also looks every 100 ms, which in virtual time would be all that a test
+// does. Pebble asks after each flush, so a store in memory or on the files of a test needs no more.
+//
+// Pebble calls TrySchedule with its mutex held, and the methods of db take that mutex. So no
+// method holds mu while it calls db, except for GetAllowedWithoutPermission, which takes none.
+type scheduler struct {
+	db pebble.DBForCompaction // set by Register, before all other calls
+
+	mu      sync.Mutex
+	running int  // guarded by mu: compactions admitted that have not ended
+	closed  bool // guarded by mu
+
+	grants sync.WaitGroup // calls of grant; none is added once closed is true
+}
+
+// Register notes the database. Pebble calls it once.
+func (s *scheduler) Register(_ int, db pebble.DBForCompaction) { s.db = db }
+
+// Unregister ends admission and waits for the calls of the database's methods.
+func (s *scheduler) Unregister() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.grants.Wait()
+}
+
+// TrySchedule admits a compaction unless as many run as the database allows.
+func (s *scheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
+	if !s.admit() {
+		return false, nil
+	}
+	return true, s
+}
+
+// UpdateGetAllowedWithoutPermission does nothing: Pebble asks again after a flush.
+func (s *scheduler) UpdateGetAllowedWithoutPermission() {}
+
+// Done ends an admitted compaction, and admits the next ones.
+func (s *scheduler) Done() {
+	s.mu.Lock()
+	s.running--
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.grants.Add(1)
+	s.mu.Unlock()
+	defer s.grants.Done()
+	for s.admit() {
+		if waiting, _ := s.db.GetWaitingCompaction(); waiting && s.db.Schedule(s) {
+			continue
+		}
+		s.mu.Lock()
+		s.running--
+		s.mu.Unlock()
+		return
+	}
+}
+
+// admit counts a compaction as running if there may be one more.
+func (s *scheduler) admit() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.running >= s.db.GetAllowedWithoutPermission() {
+		return false
+	}
+	s.running++
+	return true
+}
+
+// Started, MeasureCPU and CumulativeStats report the use of a grant, which changes nothing here.
+func (s *scheduler) Started() {}
+
+// MeasureCPU does nothing, see Started.
+func (s *scheduler) MeasureCPU(pebble.CompactionGoroutineKind) {}
+
+// CumulativeStats does nothing, see Started.
+func (s *scheduler) CumulativeStats(pebble.CompactionGrantHandleStats) {}

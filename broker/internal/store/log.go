@@ -1,6 +1,8 @@
 package store
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -353,3 +355,232 @@ func signal(c chan<- struct{}) {
 	default:
 	}
 }
+
+// A Batch takes the writes of one Add. Its methods cannot fail: they write to memory.
+type Batch pebble.Batch
+
+func (b *Batch) pebble() *pebble.Batch { return (*pebble.Batch)(b) }
+
+// must reports a bug: writing to a batch in memory fails only on wrong use.
+func must(err error) {
+	if err != nil {
+		panic("store: " + err.Error())
+	}
+}
+
+// PutMessage writes a message to the log.
+func (b *Batch) PutMessage(p Place, m *Message) {
+	op := b.pebble().SetDeferred(messageKeyLen, m.EncodedSize())
+	appendMessageKey(op.Key[:0], p)
+	m.AppendTo(op.Value[:0])
+	must(op.Finish())
+}
+
+// PutLease writes a lease.
+func (b *Batch) PutLease(group uint32, p Place, l *Lease) {
+	op := b.pebble().SetDeferred(leaseKeyLen, l.EncodedSize())
+	appendLeaseKey(op.Key[:0], prefixLease, group, p)
+	l.AppendTo(op.Value[:0])
+	must(op.Finish())
+}
+
+// DeleteLease removes a lease: the message is consumed, or given up.
+func (b *Batch) DeleteLease(group uint32, p Place) {
+	op := b.pebble().DeleteDeferred(leaseKeyLen)
+	appendLeaseKey(op.Key[:0], prefixLease, group, p)
+	must(op.Finish())
+}
+
+// PutCursor writes how far a group is in a queue: the offset of the next
+// message that was never handed out, and the queue's bytes before it.
+func (b *Batch) PutCursor(group, topic uint32, queue uint16, c Cursor) {
+	op := b.pebble().SetDeferred(cursorKeyLen, 24)
+	appendCursorKey(op.Key[:0], prefixCursor, group, topic, queue)
+	binary.BigEndian.PutUint64(op.Value, uint64(c.Next))
+	binary.BigEndian.PutUint64(op.Value[8:], uint64(c.Bytes))
+	binary.BigEndian.PutUint64(op.Value[16:], uint64(c.Rewound))
+	must(op.Finish())
+}
+
+// MarkDeadLetter notes that the message is a dead letter of the group, so
+// that it does not become another one if the process ends before its lease is removed.
+// rewound is its cursor's: a message that is consumed anew may die anew.
+func (b *Batch) MarkDeadLetter(group uint32, p Place, rewound int64) {
+	must(b.pebble().Set(appendLeaseKey(nil, prefixDeadLetter, group, p), binary.BigEndian.AppendUint64(nil, uint64(rewound)), nil))
+}
+
+// PutTopic writes a topic's settings.
+func (b *Batch) PutTopic(name string, v []byte) {
+	must(b.pebble().Set(append([]byte{prefixTopic}, name...), v, nil))
+}
+
+// PutGroup writes a group's settings.
+func (b *Batch) PutGroup(name string, v []byte) {
+	must(b.pebble().Set(append([]byte{prefixGroup}, name...), v, nil))
+}
+
+// PutAddressSettings writes the address settings of a pattern.
+func (b *Batch) PutAddressSettings(match string, v []byte) {
+	must(b.pebble().Set(append([]byte{prefixAddress}, match...), v, nil))
+}
+
+// DeleteAddressSettings removes them.
+func (b *Batch) DeleteAddressSettings(match string) {
+	must(b.pebble().Delete(append([]byte{prefixAddress}, match...), nil))
+}
+
+// PutNumber writes the last number given to a topic or group.
+func (b *Batch) PutNumber(n uint32) {
+	must(b.pebble().Set([]byte{prefixNumber}, binary.BigEndian.AppendUint32(nil, n), nil))
+}
+
+// PutLimits writes the limits of the whole broker.
+func (b *Batch) PutLimits(v []byte) { must(b.pebble().Set([]byte{prefixLimits}, v, nil)) }
+
+// DeleteLimits removes them.
+func (b *Batch) DeleteLimits() { must(b.pebble().Delete([]byte{prefixLimits}, nil)) }
+
+// DeleteTopic removes a topic's settings and messages, except for the leftovers of groups
+// (DeleteSubscriptionOfTopic) and for its delayed messages, which DelayedOf still finds.
+func (b *Batch) DeleteTopic(name string, topic uint32) {
+	must(b.pebble().Delete(append([]byte{prefixTopic}, name...), nil))
+	for _, prefix := range []byte{prefixMessage, prefixMark, prefixRemoved, prefixWaiting, prefixRecentIDs, prefixClass, prefixClassOf} {
+		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
+		must(b.pebble().DeleteRange(p, prefixEnd(p), nil))
+	}
+	b.deleteHalfMessages(topic)
+}
+
+// DeleteGroup removes a group's settings, the marks of its dead letters, and its subscriptions.
+func (b *Batch) DeleteGroup(name string, group uint32) {
+	must(b.pebble().Delete(append([]byte{prefixGroup}, name...), nil))
+	for _, prefix := range []byte{prefixDeadLetter, prefixSubscription} {
+		p := binary.BigEndian.AppendUint32([]byte{prefix}, group)
+		must(b.pebble().DeleteRange(p, prefixEnd(p), nil))
+	}
+}
+
+// DeleteSubscription removes all that a group has in a topic.
+func (b *Batch) DeleteSubscription(group, topic uint32) {
+	for _, prefix := range append([]byte{prefixCursor}, progressPrefixes...) {
+		p := binary.BigEndian.AppendUint32([]byte{prefix}, group)
+		p = binary.BigEndian.AppendUint32(p, topic)
+		must(b.pebble().DeleteRange(p, prefixEnd(p), nil))
+	}
+}
+
+// Wait returns nil once the batch and all earlier ones are on disk, so that no power failure loses
+// them. Otherwise it returns the reason. A nil PendingWrite was rejected: the Log is closed.
+func (w *PendingWrite) Wait() error { return w.waitSynced(nil) }
+
+// WaitContext is Wait, but returns the cause of ctx if ctx ends first. The batch is written in both
+// cases.
+func (w *PendingWrite) WaitContext(ctx context.Context) error {
+	return causeOf(ctx, w.waitSynced(ctx.Done()))
+}
+
+// WaitWritten returns when the batch is readable and on its way to disk, or with the reason why it
+// is not. It returns the cause of ctx if that ends first.
+func (w *PendingWrite) WaitWritten(ctx context.Context) error {
+	if w == nil {
+		return errLogClosed
+	}
+	return causeOf(ctx, w.wait(w.written, &w.writeErr, ctx.Done()))
+}
+
+func causeOf(ctx context.Context, err error) error {
+	if errors.Is(err, errStopped) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (w *PendingWrite) waitSynced(stop <-chan struct{}) error {
+	if w == nil {
+		return errLogClosed
+	}
+	w = w.log.synced(w)
+	return w.wait(w.done, &w.err, stop)
+}
+
+// wait waits for done and returns *err, or for the store to break (a batch may then be stuck in the
+// database), or for stop.
+func (w *PendingWrite) wait(done <-chan struct{}, err *error, stop <-chan struct{}) error {
+	select {
+	case <-done:
+		return *err
+	case <-stop:
+		return errStopped
+	case <-w.log.store.failed:
+	}
+	select {
+	case <-done:
+		return *err
+	default:
+		return w.log.store.Broken()
+	}
+}
+
+// roomLook is the interval at which Room checks whether to continue to wait.
+const roomLook = 50 * time.Millisecond
+
+// Full reports whether the Log holds as many bytes as it may, 64 MiB or less on a small disk: Room
+// would wait.
+func (l *Log) Full() bool { return l.held.Load()+l.reserved.Load() >= l.store.maxHeld }
+
+// Room waits until the Log can hold more, and reserves n bytes for the caller. The caller calls
+// Release after it has added them, or if it does not add them. The bound can be exceeded by the
+// bytes of one caller, but not by those of several. An error reserves nothing: it is the cause of
+// ctx or the result of refused. refused, if not nil, is called before and during the wait; its
+// error ends the wait.
+func (l *Log) Room(ctx context.Context, n int64, refused func() error) error {
+	waited := false
+	for ; !l.reserve(n); waited = true {
+		if refused != nil {
+			if err := refused(); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-l.freed:
+		case <-time.After(roomLook):
+		case <-l.done:
+			l.reserved.Add(n) // Add reports that the Log is closed
+			return nil
+		case <-l.store.failed:
+			l.reserved.Add(n) // likewise
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if waited {
+		signal(l.freed) // for the next one
+	}
+	return nil
+}
+
+func (l *Log) reserve(n int64) bool {
+	for {
+		reserved := l.reserved.Load()
+		if l.held.Load()+reserved >= l.store.maxHeld {
+			return false
+		}
+		if l.reserved.CompareAndSwap(reserved, reserved+n) {
+			return true
+		}
+	}
+}
+
+// Release ends a reservation of Room. The bytes that were added by then count as held.
+func (l *Log) Release(n int64) {
+	l.reserved.Add(-n)
+	signal(l.freed)
+}
+
+// MaxRecentIDs is how many IDs a RecentIDs has at most.
+const MaxRecentIDs = maxRecentIDs
+
+// IsDamage reports whether an error is that of a damaged file or record, which no
+// second reading will cure.
+func IsDamage(err error) bool { return isDamage(err) }

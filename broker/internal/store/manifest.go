@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
 
 const (
@@ -36,20 +34,20 @@ func (s *Store) checkKnown(db string, known bool) error {
 	}
 	manifest := currentManifest(names)
 	switch {
-	case manifest == "" && (known || slices.ContainsFunc(names, diskfs.IsTable)):
+	case manifest == "" && (known || slices.ContainsFunc(names, isTable)):
 		return fmt.Errorf("%s has no file %s* that names its manifest: a part of it is missing; %s", dir, markerPrefix, restore)
 	case manifest == "": // new
 		return nil
 	}
 	path := s.fs.PathJoin(s.dir, knownPrefix+db)
-	text, err := diskfs.ReadFile(s.fs, path)
+	text, err := readFile(s.fs, path)
 	if errors.Is(err, fs.ErrNotExist) && !known {
 		return nil // of a version that noted nothing
 	}
 	if err != nil {
 		return fmt.Errorf("reading the state of %s: %w; %s", dir, err, restore)
 	}
-	sums, ok := diskfs.ParseSums(text)
+	sums, ok := parseSums(text)
 	if !ok {
 		return fmt.Errorf("%s is corrupt; %s", path, restore)
 	}
@@ -97,14 +95,14 @@ func (s *Store) checkManifest(dir, name, line string) error {
 	var size int64
 	var sum uint32
 	path := s.fs.PathJoin(dir, name)
-	if _, err := fmt.Sscanf(line, diskfs.SumFormat, &size, &sum); err != nil {
+	if _, err := fmt.Sscanf(line, sumFormat, &size, &sum); err != nil {
 		return fmt.Errorf("%s is not the manifest that the broker last used: it is older, or belongs to another directory; %s", path, restore)
 	}
 	f, err := s.fs.Open(path)
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, restore)
 	}
-	h := crc32.New(diskfs.Castagnoli)
+	h := crc32.New(castagnoli)
 	n, err := io.Copy(h, io.LimitReader(struct{ io.Reader }{f}, size))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err

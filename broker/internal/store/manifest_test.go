@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
 
 // crashedDir makes a directory with tables in both databases, whose process ended.
@@ -107,7 +105,7 @@ func TestIncompleteDirectoryIsRejected(t *testing.T) {
 				}
 			},
 			"no manifest": func(t *testing.T, fs *vfs.MemFS) {
-				if err := fs.Remove(fileWith(t, fs, dir, diskfs.ManifestPrefix)); err != nil {
+				if err := fs.Remove(fileWith(t, fs, dir, manifestPrefix)); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -121,7 +119,7 @@ func TestIncompleteDirectoryIsRejected(t *testing.T) {
 				copyAll(t, crashedDirIn(t, fs), "elsewhere/"+db, dir)
 			},
 			"manifest cut": func(t *testing.T, fs *vfs.MemFS) {
-				path := fileWith(t, fs, dir, diskfs.ManifestPrefix)
+				path := fileWith(t, fs, dir, manifestPrefix)
 				data, err := fs.UnsafeGetFileDataBuffer(path)
 				if err != nil {
 					t.Fatal(err)
@@ -181,7 +179,7 @@ func wantRefused(t *testing.T, fs *vfs.MemFS, dir string) {
 func TestWrongByteInAManifestIsRejected(t *testing.T) {
 	whole := crashedDir(t)
 	for _, db := range []string{messagesDir, groupsDir} {
-		path := fileWith(t, whole, "data/"+db, diskfs.ManifestPrefix)
+		path := fileWith(t, whole, "data/"+db, manifestPrefix)
 		data, err := whole.UnsafeGetFileDataBuffer(path)
 		if err != nil {
 			t.Fatal(err)

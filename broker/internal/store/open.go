@@ -1,10 +1,14 @@
 package store
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,9 +17,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 const (
@@ -34,7 +35,7 @@ const (
 	// There are two memtables, because Pebble reuses the last one for the next. With compactions
 	// from 6 tables on instead of 4, tables of 12 MiB cost no more processor that could be measured
 	// than those of 16 MiB, and 8 MiB a tenth of the batches sent. On a small disk they are smaller
-	// (diskfs.Space.MemTable).
+	// (space.MemTable).
 	groupsMemTable = 4 // the groups' is that part of it: their records are small
 	compactFrom    = 6
 
@@ -84,14 +85,14 @@ type Store struct {
 	abandoned chan struct{}         // closed by Abandon
 	abandon   sync.Once             // closes abandoned
 	lock      *pebble.Lock
-	damage    *diskfs.DamageNotes
+	damage    *damageNotes
 	tail      *tail
 	fs        vfs.FS
-	room      *diskfs.FullFS       // fs; nil in memory
+	room      *fullFS              // fs; nil in memory
 	noted     map[string][2]string // by database: its manifest and the record of it, while the store is opened
-	synced    []*diskfs.SyncedNotes
-	values    *diskfs.ValueNotes // nil in memory
-	maxHeld   int64              // see Room
+	synced    []*syncedNotes
+	values    *valueNotes // nil in memory
+	maxHeld   int64       // see Room
 	dir       string
 	onDisk    bool // false for memory, and for the files of a test
 	unclean   bool // see Unclean; written by Open
@@ -100,7 +101,7 @@ type Store struct {
 // Open opens a directory, and creates it if necessary. Its errors name the fault of the directory
 // and the remedy.
 func Open(o Options) (*Store, error) {
-	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), short: make(chan error, 1), tail: newTail(), abandoned: make(chan struct{}), noted: map[string][2]string{}, damage: diskfs.NewDamageNotes(o.Logger)}
+	s := &Store{logger: o.Logger, fs: o.FS, dir: o.Dir, failed: make(chan struct{}), short: make(chan error, 1), tail: newTail(), abandoned: make(chan struct{}), noted: map[string][2]string{}, damage: newDamageNotes(o.Logger)}
 	if s.fs == nil {
 		s.fs = vfs.Default
 		if o.Dir == "" {
@@ -118,7 +119,7 @@ func Open(o Options) (*Store, error) {
 		s.dir = memoryDir
 	} else {
 		s.damage.StoreIn(s.fs, s.dir, messagesDir) // not in room: it is not waited for
-		s.room = diskfs.NewFullFS(s.fs, s.dir, o.Logger)
+		s.room = newFullFS(s.fs, s.dir, o.Logger)
 		s.fs = s.room
 	}
 	if err := s.prepare(); err != nil {
@@ -128,7 +129,7 @@ func Open(o Options) (*Store, error) {
 		}
 		return nil, err
 	}
-	space := diskfs.SpaceOf(0)
+	space := spaceOf(0)
 	if s.room != nil {
 		space, _, _ = s.room.Space()
 	}
@@ -147,7 +148,7 @@ func Open(o Options) (*Store, error) {
 
 // explainOpen returns the error of Open: with the directory and the remedy.
 func (s *Store) explainOpen(err error) error {
-	if s.room != nil && diskfs.IsFull(err) {
+	if s.room != nil && isFull(err) {
 		err = s.explainFull(err)
 	} else {
 		err = explain(err)
@@ -254,7 +255,7 @@ func (s *Store) openDB(dir string, o *pebble.Options) (*pebble.DB, error) {
 func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble.Options {
 	o := &pebble.Options{
 		Cache:  cache,
-		FS:     &diskfs.PausingFS{FS: diskfs.MarkerFS{FS: diskfs.BlobFS{FS: fs, Damage: s.damage, Notes: s.values}}, Store: s, Damage: s.damage},
+		FS:     &pausingFS{FS: markerFS{FS: blobFS{FS: fs, Damage: s.damage, Notes: s.values}}, Store: s, Damage: s.damage},
 		Logger: pebbleLogger{s},
 		// Pebble repeats a failed flush without end; the writes behind it would wait as long.
 		EventListener:         &pebble.EventListener{BackgroundError: s.background, DataCorruption: s.damaged, FlushEnd: s.flushed},
@@ -270,7 +271,7 @@ func (s *Store) options(cache *pebble.Cache, memTable uint64, fs vfs.FS) *pebble
 	o.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
 		return pebble.ValueSeparationPolicy{
 			Enabled:               true,
-			MinimumSize:           record.MinSeparated,
+			MinimumSize:           minSeparated,
 			MaxBlobReferenceDepth: blobDepth,
 			TargetGarbageRatio:    s.damage.GarbageRatio(),
 		}
@@ -312,7 +313,7 @@ func (s *Store) Abandoned() <-chan struct{} { return s.abandoned }
 // wait for it, because a write can wait for the table. Corruption stays: Pebble skips the files
 // around it, and readers get the error.
 func (s *Store) background(err error) {
-	if s.room != nil && diskfs.IsFull(err) && !s.room.Stopped() {
+	if s.room != nil && isFull(err) && !s.room.Stopped() {
 		return
 	}
 	if IsDamage(err) {
@@ -324,7 +325,7 @@ func (s *Store) background(err error) {
 
 // flushed notes that a flush found no space while the databases are opened. Later flushes wait.
 func (s *Store) flushed(info pebble.FlushInfo) {
-	if s.room == nil || s.room.Opened() || !diskfs.IsFull(info.Err) {
+	if s.room == nil || s.room.Opened() || !isFull(info.Err) {
 		return
 	}
 	select {
@@ -391,7 +392,7 @@ func explain(err error) error {
 		return fmt.Errorf("another process uses the directory; stop that process, or give another directory: %w", err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("the broker has no permission to use it; check owner and permissions: %w", err)
-	case diskfs.IsFull(err):
+	case isFull(err):
 		return fmt.Errorf("the disk is full; free or add space: %w", err)
 	}
 	return err
@@ -421,3 +422,212 @@ type text struct {
 
 // LogValue implements slog.LogValuer.
 func (t text) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf(t.format, t.args...)) }
+
+// prepare makes the directory, locks it and checks its format.
+func (s *Store) prepare() (err error) {
+	if err := s.checkOurs(); err != nil {
+		return err
+	}
+	if err := s.makeDir(); err != nil {
+		return err
+	}
+	if s.lock, err = pebble.LockDirectory(s.dir, s.fs); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.lock.Close())
+		}
+	}()
+	if s.room != nil {
+		if err := s.room.Prepare(s.startRecord()); err != nil {
+			return err
+		}
+	}
+	version, err := s.readFormat()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return s.writeFormat()
+	case err != nil:
+		return err
+	case version > formatVersion:
+		return fmt.Errorf("it has format %d, and this program reads up to %d; use a newer version of tidegate", version, formatVersion)
+	case version < 1:
+		return fmt.Errorf("%s contains format %d: the file is corrupt, or this is not a tidegate data directory", formatFile, version)
+	}
+	return nil
+}
+
+// checkOurs returns an error if the directory has files of other programs, before anything is
+// written: a wrong --data would mix them with ours. Files of a broker that ended while it created
+// its directory, and system files of a mounted disk, are accepted.
+func (s *Store) checkOurs() error {
+	names, _ := s.fs.List(s.dir) // none if it does not exist, or is no directory, which its creation reports
+	if slices.Contains(names, formatFile) {
+		return nil
+	}
+	if slices.Contains(names, identityFile) {
+		return fmt.Errorf("%s is missing; %s", s.fs.PathJoin(s.dir, formatFile), restore)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		switch base, _, _ := strings.Cut(name, "."); base {
+		case "", "LOCK", formatFile, ballastFile, reserveFile, startFile, cleanFile, "messages", "groups", "lost+found":
+		default:
+			return fmt.Errorf("it has no file %s, but other files such as %s; give an empty directory, or one that does not exist", formatFile, name)
+		}
+	}
+	return nil
+}
+
+func (s *Store) readFormat() (int, error) {
+	f, err := s.fs.Open(s.fs.PathJoin(s.dir, formatFile))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	buf := make([]byte, 64)
+	n, _ := f.Read(buf)
+	word, ok := strings.CutPrefix(strings.TrimSpace(string(buf[:n])), "tidegate ")
+	v, err := strconv.Atoi(word)
+	if !ok || err != nil {
+		return 0, fmt.Errorf("%s contains %q: the file is corrupt, or this is not a tidegate data directory", formatFile, buf[:n])
+	}
+	return v, nil
+}
+
+func (s *Store) writeFormat() error {
+	return s.writeFile(formatFile, fmt.Appendf(nil, "tidegate %d\n", formatVersion))
+}
+
+// makeDir makes the directory and those above it, so that a power failure
+// does not take them back.
+func (s *Store) makeDir() error {
+	var parents []string
+	for d := s.dir; ; {
+		if _, err := s.fs.Stat(d); err == nil {
+			break
+		}
+		up := s.fs.PathDir(d)
+		parents = append(parents, up)
+		if up == d {
+			break
+		}
+		d = up
+	}
+	if err := s.fs.MkdirAll(s.dir, 0o755); err != nil {
+		return err
+	}
+	for _, d := range parents {
+		if err := syncDir(s.fs, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// identityFile names the data directory, and in each database the directory and
+// the database that it is. In the directory it is written last: from then on
+// both databases have to be there.
+const identityFile = "IDENTITY"
+
+// checkIdentity rejects a directory in which a database is missing, is another one, or
+// is not whole. known is false while the directory has no identity.
+func (s *Store) checkIdentity() (id string, known bool, err error) {
+	root, err := s.readIdentity(identityFile)
+	if err != nil {
+		return "", false, err
+	}
+	id, known = root, root != ""
+	for _, db := range []string{messagesDir, groupsDir} {
+		path := s.fs.PathJoin(db, identityFile)
+		text, err := s.readIdentity(path)
+		if err != nil {
+			return "", false, err
+		}
+		have, role, _ := strings.Cut(text, " ")
+		switch {
+		case text == "" && known:
+			return "", false, fmt.Errorf("%s is missing: the database was removed or replaced; %s", s.fs.PathJoin(s.dir, path), restore)
+		case text == "":
+		case role != db:
+			return "", false, fmt.Errorf("%s is the database %q of directory %s, not %q: databases were swapped or copied; %s", s.fs.PathJoin(s.dir, db), role, have, db, restore)
+		case id != "" && have != id:
+			return "", false, fmt.Errorf("%s belongs to the data directory %s, but this directory is %s; %s", s.fs.PathJoin(s.dir, db), have, id, restore)
+		default:
+			id = have // the broker ended while it made the directory
+		}
+		if err := s.checkKnown(db, known); err != nil {
+			return "", false, err
+		}
+	}
+	return id, known, nil
+}
+
+// writeIdentity completes the identities.
+func (s *Store) writeIdentity(id string) error {
+	if id == "" {
+		id, s.unclean = rand.Text(), false
+	}
+	for _, db := range []string{messagesDir, groupsDir} {
+		if err := s.writeFile(s.fs.PathJoin(db, identityFile), fmt.Appendf(nil, "tidegate %s %s\n", id, db)); err != nil {
+			return err
+		}
+	}
+	return s.writeFile(identityFile, fmt.Appendf(nil, "tidegate %s\n", id))
+}
+
+// readIdentity returns the text after the program's name in a file, or an empty text if there is no
+// such file.
+func (s *Store) readIdentity(name string) (string, error) {
+	path := s.fs.PathJoin(s.dir, name)
+	text, err := readFile(s.fs, path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	id, ok := strings.CutPrefix(strings.TrimSuffix(string(text), "\n"), "tidegate ")
+	if !ok || id == "" {
+		return "", fmt.Errorf("%s contains %q: it is corrupt; %s", path, text, restore)
+	}
+	return id, nil
+}
+
+// A Clock is the record of the wall clock.
+type Clock struct {
+	// At is the newest time that the broker trusted.
+	At time.Time
+
+	// Distrusted means that the broker did not trust the wall clock at that moment. Messages that
+	// were stored afterwards can have wrong times.
+	Distrusted bool
+}
+
+const clockVersion = 1
+
+// PutClock writes the record of the wall clock: a version, Distrusted, and At in nanoseconds since
+// 1970.
+func (b *Batch) PutClock(c Clock) {
+	v := []byte{clockVersion, 0}
+	if c.Distrusted {
+		v[1] = 1
+	}
+	must(b.pebble().Set([]byte{prefixClock}, binary.BigEndian.AppendUint64(v, uint64(nanos(c.At))), nil))
+}
+
+// Clock returns the record of the wall clock; false if there is none.
+func (s *Store) Clock() (c Clock, ok bool, err error) {
+	ok, err = s.read([]byte{prefixClock}, func(v []byte) error {
+		if len(v) != 10 || v[0] != clockVersion || v[1] > 1 {
+			return fmt.Errorf("%w: the time of the wall clock has %d bytes, or another version than %d", errCorrupt, len(v), clockVersion)
+		}
+		c = Clock{At: time.Unix(0, int64(binary.BigEndian.Uint64(v[2:]))), Distrusted: v[1] == 1}
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("reading the time of the wall clock: %w", err)
+	}
+	return c, ok, err
+}

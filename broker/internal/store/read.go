@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // Read returns up to limit messages of a queue whose offsets are at least from and below to: the
@@ -34,8 +32,8 @@ func (s *Store) Read(topic uint32, queue uint16, from, to int64, limit int, maxB
 }
 
 func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int, maxBytes int64) (ms []Message, offsets []int64, err error) {
-	lower := record.AppendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: from})
-	upper := record.AppendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: to})
+	lower := appendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: from})
+	upper := appendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: to})
 	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading messages: %w", err)
@@ -50,11 +48,11 @@ func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int,
 		}
 		ms = append(ms, Message{}) // decoded in place: a copy has twenty words
 		m := &ms[len(ms)-1]
-		if err := record.DecodeMessage(v, m); err != nil {
-			return ms[:len(ms)-1], offsets, fmt.Errorf("reading the message at offset %d: %w", record.MessageOffset(it.Key()), err)
+		if err := decodeMessage(v, m); err != nil {
+			return ms[:len(ms)-1], offsets, fmt.Errorf("reading the message at offset %d: %w", messageOffset(it.Key()), err)
 		}
 		maxBytes -= int64(len(m.Body))
-		offsets = append(offsets, record.MessageOffset(it.Key()))
+		offsets = append(offsets, messageOffset(it.Key()))
 	}
 	if err := it.Error(); err != nil {
 		return ms, offsets, fmt.Errorf("reading messages: %w", err)
@@ -63,19 +61,19 @@ func (s *Store) readQueue(topic uint32, queue uint16, from, to int64, limit int,
 }
 
 // Get returns one message, and false if there is none at that place.
-func (s *Store) Get(p Place) (Message, bool, error) { return s.message(p, record.DecodeMessage) }
+func (s *Store) Get(p Place) (Message, bool, error) { return s.message(p, decodeMessage) }
 
 // Header is Get without the body.
 func (s *Store) Header(p Place) (Message, bool, error) {
 	return s.message(p, func(v []byte, m *Message) error {
-		_, err := record.DecodeHeader(v, m)
+		_, err := decodeHeader(v, m)
 		return err
 	})
 }
 
 func (s *Store) message(p Place, decode func([]byte, *Message) error) (Message, bool, error) {
 	var m Message
-	v, closer, err := s.messages.Get(record.AppendMessageKey(nil, p))
+	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return m, false, nil
 	}
@@ -114,14 +112,14 @@ func (r *Reader) Get(p Place) (m Message, ok bool, err error) {
 		return r.store.Get(p)
 	}
 	if r.it == nil {
-		lower := record.AppendTopicKey(nil, r.topic)
-		if r.it, err = r.store.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: record.PrefixEnd(lower)}); err != nil {
+		lower := appendTopicKey(nil, r.topic)
+		if r.it, err = r.store.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd(lower)}); err != nil {
 			return m, false, fmt.Errorf("reading messages: %w", err)
 		}
 	}
-	r.key = record.AppendMessageKey(r.key[:0], p)
+	r.key = appendMessageKey(r.key[:0], p)
 	if r.it.SeekGE(r.key) && bytes.Equal(r.it.Key(), r.key) {
-		if v, verr := r.it.ValueAndErr(); verr == nil && record.DecodeMessage(v, &m) == nil {
+		if v, verr := r.it.ValueAndErr(); verr == nil && decodeMessage(v, &m) == nil {
 			return m, true, nil
 		}
 	}
@@ -154,25 +152,25 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 		return q, fmt.Errorf("reading the first offset of queue %d: %w", queue, err)
 	}
 	q.End = q.First
-	lower := record.AppendQueueKey(nil, topic, queue)
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: record.PrefixEnd(lower)})
+	lower := appendQueueKey(nil, topic, queue)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd(lower)})
 	if err != nil {
 		return q, err
 	}
 	defer it.Close()
 	read := func() (int64, Stored, error) {
-		offset := record.MessageOffset(it.Key())
+		offset := messageOffset(it.Key())
 		v, err := it.ValueAndErr()
 		var m Stored
 		if err == nil {
-			m, err = record.DecodeStored(v)
+			m, err = decodeStored(v)
 		}
 		if err != nil {
 			return 0, m, fmt.Errorf("reading the message at offset %d of queue %d: %w", offset, queue, err)
 		}
 		return offset, m, nil
 	}
-	for ok := it.First(); ok && record.MessageOffset(it.Key()) < q.First.Offset; ok = it.Next() {
+	for ok := it.First(); ok && messageOffset(it.Key()) < q.First.Offset; ok = it.Next() {
 		offset, m, err := read()
 		if err != nil {
 			return q, err
@@ -201,8 +199,8 @@ func (s *Store) Queue(topic uint32, queue uint16) (QueueState, error) {
 
 // readRemoved adds to q the messages that were removed from its middle and its end.
 func (s *Store) readRemoved(topic uint32, queue uint16, q *QueueState) error {
-	k := record.AppendQueueKey(nil, topic, queue)
-	k[0] = record.PrefixRemoved
+	k := appendQueueKey(nil, topic, queue)
+	k[0] = prefixRemoved
 	v, closer, err := s.messages.Get(k)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil
@@ -211,7 +209,7 @@ func (s *Store) readRemoved(topic uint32, queue uint16, q *QueueState) error {
 		return fmt.Errorf("reading the removed messages of queue %d: %w", queue, err)
 	}
 	defer closer.Close()
-	if q.Removed, err = record.DecodeRemoved(v); err != nil {
+	if q.Removed, err = decodeRemoved(v); err != nil {
 		return err
 	}
 	if q.Removed.End >= q.End.Offset { // the last ones are among them
@@ -229,12 +227,12 @@ func (s *Store) NewestIDs(r Range, f func(id string, offset int64, at time.Time)
 	}
 	defer it.Close()
 	for ok := it.Last(); ok; ok = it.Prev() {
-		offset := record.MessageOffset(it.Key())
+		offset := messageOffset(it.Key())
 		v, err := it.ValueAndErr()
 		if err != nil {
 			return fmt.Errorf("reading messages: %w", err)
 		}
-		id, at, err := record.DecodeID(v)
+		id, at, err := decodeID(v)
 		if err != nil {
 			return fmt.Errorf("reading the message at offset %d of queue %d: %w", offset, r.Queue, err)
 		}
@@ -248,7 +246,7 @@ func (s *Store) NewestIDs(r Range, f func(id string, offset int64, at time.Time)
 // IsDeadLetter reports whether the message was made a dead letter of the group
 // since it was rewound to before it.
 func (s *Store) IsDeadLetter(group uint32, p Place, rewound int64) (bool, error) {
-	v, closer, err := s.messages.Get(record.AppendLeaseKey(nil, record.PrefixDeadLetter, group, p))
+	v, closer, err := s.messages.Get(appendLeaseKey(nil, prefixDeadLetter, group, p))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	}
@@ -257,24 +255,24 @@ func (s *Store) IsDeadLetter(group uint32, p Place, rewound int64) (bool, error)
 	}
 	defer closer.Close()
 	if len(v) != 8 {
-		return false, fmt.Errorf("%w: the mark of a dead letter has %d bytes, not 8", record.ErrCorrupt, len(v))
+		return false, fmt.Errorf("%w: the mark of a dead letter has %d bytes, not 8", errCorrupt, len(v))
 	}
 	return int64(binary.BigEndian.Uint64(v)) >= rewound, nil
 }
 
 // Topics calls f with the name and settings of each topic.
 func (s *Store) Topics(f func(name string, v []byte) error) error {
-	return s.settings(record.PrefixTopic, f)
+	return s.settings(prefixTopic, f)
 }
 
 // AllGroups calls f with the name and settings of each group.
 func (s *Store) AllGroups(f func(name string, v []byte) error) error {
-	return s.settings(record.PrefixGroup, f)
+	return s.settings(prefixGroup, f)
 }
 
 // AddressSettings calls f with each pattern and its address settings.
 func (s *Store) AddressSettings(f func(match string, v []byte) error) error {
-	return s.settings(record.PrefixAddress, f)
+	return s.settings(prefixAddress, f)
 }
 
 func (s *Store) settings(prefix byte, f func(name string, v []byte) error) error {
@@ -283,7 +281,7 @@ func (s *Store) settings(prefix byte, f func(name string, v []byte) error) error
 
 // LastNumber returns the last number given to a topic or group.
 func (s *Store) LastNumber() (uint32, error) {
-	v, closer, err := s.messages.Get([]byte{record.PrefixNumber})
+	v, closer, err := s.messages.Get([]byte{prefixNumber})
 	if errors.Is(err, pebble.ErrNotFound) {
 		return 0, nil
 	}
@@ -292,14 +290,14 @@ func (s *Store) LastNumber() (uint32, error) {
 	}
 	defer closer.Close()
 	if len(v) != 4 {
-		return 0, fmt.Errorf("%w: the last number has %d bytes", record.ErrCorrupt, len(v))
+		return 0, fmt.Errorf("%w: the last number has %d bytes", errCorrupt, len(v))
 	}
 	return binary.BigEndian.Uint32(v), nil
 }
 
 // Limits returns the value of PutLimits, and nil if there is none.
 func (s *Store) Limits() ([]byte, error) {
-	v, closer, err := s.messages.Get([]byte{record.PrefixLimits})
+	v, closer, err := s.messages.Get([]byte{prefixLimits})
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, nil
 	}
@@ -312,12 +310,12 @@ func (s *Store) Limits() ([]byte, error) {
 
 // Cursors calls f with every cursor.
 func (s *Store) Cursors(f func(group, topic uint32, queue uint16, c Cursor) error) error {
-	return scan(s.groups, record.PrefixCursor, func(k, v []byte) error {
-		g, t, q, ok := record.SplitCursorKey(k)
-		if !ok || len(k) != record.CursorKeyLen {
-			return fmt.Errorf("%w: the key of a cursor", record.ErrCorrupt)
+	return scan(s.groups, prefixCursor, func(k, v []byte) error {
+		g, t, q, ok := splitCursorKey(k)
+		if !ok || len(k) != cursorKeyLen {
+			return fmt.Errorf("%w: the key of a cursor", errCorrupt)
 		}
-		c, err := record.DecodeCursor(v)
+		c, err := decodeCursor(v)
 		if err != nil {
 			return err
 		}
@@ -327,13 +325,13 @@ func (s *Store) Cursors(f func(group, topic uint32, queue uint16, c Cursor) erro
 
 // Leases calls f with every lease, by queue and offset.
 func (s *Store) Leases(f func(group uint32, p Place, l Lease) error) error {
-	return scan(s.groups, record.PrefixLease, func(k, v []byte) error {
-		g, p, ok := record.SplitLeaseKey(k)
+	return scan(s.groups, prefixLease, func(k, v []byte) error {
+		g, p, ok := splitLeaseKey(k)
 		if !ok {
-			return fmt.Errorf("%w: the key of a lease", record.ErrCorrupt)
+			return fmt.Errorf("%w: the key of a lease", errCorrupt)
 		}
 		var l Lease
-		if err := record.DecodeLease(v, &l); err != nil {
+		if err := decodeLease(v, &l); err != nil {
 			return fmt.Errorf("the lease of offset %d: %w", p.Offset, err)
 		}
 		return f(g, p, l)
@@ -356,4 +354,123 @@ func scan(db *pebble.DB, prefix byte, f func(k, v []byte) error) error {
 		}
 	}
 	return it.Error()
+}
+
+// BytesBefore returns the size of the bodies of a queue before an offset, from its beginning on. It
+// returns false if there is no message from the offset on; then all messages that the queue ever
+// had are before it.
+func (s *Store) BytesBefore(topic uint32, queue uint16, offset int64) (int64, bool, error) {
+	lower := appendQueueKey(nil, topic, queue)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: prefixEnd(lower)})
+	if err != nil {
+		return 0, false, fmt.Errorf("reading messages: %w", err)
+	}
+	defer it.Close()
+	key := appendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: offset})
+	if it.SeekGE(key) {
+		m, size, at, err := headerAt(it)
+		if IsDamage(err) {
+			near, err := s.likeNeighbours(Place{Topic: topic, Queue: queue, Offset: at}, err)
+			return near.Cumulative, err == nil, err
+		}
+		return m.Cumulative - size, err == nil, err
+	}
+	if err := it.Error(); err != nil {
+		return 0, false, fmt.Errorf("reading messages: %w", err)
+	}
+	return 0, false, nil
+}
+
+func (s *Store) messageIter(topic uint32, queue uint16, from, to int64) (*pebble.Iterator, error) {
+	it, err := s.messages.NewIter(&pebble.IterOptions{
+		LowerBound: appendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: from}), UpperBound: appendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: to}),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading messages: %w", err)
+	}
+	return it, nil
+}
+
+// headerAt decodes the message at the position of an iterator without its body, and returns the
+// size of the body.
+func headerAt(it *pebble.Iterator) (m Message, size, offset int64, err error) {
+	offset = messageOffset(it.Key())
+	v, err := it.ValueAndErr()
+	if err == nil {
+		var body []byte
+		body, err = decodeHeader(v, &m)
+		size = int64(len(body))
+	}
+	if err != nil {
+		return m, 0, offset, fmt.Errorf("reading the message at offset %d: %w", offset, err)
+	}
+	return m, size, offset, nil
+}
+
+// PutRemoved writes that. It goes with every DeleteMessage.
+func (b *Batch) PutRemoved(topic uint32, queue uint16, r Removed) {
+	k := appendQueueKey(nil, topic, queue)
+	k[0] = prefixRemoved
+	v := make([]byte, 0, 32)
+	for _, n := range [...]int64{r.Messages, r.Bytes, r.End, r.Sum} {
+		v = binary.BigEndian.AppendUint64(v, uint64(n))
+	}
+	must(b.pebble().Set(k, v, nil))
+}
+
+// A Header is a stored message without its body.
+type Header struct {
+	Message
+	Offset int64
+	Size   int64 // of the body, in bytes
+}
+
+// Headers returns up to limit messages of a range without their bodies: the first ones, or with
+// backward the last ones, the last one first. It ends after maxBytes of bodies, but not before the
+// first message. It skips corrupt messages and returns their number; if it cannot find the next
+// message because of damage, it returns an error.
+func (s *Store) Headers(r Range, backward bool, limit int, maxBytes int64) (hs []Header, damaged int64, err error) {
+	it, err := s.messageIter(r.Topic, r.Queue, r.From, r.To)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer it.Close()
+	first, next := (*pebble.Iterator).First, (*pebble.Iterator).Next
+	if backward {
+		first, next = (*pebble.Iterator).Last, (*pebble.Iterator).Prev
+	}
+	for ok := first(it); ok && len(hs) < limit && (len(hs) == 0 || maxBytes > 0); ok = next(it) {
+		m, size, offset, err := headerAt(it)
+		if IsDamage(err) {
+			damaged++
+			continue
+		}
+		if err != nil {
+			return hs, damaged, err
+		}
+		hs = append(hs, Header{Message: m, Offset: offset, Size: size})
+		maxBytes -= size
+	}
+	if err := it.Error(); err != nil {
+		return hs, damaged, fmt.Errorf("reading messages: %w", err)
+	}
+	return hs, damaged, nil
+}
+
+// PutWaiting writes the counts of waiting messages. Each change writes them, so that opening the
+// store needs no count.
+func (b *Batch) PutWaiting(topic uint32, n Waiting) {
+	v := binary.BigEndian.AppendUint64(make([]byte, 0, 16), uint64(n.Messages))
+	must(b.pebble().Set(binary.BigEndian.AppendUint32([]byte{prefixWaiting}, topic), binary.BigEndian.AppendUint64(v, uint64(n.Bytes)), nil))
+}
+
+// Waiting calls f with the counts of waiting messages of every topic.
+func (s *Store) Waiting(f func(topic uint32, n Waiting) error) error {
+	return scan(s.messages, prefixWaiting, func(k, v []byte) error {
+		topic, n, err := decodeWaiting(k, v)
+		if err != nil {
+			return err
+		}
+		return f(topic, n)
+	})
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // A reader returns the stored messages, for any order of the places, and nothing for a message that
@@ -73,7 +72,7 @@ func TestReaderReportsDamage(t *testing.T) {
 	s.tail.mu.Lock()
 	s.tail.clear()
 	s.tail.mu.Unlock()
-	if err := s.messages.Set(record.AppendMessageKey(nil, place(1)), []byte{0xff}, nil); err != nil {
+	if err := s.messages.Set(appendMessageKey(nil, place(1)), []byte{0xff}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r := s.Reader(1)

@@ -8,49 +8,47 @@ import (
 	"sort"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // PutMark writes where a queue begins.
 func (b *Batch) PutMark(topic uint32, queue uint16, m Mark) {
 	v := binary.BigEndian.AppendUint64(nil, uint64(m.Offset))
 	v = binary.BigEndian.AppendUint64(v, uint64(m.Bytes))
-	must(b.pebble().Set(record.AppendMarkKey(nil, topic, queue), v, nil))
+	must(b.pebble().Set(appendMarkKey(nil, topic, queue), v, nil))
 }
 
 // DeleteMessages removes messages.
 func (b *Batch) DeleteMessages(r Range) {
-	must(b.pebble().DeleteRange(record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}), record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To}), nil))
+	must(b.pebble().DeleteRange(appendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}), appendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To}), nil))
 }
 
 // DeleteMessage removes one message.
-func (b *Batch) DeleteMessage(p Place) { must(b.pebble().Delete(record.AppendMessageKey(nil, p), nil)) }
+func (b *Batch) DeleteMessage(p Place) { must(b.pebble().Delete(appendMessageKey(nil, p), nil)) }
 
 // DeleteDeadLetterMarks removes the marks of MarkDeadLetter for messages.
 func (b *Batch) DeleteDeadLetterMarks(group uint32, r Range) {
-	must(b.pebble().DeleteRange(record.AppendLeaseKey(nil, record.PrefixDeadLetter, group, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}),
-		record.AppendLeaseKey(nil, record.PrefixDeadLetter, group, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To}), nil))
+	must(b.pebble().DeleteRange(appendLeaseKey(nil, prefixDeadLetter, group, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}),
+		appendLeaseKey(nil, prefixDeadLetter, group, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To}), nil))
 }
 
 // PutSubscription notes that a group receives from a topic.
 func (b *Batch) PutSubscription(group, topic uint32) {
-	must(b.pebble().Set(record.AppendGroupTopic(nil, record.PrefixSubscription, group, topic), nil, nil))
+	must(b.pebble().Set(appendGroupTopic(nil, prefixSubscription, group, topic), nil, nil))
 }
 
 // DeleteSubscriptionOfTopic removes the records of a group in a topic from the message log: its
 // subscription, and the marks of its dead letters.
 func (b *Batch) DeleteSubscriptionOfTopic(group, topic uint32) {
-	must(b.pebble().Delete(record.AppendGroupTopic(nil, record.PrefixSubscription, group, topic), nil))
-	p := record.AppendGroupTopic(nil, record.PrefixDeadLetter, group, topic)
-	must(b.pebble().DeleteRange(p, record.PrefixEnd(p), nil))
+	must(b.pebble().Delete(appendGroupTopic(nil, prefixSubscription, group, topic), nil))
+	p := appendGroupTopic(nil, prefixDeadLetter, group, topic)
+	must(b.pebble().DeleteRange(p, prefixEnd(p), nil))
 }
 
 // Subscriptions calls f with every group and topic of PutSubscription.
 func (s *Store) Subscriptions(f func(group, topic uint32) error) error {
-	return scan(s.messages, record.PrefixSubscription, func(k, _ []byte) error {
+	return scan(s.messages, prefixSubscription, func(k, _ []byte) error {
 		if len(k) != 1+4+4 {
-			return fmt.Errorf("%w: the key of a subscription", record.ErrCorrupt)
+			return fmt.Errorf("%w: the key of a subscription", errCorrupt)
 		}
 		return f(binary.BigEndian.Uint32(k[1:]), binary.BigEndian.Uint32(k[5:]))
 	})
@@ -59,8 +57,8 @@ func (s *Store) Subscriptions(f func(group, topic uint32) error) error {
 // HasDeadLetterMarks reports whether a message of the topic was ever made a
 // dead letter of the group, as far as that is still known.
 func (s *Store) HasDeadLetterMarks(group, topic uint32) (bool, error) {
-	p := record.AppendGroupTopic(nil, record.PrefixDeadLetter, group, topic)
-	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: p, UpperBound: record.PrefixEnd(p)})
+	p := appendGroupTopic(nil, prefixDeadLetter, group, topic)
+	it, err := s.messages.NewIter(&pebble.IterOptions{LowerBound: p, UpperBound: prefixEnd(p)})
 	if err != nil {
 		return false, fmt.Errorf("reading the marks of dead letters: %w", err)
 	}
@@ -69,7 +67,7 @@ func (s *Store) HasDeadLetterMarks(group, topic uint32) (bool, error) {
 }
 
 func (s *Store) mark(topic uint32, queue uint16) (Mark, error) {
-	v, closer, err := s.messages.Get(record.AppendMarkKey(nil, topic, queue))
+	v, closer, err := s.messages.Get(appendMarkKey(nil, topic, queue))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return Mark{}, nil
 	}
@@ -77,7 +75,7 @@ func (s *Store) mark(topic uint32, queue uint16) (Mark, error) {
 		return Mark{}, err
 	}
 	defer closer.Close()
-	return record.DecodeMark(v)
+	return decodeMark(v)
 }
 
 // maxNeighbours is how far around a damaged message to look, on each side.
@@ -104,12 +102,12 @@ func (s *Store) likeNeighbours(p Place, damage error) (Stored, error) {
 }
 
 func (s *Store) storedAt(p Place) (Stored, error) {
-	v, closer, err := s.messages.Get(record.AppendMessageKey(nil, p))
+	v, closer, err := s.messages.Get(appendMessageKey(nil, p))
 	if err != nil {
 		return Stored{}, err
 	}
 	defer closer.Close()
-	return record.DecodeStored(v)
+	return decodeStored(v)
 }
 
 // FirstIn returns the fields of the first message in a range, and false if there is none.
@@ -133,13 +131,13 @@ func (s *Store) stored(r Range, seek func(*pebble.Iterator) bool) (m Stored, ok 
 	}
 	v, err := it.ValueAndErr()
 	if err == nil {
-		m, err = record.DecodeStored(v)
+		m, err = decodeStored(v)
 	}
 	if IsDamage(err) {
-		m, err = s.likeNeighbours(Place{Topic: r.Topic, Queue: r.Queue, Offset: record.MessageOffset(it.Key())}, err)
+		m, err = s.likeNeighbours(Place{Topic: r.Topic, Queue: r.Queue, Offset: messageOffset(it.Key())}, err)
 	}
 	if err != nil {
-		return m, false, fmt.Errorf("reading the message at offset %d of queue %d: %w", record.MessageOffset(it.Key()), r.Queue, err)
+		return m, false, fmt.Errorf("reading the message at offset %d of queue %d: %w", messageOffset(it.Key()), r.Queue, err)
 	}
 	return m, true, nil
 }
@@ -224,7 +222,7 @@ const (
 // queues of whole topics, and of those in no queue. It takes as long as rewriting the remaining
 // data in the same files. The end of ctx stops it.
 func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, pending PendingKind) error {
-	for kind, prefix := range map[PendingKind]byte{DelayedMessages: record.PrefixDelayed, HalfMessages: record.PrefixHalf} {
+	for kind, prefix := range map[PendingKind]byte{DelayedMessages: prefixDelayed, HalfMessages: prefixHalf} {
 		if pending&kind == 0 {
 			continue
 		}
@@ -233,14 +231,14 @@ func (s *Store) Reclaim(ctx context.Context, ranges []Range, topics []uint32, pe
 		}
 	}
 	for _, r := range ranges {
-		from, to := record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}), record.AppendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To})
+		from, to := appendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}), appendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To})
 		if err := s.messages.Compact(ctx, from, to, false); err != nil {
 			return fmt.Errorf("freeing disk space: %w", err)
 		}
 	}
 	for _, t := range topics {
-		p := binary.BigEndian.AppendUint32([]byte{record.PrefixMessage}, t)
-		if err := s.messages.Compact(ctx, p, record.PrefixEnd(p), false); err != nil {
+		p := binary.BigEndian.AppendUint32([]byte{prefixMessage}, t)
+		if err := s.messages.Compact(ctx, p, prefixEnd(p), false); err != nil {
 			return fmt.Errorf("freeing disk space: %w", err)
 		}
 	}

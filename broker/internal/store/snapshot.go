@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
 )
 
 // partSuffix ends the name of a snapshot that is not complete.
@@ -42,7 +40,7 @@ func (s *Store) Snapshot(ctx context.Context, dir string) error {
 	if err := s.fs.Rename(part, dir); err != nil {
 		return errors.Join(explain(err), s.fs.RemoveAll(part))
 	}
-	return diskfs.SyncDir(s.fs, s.fs.PathDir(dir))
+	return syncDir(s.fs, s.fs.PathDir(dir))
 }
 
 // writeSnapshot writes all files of a snapshot.
@@ -99,12 +97,12 @@ func (s *Store) completeSnapshot(c *Store) error {
 			return err
 		}
 	}
-	if _, _, err := diskfs.ReadValues(c.fs, c.fs.PathJoin(c.dir, diskfs.ValuesFile), c.fs.PathJoin(c.dir, messagesDir)); err != nil {
+	if _, _, err := readValues(c.fs, c.fs.PathJoin(c.dir, valuesFile), c.fs.PathJoin(c.dir, messagesDir)); err != nil {
 		return err
 	}
-	damaged, err := diskfs.ReadFile(s.fs, s.fs.PathJoin(s.dir, diskfs.DamagedFile))
+	damaged, err := readFile(s.fs, s.fs.PathJoin(s.dir, damagedFile))
 	if err == nil {
-		err = c.writeFile(diskfs.DamagedFile, damaged)
+		err = c.writeFile(damagedFile, damaged)
 	} else if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -119,13 +117,13 @@ func (s *Store) writeKnown(db string) error {
 	}
 	sums := map[string]string{}
 	for _, name := range names {
-		if strings.HasPrefix(name, diskfs.ManifestPrefix) {
+		if strings.HasPrefix(name, manifestPrefix) {
 			n, sum, err := s.checksum(s.fs.PathJoin(s.dir, db, name))
 			if err != nil {
 				return err
 			}
-			sums[name] = diskfs.SumLine(n, sum)
+			sums[name] = sumLine(n, sum)
 		}
 	}
-	return s.writeFile(knownPrefix+db, diskfs.FormatSums(sums))
+	return s.writeFile(knownPrefix+db, formatSums(sums))
 }

@@ -8,9 +8,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/diskfs"
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // syncedPrefix and the name of a database are the name of the file with the lengths of the
@@ -42,7 +39,7 @@ func (s *Store) accept(o Options, err error) error {
 
 // A syncedFiles has the synced bytes of a database, by their record.
 type syncedFiles struct {
-	files  []diskfs.SyncedFile
+	files  []syncedFile
 	number uint64
 }
 
@@ -52,21 +49,21 @@ func (s *Store) checkSynced(o Options) (map[string]syncedFiles, error) {
 	known := map[string]syncedFiles{}
 	var lost []error
 	for _, db := range []string{messagesDir, groupsDir} {
-		files, number, err := diskfs.ReadSynced(s.fs, s.fs.PathJoin(s.dir, syncedPrefix+db))
+		files, number, err := readSynced(s.fs, s.fs.PathJoin(s.dir, syncedPrefix+db))
 		if err != nil {
 			return nil, err
 		}
-		shortened, err := diskfs.CheckSynced(s.fs, s.fs.PathJoin(s.dir, db), files)
+		shortened, err := checkSynced(s.fs, s.fs.PathJoin(s.dir, db), files)
 		if err != nil {
 			return nil, err
 		}
 		for _, f := range shortened {
 			lost = append(lost, f)
-			files = slices.DeleteFunc(files, func(k diskfs.SyncedFile) bool { return k.Name == s.fs.PathBase(f.Path) })
+			files = slices.DeleteFunc(files, func(k syncedFile) bool { return k.Name == s.fs.PathBase(f.Path) })
 		}
 		known[db] = syncedFiles{files, number}
 	}
-	notes, values, err := diskfs.ReadValues(s.fs, s.fs.PathJoin(s.dir, diskfs.ValuesFile), s.fs.PathJoin(s.dir, messagesDir))
+	notes, values, err := readValues(s.fs, s.fs.PathJoin(s.dir, valuesFile), s.fs.PathJoin(s.dir, messagesDir))
 	if err != nil {
 		return nil, err
 	}
@@ -90,9 +87,9 @@ func (s *Store) checkSynced(o Options) (map[string]syncedFiles, error) {
 
 // replaceValues lets the store be opened without a file of values. An empty file has its place:
 // Pebble reports a file without a footer as corrupt, and panics if there is none.
-func (s *Store) replaceValues(f *diskfs.Shortened) error {
+func (s *Store) replaceValues(f *shortened) error {
 	s.damage.Found(f.Path, f)
-	if err := diskfs.WriteFile(s.fs, f.Path, nil); err != nil {
+	if err := writeFile(s.fs, f.Path, nil); err != nil {
 		return err
 	}
 	return s.values.Lose(f.Path)
@@ -101,16 +98,16 @@ func (s *Store) replaceValues(f *diskfs.Shortened) error {
 // databaseFS returns the file system of a database.
 func (s *Store) databaseFS(db string, known syncedFiles) (vfs.FS, error) {
 	if s.room == nil {
-		return diskfs.LogSyncFS{FS: s.fs}, nil
+		return logSyncFS{FS: s.fs}, nil
 	}
-	notes, err := diskfs.OpenSynced(s.fs, s.fs.PathJoin(s.dir, syncedPrefix+db), known.files, known.number, s.logger)
+	notes, err := openSynced(s.fs, s.fs.PathJoin(s.dir, syncedPrefix+db), known.files, known.number, s.logger)
 	if err != nil {
 		return nil, err
 	}
 	s.synced = append(s.synced, notes)
 	dir := s.fs.PathJoin(s.dir, db)
-	fs := diskfs.NewKnownFS(s.fs, dir, s.fs.PathJoin(s.dir, knownPrefix+db), s.noted[db])
-	return diskfs.LogSyncFS{FS: diskfs.SyncedFS{FS: fs, Dir: dir, Notes: notes}}, nil
+	fs := newKnownFS(s.fs, dir, s.fs.PathJoin(s.dir, knownPrefix+db), s.noted[db])
+	return logSyncFS{FS: syncedFS{FS: fs, Dir: dir, Notes: notes}}, nil
 }
 
 // checkPositions compares each database with the position that the other one has of it, and has
@@ -149,7 +146,7 @@ func (s *Store) checkPositions(o Options) error {
 
 // otherPosition returns the position of the other database that this one has.
 func (l *Log) otherPosition() (uint64, error) {
-	v, closer, err := l.db.Get([]byte{record.PrefixOther})
+	v, closer, err := l.db.Get([]byte{prefixOther})
 	if errors.Is(err, pebble.ErrNotFound) {
 		return 0, nil
 	}
@@ -158,14 +155,14 @@ func (l *Log) otherPosition() (uint64, error) {
 	}
 	defer closer.Close()
 	if len(v) != 8 {
-		return 0, fmt.Errorf("%w: the position of the other database has %d bytes, not 8", record.ErrCorrupt, len(v))
+		return 0, fmt.Errorf("%w: the position of the other database has %d bytes, not 8", errCorrupt, len(v))
 	}
 	return binary.BigEndian.Uint64(v), nil
 }
 
 // putOtherPosition writes the position of the other database.
 func (b *Batch) putOtherPosition(n uint64) {
-	must(b.pebble().Set([]byte{record.PrefixOther}, binary.BigEndian.AppendUint64(nil, n), nil))
+	must(b.pebble().Set([]byte{prefixOther}, binary.BigEndian.AppendUint64(nil, n), nil))
 }
 
 // end returns the position after the last write of the database.

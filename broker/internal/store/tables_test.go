@@ -7,12 +7,11 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 func TestTableEnd(t *testing.T) {
 	key := func(topic uint32, queue uint16, offset int64) []byte {
-		return record.AppendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: offset})
+		return appendMessageKey(nil, Place{Topic: topic, Queue: queue, Offset: offset})
 	}
 	next := func(topic uint32, queue uint16) (int64, bool) {
 		if topic != 7 {
@@ -75,7 +74,7 @@ func TestTablesEndWithTheirQueue(t *testing.T) {
 	for level, tables := range levels {
 		for _, table := range tables {
 			from, to := table.Smallest.UserKey, table.Largest.UserKey
-			if len(from) != record.MessageKeyLen || len(to) != record.MessageKeyLen {
+			if len(from) != messageKeyLen || len(to) != messageKeyLen {
 				continue
 			}
 			if level == 0 || splitMessageKey(from).Queue != splitMessageKey(to).Queue {

@@ -5,8 +5,6 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 const (
@@ -85,13 +83,13 @@ func (t *tail) apply(b *pebble.Batch) {
 			return
 		}
 		switch {
-		case len(key) == 0 || key[0] != record.PrefixMessage:
-		case kind == pebble.InternalKeyKindSet && len(key) == record.MessageKeyLen:
+		case len(key) == 0 || key[0] != prefixMessage:
+		case kind == pebble.InternalKeyKindSet && len(key) == messageKeyLen:
 			t.put(splitMessageKey(key), value)
-		case kind == pebble.InternalKeyKindDelete && len(key) == record.MessageKeyLen:
+		case kind == pebble.InternalKeyKindDelete && len(key) == messageKeyLen:
 			p := splitMessageKey(key)
 			t.forget(tailQueue{p.Topic, p.Queue}, p.Offset+1)
-		case kind == pebble.InternalKeyKindRangeDelete && len(key) == record.MessageKeyLen && len(value) == record.MessageKeyLen:
+		case kind == pebble.InternalKeyKindRangeDelete && len(key) == messageKeyLen && len(value) == messageKeyLen:
 			from, to := splitMessageKey(key), splitMessageKey(value)
 			if q := (tailQueue{from.Topic, from.Queue}); q == (tailQueue{to.Topic, to.Queue}) {
 				t.forget(q, to.Offset)
@@ -192,7 +190,7 @@ func (t *tail) read(topic uint32, queue uint16, from, to int64, limit int, maxBy
 		if i > 0 && maxBytes <= 0 {
 			return ms[:i], offsets
 		}
-		if err := record.DecodeMessage(r.values[from-r.first], &ms[i]); err != nil {
+		if err := decodeMessage(r.values[from-r.first], &ms[i]); err != nil {
 			return ms[:i], offsets // the database returns the error
 		}
 		maxBytes -= int64(len(ms[i].Body))
@@ -215,5 +213,5 @@ func (t *tail) next(topic uint32, queue uint16) (int64, bool) {
 }
 
 func splitMessageKey(k []byte) Place {
-	return Place{Topic: binary.BigEndian.Uint32(k[1:]), Queue: binary.BigEndian.Uint16(k[5:]), Offset: record.MessageOffset(k)}
+	return Place{Topic: binary.BigEndian.Uint32(k[1:]), Queue: binary.BigEndian.Uint16(k[5:]), Offset: messageOffset(k)}
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-
-	"github.com/tidegate/tidegate/broker/internal/store/internal/record"
 )
 
 // manyValuesDir makes a directory with several files of values in path, and returns them. Bodies
@@ -21,7 +19,7 @@ func manyValuesDir(t *testing.T, fs *vfs.MemFS, path string, size int) (files []
 	}
 	for i := range int64(20) {
 		m := sampleMessage()
-		m.Body = bytes.Repeat([]byte{byte(i)}, size*record.MinSeparated+int(i/5)*7000)
+		m.Body = bytes.Repeat([]byte{byte(i)}, size*minSeparated+int(i/5)*7000)
 		if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: i}, &m) }, nil).Wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +108,7 @@ func TestReplacedValues(t *testing.T) {
 						t.Errorf("round %d, message %d: %v, %v", round, i, ok, err)
 					}
 				}
-				if err := s.messages.DeleteRange([]byte{0}, record.AppendMessageKey(nil, Place{Topic: 1, Queue: 0, Offset: 3}), nil); err != nil {
+				if err := s.messages.DeleteRange([]byte{0}, appendMessageKey(nil, Place{Topic: 1, Queue: 0, Offset: 3}), nil); err != nil {
 					t.Fatal(err)
 				}
 				_ = s.messages.Compact(t.Context(), []byte{0}, []byte{0xff}, false) // it may keep the files as they are

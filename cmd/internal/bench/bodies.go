@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tidegate/tidegate/cmd/internal/size"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 )
 
 // leastBody is the smallest body: it has the number of the message, the number of the run, and a
@@ -59,7 +59,7 @@ func ParseBodies(text string) (Bodies, error) {
 }
 
 func bytesOf(text string) (int64, error) {
-	digits, err := size.Digits("bytes", text)
+	digits, err := declare.Digits("bytes", text)
 	if err != nil {
 		return 0, err
 	}

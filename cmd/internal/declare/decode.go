@@ -18,7 +18,6 @@ import (
 
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/cmd/internal/input"
-	"github.com/tidegate/tidegate/cmd/internal/size"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
@@ -215,7 +214,7 @@ func (d *Decoder) scalar(n *yaml.Node, at string, v reflect.Value) {
 		d.Bad(n.Line, "%s has no value; give one, or remove the line", Dotted(at))
 	default:
 		d.From[at] = Origin{Dotted(at), d.File, n.Line}
-		text, err := size.Digits(at, n.Value)
+		text, err := Digits(at, n.Value)
 		if err == nil {
 			err = Set(v, text)
 		}

@@ -14,7 +14,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate/cmd/internal/input"
-	"github.com/tidegate/tidegate/cmd/internal/size"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -29,7 +28,7 @@ func Patch[T any](file string, args []string) (map[string]any, error) {
 			err = input.JSON(text, &patch)
 		}
 		if err == nil {
-			err = size.Each(patch)
+			err = each(patch)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the settings cannot be read: %w", err)
@@ -48,7 +47,7 @@ func Patch[T any](file string, args []string) (map[string]any, error) {
 			return nil, fmt.Errorf("%s is given twice; give it once", key)
 		}
 		given[key] = true
-		digits, err := size.Digits(key, text)
+		digits, err := Digits(key, text)
 		if err != nil {
 			return nil, fmt.Errorf("%s is %q: %w", key, text, err)
 		}

@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -137,25 +136,5 @@ func TestTornLineIsRemoved(t *testing.T) {
 	entry := strings.Replace(whole, "1", "2", 1)
 	if text, err := os.ReadFile(path); err != nil || string(text) != whole+entry+entry {
 		t.Errorf("the journal has %q (%v)", text, err)
-	}
-}
-
-// A move ends when no message has arrived for --wait; with --follow it never ends by itself.
-func TestFollowHasNoEnd(t *testing.T) {
-	const wait = 30 * time.Second
-	for _, c := range []struct {
-		follow bool
-		idle   time.Duration
-		done   bool
-	}{{false, wait - 1, false}, {false, wait, true}, {true, wait, false}, {true, 1000 * time.Hour, false}} {
-		for name, state := range map[string]*State{"a RocketMQ": nil, "a tidegate broker": {}} {
-			if state != nil && !c.done && !c.follow {
-				continue // it asks the broker
-			}
-			m := &moveCommand{follow: c.follow, wait: wait}
-			if done, err := m.done(t.Context(), state, c.idle); done != c.done || err != nil {
-				t.Errorf("%s, follow %t, after %v without a message: done %t, %v; want %t", name, c.follow, c.idle, done, err, c.done)
-			}
-		}
 	}
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -691,21 +690,5 @@ func TestEveryClass(t *testing.T) {
 		if d, ok := decided[c]; !ok || tidegate.Classify(d.err) != c || again(d.err) != d.again {
 			t.Errorf("%v: decided %t, repeated %t", c, ok, again(d.err))
 		}
-	}
-}
-
-// The commands in the plan are whole and quoted: a name can be a flag, or have characters of
-// shells.
-func TestOfferedCommands(t *testing.T) {
-	s := State{Group: status.Group{Name: "-a|b"}, Sees: status.Subscription{Parked: 2}}
-	if got, want := s.stays(), []string{"2 messages parked: ready after tidegate parked redrive -- '-a|b'"}; !slices.Equal(got, want) {
-		t.Errorf("the plan has %q, want %q", got, want)
-	}
-	topic, group := s.Creates("", "there", "-x", "-a|b")
-	if want := "tidegate topic create --context there -- -x type=NORMAL queues="; !strings.HasPrefix(topic, want) {
-		t.Errorf("the topic is created by %s, want %s", topic, want)
-	}
-	if want := "tidegate group create --context there -- '-a|b' max_attempts="; !strings.HasPrefix(group, want) {
-		t.Errorf("the group is created by %s, want %s", group, want)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/decision"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -74,15 +74,15 @@ func (s *Set) Effective(m *tidegate.Message, b Base) policy.Effective {
 	}
 	if field := c.retryField(own); field != "" {
 		if at, d := firstLong(e); d > 0 {
-			report("%s: the delay before retry %d, %v, exceeds the servers' maximum of %v, which applies", field, at, d, decision.MaxDelay)
+			report("%s: the delay before retry %d, %v, exceeds the servers' maximum of %v, which applies", field, at, d, verdict.MaxDelay)
 		}
 	}
 	return e
 }
 
 // Rules returns the rules for a failure of a message of the choice.
-func (c Choice) Rules(b Base) decision.Rules {
-	r := decision.NewRules(c.Own(b.Retry), b.Server, b.Capabilities)
+func (c Choice) Rules(b Base) verdict.Rules {
+	r := verdict.NewRules(c.Own(b.Retry), b.Server, b.Capabilities)
 	r.OwnAttempts, r.Discard = c.MaxAttempts, c.Exhausted == policy.Discard
 	r.Snooze, r.Reconsume = b.Capabilities.Snooze, b.Capabilities.Reconsume
 	return r
@@ -102,7 +102,7 @@ func (c Choice) retryField(own backoff.Policy) string {
 // firstLong returns the first retry with a delay that servers reject, or zero if there is none.
 func firstLong(e policy.Effective) (retry int, d time.Duration) {
 	for _, stage := range backoff.Preview(e.Retry, len(e.Preview())) {
-		if stage.Hi > decision.MaxDelay {
+		if stage.Hi > verdict.MaxDelay {
 			return stage.Retry, stage.Hi
 		}
 	}
@@ -115,7 +115,7 @@ func (c Choice) Own(subscription backoff.Policy) backoff.Policy {
 	if c.Retry == nil {
 		return subscription
 	}
-	if _, server := c.Retry.(decision.ServerSchedule); server {
+	if _, server := c.Retry.(verdict.ServerSchedule); server {
 		return nil
 	}
 	return c.Retry

@@ -3,7 +3,7 @@ package ledger
 import (
 	"sync"
 
-	"github.com/tidegate/tidegate/producer/internal/list"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
 // Functions calls the functions of messages one after the other, in the order of the results.
@@ -18,7 +18,7 @@ type Functions[T any] struct {
 	start  func(func()) // starts a goroutine
 
 	mu      sync.Mutex
-	queue   list.List[T] // guarded by mu; linked by Entry.Place, which the ledger no longer uses
+	queue   plan.List[T] // guarded by mu; linked by Entry.Place, which the ledger no longer uses
 	running bool         // guarded by mu
 }
 

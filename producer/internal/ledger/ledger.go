@@ -9,7 +9,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/tidegate/tidegate/producer/internal/list"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
 // A Ledger has the messages of one producer, each a T. Goroutines may share it. Its lock is never
@@ -28,9 +28,9 @@ type Ledger[T any] struct {
 	messages int                    // guarded by mu, as all below: without a result
 	bytes    int                    // of them
 	backlog  int                    // messages with a result, before the call of their function
-	queue    list.List[*Entrant[T]] // wait for a place
-	spooling list.List[*Entrant[T]] // those of them that may be admitted on their way to the spool
-	pending  list.List[T]           // without a result
+	queue    plan.List[*Entrant[T]] // wait for a place
+	spooling plan.List[*Entrant[T]] // those of them that may be admitted on their way to the spool
+	pending  plan.List[T]           // without a result
 	closed   bool                   // no further message is accepted
 	settled  chan struct{}          // closed when all messages have a result, after Close
 	stopped  bool                   // no request of a call begins any more
@@ -55,7 +55,7 @@ func New[T any](maxMessages, maxBytes int) *Ledger[T] {
 // needs no allocation.
 type Entry[T any] struct {
 	// Place is in the ledger's list until Leave. From then on it is free for other uses.
-	Place list.Link[T]
+	Place plan.Link[T]
 
 	batch *batch
 	bytes int
@@ -76,8 +76,8 @@ func (l *Ledger[T]) Admit(message T, e *Entry[T], bytes int) bool {
 
 // An Entrant waits for a place.
 type Entrant[T any] struct {
-	place   list.Link[*Entrant[T]] // in Ledger.queue
-	spools  list.Link[*Entrant[T]] // in Ledger.spooling
+	place   plan.Link[*Entrant[T]] // in Ledger.queue
+	spools  plan.Link[*Entrant[T]] // in Ledger.spooling
 	entry   *Entry[T]
 	granted chan struct{}
 
@@ -203,7 +203,7 @@ func (l *Ledger[T]) grant() {
 	}
 }
 
-func (l *Ledger[T]) head(of *list.List[*Entrant[T]]) *Entrant[T] {
+func (l *Ledger[T]) head(of *plan.List[*Entrant[T]]) *Entrant[T] {
 	l.looks++
 	return of.First()
 }

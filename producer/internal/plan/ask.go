@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -103,7 +102,7 @@ const maxRecheck = 8
 // recheck begins to ask whether units that wait for l still have that lane: the first loose one,
 // and the first message groups.
 func (q *Queue[T, C]) recheck(l *Lane[T, C], now time.Time) *Ask[T, C] {
-	lists := [...]*list.List[*unit[T, C]]{&l.bound, &l.held[1]}
+	lists := [...]*List[*unit[T, C]]{&l.bound, &l.held[1]}
 	var units []*unit[T, C]
 	if u := l.held[0].First(); u != nil {
 		units = append(units, u)

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/producer/internal/list"
 )
 
 // An Item is one message of a queue: of a T of the user. The caller sets the first part before
@@ -20,13 +19,13 @@ type Item[T Sharer, C any] struct {
 	Avoid string // the endpoint where the last attempt failed
 	Limit int    // the most messages of its next request; 0 for no limit
 
-	held     tidegate.Message       // the message, if SetMessage was called
-	alone    unit[T, C]             // of a message without a message group
-	unit     *unit[T, C]            // nil before it is queued, and after it was removed from the queue
-	place    list.Link[*Item[T, C]] // in unit.items
-	req      *Request[T, C]         // that it is in, else nil
-	asked    uint64                 // Queue.asked when it became ready
-	returned bool                   // it was in a request before
+	held     tidegate.Message  // the message, if SetMessage was called
+	alone    unit[T, C]        // of a message without a message group
+	unit     *unit[T, C]       // nil before it is queued, and after it was removed from the queue
+	place    Link[*Item[T, C]] // in unit.items
+	req      *Request[T, C]    // that it is in, else nil
+	asked    uint64            // Queue.asked when it became ready
+	returned bool              // it was in a request before
 }
 
 // blocked reports whether the server of l requested to get the message later.

@@ -3,7 +3,6 @@ package plan
 import (
 	"time"
 
-	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -48,21 +47,21 @@ type Lane[T Sharer, C any] struct {
 	PausedUntil time.Time
 	Throttle    error // the error that caused the pause
 
-	flying     int                       // requests under way
-	recent     int                       // units in recent requests: the largest number, reduced by each request
-	begun      time.Time                 // start of the newest request
-	window     int                       // the number of them with which the lane is full, where a request takes one message
-	bound      list.List[*unit[T, C]]    // message groups that wait for this lane
-	held       [2]list.List[*unit[T, C]] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
-	probing    bool                      // from the pause until a probe succeeded
-	pause      time.Duration             // the length of the last pause, at least gather: the time between probes
-	lost       bool                      // the transport returned an avoided lane instead of this one, until it returns this one again
-	pauses     int                       // pauses so far; a request with a smaller number began before the last pause
-	cuts       int                       // reductions of the window so far, likewise
-	begins     int                       // requests so far; each has its own number
-	sincePause int                       // requests under way that began after the last pause; while probing, the probes
-	newest     int                       // largest number of a request that the server has accepted
-	timedOut   int                       // largest number of one to which it did not respond in time
+	flying     int                  // requests under way
+	recent     int                  // units in recent requests: the largest number, reduced by each request
+	begun      time.Time            // start of the newest request
+	window     int                  // the number of them with which the lane is full, where a request takes one message
+	bound      List[*unit[T, C]]    // message groups that wait for this lane
+	held       [2]List[*unit[T, C]] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
+	probing    bool                 // from the pause until a probe succeeded
+	pause      time.Duration        // the length of the last pause, at least gather: the time between probes
+	lost       bool                 // the transport returned an avoided lane instead of this one, until it returns this one again
+	pauses     int                  // pauses so far; a request with a smaller number began before the last pause
+	cuts       int                  // reductions of the window so far, likewise
+	begins     int                  // requests so far; each has its own number
+	sincePause int                  // requests under way that began after the last pause; while probing, the probes
+	newest     int                  // largest number of a request that the server has accepted
+	timedOut   int                  // largest number of one to which it did not respond in time
 
 	recheckAt time.Time // when one of the bound and held units asks for its lane again
 }
@@ -79,7 +78,7 @@ func (l *Lane[T, C]) await(now time.Time) {
 }
 
 // holding returns the list for a unit that the lane takes later.
-func (l *Lane[T, C]) holding(u *unit[T, C]) *list.List[*unit[T, C]] {
+func (l *Lane[T, C]) holding(u *unit[T, C]) *List[*unit[T, C]] {
 	if u.group == "" {
 		return &l.held[0]
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -33,8 +32,8 @@ type Queue[T Sharer, C any] struct {
 	// before a call of Next.
 	Crowded bool
 
-	loose    list.List[*unit[T, C]] // loose units that can be sent, first come first
-	laneless list.List[*unit[T, C]] // message groups that can be sent and whose lane is unknown
+	loose    List[*unit[T, C]]      // loose units that can be sent, first come first
+	laneless List[*unit[T, C]]      // message groups that can be sent and whose lane is unknown
 	waiting  dueUnits[T, C]         // units whose first message waits for its due time, or for a lane that holds it
 	groups   map[string]*unit[T, C] // the message groups that have messages
 	lanes    []*Lane[T, C]
@@ -50,11 +49,11 @@ func (q *Queue[T, C]) Empty() bool { return q.loose.Len()+len(q.waiting)+len(q.g
 // A unit is the messages of one message group, or a single message without one.
 type unit[T Sharer, C any] struct {
 	group  string // empty for a single message
-	items  list.List[*Item[T, C]]
-	place  list.Link[*unit[T, C]] // in Queue.loose, Queue.laneless, Lane.bound or Lane.held
-	heapAt int                    // index in Queue.waiting, -1 if it is not there
-	req    *Request[T, C]         // under way with messages of the unit, nil if there is none
-	flying int                    // messages in req, also those that have left
+	items  List[*Item[T, C]]
+	place  Link[*unit[T, C]] // in Queue.loose, Queue.laneless, Lane.bound or Lane.held
+	heapAt int               // index in Queue.waiting, -1 if it is not there
+	req    *Request[T, C]    // under way with messages of the unit, nil if there is none
+	flying int               // messages in req, also those that have left
 }
 
 // A Job is the next action of the producer: an ask or a request.
@@ -106,7 +105,7 @@ func (q *Queue[T, C]) enqueue(u *unit[T, C], now time.Time, first bool) {
 }
 
 // sendable returns the list for a unit that can be sent.
-func (q *Queue[T, C]) sendable(u *unit[T, C]) *list.List[*unit[T, C]] {
+func (q *Queue[T, C]) sendable(u *unit[T, C]) *List[*unit[T, C]] {
 	if u.group == "" {
 		return &q.loose
 	}
@@ -204,7 +203,7 @@ func (q *Queue[T, C]) hold(u *unit[T, C], l *Lane[T, C], now time.Time) {
 }
 
 // join moves a unit that can be sent to the bound or held units of l.
-func (q *Queue[T, C]) join(u *unit[T, C], units *list.List[*unit[T, C]], l *Lane[T, C], now time.Time) {
+func (q *Queue[T, C]) join(u *unit[T, C], units *List[*unit[T, C]], l *Lane[T, C], now time.Time) {
 	l.await(now)
 	u.place.Leave()
 	units.PushBack(&u.place)
@@ -340,7 +339,7 @@ func (q *Queue[T, C]) Behind(l *Lane[T, C], now time.Time) (items []*Item[T, C])
 	for u := range l.bound.All {
 		items = slices.AppendSeq(items, u.items.All)
 	}
-	for _, units := range []*list.List[*unit[T, C]]{&q.loose, &q.laneless} {
+	for _, units := range []*List[*unit[T, C]]{&q.loose, &q.laneless} {
 		if u := units.First(); u == nil || q.PauseOf(u.items.First(), now) == nil {
 			continue
 		}

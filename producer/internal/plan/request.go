@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tidegate/tidegate/producer/internal/list"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -126,7 +125,7 @@ func (q *Queue[T, C]) Withdraw(a *Ask[T, C]) *Request[T, C] {
 	if a.of != nil {
 		return r
 	}
-	for _, units := range []*list.List[*unit[T, C]]{&q.loose, &q.laneless} {
+	for _, units := range []*List[*unit[T, C]]{&q.loose, &q.laneless} {
 		for u := range units.All {
 			q.withdraw(r, u, a.number)
 		}

@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/cmd/internal/command"
-	"github.com/tidegate/tidegate/cmd/internal/connection"
-	"github.com/tidegate/tidegate/cmd/internal/doctor"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/producer"
@@ -18,14 +16,14 @@ import (
 )
 
 // Examine tests the set-up as a client of Artemis, until the first step that fails.
-func Examine(ctx context.Context, d *doctor.Patient) {
+func Examine(ctx context.Context, d *cli.Patient) {
 	address := d.Server.Host()
 	if !d.Reach(ctx, "amqp", address, "Artemis listens on 5672 for AMQP, and on 61616 for all of its protocols") || !spoken(ctx, d, address) {
 		return
 	}
 	t, err := d.Server.Transport(ctx)
 	if err != nil {
-		d.Failed("credentials", command.UsageError{Err: err, Command: d.Command}, "correct the context, or the flags")
+		d.Failed("credentials", cli.UsageError{Err: err, Command: d.Command}, "correct the context, or the flags")
 		return
 	}
 	defer func() { _ = t.Close() }() // only the steps count
@@ -45,7 +43,7 @@ const sasl = "AMQP\x03\x01\x00\x00"
 
 // spoken tests whether the port speaks AMQP, with TLS or without, as the address has it. Each probe
 // has its own timeout, because an Artemis does not respond to unexpected bytes.
-func spoken(ctx context.Context, d *doctor.Patient, address string) bool {
+func spoken(ctx context.Context, d *cli.Patient, address string) bool {
 	probe := func(work func(context.Context) error) error {
 		bounded, cancel := context.WithTimeout(ctx, min(d.Timeout, 3*time.Second))
 		defer cancel()
@@ -53,7 +51,7 @@ func spoken(ctx context.Context, d *doctor.Patient, address string) bool {
 	}
 	var hasTLS bool
 	handshake := func(ctx context.Context) (err error) {
-		hasTLS, err = doctor.SpeaksTLS(ctx, address)
+		hasTLS, err = cli.SpeaksTLS(ctx, address)
 		return err
 	}
 	if encrypted(d.Server) {
@@ -61,7 +59,7 @@ func spoken(ctx context.Context, d *doctor.Patient, address string) bool {
 			if err == nil {
 				err = errors.New("the port does not speak TLS")
 			}
-			return d.Failed("amqp tls", doctor.Classed(err, tidegate.ErrInvalid), "give the address as amqp://, or use the port of an acceptor with sslEnabled=true")
+			return d.Failed("amqp tls", cli.Classed(err, tidegate.ErrInvalid), "give the address as amqp://, or use the port of an acceptor with sslEnabled=true")
 		}
 		return probe(func(ctx context.Context) error {
 			if !d.Certificate(ctx, "amqp tls", address) {
@@ -73,7 +71,7 @@ func spoken(ctx context.Context, d *doctor.Patient, address string) bool {
 	var first []byte
 	greeting := func(text string) func(context.Context) error {
 		return func(ctx context.Context) (err error) {
-			first, err = doctor.FirstBytes(ctx, address, text)
+			first, err = cli.FirstBytes(ctx, address, text)
 			return err
 		}
 	}
@@ -106,7 +104,7 @@ func spoken(ctx context.Context, d *doctor.Patient, address string) bool {
 }
 
 // authenticated opens the connection, which authenticates.
-func authenticated(ctx context.Context, d *doctor.Patient, t connection.Transport) bool {
+func authenticated(ctx context.Context, d *cli.Patient, t cli.Transport) bool {
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	who := "without a name (SASL ANONYMOUS)"
@@ -128,7 +126,7 @@ func authenticated(ctx context.Context, d *doctor.Patient, t connection.Transpor
 }
 
 // topic opens a link to the address of the topic.
-func topic(ctx context.Context, d *doctor.Patient, t connection.Transport) bool {
+func topic(ctx context.Context, d *cli.Patient, t cli.Transport) bool {
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	if err := t.Ping(bounded, d.Topic); err != nil {
@@ -146,7 +144,7 @@ func topic(ctx context.Context, d *doctor.Patient, t connection.Transport) bool 
 }
 
 // probe sends a message.
-func probe(ctx context.Context, d *doctor.Patient, t connection.Transport) bool {
+func probe(ctx context.Context, d *cli.Patient, t cli.Transport) bool {
 	p, err := producer.New(t, producer.Options{MaxAttempts: 1})
 	if err != nil {
 		return d.Failed("send", err, "report this error")
@@ -171,7 +169,7 @@ const patience = time.Second
 
 // receive attaches a receiver to the queue of the group, with credit for one message, which it
 // releases. The transport first checks that the dead letters have a queue.
-func receive(ctx context.Context, d *doctor.Patient, t connection.Transport) {
+func receive(ctx context.Context, d *cli.Patient, t cli.Transport) {
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	group, queue := output.Safe(d.Group), output.Safe(d.Topic+"."+d.Group)

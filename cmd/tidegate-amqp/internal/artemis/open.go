@@ -6,12 +6,12 @@ import (
 	"strings"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/transport/amqp"
 )
 
 // Open returns a connection to a server. It does not connect yet.
-func Open(ctx context.Context, s connection.Server) (connection.Transport, error) {
+func Open(ctx context.Context, s cli.Server) (cli.Transport, error) {
 	secret, err := s.Secret(ctx)
 	if err != nil {
 		return nil, err
@@ -30,6 +30,6 @@ func Open(ctx context.Context, s connection.Server) (connection.Transport, error
 }
 
 // external reports whether the client certificate authenticates.
-func external(s connection.Server) bool { return s.Cert != "" && s.Key == "" }
+func external(s cli.Server) bool { return s.Cert != "" && s.Key == "" }
 
-func encrypted(s connection.Server) bool { return strings.HasPrefix(s.AMQP, "amqps://") }
+func encrypted(s cli.Server) bool { return strings.HasPrefix(s.AMQP, "amqps://") }

@@ -10,13 +10,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
 
 // writeFiles writes man/*.1, man/*.7 and the scripts of completion.
 func writeFiles(dir, version string, at time.Time) error {
-	root := tree.Root(call.New(strings.NewReader(""), os.Stdout, os.Stderr))
+	root := tree.Root(cli.New(strings.NewReader(""), os.Stdout, os.Stderr))
 	for name, text := range manPages(root, version, at) {
 		if err := writeFile(filepath.Join(dir, "man", name), text); err != nil {
 			return err
@@ -26,7 +26,7 @@ func writeFiles(dir, version string, at time.Time) error {
 		{"bash", "tidegate"}, {"zsh", "_tidegate"}, {"fish", "tidegate.fish"}, {"powershell", "tidegate.ps1"},
 	} {
 		var text strings.Builder
-		root := tree.Root(call.New(strings.NewReader(""), &text, os.Stderr))
+		root := tree.Root(cli.New(strings.NewReader(""), &text, os.Stderr))
 		root.SetArgs([]string{"completion", c.shell})
 		if err := root.Execute(); err != nil {
 			return err

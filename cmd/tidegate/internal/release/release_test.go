@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v4"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 )
 
@@ -36,7 +36,7 @@ func read(t *testing.T, path string) string {
 }
 
 func root() *cobra.Command {
-	return tree.Root(call.New(strings.NewReader(""), io.Discard, io.Discard))
+	return tree.Root(cli.New(strings.NewReader(""), io.Discard, io.Discard))
 }
 
 // The image has the files, owners and settings of the specification, and the digests of its blobs
@@ -271,7 +271,7 @@ func TestReleaseConfiguration(t *testing.T) {
 	if !slices.Equal(b.Goos, []string{"linux", "darwin", "windows"}) || !slices.Equal(b.Goarch, []string{"amd64", "arm64"}) || !slices.Equal(b.Env, []string{"CGO_ENABLED=0"}) {
 		t.Errorf("the build is %+v", b)
 	}
-	source := read(t, "cmd/internal/program/version.go")
+	source := read(t, "cmd/internal/cli/help.go")
 	for _, m := range regexp.MustCompile(`-X github\.com/tidegate/tidegate/cmd/internal/program\.(\w+)=`).FindAllStringSubmatch(text, -1) {
 		if !regexp.MustCompile(`(?m)^\t` + m[1] + ` +string`).MatchString(source) {
 			t.Errorf("package program has no variable %s", m[1])

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate/cmd/internal/declare"
-	"github.com/tidegate/tidegate/cmd/internal/size"
 )
 
 // A candidate is one value that a source gives for a setting, overridden or not.
@@ -35,7 +34,7 @@ func (c *config) override(layer values) (all []candidate, bad faults) {
 		for n, g := range layer[row.key] {
 			c.from[pathOf(row.key)] = g.from
 			value := reflect.New(reflect.TypeOf(row.at).Elem())
-			digits, err := size.Digits(row.key, g.text)
+			digits, err := declare.Digits(row.key, g.text)
 			if err == nil {
 				err = declare.Set(value.Elem(), digits)
 			}

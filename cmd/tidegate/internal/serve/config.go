@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/cmd/internal/connection"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
@@ -189,7 +189,7 @@ func (c *config) checkTLS() (bad faults) {
 func environment(environ []string) (v values, hints []string) {
 	v = values{}
 	known := map[string]string{variable("config"): ""}
-	for _, name := range connection.Variables {
+	for _, name := range cli.Variables {
 		known[name] = "" // of client commands
 	}
 	for _, row := range defaultSettings().table() {

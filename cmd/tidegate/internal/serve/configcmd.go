@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // example is a file for serve --config with all settings and their defaults.
@@ -24,7 +24,7 @@ func configCommand(stdout io.Writer) *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return command.UsageError{Err: fmt.Errorf("config has no command %q; the commands are check and example", args[0]), Command: c.CommandPath()}
+				return cli.UsageError{Err: fmt.Errorf("config has no command %q; the commands are check and example", args[0]), Command: c.CommandPath()}
 			}
 			return c.Help()
 		},
@@ -38,7 +38,7 @@ the environment and not the files that it names, such as certificates and
 secrets. It starts nothing.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
-				return command.UsageError{Err: errors.New("config check takes one argument, the file"), Command: c.CommandPath()}
+				return cli.UsageError{Err: errors.New("config check takes one argument, the file"), Command: c.CommandPath()}
 			}
 			return nil
 		},
@@ -55,7 +55,7 @@ secrets. It starts nothing.`,
 		Short: "Print a file for serve --config with all settings and their defaults",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 0 {
-				return command.UsageError{Err: errors.New("config example takes no arguments"), Command: c.CommandPath()}
+				return cli.UsageError{Err: errors.New("config example takes no arguments"), Command: c.CommandPath()}
 			}
 			return nil
 		},

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/command"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
@@ -58,7 +58,7 @@ those of this machine need access keys, --tls-cert and --tls-key.`,
   tidegate serve --config tidegate.yaml         with the settings of a file`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return command.UsageError{Err: fmt.Errorf("serve takes no arguments, only flags; it got %q", args), Command: c.CommandPath()}
+				return cli.UsageError{Err: fmt.Errorf("serve takes no arguments, only flags; it got %q", args), Command: c.CommandPath()}
 			}
 			return nil
 		},
@@ -72,7 +72,7 @@ those of this machine need access keys, --tls-cert and --tls-key.`,
 				return probe(c.Context(), cfg.settings.http)
 			}
 			if err != nil {
-				return command.UsageError{Err: err, Command: c.CommandPath()}
+				return cli.UsageError{Err: err, Command: c.CommandPath()}
 			}
 			if printOnly {
 				return cfg.show(stdout)

@@ -6,33 +6,31 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
-	"github.com/tidegate/tidegate/cmd/internal/client"
-	"github.com/tidegate/tidegate/cmd/internal/program"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 )
 
 // Root returns the tree of all commands.
-func Root(a *call.App) *cobra.Command {
+func Root(a *cli.App) *cobra.Command {
 	c := broker(a)
-	c.AddCommand(client.Commands(a)...)
-	program.Finish(c, a)
+	c.AddCommand(cli.Commands(a)...)
+	cli.Finish(c, a)
 	return c
 }
 
 // For returns the part of the tree that args need. A start of the broker does not need the flags of
 // the client commands: building them takes a tenth of its CPU.
-func For(a *call.App, args []string) *cobra.Command {
+func For(a *cli.App, args []string) *cobra.Command {
 	c := broker(a)
 	if len(args) == 0 || !slices.ContainsFunc(c.Commands(), func(c *cobra.Command) bool { return c.Name() == args[0] }) {
 		return Root(a)
 	}
-	program.Finish(c, a)
+	cli.Finish(c, a)
 	return c
 }
 
 // broker returns the root with the commands that run a broker.
-func broker(a *call.App) *cobra.Command {
+func broker(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tidegate",
 		Short: "A message broker for RocketMQ 5 clients, and a command line for it and for RocketMQ",
@@ -46,7 +44,7 @@ Start a broker, send a message, receive it:
   tidegate receive billing orders`,
 	}
 	c.AddGroup(&cobra.Group{ID: "server", Title: "The broker:"})
-	c.AddGroup(call.Groups()...)
+	c.AddGroup(cli.Groups()...)
 	for _, s := range serve.Commands(a.Out, a.Err) {
 		s.GroupID = "server"
 		c.AddCommand(s)

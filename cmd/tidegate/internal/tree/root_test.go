@@ -7,10 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/call"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
-func app() *call.App { return call.New(strings.NewReader(""), io.Discard, io.Discard) }
+func app() *cli.App { return cli.New(strings.NewReader(""), io.Discard, io.Discard) }
 
 // A start of the broker does not build the client commands. Every other call has the whole tree, so
 // that the help, the completion and the suggestions know all commands.

@@ -1,0 +1,185 @@
+package consume
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate/backoff"
+)
+
+const ms = time.Millisecond
+
+// Artemis: undelivered messages: "Each time a message is redelivered the delay period will be equal
+// to the previous delay * `redelivery-delay-multiplier`. A `max-redelivery-delay` can be set to
+// prevent the delay from becoming too large. The `max-redelivery-delay` is defaulted to
+// `redelivery-delay` \* 10."
+//
+// Artemis: undelivered messages: "This factor will be made either positive or negative at random to
+// control whether the ultimate value will increase or decrease the `redelivery-delay`. Then it's
+// multiplied by a random number between 0.0 and 1.0. This result is then multiplied by the
+// `redelivery-delay` and then added to the `redelivery-delay` to arrive at the final value."
+// Artemis: undelivered messages: "redelivery-delay=5000, redelivery-delay-multiplier=2,
+// max-redelivery-delay=15000"
+// Artemis: undelivered messages: "redelivery-delay=1000, redelivery-delay-multiplier=1,
+// max-redelivery-delay=15000, redelivery-collision-avoidance-factor=0.5"
+func TestAfter(t *testing.T) {
+	type failure struct {
+		attempt int
+		draw    Draw
+		want    time.Duration
+	}
+	for name, c := range map[string]struct {
+		rules    RetryRules
+		failures []failure
+	}{
+		`Artemis: undelivered messages: "redelivery-delay=5000, redelivery-delay-multiplier=2, max-redelivery-delay=15000"`: {
+			RetryRules{Delay: 5000 * ms, Multiplier: 2, Longest: 15000 * ms},
+			[]failure{{attempt: 1, want: 5000 * ms}, {attempt: 2, want: 10000 * ms}, {attempt: 3, want: 15000 * ms}, {attempt: 4, want: 15000 * ms}, {attempt: math.MaxInt, want: 15000 * ms}},
+		},
+		`Artemis: undelivered messages: "redelivery-delay=1000, redelivery-delay-multiplier=1, max-redelivery-delay=15000, redelivery-collision-avoidance-factor=0.5"`: {
+			RetryRules{Delay: 1000 * ms, Multiplier: 1, Longest: 15000 * ms, Factor: .5},
+			[]failure{{1, Draw{true, .25}, 875 * ms}, {2, Draw{false, .75}, 1375 * ms}, {3, Draw{true, .05}, 975 * ms}},
+		},
+		"the maximum is between two steps": {
+			RetryRules{Delay: 100 * ms, Multiplier: 3, Longest: 1000 * ms},
+			[]failure{{attempt: 1, want: 100 * ms}, {attempt: 2, want: 300 * ms}, {attempt: 3, want: 900 * ms}, {attempt: 4, want: 1000 * ms}},
+		},
+		"without a factor chance has no part": {
+			RetryRules{Delay: 100 * ms, Multiplier: 1, Longest: 1000 * ms},
+			[]failure{{1, Draw{false, .9}, 100 * ms}, {2, Draw{true, .9}, 100 * ms}, {9, Draw{false, .9}, 100 * ms}},
+		},
+		"chance does not go beyond the maximum": {
+			RetryRules{Delay: 1000 * ms, Multiplier: 1, Longest: 1200 * ms, Factor: 1},
+			[]failure{{1, Draw{false, .9}, 1200 * ms}, {1, Draw{true, .9}, 100 * ms}},
+		},
+		"a multiplier below 1": {
+			RetryRules{Delay: 1000 * ms, Multiplier: .5, Longest: 10000 * ms},
+			[]failure{{attempt: 2, want: 500 * ms}, {attempt: 3, want: 250 * ms}},
+		},
+		"no delay": {
+			RetryRules{Multiplier: 1e300, Factor: 1, Longest: 5 * ms},
+			[]failure{{1, Draw{false, .9}, 0}, {1000, Draw{true, .9}, 0}},
+		},
+	} {
+		for _, f := range c.failures {
+			if got := c.rules.After(f.attempt, f.draw); got != f.want {
+				t.Errorf("%s: after attempt %d with %+v it is %v, want %v", name, f.attempt, f.draw, got, f.want)
+			}
+		}
+	}
+}
+
+// For all rules, a delay is neither negative nor above the maximum. Without the random part it is
+// at least the delay before it if the multiplier is 1 or more.
+func TestAfterProperties(t *testing.T) {
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	const most = 100 * 365 * 24 * time.Hour
+	pick := func() time.Duration {
+		switch rnd.IntN(4) {
+		case 0:
+			return 0
+		case 1:
+			return most
+		}
+		return time.Duration(math.Exp(rnd.Float64()*math.Log(float64(most/ms)))) * ms
+	}
+	for range 20000 {
+		r := RetryRules{Delay: pick(), Longest: pick(), Multiplier: math.Exp(rnd.NormFloat64() * 50), Factor: rnd.Float64()}
+		before := time.Duration(0)
+		for _, attempt := range []int{-1, 0, 1, 2, 3, 17, 1000, 1 << 20, math.MaxInt} {
+			d := Draw{rnd.IntN(2) == 0, rnd.Float64()}
+			if got := r.After(attempt, d); got < 0 || got > r.Longest {
+				t.Fatalf("seed %d: %+v after attempt %d with %+v: %v", seed, r, attempt, d, got)
+			}
+			got := r.After(attempt, Draw{})
+			if r.Multiplier >= 1 && got < before {
+				t.Fatalf("seed %d: %+v after attempt %d: %v, and %v before", seed, r, attempt, got, before)
+			}
+			before = got
+		}
+	}
+}
+
+// Artemis: undelivered messages: "the larger `redelivery-collision-avoidance-factor` you choose the
+// larger the variance of the `redelivery-delay` will be"
+func TestLargerFactorLargerVariance(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	draws := make([]Draw, 1000)
+	for i := range draws {
+		draws[i] = Draw{rnd.IntN(2) == 0, rnd.Float64()}
+	}
+	before := -1.0
+	for _, factor := range []float64{0, .1, .15, .5, .9, 1} {
+		r := RetryRules{Delay: 1000 * ms, Multiplier: 1, Longest: 10000 * ms, Factor: factor}
+		sum, squares := 0.0, 0.0
+		for _, d := range draws {
+			x := r.After(1, d).Seconds()
+			sum += x
+			squares += x * x
+		}
+		mean := sum / float64(len(draws))
+		variance := squares/float64(len(draws)) - mean*mean
+		if variance <= before+1e-12 && factor > 0 || factor == 0 && math.Abs(variance) > 1e-12 || math.Abs(mean-1) > .05 {
+			t.Errorf("factor %v: mean %v s, variance %v; with the factor before %v", factor, mean, variance, before)
+		}
+		before = variance
+	}
+}
+
+// A retry schedule ends with the step that repeats. Without such a step its length is bounded.
+func TestLadder(t *testing.T) {
+	for _, c := range []struct {
+		rules RetryRules
+		want  backoff.Steps
+	}{
+		{RetryRules{Multiplier: 1}, backoff.Steps{0}},
+		{RetryRules{Delay: 5 * time.Second, Multiplier: 1, Longest: time.Minute, Factor: 1}, backoff.Steps{5 * time.Second}},
+		{RetryRules{Delay: 5 * time.Second, Multiplier: 2, Longest: 15 * time.Second}, backoff.Steps{5 * time.Second, 10 * time.Second, 15 * time.Second}},
+	} {
+		if got := c.rules.Ladder(); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %v, want %v", c.rules, got, c.want)
+		}
+	}
+	slow := RetryRules{Delay: time.Second, Multiplier: 1.001, Longest: time.Hour}
+	if got := slow.Ladder(); len(got) != maxSteps {
+		t.Errorf("%d steps, want %d", len(got), maxSteps)
+	}
+}
+
+// Artemis: undelivered messages: "a message sent to the `stocks` address that couldn't be delivered
+// for some reason might be ultimately routed to the `DLQ.stocks` queue"
+func TestDeadLetterTopics(t *testing.T) {
+	none, address := RetryRules{Prefix: "DLQ."}, RetryRules{DeadLetter: "DLA", Prefix: "DLQ."}
+	auto := RetryRules{DeadLetter: "DLA", AutoCreate: true, Prefix: "DLQ."}
+	renamed := RetryRules{DeadLetter: "DLA", AutoCreate: true, Suffix: ".DLQ"}
+	unnamed := RetryRules{DeadLetter: "DLA", AutoCreate: true}
+	for _, c := range []struct {
+		name  string
+		rules RetryRules
+		topic string
+		early bool
+		want  []string
+	}{
+		{"no address", none, "stocks", false, nil},
+		{"no address, but a consumer asked", none, "stocks", true, []string{"own"}},
+		{"an address", address, "stocks", false, []string{"DLA"}},
+		{"an address, asked", address, "stocks", true, []string{"DLA"}},
+		{"automatic", auto, "stocks", false, []string{"DLA", "DLQ.stocks"}},
+		{"automatic, renamed", renamed, "stocks", false, []string{"DLA", "stocks.DLQ"}},
+		{"automatic, no name of its own", unnamed, "stocks", false, []string{"DLA"}},
+		{"automatic, named as the address", RetryRules{DeadLetter: "DLQ.stocks", AutoCreate: true, Prefix: "DLQ."}, "stocks", false, []string{"DLQ.stocks"}},
+		{"a dead letter fails", auto, "DLA", false, []string{"own"}},
+		{"a dead letter of the queue fails", auto, "DLQ.stocks", false, []string{"own"}},
+		{"a name that begins so, and there are no queues", address, "DLQ.stocks", false, []string{"DLA"}},
+		{"a name that no topic can have", auto, strings.Repeat("x", 127), false, []string{"DLA"}},
+	} {
+		if got := c.rules.DeadLetterTopics("own", c.topic, c.early); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,519 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/wallclock"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// Receive receives messages of the topic, and of the group's retry topics for it. It waits for the
+// first message up to p.Wait. It returns no deliveries and no error if there was no message, or if
+// the client repeats the receive. The attempts of the deliveries are written before it returns. If
+// ctx ends, it returns the cause of ctx and takes no message.
+func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Delivery, error) {
+	under, err := s.supersede(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer s.endReceive(p, under)
+	age := s.sourceAge.Load()
+	sources, err := s.sources(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	for _, src := range sources { // all deliveries of one receive have the same source
+		if grants, write := src.sub.replay(src.req); grants != nil {
+			return src.sub.deliver(ctx, src.req, grants, write)
+		}
+	}
+	if p.Repeat {
+		return nil, nil
+	}
+	outdated := false // the sources are not those of the next receive
+	if p.Watch != nil {
+		defer func() {
+			if outdated || s.sourceAge.Load() != age {
+				p.Watch.wake()
+			}
+		}()
+	}
+	var timeout <-chan time.Time
+	if p.Wait > 0 {
+		t := time.NewTimer(p.Wait)
+		defer t.Stop()
+		timeout = t.C
+	}
+	for last := false; ; {
+		ds, lines, err := takeFirst(ctx, sources)
+		if errors.Is(err, errRetryTopicGone) { // the next receive creates it again
+			sources, outdated = []subscriptionSource{{s, p}}, true
+			continue
+		}
+		if len(ds) > 0 || err != nil {
+			return ds, err
+		}
+		if lines != nil && p.Wait <= 0 || last {
+			leave(lines)
+			return nil, nil
+		}
+		if now := s.sourceAge.Load(); now != age { // a retry topic was created since
+			leave(lines)
+			age = now
+			if sources, err = s.sources(ctx, p); err != nil {
+				return nil, err
+			}
+			outdated = false
+			continue
+		}
+		if last, err = s.env.await(ctx, lines, timeout, under.supersededBy()); last || err != nil {
+			leave(lines)
+		}
+		if errors.Is(err, errSuperseded) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if last { // take the messages that are due at this very moment
+			for _, src := range sources {
+				src.sub.expire()
+			}
+		}
+	}
+}
+
+// A subscriptionSource is a subscription from which a receive takes messages.
+type subscriptionSource struct {
+	sub *Subscription
+	req *Request
+}
+
+// maxSources is the maximum of the sources of a receive: a topic and its two retry topics.
+const maxSources = 3
+
+// sources returns the sources of a receive: the subscription, and the subscriptions to the retry
+// topics. They take turns in being the first.
+func (s *Subscription) sources(ctx context.Context, p *Request) ([]subscriptionSource, error) {
+	out := []subscriptionSource{{s, p}}
+	retries, err := s.env.Topics.RetrySubscriptions(ctx, s)
+	if len(retries) == 0 || err != nil {
+		return out, err
+	}
+	for _, retry := range retries {
+		rp := *p
+		rp.Queue, rp.retry = transport.AnyQueue, true // its queues are not those of the topic
+		original, _ := s.Group().Settings().RetryTopic.Original(retry.Topic().Name(), s.Group().Name())
+		rp.shared = original == ""
+		out = append(out, subscriptionSource{retry, &rp})
+	}
+	first := int(s.sourceRound.Add(1)-1) % len(out)
+	return append(out[first:], out[:first]...), nil
+}
+
+// A line is a place at which a receive waits.
+type line struct {
+	sub    *Subscription
+	waiter *waiter
+}
+
+func leave(lines []line) {
+	for _, l := range lines {
+		l.sub.leave(l.waiter)
+	}
+}
+
+// errRetryTopicGone is the error of takeFirst if the retry topic was deleted, which the client did
+// not name.
+var errRetryTopicGone = errors.New("the retry topic was deleted")
+
+// takeFirst delivers from the first source that has messages. If none has any, it returns the lines
+// at which the receive waits; no lines mean that the caller calls it again.
+func takeFirst(ctx context.Context, sources []subscriptionSource) (ds []*tidegate.Delivery, lines []line, err error) {
+	again := false
+	if w := sources[0].req.Watch; w != nil {
+		defer func() { w.looked(sources, err) }()
+	}
+	for _, src := range sources {
+		grants, write, w, err := src.sub.take(src.req)
+		if len(grants) > 0 {
+			leave(lines)
+			ds, err = src.sub.deliver(ctx, src.req, grants, write)
+			src.sub.countDeliveries(ds)
+			return ds, nil, err // without any if all of them were too old, or deleted
+		}
+		if err != nil {
+			leave(lines)
+			if src.req.retry && errors.Is(err, tidegate.ErrTopicNotFound) {
+				err = errRetryTopicGone
+			}
+			return nil, nil, err
+		}
+		if w == nil {
+			again = true
+		} else {
+			lines = append(lines, line{src.sub, w})
+		}
+	}
+	if again {
+		leave(lines)
+		return nil, nil, nil
+	}
+	return nil, lines, nil
+}
+
+// await waits until there may be a message for a receive; without lines it does not wait. late
+// means that the time of the receive is over. The error is errSuperseded if the client repeats the
+// receive.
+func (e *Env) await(ctx context.Context, lines []line, timeout <-chan time.Time, superseded <-chan struct{}) (late bool, err error) {
+	woken := [maxSources]chan struct{}{alreadyWoken}
+	for i := range lines {
+		woken[i] = lines[i].waiter.woken
+	}
+	select {
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-e.Life.Done():
+		return false, refusal.Closed()
+	case <-e.Store.Failed():
+		return false, refusal.Store(e.Store.Broken())
+	default:
+	}
+	select {
+	case <-woken[0]:
+	case <-woken[1]:
+	case <-woken[2]:
+	case <-timeout:
+		return true, nil
+	case <-superseded:
+		return false, errSuperseded
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-e.Life.Done():
+		return false, refusal.Closed()
+	case <-e.Store.Failed():
+		return false, refusal.Store(e.Store.Broken())
+	}
+	if len(lines) > 1 { // one of them was woken: the place in the other one goes to the next receive
+		leave(lines)
+	}
+	return false, nil
+}
+
+// alreadyWoken is the channel of a receive that does not wait.
+var alreadyWoken = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// take reserves messages for a receive: ready ones first, then new ones. Without any it returns a
+// waiter, or no waiter if it has skipped messages and should be called again. It leaves p.Watch if
+// it has taken all messages that the receive could take.
+func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.PendingWrite, w *waiter, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != nil {
+		return nil, nil, nil, s.gone
+	}
+	now := time.Now()
+	s.lastTake = now
+	if p.Watch != nil {
+		p.Watch.lift(s)
+	}
+	s.extend()
+	r := consume.Receive{
+		Queue: p.Queue, Max: p.Max, MaxBytes: p.budget(), Push: p.Push, Owner: p.Owner, Holder: p.Holder, Invisible: p.InvisibleDuration,
+		Filter: (*requestFilter)(p),
+	}
+	s.progress.Begin(&r, now)
+	write = s.apply(now).write
+	end := false
+	for {
+		s.extend()
+		claim, ok := s.progress.Claim(&r)
+		if !ok {
+			break
+		}
+		if rejected := s.env.Leases.rejected(); rejected != nil {
+			s.progress.Unclaim(&r, claim.Queue)
+			if len(r.Grants) == 0 {
+				err = rejected
+			}
+			end = true
+			break
+		}
+		var more *store.PendingWrite
+		if more, end, err = s.takeNew(p, &r, claim); more != nil {
+			write = more
+		}
+		if end || err != nil {
+			break
+		}
+	}
+	now = time.Now()
+	if err == nil {
+		s.progress.End(&r, now)
+	} else {
+		s.progress.Fail()
+	}
+	if f := s.apply(now).write; f != nil {
+		write = f
+	}
+	if len(r.Grants) == 0 && err == nil && r.Skipped == 0 {
+		w = &waiter{queue: p.Queue, woken: make(chan struct{})}
+		s.waiters = append(s.waiters, w)
+	}
+	if err == nil && p.Watch != nil && !end && r.WantsMore() { // after apply, which wakes others for the rest
+		p.Watch.leave(s, p.Queue)
+	}
+	return r.Grants, write, w, err
+}
+
+// takeNew reads the messages of a claim for the receive. end is true if the receive may not keep
+// more. mu is held before and after it, and not while it reads.
+func (s *Subscription) takeNew(p *Request, r *consume.Receive, claim consume.Claim) (write *store.PendingWrite, end bool, err error) {
+	read := s.readUnlocked(p, r, claim)
+	now := time.Now()
+	current := s.progress.Unclaim(r, claim.Queue)
+	damaged, _ := errors.AsType[*store.Damaged](read.err)
+	switch {
+	case s.gone != nil:
+		s.dropReadAhead(s.readers[claim.Queue])
+		if err = s.gone; read.err != nil {
+			err = refusal.Store(read.err)
+		}
+	case !current && (read.err == nil || damaged != nil):
+	case len(read.messages) == 0 && read.refused != nil:
+		s.dropReadAhead(s.readers[claim.Queue])
+		if end = true; len(r.Grants) == 0 {
+			err = read.refused
+		}
+	case len(read.messages) == 0 && (read.err == nil || damaged != nil):
+		to := claim.To
+		if damaged != nil {
+			to = damaged.To
+		}
+		s.progress.SkipMissing(r, claim, to, read.end)
+	case read.err != nil:
+		s.dropReadAhead(s.readers[claim.Queue])
+		err = refusal.Store(read.err)
+	default:
+		s.progress.Admit(r, claim, s.Group().Settings().FIFO, read.messages, read.offsets, now)
+		end = read.refused != nil
+	}
+	return s.apply(now).write, end, err
+}
+
+// deliver returns the deliveries of a receive unless ctx has ended. A first delivery does not wait
+// for the disk: after a crash it may not have happened. A later delivery is on disk first, so that
+// attempts never decrease. If ctx ends during that wait, deliver releases the deliveries.
+func (s *Subscription) deliver(ctx context.Context, p *Request, grants []consume.Grant, write *store.PendingWrite) ([]*tidegate.Delivery, error) {
+	ds, admitted, err := s.deliveries(ctx, p, grants)
+	if refused := grants[admitted:]; err == nil && len(refused) > 0 {
+		s.releaseGrants(refused)
+		grants = grants[:admitted]
+	}
+	wait := write.WaitWritten
+	if s.Policy().Address.Persist || slices.ContainsFunc(grants, func(g consume.Grant) bool { return g.Attempt > 1 }) {
+		wait = write.WaitContext
+	}
+	werr := wait(ctx)
+	if ctx.Err() != nil {
+		s.releaseGrants(grants)
+		return nil, context.Cause(ctx)
+	}
+	if werr != nil {
+		return nil, refusal.Store(errors.Join(werr, err))
+	}
+	if errors.Is(err, errUnprepared) { // the attempt counts, or the messages would be delivered without end
+		return nil, err
+	}
+	if err != nil {
+		s.releaseGrants(grants)
+		return nil, err
+	}
+	if p.AttemptID != "" {
+		s.Update(func(to *consume.Progress) { to.Remember(p.AttemptID, grants, time.Now()) })
+	}
+	return ds, nil
+}
+
+// countDeliveries counts deliveries that a receive returns. Messages that expired, were filtered
+// out or were returned to the queue before are no deliveries.
+func (s *Subscription) countDeliveries(ds []*tidegate.Delivery) {
+	if len(ds) == 0 {
+		return
+	}
+	defer s.env.Activity.Note()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range ds {
+		s.attempts[attemptClass(d.Attempt)]++
+		if d.Attempt > 1 {
+			s.redelivered++
+		}
+	}
+}
+
+// deliveries reads the messages that were not read yet, and returns how many of the grants the
+// request admitted. If it admits none, the error is the reason.
+func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []consume.Grant) (ds []*tidegate.Delivery, admitted int, err error) {
+	ds = make([]*tidegate.Delivery, 0, len(grants))
+	all := make([]tidegate.Delivery, len(grants))
+	expiry, clock := s.Policy().Address.Expiry, wallclock.Verdict{}
+	if expiry > 0 {
+		clock = s.env.Clock.Look()
+	}
+	var old, unwanted []consume.Handle
+	inHand := int64(0)
+	reader := s.env.Store.Reader(s.Topic().ID())
+	defer reader.Close()
+	for i := range grants {
+		g := &grants[i]
+		inHand += g.Lease.Size
+		if err := p.admit(inHand); err != nil {
+			if i == 0 {
+				return nil, 0, err
+			}
+			break
+		}
+		admitted++
+		if g.Message == nil {
+			m, ok, err := reader.Get(g.Receipt.Place)
+			if store.IsDamage(err) {
+				s.Lost(g.Receipt.Place, g.Receipt.Place.Offset+1, err)
+			} else if err != nil {
+				return nil, admitted, refusal.Store(err)
+			}
+			if !ok || !p.wants(&m) { // corrupt or removed, or this filter does not match it
+				unwanted = append(unwanted, g.Receipt)
+				continue
+			}
+			g.Message = &m
+		}
+		if expiry > 0 && clock.Now.Sub(g.Message.StoredAt) >= expiry {
+			old = append(old, g.Receipt)
+			continue
+		}
+		s.fill(&all[i], g)
+		if p.retry {
+			all[i].Topic = deadletter.RealTopic(g.Message, s.Topic().Name())
+		}
+		ds = append(ds, &all[i])
+	}
+	reader.Close() // before the wait for the disk, because it keeps obsolete files
+	s.skip(unwanted)
+	if clock.Distrusted {
+		s.postpone(old, clock.Until)
+		old = nil
+	}
+	if err := s.expireMessages(ctx, old); err != nil {
+		return nil, admitted, err
+	}
+	if p.Encoder != nil && len(ds) > 0 {
+		if err := prepare(p, ds); err != nil {
+			return nil, admitted, err
+		}
+	}
+	return ds, admitted, nil
+}
+
+// errUnprepared is the error of a receive whose Encoder panicked.
+var errUnprepared = errors.New("encoding the response panicked")
+
+// prepare calls the Encoder. If that panics it returns an error: a panic over the content of a
+// message must not break the broker.
+func prepare(p *Request, ds []*tidegate.Delivery) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: fmt.Sprint(v), Err: errUnprepared}
+		}
+	}()
+	p.Encoder.Prepare(ds)
+	return nil
+}
+
+func (s *Subscription) fill(d *tidegate.Delivery, g *consume.Grant) {
+	*d = tidegate.Delivery{
+		Message: g.Message.Message, ConsumerGroup: s.Group().Name(), Attempt: g.Attempt, Handle: g.Receipt.String(),
+		Endpoint: s.env.Endpoint, Queue: int(g.Receipt.Place.Queue), Offset: g.Receipt.Place.Offset,
+		BornAt: g.Message.BornAt, BornHost: g.Message.BornHost, StoredAt: g.Message.StoredAt, StoreHost: s.env.Host,
+		InvisibleUntil: g.Due,
+	}
+	d.Topic = s.Topic().Name()
+	if id := d.Properties[protocol.PropertyTransactionID]; id != "" {
+		d.TransactionID = id
+		d.Properties = maps.Clone(d.Properties) // because the message of the store keeps the property
+		delete(d.Properties, protocol.PropertyTransactionID)
+	}
+}
+
+// skip ends deliveries that are not returned, because the filter does not match their messages, or
+// because these do not exist any more. The group has finished the messages without acknowledging
+// them. A power failure can lose this; then the messages are skipped again.
+func (s *Subscription) skip(handles []consume.Handle) {
+	if len(handles) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != nil {
+		return
+	}
+	now := time.Now()
+	for _, h := range handles {
+		s.progress.Skip(h, now)
+	}
+	s.apply(now)
+}
+
+// postpone ends deliveries that are not returned because their messages are older than expiry-delay
+// by a wall clock that is not trusted. The messages stay until the time is accepted.
+func (s *Subscription) postpone(handles []consume.Handle, until time.Time) {
+	if len(handles) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != nil {
+		return
+	}
+	now := time.Now()
+	for _, h := range handles {
+		s.progress.Postpone(h, until, now)
+	}
+	s.apply(now)
+}
+
+// expireMessages ends deliveries that are not returned because their messages are older than
+// expiry-delay. The messages leave for the expiry-address, or are removed. It returns when this is
+// on disk, or when ctx ends. Handles that are not valid any more change nothing.
+func (s *Subscription) expireMessages(ctx context.Context, handles []consume.Handle) error {
+	if len(handles) == 0 {
+		return nil
+	}
+	reason := fmt.Sprintf("not delivered within expiry-delay (%v)", s.Policy().Address.Expiry)
+	expired := s.expireHandles(handles, reason)
+	return s.env.CarryOut(ctx, func() error { return errors.Join(s.writeDepartures(expired)...) })
+}
+
+func (s *Subscription) expireHandles(handles []consume.Handle, reason string) []*Departure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone != nil {
+		return nil
+	}
+	now := time.Now()
+	for _, h := range handles {
+		s.progress.ExpireMessage(h, reason, now)
+	}
+	return s.apply(now).leaving
+}

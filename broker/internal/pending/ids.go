@@ -1,0 +1,365 @@
+package pending
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tidegate/tidegate/broker/internal/store"
+)
+
+// Capacity is the least number of IDs that are remembered if more IDs are added within the window.
+// At most twice as many are remembered. They take about 8 MB.
+const Capacity = 1 << 18
+
+// ids remembers the locations of recent messages by the hashes of their ids. Callers must verify a
+// location that Find returns, because another ID can have the same hash. IDs has two generations.
+// When the newer generation is full or as old as the window, IDs forgets the older one. The zero
+// value is empty and ready for use. Goroutines must not share an IDs.
+type ids struct {
+	newer, older *generation // nil: empty
+	since        time.Time   // when newer began
+}
+
+// A Location is the place of a message in its topic. It is one of:
+//   - a message in a queue: Queue and Offset
+//   - a delayed message: Due is its delivery time, and Offset its number
+//   - a half message: Half is set, and Offset is its number
+type Location struct {
+	Queue  uint16
+	Half   bool
+	Offset int64
+	Due    int64 // in nanoseconds since 1970; not a time.Time, which has a pointer to scan
+}
+
+// Moves reports whether the message can leave the location: it is a delayed message or a half
+// message.
+func (l Location) Moves() bool { return l.Half || l.Due != 0 }
+
+// Find returns the probable location of the message whose ID has a hash; false if the hash is not
+// remembered. next returns the offset after the last message of a queue, or 0 if the queue does not
+// exist.
+func (r *ids) Find(hash uint64, next func(queue uint16) int64) (Location, bool) {
+	for _, g := range [...]*generation{r.newer, r.older} {
+		if g != nil && len(g.overflow) > 0 {
+			if l, ok := g.overflow[hash]; ok {
+				return l, true
+			}
+		}
+	}
+	s := r.newer.find(hash)
+	if s == 0 {
+		s = r.older.find(hash)
+	}
+	if s == 0 {
+		return Location{}, false
+	}
+	q := s.queue()
+	end := next(q)
+	if end == 0 {
+		return Location{}, false
+	}
+	return Location{Queue: q, Offset: s.lastBefore(end)}, true
+}
+
+// Add remembers the location of the ID with a hash, in place of an earlier location. The first bits
+// of hashes must be uniformly distributed. The Queue of l must be below MaxQueues.
+func (r *ids) Add(hash uint64, l Location, window time.Duration, now time.Time) {
+	if now.Sub(r.since) >= window || r.newer.len() >= Capacity {
+		r.rotate(now)
+	}
+	r.Put(hash, l)
+}
+
+// Put does the same as Add for IDs that are restored after a start. It never forgets the older
+// generation, regardless of the number and age of the IDs.
+func (r *ids) Put(hash uint64, l Location) {
+	if r.newer == nil {
+		r.newer = &generation{}
+	}
+	r.Forget(hash)
+	if l.Moves() || r.newer.find(hash) != 0 || r.older.find(hash) != 0 {
+		r.newer.addOverflow(hash, l)
+		return
+	}
+	r.newer.put(hash, l)
+}
+
+// rotate forgets the older generation and begins a new one.
+func (r *ids) rotate(now time.Time) { r.newer, r.older, r.since = nil, r.newer, now }
+
+// Forget forgets the location of a delayed or half message, by the hash of its ID. Locations in a
+// queue may stay.
+func (r *ids) Forget(hash uint64) {
+	for _, g := range [...]*generation{r.newer, r.older} {
+		if g != nil {
+			delete(g.overflow, hash)
+		}
+	}
+}
+
+// Len returns how many IDs are remembered.
+func (r *ids) Len() int { return r.newer.len() + r.older.len() }
+
+// Forgotten reports whether no IDs are remembered.
+func (r *ids) Forgotten() bool { return r.newer == nil && r.older == nil }
+
+// Expire forgets the IDs that are older than the window. It returns when to call it again; zero if
+// no IDs are remembered. A window of 0 forgets all IDs.
+func (r *ids) Expire(window time.Duration, now time.Time) (next time.Time) {
+	if window == 0 {
+		*r = ids{}
+	} else if now.Sub(r.since) >= window {
+		r.rotate(now)
+	}
+	if r.Forgotten() {
+		return next
+	}
+	return r.since.Add(window)
+}
+
+// A run collects the hashes of the IDs of consecutive messages of a queue, for the next record of
+// the index. The zero value is empty.
+type run struct {
+	end       int64 // the offset after the last message
+	first, at int64 // when the first and the last message were stored, in nanoseconds since 1970
+	hashes    []uint64
+}
+
+// Len returns the number of hashes.
+func (r *run) Len() int { return len(r.hashes) }
+
+// Over reports whether the run must be written before the message at offset is added. at is the
+// time when that message was stored. The run must be written if its first message is older than the
+// window: the run may have the ID of the new message already, and then a later record must have it.
+func (r *run) Over(offset, at int64, window time.Duration) bool {
+	return r.end == offset && len(r.hashes) > 0 && at-r.first >= int64(window)
+}
+
+// Add adds the message at offset. It reports whether the run has as many hashes as a record. If the
+// message does not directly follow the run, Add first drops the run. After a restart, the IDs
+// between two records are read from the messages.
+func (r *run) Add(offset int64, hash uint64, at int64) (full bool) {
+	if r.end != offset {
+		r.hashes = r.hashes[:0]
+	}
+	if len(r.hashes) == 0 {
+		r.first = at
+	}
+	r.hashes = append(r.hashes, hash)
+	r.end, r.at = offset+1, at
+	return len(r.hashes) == store.MaxRecentIDs
+}
+
+// Fresh reports whether the run has messages, and the last one is within the window.
+func (r *run) Fresh(window time.Duration, now time.Time) bool {
+	return len(r.hashes) > 0 && now.UnixNano()-r.at < int64(window)
+}
+
+// Take returns the run as a record, and empties the run. The hashes of the record are valid until
+// the next Add.
+func (r *run) Take(queue uint16) store.RecentIDs {
+	ids := store.RecentIDs{Queue: queue, End: r.end, At: time.Unix(0, r.at), Hashes: r.hashes}
+	r.hashes = r.hashes[:0]
+	return ids
+}
+
+// An index describes the index of IDs that a topic has in the store. The zero value describes a
+// topic without an index. Times are in nanoseconds since 1970.
+type index struct {
+	Last int64 // when a message was last added, or the broker was started; 0 if no message was added
+	From int64 // lower bound of the times of the records; 0 if there are no records
+}
+
+// Wrote records that a record was written.
+func (x *index) Wrote(ids store.RecentIDs) {
+	if at := ids.At.UnixNano(); x.From == 0 || at < x.From {
+		x.From = at
+	}
+}
+
+// An outdated is the part of an index that is older than the window. The zero value is empty.
+type outdated struct {
+	All      bool
+	From, To time.Time // if All is false, the times of the records to delete; zero if there are none
+	Next     time.Time // when to call Expire again; zero if the index is empty then
+}
+
+// Expire returns the part of the index that is older than the window. With a window of 0 this is
+// the whole index. If it is not the whole index, Expire advances From as if the records were
+// deleted.
+func (x *index) Expire(window time.Duration, now time.Time) outdated {
+	old := now.Add(-window)
+	switch {
+	case x.Last == 0:
+		return outdated{}
+	case window == 0 || x.Last <= old.UnixNano():
+		return outdated{All: true}
+	}
+	out := outdated{Next: time.Unix(0, x.Last).Add(window)}
+	// Delete at least half a window of records at once, because many topics may expire once per
+	// window.
+	if x.From != 0 && x.From < old.Add(-window/2).UnixNano() {
+		out.From, out.To = time.Unix(0, x.From), old
+		x.From = old.UnixNano()
+	}
+	return out
+}
+
+const (
+	// The parts of a slot, in bits. A slot has only the lowest offsetBits of an offset. These have
+	// more than twice as many values as a topic remembers IDs, so they identify the offset.
+	tagBits, queueBits, offsetBits = 34, 10, 20
+
+	shardBits  = 6
+	firstSlots = 8 // initial number of slots of a shard
+)
+
+// MaxQueues is the largest number of queues of a topic.
+const MaxQueues = 1 << queueBits
+
+// A slot is an entry of the hash table. It has a tag, the queue of the message and the lowest bits
+// of its offset. The tag is a part of the hash of the message ID. A slot of 0 is free.
+type slot uint64
+
+func slotOf(tag uint64, l Location) slot {
+	return slot(tag<<(queueBits+offsetBits) | uint64(l.Queue)<<offsetBits | uint64(l.Offset)&(1<<offsetBits-1))
+}
+
+func (s slot) tag() uint64   { return uint64(s >> (queueBits + offsetBits)) }
+func (s slot) queue() uint16 { return uint16(s >> offsetBits & (1<<queueBits - 1)) }
+
+// lastBefore returns the last offset before next that has the lowest bits of the slot.
+func (s slot) lastBefore(next int64) int64 {
+	return next - 1 - (next-1-int64(s))&(1<<offsetBits-1)
+}
+
+// A generation is a hash table with open addressing and 8 bytes per slot. It is divided into shards
+// so that growing a shard is fast. A nil generation is empty and read-only.
+type generation struct {
+	count  int // of the shards
+	shards [1 << shardBits]shard
+	// overflow has the locations that the shards cannot have, by the whole hash: messages in no
+	// queue, and messages whose hash has the shard and tag of another ID.
+	overflow map[uint64]Location
+}
+
+type shard struct {
+	slots []slot
+	used  int
+}
+
+// generationOf returns an empty generation with slots for n IDs.
+func generationOf(n int) *generation {
+	g := &generation{}
+	for i := range g.shards {
+		if each := n * 3 / 2 >> shardBits; each > firstSlots { // 3/2, as the IDs are not spread evenly
+			g.shards[i].slots = make([]slot, each)
+		}
+	}
+	return g
+}
+
+// tagOf returns the part of a hash that is the tag of a slot. The result is not 0. The shardBits
+// bits before it select the shard.
+func tagOf(hash uint64) uint64 { return max(hash<<shardBits>>(64-tagBits), 1) }
+
+// search returns the slot with a tag. If there is none, it returns the free slot for the tag.
+func (s *shard) search(tag uint64) *slot {
+	n := uint64(len(s.slots))
+	for i := tag * n >> tagBits; ; i++ {
+		if i == n {
+			i = 0
+		}
+		if p := &s.slots[i]; *p == 0 || p.tag() == tag {
+			return p
+		}
+	}
+}
+
+// find returns the slot with the shard and tag of a hash; 0 if there is no such slot.
+func (g *generation) find(hash uint64) slot {
+	if g == nil {
+		return 0
+	}
+	s := &g.shards[hash>>(64-shardBits)]
+	if s.used == 0 {
+		return 0
+	}
+	return *s.search(tagOf(hash))
+}
+
+// put adds a location in a queue. The shard of hash must not have its tag yet.
+func (g *generation) put(hash uint64, l Location) {
+	s := &g.shards[hash>>(64-shardBits)]
+	if (s.used+1)*4 > len(s.slots)*3 {
+		s.grow()
+	}
+	t := tagOf(hash)
+	*s.search(t) = slotOf(t, l)
+	s.used++
+	g.count++
+}
+
+func (s *shard) grow() {
+	before := s.slots
+	s.slots = make([]slot, max(firstSlots, len(before)*3/2))
+	for _, taken := range before {
+		if taken != 0 {
+			*s.search(taken.tag()) = taken
+		}
+	}
+}
+
+func (g *generation) addOverflow(hash uint64, l Location) {
+	if g.overflow == nil {
+		g.overflow = map[uint64]Location{}
+	}
+	g.overflow[hash] = l
+}
+
+func (g *generation) len() int {
+	if g == nil {
+		return 0
+	}
+	return g.count + len(g.overflow)
+}
+
+// A recentStored is a message whose ID is in no record of the index.
+type recentStored struct {
+	Queue  uint16
+	Offset int64
+	Hash   uint64 // of its ID
+	At     time.Time
+}
+
+// restore returns the IDs of the records of the index, and of the messages that were read because
+// no record has them. begun is the start of the newer generation. Restore sorts both slices by
+// time, so that the latest location counts if an ID was stored twice.
+func restore(begun time.Time, records []store.RecentIDs, read []recentStored) ids {
+	slices.SortFunc(records, func(x, y store.RecentIDs) int { return x.At.Compare(y.At) })
+	slices.SortFunc(read, func(x, y recentStored) int { return x.At.Compare(y.At) })
+	n := len(read)
+	for _, ids := range records {
+		n += len(ids.Hashes)
+	}
+	r := ids{since: begun}
+	if n > 0 {
+		r.newer = generationOf(n)
+	}
+	readBefore := func(at time.Time) {
+		for len(read) > 0 && read[0].At.Before(at) {
+			r.Put(read[0].Hash, Location{Queue: read[0].Queue, Offset: read[0].Offset})
+			read = read[1:]
+		}
+	}
+	for _, ids := range records {
+		readBefore(ids.At)
+		for i, h := range ids.Hashes {
+			r.Put(h, Location{Queue: ids.Queue, Offset: ids.First() + int64(i)})
+		}
+	}
+	for _, m := range read {
+		r.Put(m.Hash, Location{Queue: m.Queue, Offset: m.Offset})
+	}
+	return r
+}

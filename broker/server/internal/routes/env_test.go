@@ -1,0 +1,174 @@
+package routes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// fakeMessageEngine records its calls as text, and returns prepared results.
+type fakeMessageEngine struct {
+	MessageEngine // nil: the tests call no other method
+
+	calls    []string
+	settled  transport.RetryResult
+	failing  map[string]error // by handle, or by message ID
+	received []*tidegate.Delivery
+}
+
+func (e *fakeMessageEngine) note(format string, args ...any) {
+	e.calls = append(e.calls, fmt.Sprintf(format, args...))
+}
+
+func (e *fakeMessageEngine) Append(_ context.Context, ms []serving.Incoming) []transport.SendResult {
+	out := make([]transport.SendResult, len(ms))
+	for i, m := range ms {
+		e.note("append %s %s %s", m.ID, m.Topic, m.Body)
+		if out[i].Err = e.failing[m.ID]; out[i].Err == nil {
+			out[i].Receipt = tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: 1, Offset: int64(i)}
+		}
+	}
+	return out
+}
+
+func (e *fakeMessageEngine) Poll(_ context.Context, p serving.Poll) ([]*tidegate.Delivery, error) {
+	e.note("poll %s %s max %d wait %v invisible %v filter %s sql %t", p.Group, p.Topic, p.Max, p.Wait, p.InvisibleDuration, p.Filter.Expression, p.Filter.SQL)
+	return e.received, nil
+}
+
+func (*fakeMessageEngine) InvisibleBounds() (least, most time.Duration) {
+	return time.Second, time.Hour
+}
+
+func (e *fakeMessageEngine) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
+	out := make([]error, len(ds))
+	for i, d := range ds {
+		e.note("ack %s %s", d.ConsumerGroup, d.Handle)
+		out[i] = e.failing[d.Handle]
+	}
+	return out
+}
+
+func (e *fakeMessageEngine) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+	e.note("change %s %s %v", d.ConsumerGroup, d.Handle, dur)
+	return "next", e.failing[d.Handle]
+}
+
+func (e *fakeMessageEngine) Snooze(_ context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	e.note("snooze %s %s %v", d.ConsumerGroup, d.Handle, dur)
+	return e.failing[d.Handle]
+}
+
+func (e *fakeMessageEngine) Retry(_ context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
+	e.note("retry %s %s after %v: %s", d.ConsumerGroup, d.Handle, after, reason)
+	return e.settled, e.failing[d.Handle]
+}
+
+func (e *fakeMessageEngine) DeadLetter(_ context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+	e.note("dead letter %s %s attempt %d: %s", d.ConsumerGroup, d.Handle, d.Attempt, reason)
+	return e.settled, e.failing[d.Handle]
+}
+
+func (e *fakeMessageEngine) Reconsume(_ context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (transport.RetryResult, error) {
+	e.note("reconsume %s %s negative %t delay %v", d.ConsumerGroup, d.Handle, m.Negative, m.Delay)
+	return e.settled, e.failing[d.Handle]
+}
+
+func (e *fakeMessageEngine) ReconsumeLater(_ context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (serving.Reconsumed, error) {
+	e.note("later %s %s delay %v level %d", d.ConsumerGroup, d.Handle, m.Delay, m.Level)
+	return serving.Reconsumed{}, e.failing[d.Handle]
+}
+
+func (e *fakeMessageEngine) Group(name string) (status.Group, error) {
+	return status.Group{}, e.failing["group "+name]
+}
+
+// RetryInterval returns ten seconds for each attempt.
+func (*fakeMessageEngine) RetryInterval(d *tidegate.Delivery) (time.Duration, error) {
+	return time.Duration(d.Attempt) * 10 * time.Second, nil
+}
+
+func (e *fakeMessageEngine) Recall(_ context.Context, topic, handle string) (string, error) {
+	e.note("recall %s %s", topic, handle)
+	return "id", e.failing[handle]
+}
+
+// fakeServer calls the request without middleware, and records its operation.
+type fakeServer struct {
+	Server // nil: the tests call no other method
+
+	calls []MessageCall
+}
+
+func (s *fakeServer) Through(ctx context.Context, c MessageCall, do func(context.Context) error) error {
+	s.calls = append(s.calls, c)
+	return do(ctx)
+}
+
+func (*fakeServer) Park(*http.Request) (transit.Hold, error) {
+	return transit.New("waiting", 1<<20, 0).Hold("test", nil), nil
+}
+
+func (*fakeServer) Enlist(ctx context.Context, _ *http.Request, _ string, _ *serving.Poll) (context.Context, *serving.Holder, func(bool), error) {
+	return ctx, nil, func(bool) {}, nil
+}
+
+func (*fakeServer) Release(context.Context, []*tidegate.Delivery) {}
+
+// env has handlers on a fake engine.
+type env struct {
+	Messages
+	engine *fakeMessageEngine
+	server *fakeServer
+}
+
+func newEnv(t *testing.T) *env {
+	e := &env{engine: &fakeMessageEngine{failing: map[string]error{}}, server: &fakeServer{}}
+	e.Messages = Messages{
+		Engine: e.engine, Server: e.server, Gate: auth.NewGate(slog.New(slog.DiscardHandler), auth.Hosts{}),
+		Life: t.Context(), Bodies: transit.New("bodies", 256<<20, 0), MaxBody: 1 << 20, MaxLongPolling: 20 * time.Second,
+	}
+	return e
+}
+
+type messageHandler = func(w http.ResponseWriter, r *http.Request) (int, any, error)
+
+// call makes a request of a handler, and returns the status and the body of a response that it
+// returns or writes.
+func (e *env) call(f messageHandler, body string) (int, string, error) {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.SetPathValue("group", "g")
+	r.SetPathValue("topic", "t")
+	hold := e.Bodies.Hold("test", nil)
+	defer hold.Release()
+	w := httptest.NewRecorder()
+	code, v, err := f(w, r.WithContext(transit.With(r.Context(), &hold)))
+	if code == 0 {
+		return w.Code, w.Body.String(), err
+	}
+	raw, bad := json.Marshal(v)
+	return code, string(raw), errors.Join(err, bad)
+}
+
+// codeOfMessages returns the code of an error, and 0 for nil.
+func codeOfMessages(err error) tidegate.Code {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.Code
+	}
+	return 0
+}

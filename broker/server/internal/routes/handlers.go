@@ -1,0 +1,386 @@
+package routes
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/session"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// An AdminEngine is the part of a *broker.Broker that its administration needs.
+type AdminEngine interface {
+	PutTopicIf(ctx context.Context, name string, c settings.Topic, may func(revision string) error) (status.Topic, error)
+	Topic(name string) (status.Topic, error)
+	TopicSettings(name string) (settings.Topic, error)
+	Topics() []status.Topic
+	TopicsPage(after string, limit int, wanted func(name string) bool) (page []status.Topic, more bool)
+	DeleteTopicIf(ctx context.Context, name string, may func(revision string) error) error
+	PurgeTopic(ctx context.Context, name string) (status.Backlog, error)
+	PutGroupIf(ctx context.Context, name string, c settings.Group, may func(revision string) error) (status.Group, error)
+	PatchGroupIf(ctx context.Context, name string, change func(*settings.Group) error, may func(revision string) error) (status.Group, error)
+	Group(name string) (status.Group, error)
+	Groups() []status.Group
+	GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool)
+	DeleteGroupIf(ctx context.Context, name string, may func(revision string) error) error
+	Throttles() []status.LimitState
+	LimitsRevision() (l settings.Limits, revision string)
+	PatchLimitsIf(ctx context.Context, change func(*settings.Limits) error, may func(revision string) error) error
+	PutAddressSettingsIf(ctx context.Context, match string, s settings.Address, may func(revision string) error) (status.Address, error)
+	AddressSettings(match string) (status.Address, error)
+	AllAddressSettings() []status.Address
+	TopicAddressSettings(topic string) status.TopicAddress
+	DeleteAddressSettingsIf(ctx context.Context, match string, may func(revision string) error) error
+	Rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error)
+	Parked(group string, q status.ParkedQuery) (status.ParkedPage, error)
+	RedriveParked(ctx context.Context, group string, sel status.ParkedSelection) (status.ParkedRedrive, error)
+	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
+	QueuesPage(topic, after string, limit int) (status.QueuePage, error)
+	GroupQueues(group, topic, after string, limit int) (status.GroupQueuePage, error)
+	PlanRewind(group, topic string, to status.Position) ([]status.QueueRewind, error)
+	CountPurge(topic string) (status.Backlog, error)
+	Leases(group, topic string, q status.LeaseQuery) (status.LeasePage, error)
+	Schedule(group, topic string) (status.Schedule, error)
+	Failures(group string, q status.FailureQuery) (status.FailurePage, error)
+	CountDeadLetters(group string, q status.DeadLetterQuery) (status.DeadLetterCount, error)
+	DeadLetterClasses(group string, q status.DeadLetterClassQuery) (status.DeadLetterClassPage, error)
+	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)
+	Trace(topic string, q status.MessageQuery, maxBytes int64, wanted func(group string) bool) (status.Trace, error)
+	RedriveDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterRedrive, error)
+	Snapshot(ctx context.Context, dir string) error
+	PurgeDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterPurge, error)
+}
+
+// Admin carry out the requests of the administration. Each one is called when the gate has
+// admitted the request. It returns the status and the JSON value of the response, or an error.
+type Admin struct {
+	engine    AdminEngine
+	gate      *auth.Gate
+	snapshots string
+	maxBody   int // the largest body of a message, in bytes
+	surveys   *Shared
+}
+
+// NewAdmin returns the handlers of one engine, whose bodies have at most maxBody bytes. gate checks
+// the permissions for topics in request bodies. snapshots is the directory of snapshots; empty
+// means that there are none. surveys has the figures of lists.
+func NewAdmin(e AdminEngine, g *auth.Gate, snapshots string, maxBody int, surveys *Shared) *Admin {
+	return &Admin{e, g, snapshots, maxBody, surveys}
+}
+
+// allFailed is the error of a request about several things all of which failed
+// with one code.
+type allFailed struct {
+	error
+	results any
+}
+
+// Unwrap returns the failure that the others are like.
+func (e *allFailed) Unwrap() error { return e.error }
+
+// many returns the response of a request about several items with the errors errs: 200, or 207 if
+// some failed, or the error itself if all failed with one code.
+func many[T any](results []T, errs []error) (int, any, error) {
+	if err := alike(errs); err != nil {
+		return 0, nil, &allFailed{err, results}
+	}
+	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		return http.StatusMultiStatus, Results[T]{results}, nil
+	}
+	return http.StatusOK, Results[T]{results}, nil
+}
+
+// Results has a result for each thing that a request was about, in their order.
+type Results[T any] struct {
+	Results []T `json:"results"`
+}
+
+// alike returns the error of a request, for middleware, if all items failed with one code, and nil
+// otherwise.
+func alike(errs []error) error {
+	return refusal.Common(len(errs), func(i int) error { return errs[i] })
+}
+
+// checkCount rejects a number of entries that one request cannot have.
+func checkCount(field string, n int) error {
+	if n < 1 || n > refusal.MaxMany {
+		return refusal.New(tidegate.CodeBadRequest, field, fmt.Sprintf("%s has %d entries; give 1 to %d", field, n, refusal.MaxMany))
+	}
+	return nil
+}
+
+// httpClient returns the client ID of a request: the header x-mq-client-id, as over gRPC, or else
+// the client's address. With keys, the key precedes it.
+func httpClient(r *http.Request) (string, error) { return auth.ClientOf(r, remoteHost(r)) }
+
+func remoteHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr // of a listener without ports
+	}
+	return host
+}
+
+// gone is the error of a request whose client does not read the whole response. The connection is
+// closed, so that a partial response does not look complete.
+func gone(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &refusal.Cut{Status: err}
+}
+
+// Messages carry out the requests about messages. Each one is called when the gate has
+// admitted the request. It returns the status and the JSON value of the response, or an error;
+// or status 0 if it has written the response. All fields are set before the first call, and not
+// changed afterwards.
+type Messages struct {
+	Engine MessageEngine
+	Gate   *auth.Gate
+
+	Life           context.Context //nolint:containedctx // the server's own: it ends when the server begins to end
+	Bodies         *transit.Budget // of requests and responses under way
+	MaxBody        int             // the largest body of a message, in bytes
+	MaxLongPolling time.Duration   // of a receive
+	IdleTimeout    time.Duration   // how long a stream may bring no line
+
+	Server Server
+}
+
+// whileAllowed returns a context that ends with ctx, with session.ErrDraining as its
+// cause when the server ends, or with session.ErrNewRules when other access rules hold.
+// stop must be called.
+func (h *Messages) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
+	parked, cancel := context.WithCancelCause(ctx)
+	drained := context.AfterFunc(h.Life, func() { cancel(session.ErrDraining) })
+	changed := context.AfterFunc(h.Gate.Regime().Over(), func() { cancel(session.ErrNewRules) })
+	return parked, func() {
+		drained()
+		changed()
+		cancel(nil)
+	}
+}
+
+// readRequest is readJSON for a request about messages: the body is required, must be declared
+// as JSON, and can be larger.
+func (h *Messages) readRequest(w http.ResponseWriter, r *http.Request, v any) error {
+	if _, err := contentType(r, TypeJSON); err != nil {
+		return err
+	}
+	raw, err := readBody(w, r, h.maxRequest())
+	if err != nil {
+		return err
+	}
+	return Decode(raw, v)
+}
+
+// maxRequest bounds one request about messages, in bytes: base64 makes four of three.
+func (h *Messages) maxRequest() int64 {
+	return min(max(16<<20, 2*int64(h.MaxBody)+maxAdminBody), h.Bodies.Largest()/bodyFactor-firstRead)
+}
+
+// A Message is a message in a request over HTTP. A key that is missing or null has its zero value.
+type Message struct {
+	ID           string             `json:"id"`   // one is made if it is missing
+	Body         []byte             `json:"body"` // base64
+	BodyText     *string            `json:"body_text"`
+	Tag          string             `json:"tag"`
+	Keys         []string           `json:"keys"`
+	Properties   map[string]string  `json:"properties"`
+	MessageGroup string             `json:"message_group"`
+	DeliverAt    *time.Time         `json:"deliver_at"`
+	DeliverAfter *settings.Duration `json:"deliver_after"`
+	TraceContext string             `json:"trace_context"`
+	BornAt       *time.Time         `json:"born_at"`
+	BornHost     string             `json:"born_host"`
+}
+
+// Message converts m for the engine, and rejects the faults that only HTTP can have; the engine
+// checks the rest. The result has its ID in both cases.
+func (m *Message) Message(topic string, now time.Time) (*tidegate.Message, error) {
+	out := &tidegate.Message{
+		ID: m.ID, Topic: topic, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
+		Properties: m.Properties, TraceContext: m.TraceContext, Body: m.Body,
+	}
+	if m.ID == "" {
+		out.ID = tidegate.NewMessageID()
+	}
+	switch {
+	case m.Body != nil && m.BodyText != nil:
+		return out, refusal.New(tidegate.CodeBadRequest, "body", "body and body_text exclude each other; give base64 in body, or text in body_text")
+	case len(m.ID) > refusal.MaxMessageID:
+		return out, refusal.TooLong(protocol.CodeIllegalMessageID, "id", len(m.ID), refusal.MaxMessageID)
+	case len(m.TraceContext) > refusal.MaxTraceContext:
+		return out, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(m.TraceContext), refusal.MaxTraceContext)
+	case len(m.BornHost) > refusal.MaxBornHost:
+		return out, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(m.BornHost), refusal.MaxBornHost)
+	case m.DeliverAt != nil && m.DeliverAfter != nil:
+		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", "deliver_at and deliver_after exclude each other; give one of them")
+	case m.DeliverAfter != nil && *m.DeliverAfter < 0:
+		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_after",
+			fmt.Sprintf("deliver_after is %v; it must not be negative", time.Duration(*m.DeliverAfter)))
+	case m.DeliverAt != nil && !refusal.Storable(*m.DeliverAt):
+		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", outside("deliver_at", *m.DeliverAt))
+	case m.BornAt != nil && !refusal.Storable(*m.BornAt):
+		return out, refusal.New(tidegate.CodeBadRequest, "born_at", outside("born_at", *m.BornAt))
+	}
+	if m.BodyText != nil {
+		out.Body = []byte(*m.BodyText)
+	}
+	if m.DeliverAt != nil {
+		out.DeliverAt = *m.DeliverAt
+	} else if m.DeliverAfter != nil {
+		out.DeliverAt = now.Add(time.Duration(*m.DeliverAfter))
+	}
+	return out, nil
+}
+
+func outside(field string, t time.Time) string {
+	return fmt.Sprintf("%s is %s; give a time between 1970 and %d", field, t.Format(time.RFC3339), refusal.LastYear)
+}
+
+// Incoming returns a message with the values that only its producer knows.
+func (m *Message) Incoming(out *tidegate.Message, client, host string) serving.Incoming {
+	in := serving.Incoming{Message: out, BornHost: m.BornHost, Client: client}
+	if m.BornAt != nil {
+		in.BornAt = *m.BornAt
+	}
+	if in.BornHost == "" && len(host) <= refusal.MaxBornHost {
+		in.BornHost = host
+	}
+	return in
+}
+
+// messageOfQuery returns the message of a URL whose request has the body: id, tag, key (several),
+// message_group, deliver_at, deliver_after, trace_context, and property.NAME.
+func messageOfQuery(query map[string][]string) (m Message, err error) {
+	one := map[string]*string{
+		"id": &m.ID, "tag": &m.Tag, "message_group": &m.MessageGroup, "trace_context": &m.TraceContext,
+	}
+	for key, values := range query {
+		last := values[len(values)-1]
+		bad := func(format string, args ...any) error {
+			return refusal.New(tidegate.CodeBadRequest, key, "the query parameter "+fmt.Sprintf("%.100q ", key)+fmt.Sprintf(format, args...))
+		}
+		name, property := strings.CutPrefix(key, "property.")
+		switch {
+		case key == "key":
+			m.Keys = values
+			continue
+		case len(values) > 1:
+			return m, bad("is given %d times; only key may be repeated", len(values))
+		case property:
+			if m.Properties == nil {
+				m.Properties = map[string]string{}
+			}
+			m.Properties[name] = last
+		case one[key] != nil:
+			*one[key] = last
+		case key == "deliver_at":
+			at, err := time.Parse(time.RFC3339, last)
+			if err != nil {
+				return m, bad("is %.100q; give a time in the form of RFC 3339, such as 2026-01-31T15:04:05Z", last)
+			}
+			m.DeliverAt = &at
+		case key == "deliver_after":
+			d, err := time.ParseDuration(last)
+			if err != nil {
+				return m, bad("is %.100q; give a duration such as 1m30s", last)
+			}
+			m.DeliverAfter = new(settings.Duration(d))
+		default:
+			return m, bad("is unknown; the parameters are id, tag, key, message_group, deliver_at, deliver_after, trace_context and property.NAME")
+		}
+	}
+	return m, nil
+}
+
+// An MessageEngine is the part of a *broker.Broker that requests about messages need.
+type MessageEngine interface {
+	transport.Settler
+	Append(ctx context.Context, msgs []serving.Incoming) []transport.SendResult
+	Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error)
+	InvisibleBounds() (least, most time.Duration)
+	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
+	TopicOf(handle string) (topic, original string, err error)
+	Group(name string) (status.Group, error)
+	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (serving.Reconsumed, error)
+	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
+}
+
+// A Server is the server as the handlers see it.
+type Server interface {
+	// Through calls do, around which the middleware is called if there is one. Its error may be
+	// a *refusal.Cut: then there is no response.
+	Through(ctx context.Context, call MessageCall, do func(context.Context) error) error
+
+	// Park holds the memory of a receive that waits.
+	Park(r *http.Request) (transit.Hold, error)
+
+	// Enlist adds a receive to those of its client. The context that it returns ends with ctx, or
+	// when the client or the server ends. The caller calls delist, with whether the receive
+	// succeeded.
+	Enlist(ctx context.Context, r *http.Request, client string, p *serving.Poll) (parked context.Context, holder *serving.Holder, delist func(served bool), err error)
+
+	// Release returns messages to their queues that the client did not get.
+	Release(ctx context.Context, ds []*tidegate.Delivery)
+}
+
+// A MessageCall describes a request to the middleware; its fields are those of the server's
+// MessageCall.
+type MessageCall struct {
+	Op, ClientID, Topic, Group string
+	Messages                   int
+	MessageIDs                 []string
+}
+
+// isDraining reports whether the server has begun to end.
+func (h *Messages) isDraining() bool { return h.Life.Err() != nil }
+
+// permitHandle checks the permission to settle a delivery by the topic in its handle, because the
+// request names only the group. It sets the topic. A retry belongs to the topic of the receive, or
+// for a receive from the retry topic to that topic.
+func (h *Messages) permitHandle(r *http.Request, d *tidegate.Delivery) error {
+	if !h.Gate.Restricts(r) {
+		return nil
+	}
+	topic, original, bad := h.Engine.TopicOf(d.Handle)
+	if bad != nil {
+		d.Topic = noTopic
+		return nil //nolint:nilerr // the engine rejects it, each among many by itself
+	}
+	d.Topic = topic
+	if topic != original && h.Gate.Allows(r, access.ToReceive(topic, d.ConsumerGroup)) {
+		return nil
+	}
+	return h.Gate.Permit(r, access.ToReceive(original, d.ConsumerGroup))
+}
+
+// permitReconsume permits a request to send a delivery to the group's retry topics if the client
+// may consume it (TDMQ for Pulsar: retry and dead letters).
+func (h *Messages) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
+	if !h.Gate.Restricts(r) {
+		return nil
+	}
+	if needs := auth.NeedsOfReconsume(h.Engine, d); needs != nil {
+		return h.Gate.Permit(r, needs...)
+	}
+	return nil
+}
+
+// noTopic is the name of no topic.
+const noTopic = " "

@@ -1,0 +1,363 @@
+package routes
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// settlement reads a request about deliveries of a group, and returns the
+// group and the client.
+func (h *Messages) settlement(w http.ResponseWriter, r *http.Request, v any) (group, client string, err error) {
+	group = r.PathValue("group")
+	if client, err = httpClient(r); err != nil {
+		return "", "", err
+	}
+	if err := tidegate.ValidateGroup(group); err != nil {
+		return "", "", err
+	}
+	return group, client, h.readRequest(w, r, v)
+}
+
+// An AckRequest names the deliveries that were consumed.
+type AckRequest struct {
+	Handles []string `json:"handles"`
+}
+
+// An AckResult is the result for one handle.
+type AckResult struct {
+	Handle string   `json:"handle"`
+	Error  *Problem `json:"error,omitempty"`
+}
+
+// Acknowledge marks deliveries as consumed. Each handle has a result of its own.
+func (h *Messages) Acknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req AckRequest
+	group, client, err := h.settlement(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := checkCount("handles", len(req.Handles)); err != nil {
+		return 0, nil, err
+	}
+	ds, errs := make([]tidegate.Delivery, len(req.Handles)), make([]error, len(req.Handles))
+	list, at := make([]*tidegate.Delivery, 0, len(ds)), make([]int, 0, len(ds))
+	for i, handle := range req.Handles {
+		ds[i].ConsumerGroup, ds[i].Handle = group, handle
+		if errs[i] = h.permitHandle(r, &ds[i]); errs[i] == nil { // a rejection is that handle's own
+			list, at = append(list, &ds[i]), append(at, i)
+		}
+	}
+	if len(list) > 0 {
+		call := MessageCall{Op: "AckMessage", ClientID: client, Group: group, Messages: len(list)}
+		err = h.Server.Through(r.Context(), call, func(ctx context.Context) error {
+			acked := h.Engine.Ack(ctx, list)
+			if len(acked) != len(list) {
+				return fmt.Errorf("the engine gave %d results for %d handles", len(acked), len(list))
+			}
+			for n, i := range at {
+				errs[i] = acked[n]
+			}
+			return alike(errs)
+		})
+		if err != nil && alike(errs) != err { //nolint:errorlint // the very error that next returned
+			return 0, nil, err
+		}
+	}
+	results := make([]AckResult, len(req.Handles))
+	for i, handle := range req.Handles {
+		results[i] = AckResult{handle, ProblemOf(errs[i])}
+	}
+	return many(results, errs)
+}
+
+// A handleRequest has the keys of every request about one delivery.
+type handleRequest struct {
+	Handle string `json:"handle"`
+}
+
+func (r *handleRequest) handle() string { return r.Handle }
+
+// settleOne reads a request about one delivery, and checks the permission to settle it.
+func (h *Messages) settleOne(w http.ResponseWriter, r *http.Request, req interface{ handle() string }) (d *tidegate.Delivery, client string, err error) {
+	group, client, err := h.settlement(w, r, req)
+	if err != nil {
+		return nil, "", err
+	}
+	d = &tidegate.Delivery{ConsumerGroup: group, Handle: req.handle()}
+	return d, client, h.permitHandle(r, d)
+}
+
+// A ChangeRequest sets the invisible duration of a delivery.
+type ChangeRequest struct {
+	handleRequest
+
+	InvisibleDuration *settings.Duration `json:"invisible_duration"`
+}
+
+// A ChangeResult is the state after a ChangeRequest.
+type ChangeResult struct {
+	Handle         string    `json:"handle"` // in place of the one that was given
+	InvisibleUntil time.Time `json:"invisible_until"`
+}
+
+// ChangeInvisible changes the invisible duration of a delivery.
+func (h *Messages) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req ChangeRequest
+	d, client, err := h.settleOne(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if req.InvisibleDuration == nil {
+		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
+			"invisible_duration is missing; give the time for which the message stays invisible, or \"0s\" to release it")
+	}
+	var out ChangeResult
+	dur := time.Duration(*req.InvisibleDuration)
+	err = h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
+		out.InvisibleUntil = time.Now().Add(dur) // or a little later
+		out.Handle, err = h.Engine.ChangeInvisibleDuration(ctx, d, dur)
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, out, nil
+}
+
+// changeCall is the equivalent RPC of the requests that postpone a message.
+func changeCall(client, group string) MessageCall {
+	return MessageCall{Op: "ChangeInvisibleDuration", ClientID: client, Group: group, Messages: 1}
+}
+
+// A RetryResult is the fate of a message that was not consumed. It has no fate if the group had
+// finished the message before.
+type RetryResult struct {
+	Fate  string             `json:"fate,omitempty"`
+	Delay *settings.Duration `json:"delay,omitempty"` // until the next delivery; only of "again"
+}
+
+// fates are the texts of fates in responses.
+var fates = map[transport.Fate]string{
+	transport.FateAgain: "again", transport.FateDeadLetter: "dead_letter", transport.FateParked: "parked",
+}
+
+// retried returns the response of a request that ends deliveries with a result.
+func retried(r transport.RetryResult, err error) (int, any, error) {
+	if err != nil {
+		return 0, nil, err
+	}
+	out := RetryResult{Fate: fates[r.Fate]}
+	if r.Fate == transport.FateAgain {
+		out.Delay = new(settings.Duration(r.Delay))
+	}
+	return http.StatusOK, out, nil
+}
+
+// A SnoozeRequest ends a delivery without counting its attempt.
+type SnoozeRequest struct {
+	handleRequest
+
+	Delay *settings.Duration `json:"delay"`
+}
+
+// Snooze ends a delivery without counting its attempt.
+func (h *Messages) Snooze(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req SnoozeRequest
+	d, client, err := h.settleOne(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if req.Delay == nil {
+		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "delay",
+			"delay is missing; give the time until the next delivery, or \"0s\" for none")
+	}
+	return noContent(h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
+		return h.Engine.Snooze(ctx, d, time.Duration(*req.Delay))
+	}))
+}
+
+// A RetryRequest reports that a delivery failed.
+type RetryRequest struct {
+	handleRequest
+
+	After   *settings.Duration `json:"after"`
+	Attempt int                `json:"attempt"` // the group's own interval after this one; 0: after that of the handle
+	Reason  string             `json:"reason"`  // of the dead letter, if it becomes one
+}
+
+// Retry ends a failed delivery: the message is delivered again, becomes a dead letter, or parks its
+// message group.
+func (h *Messages) Retry(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req RetryRequest
+	d, client, err := h.settleOne(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	var after time.Duration
+	switch {
+	case req.After != nil && req.Attempt != 0:
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "after",
+			"after (the time until the next delivery) and attempt (for the group's interval after that attempt) exclude each other; give one of them")
+	case req.After != nil:
+		after = max(time.Duration(*req.After), transport.BySchedule+1) // too short, and nothing else
+	case req.Attempt < 0:
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; give 1 or more, 1 is the first delivery", req.Attempt))
+	default:
+		if _, err := h.Engine.Group(d.ConsumerGroup); err != nil {
+			return 0, nil, err
+		}
+		d.Attempt = req.Attempt
+		if after, err = h.Engine.RetryInterval(d); err != nil {
+			return 0, nil, err
+		}
+	}
+	var result transport.RetryResult
+	err = h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
+		result, err = h.Engine.Retry(ctx, d, after, wire.Bounded(req.Reason))
+		return err
+	})
+	return retried(result, err)
+}
+
+// A DeadLetterRequest reports that no further delivery can succeed.
+type DeadLetterRequest struct {
+	handleRequest
+
+	Reason  string `json:"reason"`
+	Attempt int    `json:"attempt"`
+}
+
+// DeadLetter makes a delivery's message a dead letter.
+func (h *Messages) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req DeadLetterRequest
+	d, client, err := h.settleOne(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if req.Reason == "" {
+		req.Reason = "the consumer requested a dead letter"
+	}
+	d.Attempt = req.Attempt
+	call := MessageCall{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
+	var result transport.RetryResult
+	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
+		result, err = h.Engine.DeadLetter(ctx, d, req.Reason)
+		return err
+	})
+	return retried(result, err)
+}
+
+// A RecallRequest names a delayed message.
+type RecallRequest struct {
+	RecallHandle string `json:"recall_handle"`
+}
+
+// A RecallResult is the message that was recalled.
+type RecallResult struct {
+	ID string `json:"id"`
+}
+
+// RecallMessage removes a delayed message before its delivery time.
+func (h *Messages) RecallMessage(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	client, err := httpClient(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	var req RecallRequest
+	if err := h.readRequest(w, r, &req); err != nil {
+		return 0, nil, err
+	}
+	topic := r.PathValue("topic")
+	var out RecallResult
+	err = h.Server.Through(r.Context(), MessageCall{Op: "RecallMessage", ClientID: client, Topic: topic}, func(ctx context.Context) (err error) {
+		out.ID, err = h.Engine.Recall(ctx, topic, req.RecallHandle)
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, out, nil
+}
+
+func noContent(err error) (int, any, error) {
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusNoContent, nil, nil
+}
+
+// A ReconsumeRequest has a delivery consumed later through the group's retry topic. At most one of
+// its options is set.
+type ReconsumeRequest struct {
+	handleRequest
+
+	Delay settings.Duration `json:"delay"`
+	Level int               `json:"level"`
+}
+
+// A ReconsumeResult is where and when the message is delivered next.
+type ReconsumeResult struct {
+	serving.Reconsumed
+
+	Delay settings.Duration `json:"delay"` // until DeliverAt, in the broker's clock
+}
+
+// ReconsumeLater has a delivery consumed later through the group's retry
+// topic: after a delay, after a level's delay, or, with neither, after that of
+// the next level (TDMQ for Pulsar: retry and dead letters).
+func (h *Messages) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req ReconsumeRequest
+	d, client, err := h.settleOne(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := h.permitReconsume(r, d); err != nil {
+		return 0, nil, err
+	}
+	var out ReconsumeResult
+	call := MessageCall{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
+	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
+		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, transport.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	if !out.DeliverAt.IsZero() {
+		out.Delay = settings.Duration(max(time.Until(out.DeliverAt), 0))
+	}
+	return http.StatusOK, out, nil
+}
+
+// A NegativeAckRequest is a negative acknowledgement of a delivery.
+type NegativeAckRequest struct {
+	handleRequest
+
+	Delay settings.Duration `json:"delay"`
+}
+
+// NegativeAcknowledge has a delivery delivered again after a delay, or after the
+// group's.
+func (h *Messages) NegativeAcknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req NegativeAckRequest
+	d, client, err := h.settleOne(w, r, &req)
+	if err != nil {
+		return 0, nil, err
+	}
+	call := MessageCall{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
+	var result transport.RetryResult
+	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
+		result, err = h.Engine.Reconsume(ctx, d, transport.ReconsumeMode{Negative: true, Delay: time.Duration(req.Delay)})
+		return err
+	})
+	return retried(result, err)
+}

@@ -1,0 +1,316 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// printed returns n messages with the IDs from first on.
+func printed(first, n int) []*tidegate.Delivery {
+	ds := make([]*tidegate.Delivery, n)
+	for i := range ds {
+		ds[i] = &tidegate.Delivery{Message: tidegate.Message{ID: fmt.Sprint(first + i)}}
+	}
+	return ds
+}
+
+func ids(ds []*tidegate.Delivery) (all []string) {
+	for _, d := range ds {
+		all = append(all, d.ID)
+	}
+	return all
+}
+
+// Messages that are printed during an acknowledgement are acknowledged together, in their order.
+// The end waits for the last one.
+func TestAcknowledgeTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls [][]string
+		answer := make(chan struct{})
+		a := acknowledge(func(ds []*tidegate.Delivery) []error {
+			calls = append(calls, ids(ds))
+			<-answer
+			return make([]error, len(ds))
+		}, func() { t.Error("a failure") })
+		a.printed <- printed(0, 2)
+		synctest.Wait()
+		for i := range 3 {
+			a.printed <- printed(2+i, 1)
+		}
+		close(answer)
+		if rest, err := a.end(); len(rest) > 0 || err != nil {
+			t.Errorf("%d messages are left, %v", len(rest), err)
+		}
+		if got := fmt.Sprint(calls); got != "[[0 1] [2 3 4]]" {
+			t.Errorf("the acknowledgements are %s", got)
+		}
+	})
+}
+
+// If acknowledgements take long, four are under way, of which all but the first are large. They are
+// of whole receives. No further message is taken once many wait.
+func TestAcknowledgementsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var calls [][]string
+		answer := make(chan struct{})
+		a := acknowledge(func(ds []*tidegate.Delivery) []error {
+			mu.Lock()
+			calls = append(calls, ids(ds))
+			mu.Unlock()
+			<-answer
+			return make([]error, len(ds))
+		}, func() { t.Error("a failure") })
+		taken := 0
+		for more := true; more; {
+			synctest.Wait()
+			select {
+			case a.printed <- printed(taken, 30):
+				taken += 30
+			default:
+				more = false
+			}
+		}
+		var sizes []int
+		for _, c := range calls {
+			sizes = append(sizes, len(c))
+		}
+		if !slices.Equal(sizes, []int{30, 510, 510, 510}) {
+			t.Errorf("acknowledgements of %d messages are under way", sizes)
+		}
+		if want := 30 + 3*510 + 1050; taken != want { // the first multiple of 30 from maxPrinted on
+			t.Errorf("%d messages are received, want %d", taken, want)
+		}
+		close(answer)
+		if rest, err := a.end(); len(rest) > 0 || err != nil {
+			t.Errorf("%d messages are left, %v", len(rest), err)
+		}
+		all := slices.Concat(calls...)
+		if slices.Sort(all); len(slices.Compact(all)) != taken {
+			t.Errorf("%d of %d messages are acknowledged", len(slices.Compact(all)), taken)
+		}
+	})
+}
+
+// No acknowledgement begins after a failure. The messages that were printed before the command knew
+// of it are left. The error names the failed message that was printed first, and counts the others,
+// although a later acknowledgement failed before.
+func TestAcknowledgeFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := errors.New("away")
+		failures, calls := 0, 0
+		a := acknowledge(func(ds []*tidegate.Delivery) []error {
+			calls++
+			errs := make([]error, len(ds))
+			if ds[0].ID == "0" {
+				time.Sleep(2 * time.Second)
+				errs[1], errs[2] = away, away
+			} else {
+				time.Sleep(time.Second)
+				errs[0] = away
+			}
+			return errs
+		}, func() { failures++ })
+		a.printed <- printed(0, 3)
+		synctest.Wait()
+		a.printed <- printed(3, maxAcks)
+		synctest.Wait()
+		a.printed <- printed(1000, 1)
+		time.Sleep(1500 * time.Millisecond)
+		a.printed <- printed(2000, 2)
+		rest, err := a.end()
+		if !errors.Is(err, away) || !strings.Contains(err.Error(), "message 1 was printed") || !strings.Contains(err.Error(), "2 more") {
+			t.Errorf("the error is %v", err)
+		}
+		if !slices.Equal(ids(rest), []string{"1000", "2000", "2001"}) || failures != 1 || calls != 2 {
+			t.Errorf("%q are left after %d failures and %d acknowledgements", ids(rest), failures, calls)
+		}
+	})
+}
+
+// After a failure no acknowledgement begins, also none of messages that were printed before the
+// failure was known: they are left, in their order.
+func TestNoAcknowledgementAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls, failures := 0, 0
+		answer := make(chan struct{})
+		a := acknowledge(func(ds []*tidegate.Delivery) []error {
+			calls++
+			<-answer
+			return []error{errors.New("expired"), errors.New("expired")}
+		}, func() { failures++ })
+		a.printed <- printed(0, 2)
+		synctest.Wait()
+		a.printed <- printed(2, 2)
+		close(answer)
+		synctest.Wait()
+		a.printed <- printed(4, 1)
+		rest, err := a.end()
+		if got := strings.Join(ids(rest), " "); got != "2 3 4" || calls != 1 || failures != 1 {
+			t.Errorf("%s is left after %d acknowledgements and %d failures, want 2 3 4 after 1", got, calls, failures)
+		}
+		if err == nil || !strings.Contains(err.Error(), "message 0 was printed and not settled: expired; 1 more like it") {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
+// --wait ends a worker when nothing has begun for a time, but not while a program runs, however
+// long.
+func TestWaitDoesNotStopAProgram(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &worker{}
+		w.running, w.stop = context.WithCancel(t.Context())
+		w.begun.Store(1)
+		w.active.Store(1) // its program runs
+		go w.stopIdle(5 * time.Second)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if w.running.Err() != nil {
+			t.Error("the worker was stopped while a program ran")
+		}
+		w.begun.Add(1) // another message, at the end of the first program
+		time.Sleep(6 * time.Second)
+		w.active.Store(0)
+		began := time.Now()
+		<-w.running.Done()
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the worker ended %v after its last program", took)
+		}
+	})
+}
+
+// A settler has the results of the next settlements.
+type settler struct {
+	Transport // nil: only the methods below are used
+
+	results []error
+	calls   int
+}
+
+func (s *settler) next(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	s.calls++
+	err := s.results[0]
+	s.results = s.results[1:]
+	return err
+}
+
+func (s *settler) Retry(ctx context.Context, _ *tidegate.Delivery, _ time.Duration, _ string) (transport.RetryResult, error) {
+	return transport.RetryResult{}, s.next(ctx)
+}
+
+func (s *settler) DeadLetter(ctx context.Context, _ *tidegate.Delivery, _ string) (transport.RetryResult, error) {
+	return transport.RetryResult{}, s.next(ctx)
+}
+
+// Every fate of a printed message outlives a server that is away with --follow, and is settled
+// after Ctrl-C. A handle that is unknown at a repetition is that of a settlement whose response was
+// lost.
+func TestPersistentFates(t *testing.T) {
+	away := tidegate.ErrUnavailable
+	for _, fate := range []fate{{name: "retry"}, {name: "dead"}} {
+		for name, c := range map[string]struct {
+			follow, interrupted bool
+			results             []error
+			calls               int
+			err                 error
+		}{
+			"without --follow":     {false, false, []error{away, nil}, 1, away},
+			"with --follow":        {true, false, []error{away, away, nil}, 3, nil},
+			"the response is lost": {true, false, []error{away, tidegate.ErrInvalidHandle}, 2, nil},
+			"an unknown handle":    {true, false, []error{tidegate.ErrInvalidHandle}, 1, tidegate.ErrInvalidHandle},
+			"after Ctrl-C":         {false, true, []error{nil}, 1, nil},
+			"both":                 {true, true, []error{away, nil}, 2, nil},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, interrupt := context.WithCancel(t.Context())
+				defer interrupt()
+				if c.interrupted {
+					interrupt()
+				}
+				s := &settler{results: c.results}
+				r := &receiveCommand{Call: &Call{App: &App{}, Timeout: 10 * time.Second}, follow: c.follow, lease: 30 * time.Second}
+				if err := r.settle(ctx, s, printed(1, 1)[0], fate); !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || s.calls != c.calls {
+					t.Errorf("%s, %s: %v after %d calls", fate.name, name, err, s.calls)
+				}
+			})
+		}
+	}
+}
+
+// An acknowledgement that no server answered is repeated until the lease has ended, and a last time
+// after Ctrl-C: the server may have come back.
+func TestPersistentAcknowledgements(t *testing.T) {
+	for name, c := range map[string]struct {
+		back, interrupted time.Duration
+		calls             int
+		fails             bool
+	}{
+		"the server comes back":              {back: 2500 * time.Millisecond, interrupted: time.Hour, calls: 4},
+		"Ctrl-C after the server came back":  {back: 1200 * time.Millisecond, interrupted: 1500 * time.Millisecond, calls: 3},
+		"Ctrl-C before the server came back": {back: time.Hour, interrupted: 1500 * time.Millisecond, calls: 3, fails: true},
+		"the lease ends":                     {back: time.Hour, interrupted: time.Hour, calls: 11, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), c.interrupted)
+				defer cancel()
+				start, calls := time.Now(), 0
+				errs := persistent(ctx, 10*time.Second, func(ds []*tidegate.Delivery) []error {
+					calls++
+					if calls > 1 && len(ds) != 1 {
+						t.Errorf("call %d is for %v, want the message without an answer", calls, ids(ds))
+					}
+					errs := make([]error, len(ds))
+					if time.Since(start) < c.back {
+						errs[0] = tidegate.ErrUnavailable
+					}
+					return errs
+				})(printed(0, 2))
+				if calls != c.calls || errs[1] != nil || (errs[0] != nil) != c.fails {
+					t.Errorf("%d calls, %v", calls, errs)
+				}
+			})
+		})
+	}
+}
+
+// The fates of --then, and those of an answer of --exec-lines, which has no other fields.
+func TestFates(t *testing.T) {
+	type fated struct {
+		dead, delayed bool
+		delay         time.Duration
+	}
+	for then, want := range map[string]*fated{
+		"ack": {}, "retry": {}, "retry=5s": {delayed: true, delay: 5 * time.Second}, "retry=0s": {delayed: true}, "dead": {dead: true}, "dead=no such account": {dead: true},
+		"": nil, "ack=1": nil, "retry=-5s": nil, "retry=5": nil, "retry=": nil, "keep": nil, "ask": nil, "Ack": nil, "release=1": nil, "release": nil,
+	} {
+		e, err := verdictOf(fmt.Appendf(nil, `{"id":"1","then":%q}`, then), "1")
+		if (err == nil) != (want != nil) {
+			t.Errorf("the answer %q: %v", then, err)
+		} else if want != nil && (fated{e.dead, e.delayed, e.delay} != *want || (e.err == nil) != (then == "ack")) {
+			t.Errorf("the answer %q is %+v, want %+v", then, e, *want)
+		}
+		if _, err := parseFate(then); (err == nil) != (want != nil || then == "release") {
+			t.Errorf("--then %q: %v", then, err)
+		}
+	}
+	for _, answer := range []string{`{"id":"1","then":"ack","delay":"5s"}`, `{"id":"1","Then":"ack","retry":1}`, `{"id":"2","then":"ack"}`, `{"then":"ack"}`, `{"id":"1"}`, `["ack"]`, ``} {
+		if _, err := verdictOf([]byte(answer), "1"); err == nil {
+			t.Errorf("the answer %s is accepted", answer)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/cmd/internal/input"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/internal/httpapi"
+)
+
+// maxAPIResponse bounds the response of api in bytes.
+const maxAPIResponse = 1 << 30
+
+func newAPI(a *App) *cobra.Command {
+	var raw, typed []string
+	cmd := &cobra.Command{
+		Use: "api", GroupID: operateGroup,
+		Short: "Make any request of the HTTP API, with the credentials of the context",
+		Long: `Makes a request of the HTTP API with the credentials of the context, and prints
+the response. The body is an argument, - for standard input, or @FILE. The API is
+described by GET /v1/openapi.yaml.
+
+The body can also be made of fields, as with 'gh api': -f has texts; -F has numbers,
+true, false, null, the content of a file (@FILE), or texts. A key a[b] is a field of
+the object a, and a[] a further member of the list a. With GET and DELETE the fields
+are parameters of the query.`,
+		Example: `  tidegate api GET /v1/topics
+  tidegate api PUT /v1/topics/invoices '{"type":"FIFO"}'
+  tidegate api PUT /v1/topics/invoices -f type=FIFO -F queues=4 -F 'max_backlog[messages]=1000'
+  tidegate api GET /v1/topics -F limit=10`,
+	}
+	a.Leaf(cmd, []string{"METHOD", "PATH", "[BODY]"}, func(ctx context.Context, c *Call) error {
+		r, err := apiRequest(c, raw, typed)
+		if err != nil {
+			return c.Usage(err)
+		}
+		s, err := c.Server()
+		if err != nil {
+			return err
+		}
+		client, err := s.Raw(ctx)
+		if errors.Is(err, errNoHTTP) {
+			return c.Unsupported()
+		}
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		var body []byte
+		r.Out, r.Timeout, r.MaxResponse = &body, c.Timeout, maxAPIResponse
+		if err := client.Do(ctx, r, func(httpapi.Attempt) (time.Duration, bool) { return 0, false }); err != nil {
+			return err
+		}
+		_, err = c.Out.Write(body)
+		return err
+	})
+	cmd.Flags().StringArrayVarP(&raw, "raw-field", "f", nil, "field of the body as `KEY=VALUE`, a text; may be repeated")
+	cmd.Flags().StringArrayVarP(&typed, "field", "F", nil, "field of the body as `KEY=VALUE`, with a type; may be repeated")
+	return cmd
+}
+
+func apiRequest(c *Call, raw, typed []string) (*httpapi.Request, error) {
+	method := strings.ToUpper(c.Args[0])
+	if !slices.Contains([]string{"GET", "PUT", "POST", "PATCH", "DELETE"}, method) {
+		return nil, errors.New("the methods are GET, PUT, POST, PATCH and DELETE")
+	}
+	path, query, _ := strings.Cut(c.Args[1], "?")
+	if !strings.HasPrefix(path, "/") {
+		return nil, errors.New("PATH begins with /, as in /v1/topics")
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, err
+	}
+	r := &httpapi.Request{Op: "api " + method, Subject: path, Method: method, Path: path, Query: values, Reads: method == "GET"}
+	if len(raw)+len(typed) > 0 {
+		return r, withFields(r, c, raw, typed)
+	}
+	if len(c.Args) < 3 {
+		return r, nil
+	}
+	text := []byte(c.Args[2])
+	switch file, isFile := strings.CutPrefix(c.Args[2], "@"); {
+	case isFile:
+		text, err = os.ReadFile(file)
+	case c.Args[2] == "-":
+		text, err = io.ReadAll(c.In)
+	}
+	if err == nil {
+		if err = input.JSON(text, new(any)); err != nil {
+			err = fmt.Errorf("the body: %w", err)
+		}
+	}
+	r.Body = json.RawMessage(text)
+	return r, err
+}
+
+// withFields adds fields to a request: to the query, or as its body.
+func withFields(r *httpapi.Request, c *Call, raw, typed []string) error {
+	if len(c.Args) > 2 {
+		return errors.New("BODY and fields exclude each other")
+	}
+	all, err := fields(raw, typed, c.In)
+	if err != nil {
+		return err
+	}
+	if r.Method != "GET" && r.Method != "DELETE" {
+		r.Body = all
+		return nil
+	}
+	more, err := query(all)
+	for name, values := range more {
+		r.Query[name] = append(r.Query[name], values...)
+	}
+	return err
+}
+
+// An audit has the flags of audit.
+type audit struct {
+	status.AuditQuery
+	since string
+}
+
+func newAudit(a *App) *cobra.Command {
+	q := &audit{}
+	c := &cobra.Command{
+		Use: "audit", GroupID: operateGroup,
+		Short: "List changes of settings, and removed or moved messages, over HTTP, with their principals",
+		Long: `Lists the operations over HTTP that changed settings, copied data, or removed or
+moved messages, the newest first, with those that failed. The broker keeps the latest
+10 000 in memory; its log has the earlier ones. It needs a key that may administer
+the whole broker.`,
+		Example: `  tidegate audit --limit 20
+  tidegate audit --since -24h --subject orders
+  tidegate audit --operation purgeTopic -o json`,
+	}
+	a.Leaf(c, nil, q.run)
+	f := c.Flags()
+	f.StringVar(&q.since, "since", "", "only from this `time` on, for example -1h")
+	f.StringVar(&q.Key, "key", "", "only of this access `key`")
+	f.StringVar(&q.Subject, "subject", "", "only of this `subject`: a topic, a group, an address pattern, or broker")
+	f.StringVar(&q.Operation, "operation", "", "only this `operation`, by its operationId in the API's description")
+	return c
+}
+
+func (q *audit) run(ctx context.Context, c *Call) error {
+	if q.since != "" {
+		at, err := output.ParseTime(q.since, time.Now())
+		if err != nil {
+			return usagef(c.Command, "--since: %v", err)
+		}
+		q.Since = at
+	}
+	client, err := c.Admin(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.Bounded(ctx)
+	defer cancel()
+	var records []status.AuditRecord
+	q.Limit = 1000
+	for at := (httpapi.Cursor{After: q.After}); ; {
+		q.After = at.After
+		page, err := client.Audit(ctx, q.AuditQuery)
+		if err != nil {
+			return err
+		}
+		records = append(records, page.Records...)
+		more, err := at.Advance(page.Next)
+		if err != nil {
+			return err
+		}
+		if enough := c.Limit > 0 && len(records) > c.Limit && c.Sort == ""; enough || !more {
+			break
+		}
+	}
+	return printList(c, output.List[status.AuditRecord]{
+		Rows: records, Columns: auditColumns,
+		Name:     func(r status.AuditRecord) string { return r.Subject },
+		Document: func(rs []status.AuditRecord) any { return status.AuditPage{Records: notNil(rs)} },
+		Empty:    "no changes that the flags select since the broker was started",
+	})
+}

@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
+	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/cmd/internal/shell"
+)
+
+// A subject is how commands read and write the settings T of a topic or a consumer group S.
+type subject[T, S any] struct {
+	noun     string // as in "topic"
+	arg      string // name of the argument
+	mqadmin  string
+	examples map[string]string // by verb
+	forms    string            // of values, below the names of the settings
+
+	get    func(ctx context.Context, c *admin.Client, name string) (S, T, error)
+	create func(ctx context.Context, c *admin.Client, name string, settings T) (S, error)
+
+	// set changes an existing subject. wanted has all settings, patch those that change.
+	set func(ctx context.Context, c *admin.Client, before S, wanted T, patch map[string]any) (S, error)
+
+	fixed   func(before, wanted T) error // why set is not possible
+	show    func(c *Call, s S) error
+	unknown func(c *Call, ctx context.Context, client *admin.Client, err error) error
+}
+
+// asking returns the work of a command that uses the HTTP API within one --timeout.
+func asking(work func(context.Context, *Call, *admin.Client) error) run {
+	return func(ctx context.Context, c *Call) error {
+		client, err := c.Admin(ctx)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.Bounded(ctx)
+		defer cancel()
+		return work(ctx, c, client)
+	}
+}
+
+// newPut returns the command create or set.
+func newPut[T, S any](a *App, s *subject[T, S], verb string) *cobra.Command {
+	var file string
+	var dryRun bool
+	cmd := &cobra.Command{Use: verb, Example: s.examples[verb], Annotations: map[string]string{mqAdmin: s.mqadmin}}
+	cmd.Short = "Create a " + s.noun
+	if verb == "set" {
+		cmd.Short = "Change settings of a " + s.noun + "; the others stay"
+	}
+	cmd.Long = cmd.Short + ".\n\n" + output.Wrap("The settings are "+declare.Help[T]()+".", 80) + "\n" + s.forms
+	a.Leaf(cmd, []string{s.arg, "[KEY=VALUE...]"}, asking(func(ctx context.Context, c *Call, client *admin.Client) error {
+		name := c.Args[0]
+		old, before, err := s.get(ctx, client, name)
+		switch {
+		case err != nil && (verb == "set" || !errors.Is(err, tidegate.ErrNotFound)):
+			return s.unknown(c, ctx, client, err)
+		case err == nil && verb == "create":
+			return fmt.Errorf("%s %q exists; change it with %s", s.noun, name, shell.Mention(c.Here(shell.Line("tidegate "+cmd.Parent().Name()+" set", name)+" KEY=VALUE")))
+		}
+		wanted, patch, err := changed(c, before, file, c.Args[1:])
+		if err != nil {
+			return err
+		}
+		if verb == "set" {
+			if err := s.fixed(before, wanted); err != nil {
+				return c.Usage(err)
+			}
+		}
+		if dryRun && verb == "create" {
+			c.Note("%s %s would be new", s.noun, output.Safe(name))
+			return c.Changes(before, wanted)
+		}
+		if dryRun {
+			return c.Diff(name, before, wanted)
+		}
+		var after S
+		if verb == "create" {
+			after, err = s.create(ctx, client, name, wanted)
+		} else {
+			after, err = s.set(ctx, client, old, wanted, patch)
+		}
+		if err != nil {
+			return err
+		}
+		return s.show(c, after)
+	}))
+	cmd.Flags().StringVarP(&file, "file", "f", "", "JSON `file` with settings; arguments go before it")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the changes, and do nothing")
+	return cmd
+}
+
+// changed returns settings with the changes of a file and of arguments, and the changes alone.
+func changed[T any](c *Call, before T, file string, args []string) (wanted T, patch map[string]any, err error) {
+	patch, err = declare.Patch[T](file, args)
+	if err == nil && len(patch) == 0 && c.Command.Name() == "set" {
+		err = errors.New("nothing to change: give KEY=VALUE or --file")
+	}
+	if err == nil {
+		var text []byte
+		if text, err = json.Marshal(patch); err == nil {
+			wanted, err = declare.Merge(before, text)
+		}
+	}
+	if v, ok := any(wanted).(interface{ Validate() error }); ok && err == nil {
+		err = v.Validate()
+	}
+	if err != nil {
+		return before, nil, c.Usage(err)
+	}
+	return wanted, patch, nil
+}
+
+// fields returns the object of the flags --raw-field and --field, which have KEY=VALUE. A key is
+// a name, a[b] for a field of an object, or a[] for a further member of a list.
+func fields(raw, typed []string, in io.Reader) (map[string]any, error) {
+	out := map[string]any{}
+	for _, list := range []struct {
+		flag   string
+		fields []string
+		value  func(string) (any, error)
+	}{
+		{"--raw-field", raw, func(text string) (any, error) { return text, nil }},
+		{"--field", typed, func(text string) (any, error) { return typedValue(text, in) }},
+	} {
+		for _, f := range list.fields {
+			key, text, ok := strings.Cut(f, "=")
+			path := strings.Split(strings.ReplaceAll(key, "]", ""), "[")
+			if !ok || path[0] == "" || strings.Count(key, "[") != strings.Count(key, "]") || len(path) > 1 && !strings.HasSuffix(key, "]") {
+				return nil, fmt.Errorf("%s is %q; the form is KEY=VALUE, with a[b] for a field of an object and a[] for a member of a list", list.flag, f)
+			}
+			value, err := list.value(text)
+			if err != nil {
+				return nil, err
+			}
+			if content, _ := value.(string); !utf8.ValidString(key) || !utf8.ValidString(content) {
+				return nil, fmt.Errorf("%s %q is not UTF-8, which JSON needs; convert it, or encode it in base64", list.flag, key)
+			}
+			if _, err := put(out, path, value); err != nil {
+				return nil, fmt.Errorf("%s is %q: %w", list.flag, f, err)
+			}
+		}
+	}
+	return out, nil
+}
+
+// typedValue returns a number, true, false or null, the content of a file for @FILE, or a text.
+func typedValue(text string, in io.Reader) (any, error) {
+	if file, ok := strings.CutPrefix(text, "@"); ok {
+		read := os.ReadFile
+		if file == "-" {
+			read = func(string) ([]byte, error) { return io.ReadAll(in) }
+		}
+		content, err := read(file)
+		return string(content), err
+	}
+	var value any
+	if !json.Valid([]byte(text)) || json.Unmarshal([]byte(text), &value) != nil {
+		return text, nil //nolint:nilerr // the value is a text
+	}
+	switch value.(type) {
+	case string, []any, map[string]any: // these are for a body
+		return text, nil
+	case float64:
+		return json.Number(strings.TrimSpace(text)), nil
+	}
+	return value, nil
+}
+
+// put returns a value with another one below it: path leads from the one to the other.
+func put(at any, path []string, value any) (any, error) {
+	if len(path) == 0 {
+		if at != nil {
+			return nil, errors.New("the key has a value already")
+		}
+		return value, nil
+	}
+	if path[0] == "" {
+		list, ok := at.([]any)
+		if at != nil && !ok || len(path) > 1 {
+			return nil, errors.New("the members of a list are values; give the body as an argument")
+		}
+		return append(list, value), nil
+	}
+	object, ok := at.(map[string]any)
+	if at != nil && !ok {
+		return nil, errors.New("the key has a value already")
+	}
+	if object == nil {
+		object = map[string]any{}
+	}
+	below, err := put(object[path[0]], path[1:], value)
+	object[path[0]] = below
+	return object, err
+}
+
+// query returns the fields as parameters of a query, which have no objects.
+func query(fields map[string]any) (url.Values, error) {
+	out := url.Values{}
+	for name, value := range fields {
+		list, ok := value.([]any)
+		if !ok {
+			list = []any{value}
+		}
+		for _, v := range list {
+			if _, object := v.(map[string]any); object {
+				return nil, fmt.Errorf("the field %s is an object, which a query cannot have", name)
+			}
+			if v == nil {
+				v = ""
+			}
+			out.Add(name, fmt.Sprint(v))
+		}
+	}
+	return out, nil
+}

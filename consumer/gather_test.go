@@ -1,0 +1,286 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A crowd calls Do for single letters.
+type crowd struct {
+	t       *testing.T
+	g       *gatherer[string]
+	hurry   chan struct{}
+	mu      sync.Mutex
+	batches []string
+	results map[string]error
+	wg      sync.WaitGroup
+}
+
+func newCrowd(t *testing.T, l limits, handle func(items []string, results []error)) *crowd {
+	c := &crowd{t: t, hurry: make(chan struct{}), results: map[string]error{}}
+	c.g = newGather(l, func(items []string, results []error) {
+		c.mu.Lock()
+		c.batches = append(c.batches, strings.Join(slices.Sorted(slices.Values(items)), ""))
+		c.mu.Unlock()
+		if handle != nil {
+			handle(items, results)
+		}
+	})
+	return c
+}
+
+func (c *crowd) do(ctx context.Context, items string) {
+	for item := range strings.SplitSeq(items, "") {
+		c.wg.Go(func() {
+			err := c.g.Do(ctx, c.hurry, item, 1)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.results[item] = err
+		})
+		synctest.Wait()
+	}
+}
+
+// wait waits for all results, and compares the batches.
+func (c *crowd) wait(want string) {
+	c.t.Helper()
+	c.wg.Wait()
+	if got := strings.Join(c.batches, " "); got != want {
+		c.t.Errorf("batches %q, want %q", got, want)
+	}
+}
+
+var three = limits{Items: 3, Bytes: 100, Wait: time.Second, Batches: 1}
+
+func TestEachItemGetsItsResult(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, three, func(items []string, results []error) {
+			for i, item := range items {
+				if item != "b" {
+					results[i] = errors.New(item)
+				}
+			}
+		})
+		begin := time.Now()
+		c.do(t.Context(), "abcd")
+		c.wait("abc d")
+		if fmt.Sprint(c.results) != "map[a:a b:<nil> c:c d:d]" || time.Since(begin) != time.Second {
+			t.Errorf("results %v after %v", c.results, time.Since(begin))
+		}
+	})
+}
+
+// A hurry ends the waits for fuller batches.
+func TestHurry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, three, nil)
+		begin := time.Now()
+		c.do(t.Context(), "ab")
+		close(c.hurry)
+		c.wait("ab")
+		c.do(t.Context(), "c")
+		c.wait("ab c")
+		if d := time.Since(begin); d != 0 {
+			t.Errorf("it took %v", d)
+		}
+	})
+}
+
+// An item whose context ends leaves the batch that it waits for, and one that waits longer is not
+// handled if its context ended first.
+func TestContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := errors.New("lease lost")
+		c := newCrowd(t, three, func([]string, []error) { time.Sleep(time.Minute) })
+		ctx, cancel := context.WithCancelCause(t.Context())
+		c.do(t.Context(), "a")
+		c.do(ctx, "b")
+		cancel(lost)
+		synctest.Wait()
+		c.mu.Lock()
+		if c.results["b"] != lost {
+			t.Errorf("result %v of an item whose context has ended", c.results["b"])
+		}
+		c.mu.Unlock()
+		time.Sleep(2 * time.Second) // the batch of a runs
+		ctx, cancel = context.WithCancelCause(t.Context())
+		c.do(t.Context(), "c")
+		c.do(ctx, "d")
+		time.Sleep(time.Second)
+		cancel(lost)
+		c.wait("a c")
+		if c.results["c"] != nil || c.results["d"] != lost {
+			t.Errorf("results %v", c.results)
+		}
+	})
+}
+
+// In a batch that has begun, an item waits for the end of the batch although its context has ended.
+func TestContextEndsInABatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, three, func(_ []string, results []error) {
+			time.Sleep(time.Minute)
+			results[1] = errors.New("late")
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		c.do(t.Context(), "a")
+		c.do(ctx, "b")
+		time.Sleep(2 * time.Second)
+		cancel()
+		c.wait("ab")
+		if c.results["b"] == nil || c.results["b"].Error() != "late" {
+			t.Errorf("results %v", c.results)
+		}
+	})
+}
+
+// The end of the goroutine that handles a batch leaves no item without a result, and no batch in
+// its place.
+func TestGoexit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := errors.New("ended")
+		c := newCrowd(t, three, func(items []string, results []error) {
+			if slices.Contains(items, "a") {
+				for i := range results {
+					results[i] = ended
+				}
+				runtime.Goexit()
+			}
+		})
+		c.do(t.Context(), "abcdef")
+		c.wait("abc def")
+		if c.results["b"] != ended || c.results["c"] != ended || c.results["d"] != nil || len(c.results) != 5 {
+			t.Errorf("results %v, want those of all but the goroutine that ended", c.results)
+		}
+	})
+}
+
+// A batch that is replaced gives its place to one other batch.
+func TestReplace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, three, func([]string, []error) { time.Sleep(time.Minute) })
+		begin := time.Now()
+		c.do(t.Context(), "abcdefghi")
+		for range 2 {
+			c.g.Replace(func(item string) bool { return item == "b" })
+		}
+		c.wait("abc def ghi")
+		if d := time.Since(begin); d != 2*time.Minute {
+			t.Errorf("three batches of a minute took %v, want the first two at the same time", d)
+		}
+		if len(c.g.batches) != 0 || c.g.former.running != 0 {
+			t.Errorf("%d batches and %d places are left", len(c.g.batches), c.g.former.running)
+		}
+	})
+}
+
+// A batch is handled without the items whose contexts ended before it began.
+func TestContextHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := errors.New("lease lost")
+		ended, cancel := context.WithCancelCause(t.Context())
+		cancel(lost)
+		for _, tt := range []struct{ before, ended, after, want string }{
+			{"ab", "c", "", "ab"},
+			{"", "abc", "def", "def"},
+			{"", "abc", "", ""},
+		} {
+			c := newCrowd(t, three, nil)
+			c.g.former.running++ // a batch before the next one
+			c.do(t.Context(), tt.before)
+			var done sync.WaitGroup
+			for item := range strings.SplitSeq(tt.ended, "") {
+				e := &gatherEntry[string]{item: item, ctx: ended, lead: make(chan *batch[string], 1), done: make(chan struct{})}
+				c.g.change(func(f *former[*gatherEntry[string]]) { f.add(e, 1, time.Now()) })
+				done.Go(func() {
+					select {
+					case b := <-e.lead:
+						c.g.run(b)
+					case <-e.done:
+					}
+					if e.err != lost {
+						t.Errorf("result %v of %s, whose context had ended", e.err, e.item)
+					}
+				})
+			}
+			c.do(t.Context(), tt.after)
+			c.g.change(func(f *former[*gatherEntry[string]]) { f.running-- })
+			done.Wait()
+			c.wait(tt.want)
+		}
+	})
+}
+
+// The events: a letter adds an item, whose size in bytes is its place in the alphabet; "." lets
+// 10 ms pass; "/" ends a batch; "!" is the end of all waits; "-" removes the last letter's item.
+func TestFormer(t *testing.T) {
+	three := limits{Items: 3, Bytes: 100, Wait: 30 * time.Millisecond, Batches: 2}
+	for _, tt := range []struct {
+		name   string
+		limits limits
+		events string
+		want   string // the batches, with their times in 10 ms
+	}{
+		{"a full batch begins at once", three, "abc", "0:abc"},
+		{"a batch that is not full waits", three, "ab..", ""},
+		{"until its first item has waited", three, "a.b..c", "3:ab"},
+		{"the next batch waits anew", three, "abc..d..", "0:abc"},
+		{"from its own first item", three, "abc..d...", "0:abc 5:d"},
+		{"two batches at a time", three, "abcabcabc", "0:abc 0:abc"},
+		{"the third one begins with the end of one", three, "abcabcabc./", "0:abc 0:abc 1:abc"},
+		{"items that waited for a batch wait no longer", three, "abcabca...../", "0:abc 0:abc 5:a"},
+		{"a waiting batch is filled meanwhile", three, "abcabca.....b/", "0:abc 0:abc 5:ab"},
+		{"bytes", limits{Items: 9, Bytes: 5, Wait: time.Second, Batches: 9}, "bbb", "0:bb"},
+		{"exactly the bytes", limits{Items: 9, Bytes: 4, Wait: time.Second, Batches: 9}, "bb", "0:bb"},
+		{"an item above the bytes is a batch of its own", limits{Items: 9, Bytes: 5, Wait: time.Second, Batches: 9}, "az", "0:a 0:z"},
+		{"no wait", limits{Items: 9, Bytes: 100, Batches: 1}, "abc/", "0:a 0:bc"},
+		{"the end of all waits", three, "ab.!", "1:ab"},
+		{"and those after it", three, "!ab", "0:a 0:b"},
+		{"a removed item", three, "ab-c...", "3:ac"},
+		{"the removal of the first item", three, "a-.b...", "4:b"},
+		{"nothing waits", three, "....", ""},
+	} {
+		f := former[string]{limits: tt.limits}
+		now := time.Unix(0, 0)
+		var got []string
+		last := ""
+		for e := range strings.SplitSeq(tt.events, "") {
+			switch e {
+			case ".":
+				now = now.Add(10 * time.Millisecond)
+			case "/":
+				f.running--
+			case "!":
+				f.hurry = true
+			case "-":
+				if !f.remove(last) {
+					t.Errorf("%s: %s is not there", tt.name, last)
+				}
+			default:
+				f.add(e, int(e[0]-'a')+1, now)
+				last = e
+			}
+			for {
+				batch, wake := f.next(now)
+				if batch == nil {
+					if !wake.IsZero() && !wake.After(now) {
+						t.Errorf("%s: it is to be woken %v ago", tt.name, now.Sub(wake))
+					}
+					break
+				}
+				got = append(got, fmt.Sprintf("%d:%s", now.Sub(time.Unix(0, 0))/(10*time.Millisecond), strings.Join(batch, "")))
+			}
+		}
+		if text := strings.Join(got, " "); text != tt.want {
+			t.Errorf("%s: %q makes the batches %q, want %q", tt.name, tt.events, text, tt.want)
+		}
+	}
+}

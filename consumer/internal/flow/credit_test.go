@@ -1,0 +1,202 @@
+package flow
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// The consumer's defaults.
+const (
+	maxBuffered = 1024
+	maxBytes    = 64 << 20
+)
+
+// handling returns credits whose handlers take d.
+func handling(d time.Duration, concurrency int) Credits {
+	c := New(concurrency, maxBuffered, maxBytes)
+	c.handling, c.peak = d, 1<<10
+	return c
+}
+
+func TestBufferFollowsTheHandlersSpeed(t *testing.T) {
+	for _, tt := range []struct {
+		handling    time.Duration
+		concurrency int
+		want        int
+	}{
+		{time.Minute, 20, 0}, // no message is kept from other consumers
+		{time.Second, 20, 4},
+		{10 * time.Millisecond, 20, 400},
+		{0, 20, maxBuffered},
+		{0, 1, maxBuffered},
+		{200 * time.Millisecond, 1, 1},
+	} {
+		c := handling(tt.handling, tt.concurrency)
+		if got := c.buffer(); got != tt.want {
+			t.Errorf("handlers of %v, concurrency %d: %d messages wait, want %d", tt.handling, tt.concurrency, got, tt.want)
+		}
+	}
+	c := New(20, maxBuffered, maxBytes)
+	for range 200 {
+		c.Handled(time.Microsecond)
+	}
+	if c.buffer() != maxBuffered {
+		t.Errorf("after 200 quick messages %d may wait", c.buffer())
+	}
+}
+
+// Under load receives begin when half of the buffer is free, and are large until it is full.
+func TestCreditsRefillInHalves(t *testing.T) {
+	c := handling(0, 20)
+	const batch = 32
+	receives, received := 0, 0
+	for c.Grant(Ask{Batch: batch, UnderWay: 1}).Messages > 0 {
+	}
+	for range c.reservedMessages {
+		c.Take(1 << 10)
+	}
+	c.reservedMessages, c.reservedBytes = 0, 0
+	for range 10_000 {
+		c.Free(1 << 10)
+		for g := c.Grant(Ask{Batch: batch, UnderWay: 1}); g.Messages > 0; g = c.Grant(Ask{Batch: batch, UnderWay: 1}) {
+			if g.Messages < batch {
+				t.Fatalf("a receive of %d messages", g.Messages)
+			}
+			if g.Messages+c.messages > 20+maxBuffered {
+				t.Fatalf("%d messages in hand", c.messages)
+			}
+			receives, received = receives+1, received+g.Messages
+			c.Refund(g)
+			for range g.Messages {
+				c.Take(1 << 10)
+			}
+		}
+	}
+	if received < 9000 || received/receives != batch {
+		t.Errorf("%d messages in %d receives", received, receives)
+	}
+}
+
+// A slow handler's place is filled as soon as it is free.
+func TestCreditsOfSlowHandlers(t *testing.T) {
+	c := handling(time.Minute, 3)
+	if g := c.Grant(Ask{Batch: 32}); g.Messages != 3 {
+		t.Fatalf("%d messages for three handlers", g.Messages)
+	} else {
+		c.Refund(g)
+	}
+	for range 3 {
+		c.Take(10)
+	}
+	if g := c.Grant(Ask{Batch: 32}); g.Messages != 0 {
+		t.Fatalf("%d messages for no free handler", g.Messages)
+	}
+	c.Free(10)
+	if g := c.Grant(Ask{Batch: 32}); g.Messages != 1 {
+		t.Fatalf("%d messages for one free handler", g.Messages)
+	}
+}
+
+// With parked receives at other queues a busy queue gets to use all handlers.
+func TestCreditsOfSeveralQueues(t *testing.T) {
+	c := handling(time.Minute, 8)
+	c.sources = 4
+	for range 4 {
+		if g := c.Grant(Ask{Batch: 32}); g.Messages == 0 {
+			t.Fatal("a queue gets no receive")
+		}
+	}
+	for c.messages < 8 { // the last queue has all the messages
+		g := c.Grant(Ask{Batch: 32})
+		if g.Messages == 0 {
+			t.Fatalf("with %d in hand the busy queue gets no receive", c.messages)
+		}
+		c.Refund(g)
+		for range g.Messages {
+			c.Take(10)
+		}
+	}
+	if g := c.Grant(Ask{Batch: 32}); g.Messages != 0 || c.messages > 8 {
+		t.Errorf("%d in hand and %d more", c.messages, g.Messages)
+	}
+}
+
+// For messages of any size, a server that keeps to the requests exceeds the byte bound by at most
+// one body for each receive. Reservations end with their receives, and a receive is always
+// possible.
+func TestCreditsProperty(t *testing.T) {
+	for range 300 {
+		seed := rand.Uint64()
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		limit := 1 + rnd.IntN(64<<20)
+		c := New(1+rnd.IntN(64), rnd.IntN(2000), limit)
+		c.sources = 1 + rnd.IntN(4)
+		var inHand []int
+		var underWay []Grant
+		largest := 0
+		for range 2000 {
+			switch rnd.IntN(3) {
+			case 0:
+				if g := c.Grant(Ask{Batch: 32, UnderWay: min(len(underWay), 1)}); g.Messages > 0 {
+					underWay = append(underWay, g)
+				}
+			case 1:
+				if len(underWay) == 0 {
+					continue
+				}
+				g := underWay[0]
+				underWay = underWay[1:]
+				c.Refund(g)
+				for n, bytes := 0, 0; n < g.Messages; n++ {
+					size := rnd.IntN(1 << rnd.IntN(23))
+					if n > 0 && bytes+size > g.Bytes {
+						break
+					}
+					bytes += size
+					largest = max(largest, size)
+					c.Take(size)
+					inHand = append(inHand, size)
+				}
+			case 2:
+				c.Handled(time.Duration(rnd.Int64N(int64(time.Second))))
+				if len(inHand) > 0 {
+					c.Free(inHand[0])
+					inHand = inHand[1:]
+				}
+			}
+			if over := c.bytes - limit; over > largest*(1+c.sources+8) {
+				t.Fatalf("seed %d: %d bytes in hand, the limit is %d", seed, c.bytes, limit)
+			}
+		}
+		for _, g := range underWay {
+			c.Refund(g)
+		}
+		for _, size := range inHand {
+			c.Free(size)
+		}
+		if c.reservedMessages != 0 || c.reservedBytes != 0 || c.messages != 0 || c.bytes != 0 || c.Grant(Ask{Batch: 32}).Messages == 0 {
+			t.Fatalf("seed %d: %+v at rest", seed, c)
+		}
+	}
+}
+
+// A topic without a message in hand may receive one, for any number of messages of other topics,
+// but not beyond the bound of bytes.
+func TestSpareGrant(t *testing.T) {
+	c := New(4, 0, 64<<20)
+	for range 10 {
+		c.Take(100)
+	}
+	spare := Ask{Batch: 32, Spare: true}
+	if c.May(Ask{Batch: 32}) || !c.May(spare) || c.May(Ask{Batch: 32, UnderWay: 1, Spare: true}) {
+		t.Error("beyond the window, only a topic without a message and a receive may receive")
+	}
+	if g := c.Grant(spare); g.Messages != 1 {
+		t.Errorf("granted %+v, want one message", g)
+	}
+	c.Take(64 << 20)
+	if c.May(spare) || c.Grant(spare).Messages != 0 {
+		t.Error("it may receive beyond the bytes")
+	}
+}

@@ -1,0 +1,87 @@
+package flow
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// In both lanes a topic with many messages gets one turn in each round, and the turns that the
+// other topics do not use.
+func TestTopicsTakeTurns(t *testing.T) {
+	for _, retried := range []bool{false, true} {
+		var l Lanes[int]
+		for range 100 {
+			l.Push(2, retried, 2)
+		}
+		l.Pop(false)
+		l.Push(0, retried, 0)
+		l.Push(5, retried, 5)
+		l.Push(0, retried, 0)
+		for i, want := range []int{2, 0, 5, 2, 0, 2, 2} {
+			if got, ok := l.Pop(false); !ok || got != want {
+				t.Errorf("retried %v: turn %d is topic %d, want %d", retried, i, got, want)
+			}
+		}
+	}
+}
+
+// In any order of pushes and pops, the messages of a topic keep their order, and each is returned
+// once. No topic has two turns while another topic waits.
+func TestLanesProperty(t *testing.T) {
+	type message struct{ topic, n int }
+	for range 100 {
+		seed := rand.Uint64()
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		var l Lanes[message]
+		pushed, popped := map[int]int{}, map[int]int{}
+		waits := map[int]map[int]int{} // messages of others since a waiting topic had its turn
+		for range 1000 {
+			if topic := rnd.IntN(4); rnd.IntN(2) == 0 {
+				if pushed[topic] == popped[topic] {
+					waits[topic] = map[int]int{}
+				}
+				l.Push(topic, false, message{topic, pushed[topic]})
+				pushed[topic]++
+				continue
+			}
+			before := l.Len()
+			m, ok := l.Pop(false)
+			if ok != (before > 0) {
+				t.Fatalf("seed %d: Pop of %d messages: %v", seed, before, ok)
+			}
+			if !ok {
+				continue
+			}
+			if m.n != popped[m.topic] {
+				t.Fatalf("seed %d: message %d of topic %d came before %d", seed, m.n, m.topic, popped[m.topic])
+			}
+			popped[m.topic]++
+			waits[m.topic] = map[int]int{}
+			for other := range pushed {
+				if other == m.topic || pushed[other] == popped[other] {
+					continue
+				}
+				if waits[other][m.topic]++; waits[other][m.topic] > 1 {
+					t.Fatalf("seed %d: topic %d had two turns while topic %d waited", seed, m.topic, other)
+				}
+			}
+		}
+	}
+}
+
+// A pop that prefers fresh messages returns a retried one only if there is no fresh one.
+func TestPopPrefersFresh(t *testing.T) {
+	var l Lanes[string]
+	l.Push(0, true, "retried")
+	for range 8 {
+		l.Push(0, false, "fresh")
+	}
+	for n := range 8 {
+		if x, ok := l.Pop(true); !ok || x != "fresh" {
+			t.Errorf("pop %d: %q, %v", n, x, ok)
+		}
+	}
+	if x, _ := l.Pop(true); x != "retried" {
+		t.Errorf("the last pop: %q", x)
+	}
+}

@@ -1,0 +1,41 @@
+package flow
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// However long a receive was parked, and with a response that takes up to six tenths of the
+// invisible duration, the lease is over before the server may deliver the message again.
+func TestFirstEndsBeforeTheServers(t *testing.T) {
+	base := time.Unix(0, 0)
+	for range 10_000 {
+		invisible := time.Second + time.Duration(rand.Int64N(int64(time.Hour)))
+		parked := time.Duration(rand.Int64N(int64(20 * time.Second))) // before the hand-out
+		back := time.Duration(rand.Int64N(int64(invisible) * 6 / 10)) // of the response
+		sent, handed := base, base.Add(parked)
+		now := handed.Add(back)
+		l := First(sent, now, invisible, time.Hour)
+		if ends := handed.Add(invisible); !l.Until.Before(ends) {
+			t.Fatalf("invisible for %v, parked %v, %v back: it ends %v late", invisible, parked, back, l.Until.Sub(ends))
+		}
+		if at := l.Renewal(now, rand.Float64()); at.After(l.Until) {
+			t.Fatalf("extended at %v, after its end at %v", at, l.Until)
+		}
+	}
+}
+
+func TestNoExtensionBeginsAfterTheLast(t *testing.T) {
+	base := time.Unix(0, 0)
+	l := First(base, base, 30*time.Second, 25*time.Second)
+	l = l.Extended(base.Add(10*time.Second), 30*time.Second)
+	if want := base.Add(40*time.Second - 600*time.Millisecond); !l.Until.Equal(want) {
+		t.Errorf("it ends at %v, want %v: 30 s after the request, less a fiftieth", l.Until, want)
+	}
+	for _, at := range []time.Time{l.Renewal(base.Add(20*time.Second), 0), l.Retry(base.Add(25*time.Second), 30*time.Second)} {
+		if !at.Equal(l.Until) {
+			t.Errorf("the next extension is at %v, want none before the end at %v", at, l.Until)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package flow
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// An item is a delivery.
+type item struct {
+	group string
+	id    string
+	line  *Line[*item]
+}
+
+func inGroup(g string, n int) []*item {
+	items := make([]*item, n)
+	for i := range items {
+		items[i] = &item{group: g, id: fmt.Sprint(g, i)}
+	}
+	return items
+}
+
+// lines are Lines whose items know their line.
+type lines struct{ Lines[*item] }
+
+func newLines() lines { return lines{Lines[*item]{}} }
+
+func (l lines) join(it *item) (first bool) {
+	it.line, first = l.Join(Key{Group: it.group}, it)
+	return first
+}
+
+func (l lines) close(it *item) { l.Close(it.line) }
+
+func (l lines) leave(it *item, consumed bool) (next *item, behind []*item) {
+	next, behind = l.Leave(it.line, it, consumed)
+	it.line = nil
+	for _, b := range behind {
+		b.line = nil
+	}
+	return next, behind
+}
+
+func TestLinesGoOneByOne(t *testing.T) {
+	l := newLines()
+	a, b := inGroup("a", 3), inGroup("b", 1)
+	for i, it := range slices.Concat(a, b) {
+		if first := l.join(it); first != (i == 0 || i == 3) {
+			t.Fatalf("%s is the first: %v; only the first of each group may go", it.id, first)
+		}
+	}
+	if next, behind := l.leave(a[0], true); next != a[1] || behind != nil {
+		t.Error("after the first the second may go, and no other")
+	}
+	late := inGroup("a", 1)[0] // is behind those that are still there
+	if l.join(late) {
+		t.Error("a late one may go before those that were there")
+	}
+	if next, _ := l.leave(a[1], true); next != a[2] {
+		t.Error("the third does not follow the second")
+	}
+	if next, _ := l.leave(a[2], true); next != late {
+		t.Error("after all the others the late one may go")
+	}
+	l.leave(late, true)
+	l.leave(b[0], true)
+	if len(l.Lines) != 0 {
+		t.Errorf("%d empty lines are left", len(l.Lines))
+	}
+}
+
+// M1 fails, M2 was received with it. Before M2 is released, the server has the failure
+// and delivers M1 again: it must not be released with M2.
+func TestLinesFailureThenRedelivery(t *testing.T) {
+	l := newLines()
+	old, again := inGroup("a", 2), inGroup("a", 2)
+	for _, it := range old {
+		l.join(it)
+	}
+	l.close(old[0])
+	if !l.join(again[0]) || l.join(again[1]) {
+		t.Error("a delivery after the failure waits for one before it")
+	}
+	if next, behind := l.leave(old[0], false); next != nil || !slices.Equal(behind, old[1:]) {
+		t.Errorf("next %v, behind %v; want the one behind the failed one released", next, behind)
+	}
+	l.leave(old[1], false)
+	if next, _ := l.leave(again[0], true); next != again[1] {
+		t.Error("the new line does not continue")
+	}
+	l.leave(again[1], true)
+	if len(l.Lines) != 0 {
+		t.Errorf("%d empty lines are left", len(l.Lines))
+	}
+}
+
+func TestLinesWithoutAGroup(t *testing.T) {
+	l := newLines()
+	for _, it := range inGroup("", 3) {
+		if !l.join(it) {
+			t.Error("a message without a group stands in a line")
+		}
+		l.close(it)
+		if next, behind := l.leave(it, false); next != nil || behind != nil || len(l.Lines) != 0 {
+			t.Error("it has others behind it")
+		}
+	}
+}
+
+// These rules hold for any arrivals, failures and departures: at most one delivery of a line is
+// free, lines keep their order, each delivery of a line becomes free or is released once, and empty
+// lines are removed.
+func TestLinesProperty(t *testing.T) {
+	for range 200 {
+		seed := rand.Uint64()
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		l := newLines()
+		var waiting, going []*item
+		order := map[*item]int{}
+		for n := range 300 {
+			switch {
+			case rnd.IntN(2) == 0:
+				it := inGroup(fmt.Sprint(rnd.IntN(3)), 1)[0]
+				order[it] = n
+				if l.join(it) {
+					going = append(going, it)
+				} else {
+					waiting = append(waiting, it)
+				}
+			case len(going) > 0:
+				i := rnd.IntN(len(going))
+				it := going[i]
+				ok := rnd.IntN(3) > 0
+				if !ok && rnd.IntN(2) == 0 {
+					l.close(it)
+				}
+				going = slices.Delete(going, i, i+1)
+				next, behind := l.leave(it, ok)
+				if next != nil {
+					behind = append(behind, next)
+					going = append(going, next)
+					if order[next] < order[it] {
+						t.Fatalf("seed %d: one goes before its elder", seed)
+					}
+				}
+				for _, b := range behind {
+					j := slices.Index(waiting, b)
+					if j < 0 {
+						t.Fatalf("seed %d: a delivery goes, or is released, that did not wait", seed)
+					}
+					waiting = slices.Delete(waiting, j, j+1)
+				}
+			}
+			heads := map[*Line[*item]]bool{}
+			for _, it := range going {
+				if heads[it.line] || it.line.items[0] != it {
+					t.Fatalf("seed %d: two of one line may go", seed)
+				}
+				heads[it.line] = true
+			}
+		}
+		for len(going) > 0 {
+			it := going[0]
+			going = going[1:]
+			if next, _ := l.leave(it, true); next != nil {
+				going = append(going, next)
+			}
+		}
+		if len(l.Lines) != 0 {
+			t.Fatalf("seed %d: %d lines are left", seed, len(l.Lines))
+		}
+	}
+}
+
+// Message groups of one name in two topics are two message groups.
+func TestLinesOfTwoTopics(t *testing.T) {
+	l := Lines[int]{}
+	a, first := l.Join(Key{0, "g"}, 1)
+	b, second := l.Join(Key{1, "g"}, 2)
+	if !first || !second || a == b {
+		t.Error("a message of one topic waits for one of another topic")
+	}
+}
+
+// Closing a line that another one has replaced does not close the other one.
+func TestCloseOfAReplacedLine(t *testing.T) {
+	l, key := Lines[int]{}, Key{Group: "a"}
+	old, _ := l.Join(key, 1)
+	l.Close(old)
+	l.Join(key, 2)
+	l.Close(old)
+	if _, first := l.Join(key, 3); first {
+		t.Error("the third item is first in a line, want it behind the second one")
+	}
+}

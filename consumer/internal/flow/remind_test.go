@@ -1,0 +1,27 @@
+package flow
+
+import (
+	"testing"
+	"time"
+)
+
+// Reminders of one queue within a step are one; the latest are dropped if there are too many.
+func TestReminders(t *testing.T) {
+	var r Reminders[*int]
+	a, b := new(int), new(int)
+	begin := time.Unix(1000, 0)
+	for i := range 2 * remindMax {
+		r.add(begin.Add(time.Duration(remindMax*2-i)*time.Second), a)
+		r.add(begin.Add(time.Duration(remindMax*2-i)*time.Second), a) // shares it
+	}
+	r.add(begin, b)
+	if len(r) != remindMax {
+		t.Errorf("%d reminders", len(r))
+	}
+	if got := r.Due(begin); got != nil {
+		t.Errorf("%v before the time", got)
+	}
+	if got := r.Due(begin.Add(2 * time.Second)); len(got) != 2 || got[0] != b || got[1] != a {
+		t.Errorf("got %v", got)
+	}
+}

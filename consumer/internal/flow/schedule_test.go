@@ -1,0 +1,49 @@
+package flow
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Entries are returned in the order of their times, after any sequence of settings, changes and
+// removals.
+func TestOrder(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var s Schedule[int]
+	if s.First() != nil || len(s.All()) != 0 {
+		t.Error("the zero value is not empty")
+	}
+	entries := make([]Entry[int], 50)
+	due := map[int]time.Time{}
+	for range 2000 {
+		i := rnd.IntN(len(entries))
+		entries[i].Value = i
+		if rnd.IntN(3) == 0 {
+			s.Remove(&entries[i])
+			delete(due, i)
+		} else {
+			due[i] = time.Unix(rnd.Int64N(100), 0)
+			s.Set(&entries[i], due[i])
+		}
+		if got := s.All(); len(got) != len(due) || slices.ContainsFunc(got, func(i int) bool { return due[i] != entries[i].At }) {
+			t.Fatalf("%v are scheduled, want %v", got, due)
+		}
+		first := s.First()
+		for i, at := range due {
+			if first == nil || at.Before(first.At) {
+				t.Fatalf("the first is %+v, but entry %d is due at %v", first, i, at)
+			}
+		}
+	}
+	var last time.Time
+	for e := s.First(); e != nil; e = s.First() {
+		if e.At.Before(last) {
+			t.Errorf("%v comes after %v", e.At, last)
+		}
+		last = e.At
+		s.Remove(e)
+		s.Remove(e) // has no effect
+	}
+}

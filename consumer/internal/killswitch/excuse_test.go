@@ -1,0 +1,76 @@
+package killswitch
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A message has five excuses, each with twice the delay of the one before, and they are forgotten
+// with its end.
+func TestExcuses(t *testing.T) {
+	var e Excuses
+	k := Key{"orders", "m"}
+	for n, want := range []time.Duration{20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 320 * time.Second} {
+		if d, ok := e.Excuse(k, 5*time.Second); !ok || d != want {
+			t.Errorf("excuse %d: %v, %v; want %v", n, d, ok, want)
+		}
+	}
+	for _, other := range []Key{{"returns", "m"}, {"orders", "n"}} {
+		if d, ok := e.Excuse(other, 5*time.Second); !ok || d != 20*time.Second {
+			t.Errorf("another message: %v, %v", d, ok)
+		}
+	}
+	if _, ok := e.Excuse(k, 5*time.Second); ok || e.Count(k) != MaxExcuses || e.Len() != 3 {
+		t.Errorf("a sixth excuse of %d messages", e.Len())
+	}
+	e.Forget(k)
+	if d, ok := e.Excuse(k, time.Second); !ok || d != 4*time.Second {
+		t.Errorf("after its end: %v, %v", d, ok)
+	}
+}
+
+// Many excuses take bounded memory, and their delay grows with their number: the probes of that
+// time can receive all of them, and as many other messages.
+func TestManyExcuses(t *testing.T) {
+	var e Excuses
+	first := Key{"orders", "first"}
+	for range MaxExcuses {
+		e.Excuse(first, time.Second)
+	}
+	for i := range 100_000 {
+		d, _ := e.Excuse(Key{"orders", fmt.Sprint(i)}, time.Second)
+		if received := int(d/time.Second) * Choice; received < 2*(e.Len()-Choice) {
+			t.Fatalf("with %d excuses the delay is %v", e.Len(), d)
+		}
+		if _, ok := e.Excuse(first, time.Second); ok && i < 4000 {
+			t.Fatalf("the excuses of the first message are forgotten after %d others", i)
+		}
+	}
+	if e.Len() > 10_000 {
+		t.Errorf("%d excuses are kept", e.Len())
+	}
+}
+
+// The excuses of a message still count after 4096 other messages were excused.
+func TestExcusesOutliveThousandsOfOthers(t *testing.T) {
+	var e Excuses
+	first := Key{"orders", "first"}
+	e.Excuse(first, time.Second)
+	for i := range excused {
+		e.Excuse(Key{"orders", fmt.Sprint(i)}, time.Second)
+	}
+	if n := e.Count(first); n != 1 {
+		t.Errorf("%d excuses after %d other messages, want 1", n, excused)
+	}
+}
+
+// A result older than the window does not count.
+func TestOldResultsDoNotTrip(t *testing.T) {
+	g := New(Options{FailureRatio: 1, MinMessages: 2}.WithDefaults())
+	now := time.Unix(1000, 0)
+	g.Handled(now, true)
+	if g.Handled(now.Add(30*time.Second), true); g.State() != Flowing {
+		t.Error("two failures, 30 s apart, trip the switch with a window of 30 s")
+	}
+}

@@ -1,0 +1,74 @@
+package killswitch
+
+import (
+	"testing"
+	"time"
+)
+
+var ratio = Options{FailureRatio: 0.5, MinMessages: 4, Window: 30 * time.Second, Probe: 5 * time.Second}
+
+// The states of the kill switch, by its events. s and f are a success and a failure, x is a dead
+// letter, a digit waits for so many seconds and calls Tick when it is due.
+func TestGateStates(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		opts   Options
+		events string
+		state  State
+		limit  int
+	}{
+		{"off", Options{}, "ffffffffff", Flowing, 64},
+		{"too few", ratio, "fff", Flowing, 64},
+		{"too many failures", ratio, "ffff", Tripped, 0},
+		{"the ratio is reached", ratio, "ssff", Tripped, 0},
+		{"it is not", ratio, "sssff", Flowing, 64},
+		{"failures of the past", ratio, "ff99999sf", Flowing, 64},
+		{"running handlers change nothing", ratio, "ffffsff", Tripped, 0},
+		{"a probe", ratio, "ffff5", Probing, 1},
+		{"a probe that fails", ratio, "ffff5f", Tripped, 0},
+		{"another one", ratio, "ffff5f5", Probing, 1},
+		{"one that succeeds", ratio, "ffff5s", Ramping, 1},
+		{"a second later", ratio, "ffff5s1", Ramping, 2},
+		{"five seconds later", ratio, "ffff5s5", Ramping, 32},
+		{"six seconds later", ratio, "ffff5s6", Flowing, 64},
+		{"a failure of many while it ramps", ratio, "ffff5s1sssf1", Ramping, 4},
+		{"failures while it ramps", ratio, "ffff5s1ff", Tripped, 0},
+		{"dead letters", Options{DeadLetters: 3, Window: 30 * time.Second, Probe: 5 * time.Second}, "xxx", Tripped, 0},
+		{"few dead letters", Options{DeadLetters: 3, Window: 30 * time.Second, Probe: 5 * time.Second}, "xx99999x", Flowing, 64},
+	} {
+		g := New(tt.opts)
+		now := time.Unix(0, 0)
+		for _, e := range tt.events {
+			switch e {
+			case 's', 'f':
+				g.Handled(now, e == 'f')
+			case 'x':
+				g.DeadLettered(now)
+			default:
+				for range e - '0' {
+					now = now.Add(time.Second)
+					g.Tick(now, 64)
+				}
+			}
+		}
+		if g.State() != tt.state || g.Limit(64) != tt.limit {
+			t.Errorf("%s: state %d with a limit of %d, want %d and %d", tt.name, g.State(), g.Limit(64), tt.state, tt.limit)
+		}
+		g.Pause(true)
+		if g.Limit(64) != 0 || !g.Shut() {
+			t.Errorf("%s: paused, it lets messages through", tt.name)
+		}
+	}
+}
+
+// The defaults are those in the documentation of consumer.KillSwitch, and replace only zeros.
+func TestDefaults(t *testing.T) {
+	for _, tt := range []struct{ o, want Options }{
+		{Options{}, Options{MinMessages: 20, Window: 30 * time.Second, Probe: 5 * time.Second}},
+		{Options{MinMessages: 1, Window: 2, Probe: 3}, Options{MinMessages: 1, Window: 2, Probe: 3}},
+	} {
+		if got := tt.o.WithDefaults(); got != tt.want {
+			t.Errorf("%+v becomes %+v, want %+v", tt.o, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package verdict
+
+import (
+	"time"
+
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// DefaultMaxAttempts is the number of deliveries that a tidegate broker makes if it announces none:
+// 16 retries after the first delivery (RocketMQ: consumption retry).
+const DefaultMaxAttempts = 17
+
+// MaxDelay is RocketMQ's maximum of an invisible duration, and so of the delay of a retry.
+const MaxDelay = 12 * time.Hour
+
+// Rules decide about the failures of a delivery.
+type Rules struct {
+	MaxAttempts int // deliveries; 0 means that there is no maximum, or that the server decides
+
+	// ServerAttempts is the server's maximum of deliveries as the consumer knows it, also if the
+	// server decides. 0 means that there is no maximum, or that it is not known.
+	ServerAttempts int
+
+	Schedule  backoff.Policy
+	ByServer  bool // the server replaces the delay of Schedule by its own
+	Snooze    bool // the server can postpone a delivery without counting its attempt
+	Reconsume bool // the server has retry topics and negative acknowledgements
+
+	OwnAttempts int  // deliveries that the consumer's policies allow; 0 means that they set no maximum
+	Discard     bool // a message that has used up OwnAttempts is acknowledged
+}
+
+// NewRules merges the consumer's own schedule, nil for none, with the server's settings and the
+// defaults.
+func NewRules(own backoff.Policy, s transport.ConsumerSettings, c transport.Capabilities) Rules {
+	r := Rules{ServerAttempts: max(s.MaxAttempts, 0), Schedule: own, ByServer: own == nil && c.RetryResult}
+	if r.Schedule == nil && s.Retry != nil {
+		r.Schedule = s.Retry
+	}
+	if r.Schedule == nil {
+		r.Schedule = backoff.RetryLadder()
+	}
+	if s.MaxAttempts == 0 && c != (transport.Capabilities{}) {
+		// A RocketMQ that announces nothing may allow any number: it counts itself then, and makes
+		// the dead letter.
+		r.ServerAttempts = DefaultMaxAttempts
+	}
+	if !c.RetryResult { // a server that decides may have another maximum by now
+		r.MaxAttempts = r.ServerAttempts
+	}
+	return r
+}
+
+// Limit returns the maximum of deliveries, 0 for none, and whether it is that of the consumer's
+// policies. A lower maximum of the server overrides theirs, and then the settings of the server
+// decide about the end of the message. In a FIFO group they can retry it without end, and negative
+// acknowledgements do not count for the server, so a delivery beyond the server's maximum is
+// possible.
+func (r Rules) Limit() (attempts int, own bool) {
+	if r.OwnAttempts > 0 && (r.ServerAttempts == 0 || r.OwnAttempts <= r.ServerAttempts) {
+		return r.OwnAttempts, true
+	}
+	return r.ServerAttempts, false
+}
+
+// A ServerSchedule is the schedule of policy.ServerSchedule: a mark for the server's own one.
+type ServerSchedule struct{ backoff.Steps }
+
+// An Action is the request that settles a delivery.
+type Action int
+
+// The actions.
+const (
+	Ack Action = iota
+	Retry
+	DeadLetterNow
+	SnoozeFor
+	ReconsumeIn
+	Discard  // acknowledge it although it failed
+	GiveBack // release it: it was not handled, or not to its end
+	Forget   // its lease is lost
+)
+
+// A Verdict is the decision about a delivery.
+type Verdict struct {
+	Action   Action
+	Delay    time.Duration           // of Retry and SnoozeFor
+	ByServer bool                    // the server replaces Delay by its own
+	Spent    bool                    // the handler postponed the delivery, but its attempt counts
+	Mode     transport.ReconsumeMode // of ReconsumeIn
+	Plain    bool                    // a Retry in place of a ReconsumeIn, which the server does not have
+	Reason   string                  // of DeadLetterNow, Discard, and Retry if that was the last attempt
+}
+
+// Judge decides about delivery number attempt. f is nil if the handler succeeded.
+func Judge(attempt int, f *Failure, r Rules) Verdict {
+	switch {
+	case f == nil:
+		return Verdict{Action: Ack}
+	case f.Snooze && !f.DeadLetter && r.Snooze:
+		return Verdict{Action: SnoozeFor, Delay: min(f.Delay, MaxDelay)}
+	case f.Snooze && !f.DeadLetter:
+		return Verdict{Action: Retry, Delay: min(f.Delay, MaxDelay), Reason: f.Reason, Spent: true}
+	case f.Reconsume != nil && !f.DeadLetter && r.Reconsume:
+		return Verdict{Action: ReconsumeIn, Mode: *f.Reconsume, Reason: f.Reason}
+	case f.DeadLetter:
+		return Verdict{Action: DeadLetterNow, Reason: f.Reason}
+	case r.Discard && r.exhausted(attempt):
+		return Verdict{Action: Discard, Reason: f.Reason}
+	case r.exhausted(attempt), r.MaxAttempts > 0 && attempt >= r.MaxAttempts:
+		return Verdict{Action: DeadLetterNow, Reason: f.Reason}
+	}
+	return Again(attempt, f, r)
+}
+
+// exhausted reports whether the delivery was the last one that the consumer's policies allow.
+func (r Rules) exhausted(attempt int) bool {
+	limit, own := r.Limit()
+	return own && attempt >= limit
+}
+
+// Again returns the verdict of a retry after delivery number attempt.
+func Again(attempt int, f *Failure, r Rules) Verdict {
+	v := Verdict{Action: Retry, Delay: min(f.Delay, MaxDelay), Reason: f.Reason}
+	switch {
+	case f.Reconsume != nil:
+		v.Delay, v.Plain = min(instead(*f.Reconsume, attempt), MaxDelay), true
+	case !f.RetryIn:
+		v.Delay, v.ByServer = min(r.Schedule.Delay(max(0, attempt-1)), MaxDelay), r.ByServer
+	}
+	return v
+}

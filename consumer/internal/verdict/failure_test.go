@@ -1,0 +1,48 @@
+package verdict
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
+)
+
+func TestEndingAndRepeat(t *testing.T) {
+	code := func(c tidegate.Code) error { return fmt.Errorf("wrapped: %w", &tidegate.Error{Code: c}) }
+	for _, tt := range []struct {
+		err            error
+		ending         Ending
+		harmless, harm bool // repeated, where that is harmless, and where it is not?
+	}{
+		{errors.New("connection lost"), never, true, false},
+		{code(tidegate.CodeInternalServerError), never, true, false},
+		{code(tidegate.CodeTooManyRequests), never, true, true},
+		{code(tidegate.CodeTopicNotFound), never, false, false},
+		{code(tidegate.CodeConsumerGroupNotFound), never, false, false},
+		{code(tidegate.CodeInvalidReceiptHandle), never, false, false},
+		{code(protocol.CodeIllegalPollingTime), never, true, false},    // of a proxy that was paused
+		{code(protocol.CodeUnrecognizedClientType), never, true, true}, // of a server that forgot the client
+		{code(tidegate.CodeNotImplemented), never, false, false},       // of an ingress without a backend
+		{code(protocol.CodeUnsupported), never, false, false},
+		{code(49999), never, false, false},
+		{code(tidegate.CodeBadRequest), never, false, false},
+		{code(tidegate.CodeIllegalConsumerGroup), AtOnce, false, false},
+		{code(tidegate.CodeIllegalFilterExpression), AtOnce, false, false},
+		{code(tidegate.CodeIllegalInvisibleTime), AtOnce, false, false},
+		{code(tidegate.CodeUnauthorized), graced, false, false},
+		{code(tidegate.CodeForbidden), graced, false, false},
+		{fmt.Errorf("transport %w", tidegate.ErrClosed), AtOnce, false, false},
+	} {
+		if got := EndingOf(tt.err); got != tt.ending {
+			t.Errorf("EndingOf(%v) = %v", tt.err, got)
+		}
+		if got := canRepeat(tt.err, true); got != tt.harmless {
+			t.Errorf("CanRepeat(%v) where it is harmless: %v", tt.err, got)
+		}
+		if got := canRepeat(tt.err, false); got != tt.harm {
+			t.Errorf("CanRepeat(%v) where it is not: %v", tt.err, got)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package endtoend
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+)
+
+// dispositions runs a push consumer with the handler fail for ten minutes, and returns the outcomes
+// of its deliveries.
+func dispositions(t *testing.T, b *brokertest.Broker, sub consumer.Subscription, m *tidegate.Message, fail consumer.Handler) (list []consumer.Outcome) {
+	t.Helper()
+	var mu sync.Mutex
+	c, err := consumer.NewPush(b.Client(), sub, fail, consumer.PushOptions{OnDelivery: func(o consumer.Outcome) {
+		mu.Lock()
+		defer mu.Unlock()
+		list = append(list, o)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	<-time.After(time.Second) // the consumer gets the group's settings
+	MustSend(t, NewProducer(t, b, producer.Options{}), m)
+	<-time.After(10 * time.Minute)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	return list
+}
+
+// The broker decides at the moment of the failure whether it was the last attempt. The consumer's
+// copy of the maximum may be seconds old, and a dead letter would let the later messages of the
+// group continue.
+//
+// RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created"
+func TestMaximumOfTheMomentHolds(t *testing.T) {
+	for exhausted, want := range map[settings.OnExhausted]consumer.Disposition{
+		settings.OnExhaustedPark: consumer.Parked, settings.OnExhaustedDeadLetter: consumer.DeadLettered,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := brokertest.New(t)
+			b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+			group := settings.Group{FIFO: true, MaxAttempts: 3, OnExhausted: exhausted, FIFORetryInterval: settings.Duration(time.Second)}
+			b.CreateGroup("billing", group)
+			failed := errors.New("out of stock")
+			list := dispositions(t, b, consumer.Subscription{Topic: "orders", Group: "billing"},
+				&tidegate.Message{Topic: "orders", MessageGroup: "customer 7", Body: []byte("x")},
+				func(_ context.Context, d *tidegate.Delivery) error {
+					if d.Attempt == 3 {
+						group.MaxAttempts = 10
+						if _, err := b.PutGroup(t.Context(), "billing", group); err != nil {
+							t.Error(err)
+						}
+						<-time.After(time.Second)
+					}
+					return failed
+				})
+			if len(list) != 10 {
+				t.Fatalf("%s: %d deliveries, want 10: %+v", exhausted, len(list), list)
+			}
+			for i, o := range list[:9] {
+				if o.Delivery.Attempt != i+1 || o.Disposition != consumer.Retried || o.Delay != time.Second {
+					t.Errorf("%s: delivery %d: %+v", exhausted, i+1, o)
+				}
+			}
+			if o := list[9]; o.Disposition != want || o.Delay != 0 || !errors.Is(o.Err, failed) || o.SettleErr != nil {
+				t.Errorf("%s: the last delivery: %+v", exhausted, o)
+			}
+			page, err := b.Parked("billing", status.ParkedQuery{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			reasons := []string{}
+			for _, p := range page.Groups {
+				reasons = append(reasons, p.Reason)
+			}
+			s := b.Stats("billing", "orders")
+			if want == consumer.Parked && (!slices.Equal(reasons, []string{"out of stock"}) || s.DeadLetters != 0) {
+				t.Errorf("parked for %q, and %+v", reasons, s)
+			}
+			if want == consumer.DeadLettered && (len(reasons) > 0 || s.DeadLetters != 1) {
+				t.Errorf("parked for %q, and %+v", reasons, s)
+			}
+		})
+	}
+}
+
+// A receive brings messages of the group's retry topic too, which have a maximum
+// and intervals of their own: those of the topic which a consumer asked for do not count.
+func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := brokertest.New(t)
+		b.CreateTopic("orders", settings.Topic{})
+		b.CreateGroup("g", settings.Group{MaxAttempts: 5, RetryTopic: settings.RetryTopic{Enabled: true}})
+		if _, err := b.PutAddressSettings(t.Context(), "orders", settings.Address{MaxDeliveryAttempts: new(2)}); err != nil {
+			t.Fatal(err)
+		}
+		list := dispositions(t, b, consumer.Subscription{Topic: "orders", Group: "g"}, &tidegate.Message{Topic: "orders", Body: []byte("x")},
+			func(ctx context.Context, d *tidegate.Delivery) error {
+				if d.Properties["RECONSUMETIMES"] == "" {
+					_, err := b.Broker.Reconsume(ctx, d, transport.ReconsumeMode{})
+					return err // the acknowledgement that follows comes late, and is rejected
+				}
+				return errors.New("the database is away")
+			})
+		list = list[1:]
+		if len(list) != 5 || list[4].Delivery.Attempt != 5 || list[4].Disposition != consumer.DeadLettered {
+			t.Errorf("%d deliveries of the retry: %+v", len(list), list)
+		}
+		for i, want := range []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute} {
+			if got := list[i].Delay; got != want {
+				t.Errorf("attempt %d is followed by the next after %v, want the group's %v", list[i].Delivery.Attempt, got, want)
+			}
+		}
+	})
+}

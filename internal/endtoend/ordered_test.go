@@ -1,0 +1,243 @@
+package endtoend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/consumer"
+)
+
+// A sequence has the deliveries of FIFO message groups, in the order of their handlers.
+type sequence struct {
+	mu      sync.Mutex
+	bodies  map[string][]string // message group → bodies of handled messages
+	done    map[string]time.Duration
+	running map[string]int
+	most    int // handlers at the same time
+	overlap int
+	begin   time.Time
+}
+
+func newSequence() *sequence {
+	return &sequence{bodies: map[string][]string{}, done: map[string]time.Duration{}, running: map[string]int{}, begin: time.Now()}
+}
+
+// start notes that a handler has d; the returned function that it consumed d, or did not.
+func (s *sequence) start(d *tidegate.Delivery) (end func(consumed bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	group, body := d.MessageGroup, string(d.Body)
+	if s.running[group]++; s.running[group] > 1 {
+		s.overlap++
+	}
+	all := 0
+	for _, n := range s.running {
+		all += n
+	}
+	s.most = max(s.most, all)
+	return func(consumed bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.running[group]--
+		if consumed {
+			s.bodies[group] = append(s.bodies[group], body)
+			s.done[group] = time.Since(s.begin)
+		}
+	}
+}
+
+// sendGroups sends each messages of each of the message groups, in turns.
+func sendGroups(b *brokertest.Broker, groups, each int) {
+	for n := range each {
+		for g := range groups {
+			m := Order(n)
+			m.MessageGroup = fmt.Sprint("customer ", g)
+			b.Send(m)
+		}
+	}
+}
+
+// Messages of one message group are handled one after the other and in order, many groups at the
+// same time; a failed message holds its own group and no other.
+func TestRetriesHoldOnlyTheirMessageGroup(t *testing.T) {
+	const groups, each = 100, 5
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+		b.CreateGroup("billing", settings.Group{FIFO: true, FIFORetryInterval: settings.Duration(time.Minute)})
+		sendGroups(b, groups, each)
+		s := newSequence()
+		stop := runPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
+			end := s.start(d)
+			<-time.After(100 * time.Millisecond)
+			failed := d.MessageGroup == "customer 7" && string(d.Body) == "2" && d.Attempt <= 2
+			end(!failed)
+			if failed {
+				return errors.New("failed")
+			}
+			return nil
+		}, consumer.PushOptions{Concurrency: 50})
+		b.WaitIdle("billing", "orders")
+		stop()
+		for g := range groups {
+			name := fmt.Sprint("customer ", g)
+			if got := s.bodies[name]; !slices.Equal(got, []string{"0", "1", "2", "3", "4"}) {
+				t.Errorf("%s: consumed %v", name, got)
+			}
+			// 500 messages of 100 ms, 50 at a time, take a second.
+			took, held := s.done[name], name == "customer 7"
+			if held && (took < 2*time.Minute || took > 2*time.Minute+5*time.Second) || !held && took > 2*time.Second {
+				t.Errorf("%s was done after %v", name, took)
+			}
+		}
+		if s.overlap != 0 || s.most < 45 {
+			t.Errorf("%d handlers had the same message group as another; %d worked at the same time, want up to 50", s.overlap, s.most)
+		}
+	})
+}
+
+// After the last attempt of its head a message group blocks, continues after a dead letter, or is
+// parked. The outcome of the delivery reports which. Of 50 groups 5 are poisoned; the others are
+// not delayed.
+func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
+	const groups, each = 50, 4
+	for policy, want := range map[settings.OnExhausted]struct {
+		consumed []string // of a poisoned group
+		last     consumer.Disposition
+		letters  int64
+	}{
+		settings.OnExhaustedBlock:      {[]string{"0"}, consumer.Retried, 0},
+		settings.OnExhaustedDeadLetter: {[]string{"0", "2", "3"}, consumer.DeadLettered, 5},
+		settings.OnExhaustedPark:       {[]string{"0"}, consumer.Parked, 0},
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+				b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 3, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
+				sendGroups(b, groups, each)
+				s := newSequence()
+				var seen outcomes
+				poisoned := func(d *tidegate.Delivery) bool {
+					var g int
+					fmt.Sscanf(d.MessageGroup, "customer %d", &g)
+					return g%10 == 0 && string(d.Body) == "1"
+				}
+				var mu sync.Mutex
+				healed := false
+				stop := runPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
+					end := s.start(d)
+					<-time.After(10 * time.Millisecond)
+					mu.Lock()
+					defer mu.Unlock()
+					failed := poisoned(d) && !healed
+					end(!failed)
+					if failed {
+						return errors.New("poison")
+					}
+					return nil
+				}, consumer.PushOptions{Concurrency: 50, OnDelivery: seen.Add})
+				<-time.After(10 * time.Minute)
+				for g := range groups {
+					name := fmt.Sprint("customer ", g)
+					expect := []string{"0", "1", "2", "3"}
+					if g%10 == 0 {
+						expect = want.consumed
+					} else if took := s.done[name]; took > 2*time.Second {
+						t.Errorf("%s was done after %v, though only others are poisoned", name, took)
+					}
+					if got := s.bodies[name]; !slices.Equal(got, expect) {
+						t.Errorf("%s: consumed %v, want %v", name, got, expect)
+					}
+				}
+				ends := map[consumer.Disposition]int{}
+				for _, o := range seen.All() {
+					if o.Delivery.Attempt >= 3 {
+						ends[o.Disposition]++
+					}
+				}
+				if ends[want.last] < 5 || len(ends) != 1 {
+					t.Errorf("outcomes of the third and later attempts: %v, want 5 or more %v", ends, want.last)
+				}
+				if n := b.Stats("billing", "orders").DeadLetters; n != want.letters {
+					t.Errorf("%d dead letters, want %d", n, want.letters)
+				}
+				mu.Lock()
+				healed = true
+				mu.Unlock()
+				if policy == settings.OnExhaustedPark {
+					if _, err := b.RedriveParked(t.Context(), "billing", status.ParkedSelection{}); err != nil {
+						t.Error(err)
+					}
+				}
+				b.WaitIdle("billing", "orders")
+				stop()
+				for g := 0; g < groups && policy != settings.OnExhaustedDeadLetter; g += 10 {
+					if got := s.bodies[fmt.Sprint("customer ", g)]; !slices.Equal(got, []string{"0", "1", "2", "3"}) {
+						t.Errorf("customer %d after the cure: consumed %v, want its order kept", g, got)
+					}
+				}
+				if s.overlap != 0 {
+					t.Errorf("%d handlers had the same message group as another", s.overlap)
+				}
+			})
+		})
+	}
+}
+
+// A handler requests a dead letter in the last attempt. The outcome reports the action that the
+// broker took instead, also if the response was lost and the request was repeated.
+func TestOutcomeOfADeadLetterInAFIFOGroup(t *testing.T) {
+	for policy, want := range map[settings.OnExhausted]consumer.Disposition{
+		settings.OnExhaustedBlock: consumer.Retried, settings.OnExhaustedDeadLetter: consumer.DeadLettered, settings.OnExhaustedPark: consumer.Parked,
+	} {
+		for _, lost := range []bool{false, true} {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+				b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 2, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
+				sendGroups(b, 1, 1)
+				requests := 0
+				b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+					err := next(ctx)
+					if call.Op != "ForwardMessageToDeadLetterQueue" {
+						return err
+					}
+					if requests++; lost && requests == 1 {
+						return brokertest.ErrConnectionLost
+					}
+					return err
+				})
+				var seen outcomes
+				stop := runPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
+					switch d.Attempt {
+					case 1:
+						return errors.New("failed")
+					case 2:
+						return consumer.DeadLetterNow(errors.New("hopeless"))
+					}
+					return nil // of a group that blocks
+				}, consumer.PushOptions{OnDelivery: seen.Add})
+				b.WaitIdle("billing", "orders")
+				stop()
+				list := seen.All()
+				if len(list) < 2 || list[1].Disposition != want || list[1].SettleErr != nil {
+					t.Fatalf("%s, a response lost: %v: outcomes %+v, want the second one %v", policy, lost, list, want)
+				}
+				if delay := list[1].Delay; want == consumer.Retried && (delay > time.Minute || delay < 59*time.Second) || want != consumer.Retried && delay != 0 {
+					t.Errorf("%s: delay %v", policy, delay)
+				}
+				if lost && requests != 2 {
+					t.Errorf("%s: %d requests, want 2", policy, requests)
+				}
+			})
+		}
+	}
+}

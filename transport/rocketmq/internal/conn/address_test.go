@@ -1,0 +1,62 @@
+package conn
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/rmqpb"
+)
+
+func TestParseEndpoints(t *testing.T) {
+	for in, want := range map[string]struct {
+		scheme rmqpb.AddressScheme
+		key    string
+	}{
+		"127.0.0.1:8081":       {rmqpb.AddressScheme_IPv4, "127.0.0.1:8081"},
+		"[::1]:8081":           {rmqpb.AddressScheme_IPv6, "[::1]:8081"},
+		"mq.example:80":        {rmqpb.AddressScheme_DOMAIN_NAME, "mq.example:80"},
+		"[fe80::1%eth0]:8081":  {rmqpb.AddressScheme_IPv6, "[fe80::1%eth0]:8081"},
+		"mq_1.büro.example:80": {rmqpb.AddressScheme_DOMAIN_NAME, "mq_1.büro.example:80"},
+		"1.2.3.4:1; 5.6.7.8:2": {rmqpb.AddressScheme_IPv4, "1.2.3.4:1;5.6.7.8:2"},
+	} {
+		pb, err := ParseAddresses(in)
+		if err != nil {
+			t.Errorf("%s: %v", in, err)
+			continue
+		}
+		addrs, _ := AddressesOf(pb)
+		if pb.GetScheme() != want.scheme || strings.Join(addrs, ";") != want.key {
+			t.Errorf("%s: %v", in, pb)
+		}
+	}
+}
+
+// The error of an address that cannot be names the part and the remedy.
+func TestBadEndpoints(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                        "the address is empty",
+		" ; ":                     "host:port",
+		"http://mq.example:8081":  "is a URL",
+		"grpc://1.2.3.4:8081":     "is a URL",
+		"my host:8081":            `the character ' '`,
+		"a:1;b c:2":               `the character ' '`,
+		"mq\t.example:8081":       `the character '\t'`,
+		"user@mq.example:8081":    `the character '@'`,
+		"mq.example/path:8081":    `the character '/'`,
+		"mq%eth0.example:8081":    `the character '%'`,
+		"[fe80::1%]:8081":         "the character",
+		"fe80::1:8081":            "host:port",
+		"mq.example":              "host:port",
+		"mq.example:0":            "port of 1 to 65535",
+		"mq.example:8081/v1":      "port of 1 to 65535",
+		":8081":                   "host:port",
+		"127.0.0.1:1;localhost:1": "one kind",
+	} {
+		pb, err := ParseAddresses(in)
+		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("%q: %v, %v, want an error with %q", in, pb, err, want)
+		}
+	}
+}

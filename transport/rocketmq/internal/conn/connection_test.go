@@ -1,0 +1,43 @@
+package conn
+
+import (
+	"testing"
+
+	"github.com/tidegate/tidegate/transport"
+)
+
+// A load balancer that leads the requests of one connection to different servers
+// gets no batches.
+func TestMixedAnnouncementsEndBatches(t *testing.T) {
+	c := &Connection{}
+	ours := parseFeatures([]string{"batch, suspend, topics, heartbeats, queues"})
+	c.announce(ours)
+	if f := *c.Features.Load(); f != ours || !f.Batch || !f.Topics || !f.Heartbeats || !f.Queues {
+		t.Errorf("%+v of %+v", f, ours)
+	}
+	c.announce(Features{})
+	c.announce(ours)
+	want := Features{Capabilities: transport.Capabilities{Suspend: true}}
+	if f := *c.Features.Load(); f != want {
+		t.Errorf("%+v after a response without features, want %+v", f, want)
+	}
+}
+
+// If gRPC opens two connections at the same time, it may drop the newer one.
+func TestConnectionInUse(t *testing.T) {
+	l := new(Link)
+	first, second := &Connection{number: 1}, &Connection{number: 2}
+	l.Saw(first)
+	l.Saw(second)
+	first.announce(Features{})
+	l.Saw(first)
+	if l.current.Load() != first {
+		t.Error("the connection that responds is not the one in use")
+	}
+	second.announce(Features{})
+	l.Saw(second)
+	l.Saw(first) // a late response
+	if l.current.Load() != second {
+		t.Error("an old connection replaced the one in use")
+	}
+}

@@ -1,0 +1,62 @@
+package conn
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+)
+
+func TestAuthorization(t *testing.T) {
+	// printf 20250102T030405Z | openssl dgst -sha1 -hmac secret
+	const want = "MQv2-HMAC-SHA1 Credential=ak, SignedHeaders=x-mq-date-time, Signature=F2AAF211D4F8038FA2EE86F40F3E56019780D7FA"
+	if got := authorization("ak", "secret", "20250102T030405Z"); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewSigner("ak", "secret")
+		md, _ := metadata.FromOutgoingContext(h.Outgoing(metadata.AppendToOutgoingContext(t.Context(), "mine", "kept"), NewIdentity("id", "ns", "st"), "more", "x"))
+		for k, want := range map[string]string{
+			"x-mq-client-id": "id", "x-mq-language": "GO", "x-mq-client-version": ClientVersion, "x-mq-protocol": "v2",
+			"x-mq-namespace": "ns", "x-mq-session-token": "st", "x-mq-date-time": "20000101T000000Z", "more": "x", "mine": "kept",
+			"authorization": authorization(h.access, h.secret, "20000101T000000Z"),
+		} {
+			if got := md.Get(k); len(got) != 1 || got[0] != want {
+				t.Errorf("%s: %q, want %q", k, got, want)
+			}
+		}
+		first := md.Get("x-mq-request-id")[0]
+		time.Sleep(time.Second)
+		md, _ = metadata.FromOutgoingContext(NewSigner("", "").Outgoing(t.Context(), NewIdentity("id", "", "")))
+		for _, k := range []string{"x-mq-namespace", "x-mq-session-token", "authorization"} {
+			if got := md.Get(k); got != nil {
+				t.Errorf("%s: %q, want none", k, got)
+			}
+		}
+		if md.Get("x-mq-request-id")[0] == first || md.Get("x-mq-date-time")[0] != "20000101T000001Z" {
+			t.Errorf("second request: %v", md)
+		}
+	})
+}
+
+func TestEncodeReason(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain": "plain", "a b%\n": "a%20b%25%0A", "é": "%C3%A9",
+		strings.Repeat("x", 2000):                    strings.Repeat("x", maxReason),
+		strings.Repeat("x", maxReason-5) + "é" + "y": strings.Repeat("x", maxReason-5), // a rune is not split
+	} {
+		got := EncodeReason(in)
+		if got != want {
+			t.Errorf("%.20q: %.40q, want %.40q", in, got, want)
+		}
+		if back, err := url.PathUnescape(got); err != nil || !strings.HasPrefix(in, back) {
+			t.Errorf("%.20q is decoded to %q, %v", in, back, err)
+		}
+	}
+}
