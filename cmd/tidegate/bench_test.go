@@ -3,6 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -215,6 +219,40 @@ func TestInterruptedBench(t *testing.T) {
 	for _, list := range []string{"topic", "group"} {
 		if out := tl.must(list, "list", "-o", "name").stdout; out != "" {
 			t.Errorf("after the benchmark there is still the %s %s", list, out)
+		}
+	}
+}
+
+// A benchmark that Ctrl-C ends while it creates its topic and group leaves none of them.
+func TestBenchInterruptedAtItsBegin(t *testing.T) {
+	tl := newTool(t)
+	broker, err := url.Parse(tl.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(broker)
+	for _, path := range []string{"/v1/topics/bench-", "/v1/groups/bench-"} {
+		ctx, interrupt := context.WithCancel(limited(t))
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPut || !strings.HasPrefix(r.URL.Path, path) {
+				forward.ServeHTTP(w, r)
+				return
+			}
+			forward.ServeHTTP(httptest.NewRecorder(), r) // the broker has created it, and the response is late
+			interrupt()
+			<-r.Context().Done()
+		}))
+		var stdout, stderr lockedBuffer
+		code := tl.start(ctx, &stdout, &stderr, "bench", "send", "--groups", "2", "--rounds", "1", "--duration", "1s", "--http", front.URL, "--grpc", tl.grpc)()
+		front.Close()
+		interrupt()
+		if code != 130 {
+			t.Errorf("%s: exit code %d, want 130: %s", path, code, stderr.String())
+		}
+		for _, list := range []string{"topic", "group"} {
+			if out := tl.must(list, "list", "-o", "name").stdout; out != "" {
+				t.Errorf("%s: after the interruption there is the %s %s", path, list, out)
+			}
 		}
 	}
 }

@@ -237,24 +237,32 @@ func (b *benchCommand) prepare(ctx context.Context) (remove func() error, err er
 	if b.load.Groups > 0 {
 		s.Type = settings.TopicFIFO
 	}
-	if _, err := client.PutTopic(bounded, name, s); err != nil {
+	remove = func() error {
+		ctx, cancel := b.Bounded(context.WithoutCancel(ctx))
+		defer cancel()
+		return errors.Join(gone(client.DeleteGroup(ctx, name)), gone(client.DeleteTopic(ctx, name)))
+	}
+	switch _, err := client.PutTopic(bounded, name, s); {
+	case err != nil && ctx.Err() != nil: // the broker may have created it
+		return nil, errors.Join(err, remove())
+	case err != nil:
 		return nil, err
 	}
 	if b.load.Groups > 0 { // else the first receive creates the group
 		if _, err := client.PutGroup(bounded, name, settings.Group{FIFO: true}); err != nil {
-			return nil, errors.Join(err, client.DeleteTopic(bounded, name))
+			return nil, errors.Join(err, remove())
 		}
 	}
 	b.load.Topic, b.load.Group = name, name
-	return func() error {
-		ctx, cancel := b.Bounded(context.WithoutCancel(ctx))
-		defer cancel()
-		err := client.DeleteGroup(ctx, name)
-		if errors.Is(err, tidegate.ErrNotFound) {
-			err = nil // nothing was received
-		}
-		return errors.Join(err, client.DeleteTopic(ctx, name))
-	}, nil
+	return remove, nil
+}
+
+// gone is the error of a removal; nil if there was nothing to remove.
+func gone(err error) error {
+	if errors.Is(err, tidegate.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 // subscribe makes sure that the group has a position in an existing topic before the first message

@@ -75,8 +75,8 @@ func (o *outage) Outlived(c *Call, err error) bool {
 	return true
 }
 
-// overlap is the time before the last known item from which a command queries again: an item can
-// become visible after one that has a later time.
+// overlap is the time before the last known item from which a command queries again: a server whose
+// clock was set back stores an item with an earlier time than a known one.
 const overlap = 5 * time.Second
 
 // A recent selects the new items of repeated queries. K identifies an item. Each query is for the
