@@ -94,7 +94,7 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 		elapse(2 * time.Minute)
 		gathered := 0
 		inLog(b, func(w *store.Batch) { gathered = (*pebble.Batch)(w).Len() })
-		if gathered < size || gathered > 12<<20 { // three times the bound of package letters
+		if gathered < size || gathered > 12<<20 { // three times the bound of engine.Letters
 			t.Errorf("%d MiB of %d wait in memory to be written", gathered>>20, n)
 		}
 		release()

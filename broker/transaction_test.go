@@ -116,7 +116,7 @@ func TestTransactions(t *testing.T) {
 	})
 }
 
-// Package sending has the other rules of half messages.
+// Package engine has the other rules of half messages.
 func TestTransactionsRejected(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})

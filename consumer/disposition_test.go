@@ -6,7 +6,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 )
 
-// A Disposition is converted from an end of package settlement, so both have the same values. The
+// A Disposition is converted from an end of package verdict, so both have the same values. The
 // zero value is none of them.
 func TestDispositionsAreEnds(t *testing.T) {
 	ends := map[verdict.End]Disposition{

@@ -150,7 +150,7 @@ func TestOpenAPISchemas(t *testing.T) {
 	}
 }
 
-// The broker has a counter for each limit, which TestNamesAreComplete of package limits
+// The broker has a counter for each limit, which TestNamesAreComplete of package engine
 // compares with the constants. Two of the counters belong to no Throttle.
 func TestOpenAPIThrottleLimits(t *testing.T) {
 	b, err := broker.Open(broker.Options{})

@@ -383,7 +383,7 @@ func (a *answered) Write(b []byte) (int, error) {
 // Unwrap lets an http.ResponseController find the connection.
 func (a *answered) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// enter returns an admitted request with its principal. Package permission has the rules. An
+// enter returns an admitted request with its principal. Package auth has the rules. An
 // unknown route needs administrator rights.
 func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.Request, error) {
 	needs, open := auth.NeedsOfRoute(rt.pattern())

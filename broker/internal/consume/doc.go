@@ -1,6 +1,6 @@
 // Package consume is the state machine of one consumer group's consumption of one topic. It has no
 // lock, no clock, no I/O and no goroutine. A [Progress] is the state; the caller passes the time,
-// reads queues, and applies the [Effects] of each operation. The caller is package subscription, in
+// reads queues, and applies the [Effects] of each operation. The caller is engine.Subscription, in
 // Subscription.apply.
 //
 // # The life of a message

@@ -382,7 +382,7 @@ func (t *Topic) BytesBefore(st *store.Store, q *Queue, offset int64) (int64, err
 	return all, nil
 }
 
-// throttling is the state of the limits of sends to a topic. Only package limits uses it.
+// throttling is the state of the limits of sends to a topic. Only [Limits] uses it.
 type throttling struct {
 	Backlog gates
 	Age     throttle.Age // of the backlog, used while the topic has no group

@@ -370,7 +370,7 @@ func (fs Faults) Err() error {
 	return fs
 }
 
-// Invalid marks the error for package command.
+// Invalid marks the error for package cli.
 func (Faults) Invalid() {}
 
 func (fs Faults) Error() string { return strings.Join(fs.Lines(), "\n") }

@@ -274,7 +274,7 @@ func TestReleaseConfiguration(t *testing.T) {
 	source := read(t, "cmd/internal/cli/help.go")
 	for _, m := range regexp.MustCompile(`-X github\.com/tidegate/tidegate/cmd/internal/program\.(\w+)=`).FindAllStringSubmatch(text, -1) {
 		if !regexp.MustCompile(`(?m)^\t` + m[1] + ` +string`).MatchString(source) {
-			t.Errorf("package program has no variable %s", m[1])
+			t.Errorf("package cli has no variable %s", m[1])
 		}
 	}
 	for _, m := range regexp.MustCompile(`(?:src|postinstall|preremove|postremove): (\S+)`).FindAllStringSubmatch(text, -1) {
