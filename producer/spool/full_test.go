@@ -122,6 +122,37 @@ func TestDrainOnAFullDisk(t *testing.T) {
 	}
 }
 
+// The files of sent messages are removed, and then a full disk takes the records of their removals
+// from the last file. A power failure brings back neither.
+func TestRemovedFilesStayRemoved(t *testing.T) {
+	r := seeded(t)
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		s := openMem(t, d)
+		for i := range 40 {
+			put(t, s, message(fmt.Sprintf("%04d", i), ""))
+		}
+		f := &server{}
+		stop := drain(t, s, f)
+		empty(s)
+		stop()
+		d.fill()
+		if err := s.Put(t.Context(), message("large", string(make([]byte, 10_000)))); !errors.Is(err, ErrDisk) {
+			t.Fatalf("%v, want ErrDisk", err)
+		}
+		for range 20 {
+			after := d.crashed(d.changes(), true, r)
+			list, err := openMem(t, after).Entries(false, 0, 1)
+			if err != nil || len(list) > 0 {
+				t.Fatalf("after a power failure %+v, %v; want an empty spool", list, err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A removal that the disk rejects is written by the next Drain, and the message is not sent again.
 func TestARemovalThatFailsIsNotASecondSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

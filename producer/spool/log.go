@@ -158,7 +158,8 @@ func (s *segment) markRemoved(live func(seq uint64, off int64) bool) error {
 		if !ok {
 			return fmt.Errorf("bytes from %d on are damaged", off)
 		}
-		if k == kindPending || k == kindRejected {
+		// One that is marked already is marked again: the sync of its mark may have failed.
+		if k, _ := k.unmarked(); k == kindPending || k == kindRejected {
 			seq, _, _, ok := placed(payload)
 			if !ok {
 				return errVersion
@@ -175,8 +176,12 @@ func (s *segment) markRemoved(live func(seq uint64, off int64) bool) error {
 }
 
 // empty removes all records of a segment but the first, so that their space is free. None of them
-// has an entry, and none is about a message in another segment that is not marked.
+// has an entry, and none is about a message in another segment that is not marked. An older segment
+// that was removed must not come back after a power failure, when this one has lost its records.
 func (l *segmentLog) empty(s *segment) error {
+	if err := l.disk.sync(); err != nil {
+		return err
+	}
 	if s == l.active() {
 		return l.emptyActive(s)
 	}
