@@ -1,4 +1,4 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
@@ -8,10 +8,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
@@ -22,7 +24,7 @@ func BenchmarkSend(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := &server{addr: l.Addr().String()}
+	s := &fakeServer{addr: l.Addr().String()}
 	s.route = func() *rmqpb.QueryRouteResponse {
 		return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(s.addr, "b", 4)}
 	}
@@ -36,7 +38,7 @@ func BenchmarkSend(b *testing.B) {
 
 	m := message("0123456789ABCDEF0123456789ABCDEF01")
 	m.Body = make([]byte, 1024)
-	c, err := New(s.addr, Options{})
+	c, err := rocketmq.New(s.addr, rocketmq.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -53,7 +55,9 @@ func BenchmarkSend(b *testing.B) {
 		send func() error
 	}{
 		{"bare", func() error {
-			_, err := bare.SendMessage(b.Context(), c.encoder.Request(c.resource("t"), 0, []*tidegate.Message{m}))
+			_, err := bare.SendMessage(b.Context(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
+				Topic: &rmqpb.Resource{Name: "t"}, Body: m.Body, SystemProperties: &rmqpb.SystemProperties{MessageId: m.ID, BornTimestamp: timestamppb.Now()},
+			}}})
 			return err
 		}},
 		{"client", func() error { return c.Send(b.Context(), []*tidegate.Message{m})[0].Err }},
@@ -116,12 +120,12 @@ func BenchmarkLane(b *testing.B) {
 }
 
 // benchClient returns a client of a server over TCP that takes batches and does nothing.
-func benchClient(b *testing.B) *Client {
+func benchClient(b *testing.B) *rocketmq.Client {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := &server{addr: l.Addr().String(), features: "batch"}
+	s := &fakeServer{addr: l.Addr().String(), features: "batch"}
 	s.route = func() *rmqpb.QueryRouteResponse {
 		return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(s.addr, "b", 4)}
 	}
@@ -135,7 +139,7 @@ func benchClient(b *testing.B) *Client {
 	rmqpb.RegisterMessagingServiceServer(g, s)
 	go g.Serve(l)
 	b.Cleanup(g.Stop)
-	c, err := New(s.addr, Options{})
+	c, err := rocketmq.New(s.addr, rocketmq.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

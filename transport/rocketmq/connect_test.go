@@ -1,10 +1,11 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // Attempts to connect are given MIN_CONNECT_TIMEOUT, and more once the
@@ -29,7 +32,7 @@ func TestConnectBackoff(t *testing.T) {
 			var mu sync.Mutex
 			var began []time.Time
 			var given []time.Duration
-			c, err := New("broker.test:8081", Options{Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+			c, err := rocketmq.New("broker.test:8081", rocketmq.Options{Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
 				deadline, _ := ctx.Deadline()
 				mu.Lock()
 				began, given = append(began, time.Now()), append(given, time.Until(deadline))
@@ -79,7 +82,7 @@ func TestConnectBackoff(t *testing.T) {
 func TestConsumersConnectAtTheirOwnPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempts atomic.Int64
-		c, err := New("broker.test:8081", Options{Dialer: func(context.Context, string) (net.Conn, error) {
+		c, err := rocketmq.New("broker.test:8081", rocketmq.Options{Dialer: func(context.Context, string) (net.Conn, error) {
 			attempts.Add(1)
 			return nil, errors.New("connection refused")
 		}})
@@ -129,7 +132,7 @@ func TestOrderOfAddresses(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()
-			servers := map[string]*server{testAddr: newServer(t, n, testAddr), otherAddr: newServer(t, n, otherAddr)}
+			servers := map[string]*fakeServer{testAddr: newServer(t, n, testAddr), otherAddr: newServer(t, n, otherAddr)}
 			for _, s := range servers {
 				s.route = func() *rmqpb.QueryRouteResponse {
 					return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(both, "b", 1)}
@@ -146,7 +149,7 @@ func TestOrderOfAddresses(t *testing.T) {
 			began := map[string]int{}
 			for range clients {
 				before := counts()
-				c, err := New(both, Options{Dialer: n.dial, KeepOrder: keep})
+				c, err := rocketmq.New(both, rocketmq.Options{Dialer: n.dial, KeepOrder: keep})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -171,7 +174,7 @@ func TestOrderOfAddresses(t *testing.T) {
 			}
 			servers[testAddr].stop()
 			synctest.Wait()
-			c, err := New(both, Options{Dialer: n.dial, KeepOrder: keep})
+			c, err := rocketmq.New(both, rocketmq.Options{Dialer: n.dial, KeepOrder: keep})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,7 +192,7 @@ func TestAddressWithZone(t *testing.T) {
 		const addr = "[fe80::1%eth0]:8081"
 		n := newNetwork()
 		newServer(t, n, addr)
-		c, err := New(addr, Options{Dialer: n.dial})
+		c, err := rocketmq.New(addr, rocketmq.Options{Dialer: n.dial})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,4 +201,302 @@ func TestAddressWithZone(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
+}
+
+// New accepts both keys or none, and a session token only beside them. The error names the field.
+func TestCredentials(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		keys  tidegate.Credentials
+		valid bool
+	}{
+		{"none", tidegate.Credentials{}, true},
+		{"both keys", tidegate.Credentials{AccessKey: "a", SecretKey: "s"}, true},
+		{"temporary keys", tidegate.Credentials{AccessKey: "a", SecretKey: "s", SessionToken: "t"}, true},
+		{"only the access key", tidegate.Credentials{AccessKey: "a"}, false},
+		{"only the secret key", tidegate.Credentials{SecretKey: "s"}, false},
+		{"only a session token", tidegate.Credentials{SessionToken: "t"}, false},
+		{"a session token that is no header", tidegate.Credentials{AccessKey: "a", SecretKey: "s", SessionToken: "t t"}, false},
+	} {
+		c, err := rocketmq.New(testAddr, rocketmq.Options{Credentials: tt.keys})
+		switch {
+		case tt.valid && err != nil:
+			t.Errorf("%s: %v", tt.name, err)
+		case !tt.valid && (!errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "Options.Credentials")):
+			t.Errorf("%s: error %v, want one that matches ErrInvalid and names Options.Credentials", tt.name, err)
+		}
+		if c != nil {
+			c.Close()
+		}
+	}
+}
+
+func TestNewRejects(t *testing.T) {
+	_, err := rocketmq.New("nowhere", rocketmq.Options{
+		RequestTimeout: -1, HeartbeatInterval: -1, RouteRefresh: -1, SettingsSync: -1, MaxReceiveSize: -1, Compression: -1,
+		Namespace: "a b", ClientID: "ü", Credentials: tidegate.Credentials{AccessKey: "x"},
+	})
+	for _, field := range []string{"nowhere", "RequestTimeout", "HeartbeatInterval", "RouteRefresh", "SettingsSync",
+		"MaxReceiveSize", "Compression", "Namespace", "ClientID", "Credentials"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s is not named in: %v", field, err)
+		}
+	}
+	if _, err := rocketmq.New("host:1", rocketmq.Options{ConnectBackoff: backoff.Exponential{Initial: -1}}); !errors.Is(err, tidegate.ErrInvalid) ||
+		!strings.Contains(err.Error(), "ConnectBackoff") {
+		t.Errorf("ConnectBackoff alone: %v does not match ErrInvalid", err)
+	}
+	for _, bad := range []string{"", ";", "host", "host:0", "host:65536", ":1", "1.2.3.4:1;host:1", "[::1:1"} {
+		if c, err := rocketmq.New(bad, rocketmq.Options{}); !errors.Is(err, tidegate.ErrInvalid) || c != nil {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// Only a missing connection sets NotConnected. A host name that DNS does not have needs a change of
+// the configuration. A request that a server may have read is a failed attempt.
+func TestNotConnected(t *testing.T) {
+	noHost := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "broker.test", IsNotFound: true}}
+	noDNS := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "server misbehaving", Name: "broker.test", IsTemporary: true}}
+	refused := errors.New("connection refused")
+	blackHole := errors.New("no response")
+	for name, tt := range map[string]struct {
+		dial error
+		want bool
+	}{
+		"refused":                {refused, true},
+		"no response to connect": {blackHole, true},
+		"no such host":           {noHost, false},
+		"DNS does not respond":   {noDNS, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, err := rocketmq.New(testAddr, rocketmq.Options{RequestTimeout: 5 * time.Second, Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+					if tt.dial == blackHole {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					return nil, tt.dial
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				short, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				for what, call := range map[string]func() error{
+					"Send":                   func() error { _, err := sendOne(t.Context(), c, message("x")); return err },
+					"Send with a deadline":   func() error { _, err := sendOne(short, c, message("x")); return err },
+					"Send that waits":        func() error { _, err := sendOne(awaiting(t, 3*time.Second), c, message("x")); return err },
+					"Send that waits longer": func() error { _, err := sendOne(awaiting(t, time.Minute), c, message("x")); return err },
+					"Receive":                func() error { _, err := c.Receive(t.Context(), request1); return err },
+					"ProducerSettings":       func() error { _, err := c.ProducerSettings(t.Context(), "orders"); return err },
+					"Ping":                   func() error { return c.Ping(awaiting(t, time.Second)) },
+					"Ack, by the address of the delivery": func() error {
+						return c.Ack(t.Context(), []*tidegate.Delivery{{Message: tidegate.Message{ID: "m", Topic: "t"}, ConsumerGroup: "g", Handle: "h", Endpoint: testAddr}})[0]
+					},
+				} {
+					e, ok := errors.AsType[*tidegate.Error](call())
+					if !ok || e.NotConnected != tt.want || e.MaybeStored || tidegate.Classify(e) != tidegate.ClassTransient {
+						t.Errorf("%s: %#v, want a transient error with NotConnected %t", what, e, tt.want)
+					}
+				}
+				c.Close()
+				if _, err := sendOne(t.Context(), c, message("x")); err.NotConnected {
+					t.Errorf("after Close: %#v", err)
+				}
+			})
+		})
+	}
+}
+
+// A request that has a connection is an attempt, also if it gets no response or the server rejects
+// it.
+func TestConnectedAttemptsAreNotNotConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
+			t.Fatal(err)
+		}
+		s.send = silent
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := sendOne(ctx, c, message("1")); err == nil || err.NotConnected || !err.MaybeStored {
+			t.Errorf("without a response: %#v", err)
+		}
+		if _, err := sendOne(ctx, c, message("2")); err == nil || err.NotConnected {
+			t.Errorf("with a ctx that has ended before: %#v", err)
+		}
+		time.AfterFunc(time.Second, s.stop)
+		if _, err := sendOne(t.Context(), c, message("3")); err == nil || err.NotConnected || !err.MaybeStored {
+			t.Errorf("with a connection that breaks: %#v", err)
+		}
+	})
+}
+
+// awaiting returns a ctx that waits for a connection for as long as d.
+func awaiting(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// A call that waits for a connection gets it soon after the return of the server, after an outage
+// of any length. Meanwhile the client tries to connect about once a second.
+func TestAwaitConnection(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		for _, outage := range []time.Duration{2 * time.Second, 18 * time.Second, 168 * time.Second} {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				var dials atomic.Int64
+				c := newClient(t, n, func(o *rocketmq.Options) {
+					o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+						dials.Add(1)
+						return n.dial(ctx, addr)
+					}
+				})
+				if known { // the route, and a connection
+					if _, err := sendOne(t.Context(), c, message("0")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.stop()
+				synctest.Wait()
+				dials.Store(0)
+				var back time.Time
+				time.AfterFunc(outage, func() {
+					back = time.Now()
+					s.start()
+				})
+				// One caller waits from the start, another one begins late, when gRPC's own backoff
+				// is long. Many more callers share their attempts.
+				for range 20 {
+					go c.Send(awaiting(t, outage+time.Minute), several(1))
+				}
+				late := make(chan time.Time, 1)
+				time.AfterFunc(outage*9/10, func() {
+					if r := c.Send(awaiting(t, time.Minute), several(1))[0]; r.Err != nil {
+						t.Errorf("known %t, %v: the late send: %v", known, outage, r.Err)
+					}
+					late <- time.Now()
+				})
+				if _, err := sendOne(awaiting(t, outage+time.Minute), c, message("1")); err != nil {
+					t.Fatalf("known %t, %v: %v", known, outage, err)
+				}
+				for _, at := range []time.Time{time.Now(), <-late} {
+					if took := at.Sub(back); took < 0 || took > 2*time.Second {
+						t.Errorf("known %t, outage of %v: sent %v after its end, want at most 2s", known, outage, took)
+					}
+				}
+				if got, most := dials.Load(), int64(outage/time.Second)+3; got > most {
+					t.Errorf("known %t: %d attempts to connect in %v, want at most %d", known, got, outage, most)
+				}
+			})
+		}
+	}
+}
+
+// Without a connection a call fails at once, unless it asked to wait; then it fails
+// when its ctx ends, with the cause, and the message was not stored.
+func TestAwaitConnectionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
+			t.Fatal(err)
+		}
+		s.stop()
+		synctest.Wait()
+		begin := time.Now()
+		if _, err := sendOne(t.Context(), c, message("1")); err == nil || time.Since(begin) > 0 {
+			t.Errorf("%v after %v, want a failure at once", err, time.Since(begin))
+		}
+		ctx, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), 7*time.Second, errGone)
+		defer cancel()
+		_, err := sendOne(ctx, c, message("2"))
+		if !errors.Is(err, errGone) || err.MaybeStored || time.Since(begin) != 7*time.Second || tidegate.Classify(err) != tidegate.ClassTransient {
+			t.Errorf("%+v after %v, want the cause after 7s", err, time.Since(begin))
+		}
+		if err != nil && (err.Op != "SendMessage" || err.Subject != "t" || err.Endpoint != testAddr) {
+			t.Errorf("%+v lacks the operation, the topic or the endpoint", err)
+		}
+		time.AfterFunc(time.Second, func() { c.Close() })
+		if _, err := sendOne(transport.AwaitConnection(t.Context()), c, message("3")); !errors.Is(err, tidegate.ErrClosed) {
+			t.Errorf("%v of a client that was closed, want ErrClosed", err)
+		}
+		const want = `SendMessage "t": transport closed`
+		if _, err := sendOne(t.Context(), c, message("4")); err == nil || err.Error() != want {
+			t.Errorf("%v after Close, want %s", err, want)
+		}
+	})
+}
+
+// A request that waits for the server's response does not wait for a connection, and has its own
+// timeout.
+func TestAwaitConnectionIsNoPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.send = silent
+		c := newClient(t, n, nil)
+		begin := time.Now()
+		_, err := sendOne(transport.AwaitConnection(t.Context()), c, message("1"))
+		if err == nil || !err.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) || time.Since(begin) != 3*time.Second {
+			t.Errorf("%+v after %v, want unavailable after the request timeout", err, time.Since(begin))
+		}
+	})
+}
+
+// A call that awaits a connection repeats only requests that were never written.
+func TestAwaitConnectionMakesOneAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			go s.stop()
+			return silent(ctx, r)
+		}
+		c := newClient(t, n, nil)
+		_, err := sendOne(awaiting(t, time.Minute), c, message("1"))
+		if err == nil || !err.MaybeStored || len(s.of("SendMessage")) != 1 {
+			t.Errorf("%+v after %d requests, want a failure after one", err, len(s.of("SendMessage")))
+		}
+	})
+}
+
+// A receive that waits for a connection gets its message soon after the return of the server, after
+// an outage of any length.
+func TestReceiveAwaitsConnection(t *testing.T) {
+	for _, outage := range []time.Duration{3 * time.Second, 20 * time.Second, 3 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			c := newClient(t, n, nil)
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
+				st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}})
+				return st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: delivered(nil)}})
+			}
+			if _, err := c.Receive(t.Context(), request1); err != nil {
+				t.Fatal(err)
+			}
+			s.stop()
+			time.Sleep(outage / 2)
+			short, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), time.Second, errGone)
+			defer cancel()
+			_, err := c.Receive(short, request1)
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected || !errors.Is(err, errGone) {
+				t.Errorf("%#v during the outage, want the cause of ctx and NotConnected", err)
+			}
+			time.Sleep(outage/2 - time.Second)
+			back := time.Now().Add(time.Second)
+			time.AfterFunc(time.Second, s.start)
+			if ds, err := c.Receive(awaiting(t, time.Minute), request1); err != nil || len(ds) != 1 || time.Since(back) > 2500*time.Millisecond {
+				t.Errorf("outage of %v: %d deliveries, %v, %v after its end; want one within 2.5s", outage, len(ds), err, time.Since(back))
+			}
+		})
+	}
 }

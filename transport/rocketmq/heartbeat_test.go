@@ -1,4 +1,4 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"fmt"
@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // openGroups opens the sessions of so many groups.
-func openGroups(t *testing.T, c *Client, n int) {
+func openGroups(t *testing.T, c *rocketmq.Client, n int) {
 	t.Helper()
 	for i := range n {
 		if _, err := c.ConsumerSettings(t.Context(), fmt.Sprint("g", i), "t"); err != nil {
@@ -89,7 +90,8 @@ func TestHeartbeatsOnOtherServers(t *testing.T) {
 	})
 }
 
-// The heartbeats go on when a session ends, also the one whose turn it is, and after a failure.
+// The heartbeats go on when a session ends, also the one whose turn it is, and after a failure. A
+// session ends after 30 s without use.
 func TestHeartbeatTurnsEnd(t *testing.T) {
 	for turn := range 5 { // of the session that ends
 		synctest.Test(t, func(t *testing.T) {
@@ -102,13 +104,18 @@ func TestHeartbeatTurnsEnd(t *testing.T) {
 				}
 				return ok
 			}
-			c := newClient(t, n, nil)
-			openGroups(t, c, 5)
-			time.Sleep(35 * time.Second)
-			c.mu.Lock()
-			c.sessions[sessionKey{testAddr, role{fmt.Sprint("g", turn), true}}].end()
-			c.mu.Unlock()
-			time.Sleep(35 * time.Second)
+			c := newClient(t, n, func(o *rocketmq.Options) { o.SettingsSync = 15 * time.Second })
+			for at := range 70 {
+				for g := range 5 {
+					if g == turn && at > 5 {
+						continue
+					}
+					if _, err := c.ConsumerSettings(t.Context(), fmt.Sprint("g", g), "t"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Second)
+			}
 			synctest.Wait()
 			expectTimes(t, "heartbeats", s.of("Heartbeat"), sinceStart(10*time.Second, 70*time.Second)...)
 		})

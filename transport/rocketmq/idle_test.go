@@ -1,4 +1,4 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"fmt"
@@ -15,12 +15,6 @@ import (
 
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
-
-func (c *Client) openSessions() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.sessions)
-}
 
 // The session of a group without consumers terminates, although the server is healthy. A
 // later consumer gets a new session.
@@ -40,7 +34,7 @@ func TestUnusedSessionEnds(t *testing.T) {
 		}
 		ask("t")
 		time.Sleep(15 * time.Minute)
-		if got := c.openSessions(); got != 0 {
+		if got := s.openSessions(); got != 0 {
 			t.Fatalf("%d sessions are left", got)
 		}
 		bye, beats := s.of("NotifyClientTermination"), s.of("Heartbeat")
@@ -91,18 +85,18 @@ func TestMovedSessionSendsNoTermination(t *testing.T) {
 			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(otherAddr, "broker-a", 1)}
 		}
 		poll(time.Minute)
-		if got := c.openSessions(); got != 4 {
+		if got := s.openSessions(); got != 4 {
 			t.Fatalf("%d sessions, want two of each role", got)
 		}
 		poll(16 * time.Minute)
-		if got := c.openSessions(); got != 2 {
+		if got := s.openSessions(); got != 2 {
 			t.Errorf("%d sessions, want one of each role", got)
 		}
 		if bye := s.of("NotifyClientTermination"); len(bye) != 0 {
 			t.Errorf("good-byes while the sessions live: %v", bye)
 		}
 		time.Sleep(16 * time.Minute)
-		if got, bye := c.openSessions(), s.of("NotifyClientTermination"); got != 0 || len(bye) != 2 {
+		if got, bye := s.openSessions(), s.of("NotifyClientTermination"); got != 0 || len(bye) != 2 {
 			t.Errorf("%d sessions and %d good-byes in the end", got, len(bye))
 		}
 	})
@@ -126,7 +120,7 @@ func TestSessionWantedDuringGoodbye(t *testing.T) {
 			t.Fatal(err)
 		}
 		expectTimes(t, "streams", s.of("Telemetry"), 0, 10*time.Minute+time.Second/2)
-		if got := c.openSessions(); got != 1 {
+		if got := s.openSessions(); got != 1 {
 			t.Errorf("%d sessions, want 1", got)
 		}
 	})
@@ -159,11 +153,11 @@ func TestSessionStaysForDeliveries(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(59 * time.Minute)
-		if c.openSessions() != 1 || len(s.of("Telemetry")) != 1 {
-			t.Errorf("%d sessions after %d streams, want the first one", c.openSessions(), len(s.of("Telemetry")))
+		if s.openSessions() != 1 || len(s.of("Telemetry")) != 1 {
+			t.Errorf("%d sessions after %d streams, want the first one", s.openSessions(), len(s.of("Telemetry")))
 		}
 		time.Sleep(10 * time.Minute)
-		if c.openSessions() != 0 {
+		if s.openSessions() != 0 {
 			t.Error("the session is still there")
 		}
 	})
@@ -244,54 +238,5 @@ func TestManyTopicsInTurn(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestChooseTopics(t *testing.T) {
-	now := time.Now()
-	used := func(ago ...time.Duration) map[string]namedTopic {
-		m := map[string]namedTopic{}
-		for i, d := range ago {
-			m[string(rune('a'+i))] = namedTopic{usedAt: now.Add(-d)}
-		}
-		return m
-	}
-	one := namedSize("a", "ns", nil)
-	for name, tt := range map[string]struct {
-		topics        map[string]namedTopic
-		limit         int
-		names, forget string
-	}{
-		"none":                      {used(), 1000, "", ""},
-		"all":                       {used(3, 1, 2), 1000, "a b c", ""},
-		"old ones are forgotten":    {used(time.Hour, 1, time.Minute, time.Minute+1), 1000, "b c", "d a"},
-		"the latest stays":          {used(3*time.Hour, time.Hour, 2*time.Hour), 1000, "b", "c a"},
-		"the latest as they fit":    {used(3, 1, 2), 2 * one, "b c", ""},
-		"one more byte is too much": {used(3, 1, 2), 2*one - 1, "b", ""},
-		"the latest fits always":    {used(2, 1), 1, "b", ""},
-		"too many and old":          {used(time.Hour, 1, 2), 1, "b", "a"},
-	} {
-		names, forget := chooseTopics(tt.topics, "ns", now, time.Minute, tt.limit)
-		if got := strings.Join(names, " "); got != tt.names || strings.Join(forget, " ") != tt.forget {
-			t.Errorf("%s: named %q and forgot %q, want %q and %q", name, names, forget, tt.names, tt.forget)
-		}
-	}
-}
-
-// The counted bytes are at least the transmitted bytes.
-func TestNamedSize(t *testing.T) {
-	for _, f := range []*rmqpb.FilterExpression{nil, tagFilter("*"), {Type: rmqpb.FilterType_SQL, Expression: strings.Repeat("x", 20000)}} {
-		for _, topic := range []string{"t", strings.Repeat("t", 127), strings.Repeat("t", 128)} {
-			for _, ns := range []string{"", "ns", strings.Repeat("n", 200)} {
-				res := &rmqpb.Resource{Name: topic, ResourceNamespace: ns}
-				travels := proto.Size(&rmqpb.Subscription{Subscriptions: []*rmqpb.SubscriptionEntry{{Topic: res, Expression: f}}})
-				if f == nil {
-					travels = proto.Size(&rmqpb.Publishing{Topics: []*rmqpb.Resource{res}})
-				}
-				if got := namedSize(topic, ns, f); got < travels || got > travels+24 {
-					t.Errorf("topic of %d, namespace of %d bytes: %d, want %d", len(topic), len(ns), got, travels)
-				}
-			}
-		}
 	}
 }

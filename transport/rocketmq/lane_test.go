@@ -1,20 +1,27 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
-func laneOf(t *testing.T, c *Client, r transport.LaneRequest) transport.Lane {
+func laneOf(t *testing.T, c *rocketmq.Client, r transport.LaneRequest) transport.Lane {
 	t.Helper()
 	lane, err := c.Lane(t.Context(), r)
 	if err != nil {
@@ -32,7 +39,7 @@ func several(n int) []*tidegate.Message {
 }
 
 // sizes returns the number of messages of each send that the server received.
-func (s *server) sizes() (list []int) {
+func (s *fakeServer) sizes() (list []int) {
 	for _, g := range s.of("SendMessage") {
 		list = append(list, len(g.req.(*rmqpb.SendMessageRequest).GetMessages()))
 	}
@@ -44,14 +51,14 @@ func TestLane(t *testing.T) {
 		features string
 		most     int
 		can      transport.Capabilities
-	}{{"", 1, transport.Capabilities{}}, {"pushback,batch", maxBatch, transport.Capabilities{PushBack: true, Batch: true}}} {
+	}{{"", 1, transport.Capabilities{}}, {"pushback,batch", 1000, transport.Capabilities{PushBack: true, Batch: true}}} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()
 			s := newServer(t, n, testAddr)
 			s.features = tt.features
 			c := newClient(t, n, nil)
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
-			if want := (transport.Lane{Endpoint: testAddr, MaxMessages: tt.most, MaxBytes: maxBatchBytes}); lane != want {
+			if want := (transport.Lane{Endpoint: testAddr, MaxMessages: tt.most, MaxBytes: 16 << 20}); lane != want {
 				t.Errorf("%q: %+v, want %+v", tt.features, lane, want)
 			}
 			msgs := several(min(10, tt.most))
@@ -124,7 +131,7 @@ func TestLaneAvoids(t *testing.T) {
 // A server with features is replaced, at the same address, by one without between
 // planning and writing. It never receives several messages in one request.
 func TestBatchNeverReachesAPlainServer(t *testing.T) {
-	setup := func(t *testing.T) (c *Client, ours, plain *server) {
+	setup := func(t *testing.T) (c *rocketmq.Client, ours, plain *fakeServer) {
 		n := newNetwork()
 		ours = newServer(t, n, testAddr)
 		ours.features = "batch"
@@ -137,7 +144,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 		synctest.Wait()
 		return c, ours, plain
 	}
-	check := func(t *testing.T, plain *server, want int) {
+	check := func(t *testing.T, plain *fakeServer, want int) {
 		t.Helper()
 		got := plain.sizes()
 		if len(got) != want || slices.ContainsFunc(got, func(n int) bool { return n > 1 }) {
@@ -151,7 +158,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 			ours.features = "batch"
 			c := newClient(t, n, nil)
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
-			if lane.MaxMessages != maxBatch {
+			if lane.MaxMessages != 1000 {
 				t.Fatalf("%+v", lane)
 			}
 			ours.stop()
@@ -232,4 +239,315 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 			}
 		})
 	})
+}
+
+// A lane that probes a failed server is for one message, also if the server takes many in a
+// request: if the probe fails too, only one message has waited for it.
+func TestProbeOfAFailedServerIsForOneMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 1000
+		c, well, hole := pair(t)
+		well.features, hole.features = "batch", "batch"
+		var dead atomic.Bool
+		hole.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			if dead.Load() {
+				return silent(ctx, r)
+			}
+			return sentAll(r), nil
+		}
+		send := func() (lane transport.Lane, err error) {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, tidegate.ErrUnavailable)
+			defer cancel()
+			if lane, err = c.Lane(ctx, transport.LaneRequest{Topic: "t"}); err == nil {
+				err = c.SendLane(ctx, lane, several(1))[0].Err
+			}
+			return lane, err
+		}
+		for range 20 {
+			if _, err := send(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 4 {
+			if lane := laneOf(t, c, transport.LaneRequest{Topic: "t"}); lane.MaxMessages != most {
+				t.Fatalf("lane %+v of a working server, want one for %d messages", lane, most)
+			}
+		}
+		dead.Store(true)
+		for failed := false; !failed; {
+			_, err := send()
+			failed = err != nil
+		}
+		time.Sleep(conn.ExcludeFor + conn.ProbeGap)
+		lanes := map[string]int{} // the largest of each server
+		for range 20 {
+			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
+			lanes[lane.Endpoint] = max(lanes[lane.Endpoint], lane.MaxMessages)
+		}
+		if lanes[testAddr] != most || lanes[otherAddr] != 1 {
+			t.Errorf("lanes for %v messages, want %d at %s and 1 at the failed %s", lanes, most, testAddr, otherAddr)
+		}
+	})
+}
+
+// pair starts two servers of one topic and a client.
+func pair(t *testing.T) (c *rocketmq.Client, a, b *fakeServer) {
+	n := newNetwork()
+	a, b = newServer(t, n, testAddr), newServer(t, n, otherAddr)
+	a.route = func() *rmqpb.QueryRouteResponse {
+		return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 4), queues(otherAddr, "b", 4)...)}
+	}
+	return newClient(t, n, nil), a, b
+}
+
+// A server that accepts sends and never responds is excluded after one failure. One
+// probe at a time finds out, and no response to other requests admits it again.
+//
+// RocketMQ: sending retry and throttling: "Can messages be sent if some nodes are faulty?"
+func TestBlackHoleIsProbedByOneSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, well, hole := pair(t)
+		const normal = 10 * time.Millisecond
+		well.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			time.Sleep(normal)
+			return sentAll(r), nil
+		}
+		var dead atomic.Bool
+		var now, most atomic.Int64
+		hole.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			if !dead.Load() {
+				return sentAll(r), nil
+			}
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			return silent(ctx, r)
+		}
+		send := func() (tidegate.Receipt, error) {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, tidegate.ErrUnavailable)
+			defer cancel()
+			lane, err := c.Lane(ctx, transport.LaneRequest{Topic: "t"})
+			if err != nil {
+				return tidegate.Receipt{}, err
+			}
+			r := c.SendLane(ctx, lane, several(1))[0]
+			return r.Receipt, r.Err
+		}
+		for range 10 {
+			if _, err := send(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dead.Store(true)
+		for failed := 0; failed == 0; {
+			if _, err := send(); err != nil {
+				failed++
+			}
+		}
+		most.Store(0)
+		// Ten senders for a minute, while the server still responds to a consumer.
+		begin := time.Now()
+		var sent, failed, changed atomic.Int64
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var took []time.Duration
+		for range 10 {
+			wg.Go(func() {
+				for time.Since(begin) < time.Minute {
+					start := time.Now()
+					switch _, err := send(); {
+					case err == nil:
+						sent.Add(1)
+						mu.Lock()
+						took = append(took, time.Since(start))
+						mu.Unlock()
+					case errors.Is(err, transport.ErrLaneChanged):
+						changed.Add(1)
+					default:
+						failed.Add(1)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		}
+		wg.Go(func() {
+			for time.Since(begin) < time.Minute {
+				if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
+		wg.Wait()
+		// A probe each 5 s takes a second of patience.
+		if failed.Load() < 8 || failed.Load() > 12 || most.Load() != 1 || sent.Load() < 5_000 {
+			t.Errorf("%d sends failed, %d at once, %d changed, %d succeeded; want one probe at a time", failed.Load(), most.Load(), changed.Load(), sent.Load())
+		}
+		slices.Sort(took)
+		if p99 := took[len(took)*99/100]; p99 > 2*normal {
+			t.Errorf("the p99 of the sends that succeeded is %v, want at most twice %v", p99, normal)
+		}
+		dead.Store(false)
+		time.Sleep(conn.ExcludeFor + conn.ProbeGap)
+		got := map[string]int{}
+		for range 101 { // the first probes
+			r, err := send()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[r.Endpoint]++
+		}
+		if got[testAddr] < 45 || got[otherAddr] < 45 {
+			t.Errorf("after the probe: %v, want both in turn", got)
+		}
+	})
+}
+
+// A lane to a server that failed meanwhile leads elsewhere, if there is another
+// server; a message group stays.
+func TestLaneToAFailedServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, a, b := pair(t)
+		lanes := map[string]transport.Lane{}
+		for len(lanes) < 2 {
+			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
+			lanes[lane.Endpoint] = lane
+		}
+		b.stop()
+		synctest.Wait()
+		send := func(lane transport.Lane, m *tidegate.Message) error {
+			return c.SendLane(t.Context(), lane, []*tidegate.Message{m})[0].Err
+		}
+		if err := send(lanes[otherAddr], message("1")); !errors.Is(err, tidegate.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if err := send(lanes[otherAddr], message("2")); !errors.Is(err, transport.ErrLaneChanged) {
+			t.Errorf("%v, want ErrLaneChanged", err)
+		}
+		var group string // of the server that failed
+		for i := 0; group == ""; i++ {
+			if g := fmt.Sprint("g", i); laneOf(t, c, transport.LaneRequest{Topic: "t", MessageGroup: g}).Endpoint == otherAddr {
+				group = g
+			}
+		}
+		b.start()
+		if _, err := sendOne(awaiting(t, time.Minute), c, inGroup("3", group)); err != nil {
+			t.Errorf("a message group of the server that is back: %v", err)
+		}
+		for range 10 {
+			if lane := laneOf(t, c, transport.LaneRequest{Topic: "t"}); lane.Endpoint != testAddr {
+				t.Errorf("%+v so soon after a failure", lane)
+			}
+		}
+		// If both servers fail, the client uses the one that failed last.
+		a.stop()
+		synctest.Wait()
+		if err := send(lanes[testAddr], message("4")); !errors.Is(err, tidegate.ErrUnavailable) {
+			t.Errorf("%v, want unavailable", err)
+		}
+		if err := send(lanes[testAddr], message("5")); !errors.Is(err, tidegate.ErrUnavailable) {
+			t.Errorf("%v of the last server, want an attempt", err)
+		}
+	})
+}
+
+// Throttles and messages that are wrong exclude no server.
+func TestRejectionsExcludeNoServer(t *testing.T) {
+	for _, code := range []rmqpb.Code{rmqpb.Code_TOO_MANY_REQUESTS, rmqpb.Code_MESSAGE_BODY_TOO_LARGE, rmqpb.Code_TOPIC_NOT_FOUND} {
+		synctest.Test(t, func(t *testing.T) {
+			c, _, b := pair(t)
+			b.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+				return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: code}}, nil
+			}
+			for range 20 {
+				c.Send(t.Context(), several(1))
+			}
+			if got := len(b.of("SendMessage")); got != 10 {
+				t.Errorf("%s: %d of 20 sends, want every other one", code, got)
+			}
+		})
+	}
+}
+
+// A message group stays in its queue after any failure that another attempt may cure, although
+// other messages avoid the server: a message in another queue could overtake its predecessors.
+//
+// A message group waits for the server of its queue.
+func TestGroupKeepsItsQueueAfterAFailure(t *testing.T) {
+	type sending = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error)
+	refuse := func(code rmqpb.Code) sending {
+		return func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: code}}, nil
+		}
+	}
+	broken := func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+		return nil, status.Error(codes.Unavailable, "broken")
+	}
+	silent := func(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	for name, failing := range map[string]sending{
+		"50001": refuse(rmqpb.Code_INTERNAL_SERVER_ERROR), "50400": refuse(rmqpb.Code_PROXY_TIMEOUT),
+		"42900": refuse(rmqpb.Code_TOO_MANY_REQUESTS), "40402": refuse(rmqpb.Code_TOPIC_NOT_FOUND),
+		"connection lost": broken, "no response": silent,
+	} {
+		for _, byLane := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", by lane: ", byLane), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := newNetwork()
+					a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
+					a.route = func() *rmqpb.QueryRouteResponse {
+						return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 4), queues(otherAddr, "b", 4)...)}
+					}
+					c := newClient(t, n, nil)
+					send := func(group string, avoid []string) (endpoint string, err error) {
+						m := inGroup(tidegate.NewMessageID(), group)
+						if !byLane {
+							r := c.Send(t.Context(), []*tidegate.Message{m})[0]
+							return r.Receipt.Endpoint, r.Err
+						}
+						lane, err := c.Lane(t.Context(), transport.LaneRequest{Topic: m.Topic, MessageGroup: group, Avoid: avoid})
+						if err != nil {
+							return "", err
+						}
+						return lane.Endpoint, c.SendLane(t.Context(), lane, []*tidegate.Message{m})[0].Err
+					}
+					for g := range 8 {
+						group := fmt.Sprint("group", g)
+						home, err := send(group, nil)
+						if err != nil {
+							t.Fatal(err)
+						}
+						s := map[string]*fakeServer{testAddr: a, otherAddr: b}[home]
+						synctest.Wait() // the handlers of earlier requests have ended
+						good := s.send
+						s.send = failing
+						for range 3 {
+							if _, err := send(group, []string{home}); err == nil {
+								t.Fatal("the send did not fail")
+							}
+						}
+						synctest.Wait()
+						s.send = good
+						if at, err := send(group, []string{home}); err != nil || at != home {
+							t.Errorf("%s: sent to %s, %v; want %s as before", group, at, err, home)
+						}
+						used := map[string]bool{}
+						for _, s := range []*fakeServer{a, b} {
+							for _, call := range s.of("SendMessage") {
+								x := call.req.(*rmqpb.SendMessageRequest).GetMessages()[0].GetSystemProperties()
+								if x.GetMessageGroup() == group {
+									used[fmt.Sprint(s.addr, "/", x.GetQueueId())] = true
+								}
+							}
+						}
+						if len(used) != 1 {
+							t.Errorf("%s: sent to the queues %v, want one", group, used)
+						}
+						time.Sleep(time.Minute) // the route is queried again, and the server serves others again
+					}
+				})
+			})
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"bytes"
@@ -13,9 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 // zipped returns a change of a message: a body of that many bytes, which is small on the wire.
@@ -122,23 +120,16 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 	}
 }
 
-func TestReceiveHasBytesByDefault(t *testing.T) {
-	for maxBytes, want := range map[int]int{0: defaultReceiveBytes, -1: defaultReceiveBytes, 1: 1} {
-		if g := (&Client{}).collector(nil, &transport.ReceiveRequest{MaxBytes: maxBytes}, 1); g.maxBytes != want {
-			t.Errorf("MaxBytes %d: %d, want %d", maxBytes, g.maxBytes, want)
-		}
-	}
-}
-
 // A receive whose ctx ends has released the messages that came when it returns, unless the
 // server does not respond.
 func TestCancelledReceiveWaitsForItsReleases(t *testing.T) {
-	for _, tt := range []struct{ takes, want time.Duration }{{0, 0}, {2 * time.Second, 2 * time.Second}, {time.Hour, releaseTimeout}} {
+	const parallel = 8 // releases
+	for _, tt := range []struct{ takes, want time.Duration }{{0, 0}, {2 * time.Second, 2 * time.Second}, {time.Hour, 3 * time.Second}} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()
 			s := newServer(t, n, testAddr)
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-				for range releasing {
+				for range parallel {
 					sendMessage(st, nil)
 				}
 				<-st.Context().Done()
@@ -155,8 +146,8 @@ func TestCancelledReceiveWaitsForItsReleases(t *testing.T) {
 			if len(list) > 0 || !errors.Is(err, errGone) || time.Since(s.began) != time.Second+tt.want {
 				t.Errorf("%d messages, %v after %v; want %v", len(list), err, time.Since(s.began), time.Second+tt.want)
 			}
-			if got := len(s.of("ChangeInvisibleDuration")); got != releasing {
-				t.Errorf("%d messages released, want %d", got, releasing)
+			if got := len(s.of("ChangeInvisibleDuration")); got != parallel {
+				t.Errorf("%d messages released, want %d", got, parallel)
 			}
 			c.Close()
 			time.Sleep(2 * time.Hour) // the server's handlers end
@@ -189,12 +180,6 @@ func TestReceivePacked(t *testing.T) {
 
 // Bytes that are no protobuf end the receive with an error that may be retried.
 func TestReceiveGarbage(t *testing.T) {
-	for _, raw := range [][]byte{{0xff}, {0x0a, 0x05, 1}, {0x0a, 0x01, 0xff}, {0x1a, 0x01, 0xff}} {
-		var g collector
-		if err := g.add(&wire.Frame{Data: raw}, time.Now()); err == nil {
-			t.Errorf("%x is read", raw)
-		}
-	}
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)

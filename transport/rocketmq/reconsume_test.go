@@ -1,4 +1,4 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"errors"

@@ -1,21 +1,25 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 const otherAddr = "127.0.0.2:8081"
@@ -43,11 +47,8 @@ func TestRouteRefresh(t *testing.T) {
 		sendOne(t.Context(), c, message("y")) // at 55 s, with the route of 30 s
 		time.Sleep(10 * time.Minute)
 		expectTimes(t, "routes", s.of("QueryRoute"), 0, 30*time.Second, time.Minute)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if len(c.topics) != 0 {
-			t.Error("the route of a topic without use is kept")
-		}
+		sendOne(t.Context(), c, message("z")) // the client has forgotten the route
+		expectTimes(t, "routes", s.of("QueryRoute"), 0, 30*time.Second, time.Minute, 10*time.Minute+55*time.Second)
 	})
 }
 
@@ -133,7 +134,7 @@ func TestQueueChoice(t *testing.T) {
 		c := newClient(t, n, nil)
 		count := func() map[string]int {
 			m := map[string]int{}
-			for _, s := range []*server{a, b} {
+			for _, s := range []*fakeServer{a, b} {
 				for _, g := range s.of("SendMessage") {
 					id := g.req.(*rmqpb.SendMessageRequest).GetMessages()[0].GetSystemProperties().GetQueueId()
 					m[fmt.Sprintf("%s/%d", s.addr, id)]++
@@ -274,7 +275,7 @@ func TestHalfRoutes(t *testing.T) {
 				}
 			}
 			mqs = queues(testAddr, "b", 1)
-			time.Sleep(refreshGap)
+			time.Sleep(time.Second)
 			allOf(t, c) // queries the route
 			synctest.Wait()
 			expectAll(t, c, perm.String(), func(err error) bool { return err == nil })
@@ -289,7 +290,7 @@ type outcome struct {
 }
 
 // allOf makes all calls that need a route.
-func allOf(t *testing.T, c *Client) []outcome {
+func allOf(t *testing.T, c *rocketmq.Client) []outcome {
 	return []outcome{
 		{"Send", true, c.Send(t.Context(), []*tidegate.Message{message("x")})[0].Err},
 		{"ProducerSettings", true, second(c.ProducerSettings(t.Context(), "t"))},
@@ -299,7 +300,7 @@ func allOf(t *testing.T, c *Client) []outcome {
 	}
 }
 
-func expectAll(t *testing.T, c *Client, name string, good func(error) bool) {
+func expectAll(t *testing.T, c *rocketmq.Client, name string, good func(error) bool) {
 	t.Helper()
 	for _, r := range allOf(t, c) {
 		if !good(r.err) {
@@ -315,7 +316,7 @@ func TestFixedEndpoint(t *testing.T) {
 		s.route = func() *rmqpb.QueryRouteResponse {
 			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues("10.0.0.1:9", "b", 1)}
 		}
-		c := newClient(t, n, func(o *Options) { o.FixedEndpoint = true })
+		c := newClient(t, n, func(o *rocketmq.Options) { o.FixedEndpoint = true })
 		if r, err := sendOne(t.Context(), c, message("x")); err != nil || r.Endpoint != testAddr {
 			t.Error(r, err)
 		}
@@ -409,5 +410,215 @@ func TestCloseWhileAskingForTheRoute(t *testing.T) {
 			}
 		}
 		close(release)
+	})
+}
+
+// A server that keeps the queues of groups is asked for them once for each content of a route and
+// each setting FIFO. Other servers are asked after each refresh of the route.
+func TestQueuesAreKept(t *testing.T) {
+	for features, want := range map[string][4]int{"queues": {2, 2, 4, 5}, "batch": {2, 42, 62, 83}} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.features = features
+			var count atomic.Int64
+			count.Store(1)
+			s.route = func() *rmqpb.QueryRouteResponse {
+				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(testAddr, "broker-a", int(count.Load()))}
+			}
+			noFIFO := make(chan struct{})
+			s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+				cmd, err := st.Recv()
+				if err != nil {
+					return nil
+				}
+				st.Send(serverSettings(cmd.GetSettings()))
+				if cmd.GetSettings().GetSubscription().GetGroup().GetName() == "g1" {
+					select {
+					case <-noFIFO:
+					case <-st.Context().Done():
+					}
+					push := serverSettings(cmd.GetSettings())
+					push.GetSettings().GetSubscription().Fifo = new(false)
+					st.Send(push)
+				}
+				<-st.Context().Done()
+				return nil
+			}
+			c := newClient(t, n, nil)
+			ask := func(d time.Duration) {
+				t.Helper()
+				for range d / (10 * time.Second) {
+					openGroups(t, c, 2)
+					for g := range 2 {
+						if _, err := c.Queues(t.Context(), fmt.Sprint("g", g), "t"); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(10 * time.Second)
+				}
+			}
+			expect := func(what string, want int) {
+				t.Helper()
+				if got := len(s.of("QueryAssignment")); got != want {
+					t.Errorf("%s: %s: %d requests, want %d", features, what, got, want)
+				}
+			}
+			time.Sleep(5 * time.Second)
+			ask(20 * time.Second)
+			expect("at first", want[0])
+			ask(10 * time.Minute)
+			expect("while nothing changes", want[1])
+			count.Store(2)
+			ask(5 * time.Minute)
+			expect("after a change of the route", want[2])
+			close(noFIFO)
+			synctest.Wait()
+			ask(5 * time.Minute)
+			expect("after a change of the group", want[3])
+		})
+	}
+}
+
+// Queues that another server assigned at the address are not kept, also if the route remains: a
+// RocketMQ assigns them by the consumers of the group.
+func TestQueuesOfAnotherServerAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.features = ""
+		c := newClient(t, n, nil)
+		ask := func() {
+			t.Helper()
+			openGroups(t, c, 1)
+			if _, err := c.Queues(t.Context(), "g0", "t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ask()
+		s.stop()
+		synctest.Wait()
+		s.features = "queues"
+		s.start()
+		for range 4 {
+			time.Sleep(time.Minute)
+			ask()
+		}
+		if got := len(s.of("QueryAssignment")); got != 2 {
+			t.Errorf("%d requests for queues, want one to each server", got)
+		}
+	})
+}
+
+// A program may use a new group each minute. Those that it does not use any more take no memory.
+func TestQueuesOfOldGroupsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.features = "queues"
+		c := newClient(t, n, nil)
+		ask := func(group string) {
+			if _, err := c.Queues(t.Context(), group, "t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const groups = 100
+		for g := range groups {
+			for range 6 {
+				ask(fmt.Sprint("g", g))
+				ask("always")
+				time.Sleep(10 * time.Second)
+			}
+		}
+		before := len(s.of("QueryAssignment"))
+		if before != groups+1 {
+			t.Errorf("%d requests for the queues of %d groups", before, groups+1)
+		}
+		ask("always")
+		for g := range groups {
+			ask(fmt.Sprint("g", g))
+		}
+		if got := len(s.of("QueryAssignment")) - before; got < groups-12 || got > groups {
+			t.Errorf("the queues of %d of %d groups were requested again, want at least %d, and not those of the group in use", got, groups, groups-12)
+		}
+	})
+}
+
+// Servers come and go, each with an address and a name of its own. The client's memory of them does
+// not grow. The deliveries of a server can be settled until their leases end.
+func TestVanishedServersAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		addr := func(i int) string { return fmt.Sprintf("10.0.%d.%d:8081", i/250, i%250+1) }
+		var at atomic.Int64
+		s.route = func() *rmqpb.QueryRouteResponse {
+			i := int(at.Load())
+			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(addr(i), fmt.Sprint("pod-", i), 2)}
+		}
+		first := newServer(t, n, addr(0))
+		first.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+			sendTime(st, time.Now())
+			sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.InvisibleDuration = durationpb.New(2 * time.Hour) })
+			sendStatus(st, rmqpb.Code_OK)
+			return nil
+		}
+		first.ack = func(r *rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse {
+			return &rmqpb.AckMessageResponse{Status: ok}
+		}
+		var closed atomic.Int64 // connections to the first server
+		c := newClient(t, n, func(o *rocketmq.Options) {
+			o.Dialer = func(ctx context.Context, to string) (net.Conn, error) {
+				conn, err := n.dial(ctx, to)
+				if err == nil && to == addr(0) {
+					conn = &counted{Conn: conn, closed: &closed}
+				}
+				return conn, err
+			}
+		})
+		r := request1
+		r.InvisibleDuration = 2 * time.Hour
+		ds, err := c.Receive(t.Context(), r)
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		knows := func(i int) bool {
+			return !errors.Is(c.Ack(t.Context(), []*tidegate.Delivery{delivery("h", addr(i))})[0], tidegate.ErrInvalid)
+		}
+		known := func() (servers int) {
+			for i := range int(at.Load()) + 1 {
+				if knows(i) {
+					servers++
+				}
+			}
+			return servers
+		}
+		refreshes := func(n int) {
+			for range n {
+				at.Add(1)
+				_, _ = c.Lane(t.Context(), transport.LaneRequest{Topic: "t"}) // uses the topic
+				time.Sleep(30 * time.Second)
+			}
+		}
+		refreshes(100)
+		if n := known(); n > 15 || n < 2 {
+			t.Errorf("%d servers are known after 100", n)
+		}
+		if err := c.Ack(t.Context(), ds)[0]; err != nil {
+			t.Errorf("a delivery of a server that routes no longer name: %v", err)
+		}
+		refreshes(200)
+		if n := known(); n > 15 || first.openSessions() != 0 || knows(0) {
+			t.Errorf("%d servers are known, and %d sessions are left", n, first.openSessions())
+		}
+		if closed.Load() != 1 {
+			t.Errorf("%d connections to the first server are closed, want 1", closed.Load())
+		}
+		if err := c.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalid) {
+			t.Errorf("a delivery of long ago: %v, want that its server is not known", err)
+		}
+		if _, err := sendOne(t.Context(), c, message("x")); err == nil {
+			t.Errorf("%v; want an error of the last server", err)
+		}
 	})
 }

@@ -1,13 +1,12 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"bytes"
 	"compress/gzip"
-	"io"
-
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
@@ -37,7 +37,7 @@ func inGroup(id, group string) *tidegate.Message {
 	return m
 }
 
-func sendOne(ctx context.Context, c *Client, m *tidegate.Message) (tidegate.Receipt, *tidegate.Error) {
+func sendOne(ctx context.Context, c *rocketmq.Client, m *tidegate.Message) (tidegate.Receipt, *tidegate.Error) {
 	r := c.Send(ctx, []*tidegate.Message{m})[0]
 	e, _ := errors.AsType[*tidegate.Error](r.Err)
 	return r.Receipt, e
@@ -47,7 +47,7 @@ func TestSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
-		c := newClient(t, n, func(o *Options) { o.Compression = 100 })
+		c := newClient(t, n, func(o *rocketmq.Options) { o.Compression = 100 })
 		m := &tidegate.Message{ID: "id", Topic: "t", Tag: "a", Keys: []string{"k"}, Properties: map[string]string{"p": "v"},
 			TraceContext: "00-1", DeliverAt: time.Now().Add(time.Hour), Body: make([]byte, 1000)}
 		r, err := sendOne(t.Context(), c, m)
@@ -195,7 +195,7 @@ func TestLargeSendsAreDivided(t *testing.T) {
 		msgs[10].ID = "bad" // of group a
 		results := c.Send(t.Context(), msgs)
 		for i, r := range results {
-			held := i%2 == 0 && i >= maxBatch
+			held := i%2 == 0 && i >= 1000
 			if failed := r.Err != nil; failed != (held || i == 10) || failed && !errors.Is(r.Err, tidegate.ErrThrottled) {
 				t.Fatalf("message %d: %+v", i, r)
 			}
@@ -222,7 +222,7 @@ func TestLargeSendsAreDivided(t *testing.T) {
 		}
 		before = len(s.of("SendMessage"))
 		wide := map[string]string{"p": strings.Repeat("x", 20<<10)} // all is counted, not only bodies
-		msgs = msgs[:maxBatch]
+		msgs = msgs[:1000]
 		for i := range msgs {
 			msgs[i] = message(fmt.Sprint(i))
 			msgs[i].Properties = wide
@@ -234,7 +234,7 @@ func TestLargeSendsAreDivided(t *testing.T) {
 		}
 		wideRequests := s.of("SendMessage")[before:]
 		for i, g := range wideRequests {
-			if n := proto.Size(g.req); n > maxBatchBytes || len(wideRequests) != 2 {
+			if n := proto.Size(g.req); n > 16<<20 || len(wideRequests) != 2 {
 				t.Errorf("wide request %d of %d has %d bytes", i, len(wideRequests), n)
 			}
 		}
@@ -352,8 +352,8 @@ func TestThrottled(t *testing.T) {
 func TestSendFailures(t *testing.T) {
 	type env struct {
 		n *network
-		s *server
-		c *Client
+		s *fakeServer
+		c *rocketmq.Client
 	}
 	for name, tt := range map[string]struct {
 		prepare     func(*env)

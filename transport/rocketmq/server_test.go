@@ -1,11 +1,13 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
@@ -52,8 +55,8 @@ type got struct {
 	req    proto.Message
 }
 
-// A server is scripted by functions. newServer sets the defaults of those that are nil.
-type server struct {
+// A fakeServer is scripted by functions. newServer sets the defaults of those that are nil.
+type fakeServer struct {
 	rmqpb.UnimplementedMessagingServiceServer
 	t     *testing.T
 	net   *network
@@ -78,13 +81,15 @@ type server struct {
 	recall    func(context.Context) (*rmqpb.RecallMessageResponse, error)
 
 	changeTrailer metadata.MD
+
+	sessions atomic.Int64 // open Telemetry streams
 }
 
 var ok = &rmqpb.Status{Code: rmqpb.Code_OK}
 
 // newServer starts a server with one queue that responds to each request with OK.
-func newServer(t *testing.T, n *network, addr string) *server {
-	s := &server{t: t, net: n, addr: addr, began: time.Now()}
+func newServer(t *testing.T, n *network, addr string) *fakeServer {
+	s := &fakeServer{t: t, net: n, addr: addr, began: time.Now()}
 	s.route = func() *rmqpb.QueryRouteResponse {
 		return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(addr, "broker-a", 1)}
 	}
@@ -105,7 +110,7 @@ func newServer(t *testing.T, n *network, addr string) *server {
 	return s
 }
 
-func (s *server) start() {
+func (s *fakeServer) start() {
 	l := bufconn.Listen(1 << 20)
 	s.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(32<<20), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
 	rmqpb.RegisterMessagingServiceServer(s.grpc, s)
@@ -116,14 +121,14 @@ func (s *server) start() {
 }
 
 // stop ends the server as a killed process does.
-func (s *server) stop() {
+func (s *fakeServer) stop() {
 	s.net.mu.Lock()
 	delete(s.net.ports, s.addr)
 	s.net.mu.Unlock()
 	s.grpc.Stop()
 }
 
-func (s *server) note(ctx context.Context, method string, req any) {
+func (s *fakeServer) note(ctx context.Context, method string, req any) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	m, _ := req.(proto.Message)
 	s.mu.Lock()
@@ -132,7 +137,7 @@ func (s *server) note(ctx context.Context, method string, req any) {
 }
 
 // of returns the calls of a method so far.
-func (s *server) of(method string) []got {
+func (s *fakeServer) of(method string) []got {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []got
@@ -144,7 +149,7 @@ func (s *server) of(method string) []got {
 	return list
 }
 
-func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (s *fakeServer) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	s.note(ctx, info.FullMethod, req)
 	if s.features != "" {
 		grpc.SetHeader(ctx, metadata.Pairs(conn.FeaturesKey, s.features))
@@ -152,7 +157,7 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return next(ctx, req)
 }
 
-func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (s *fakeServer) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	s.note(ss.Context(), info.FullMethod, nil)
 	if s.features != "" {
 		ss.SetHeader(metadata.Pairs(conn.FeaturesKey, s.features))
@@ -160,55 +165,65 @@ func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return next(srv, ss)
 }
 
-func (s *server) QueryRoute(context.Context, *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
+func (s *fakeServer) QueryRoute(context.Context, *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
 	return s.route(), nil
 }
 
-func (s *server) QueryAssignment(context.Context, *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
+func (s *fakeServer) QueryAssignment(context.Context, *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
 	return s.assign(), nil
 }
 
-func (s *server) SendMessage(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+func (s *fakeServer) SendMessage(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 	return s.send(ctx, r)
 }
 
-func (s *server) ReceiveMessage(r *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
+func (s *fakeServer) ReceiveMessage(r *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
 	s.note(st.Context(), "/apache.rocketmq.v2.MessagingService/receive", r)
 	return s.receive(r, st)
 }
 
-func (s *server) AckMessage(_ context.Context, r *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
+func (s *fakeServer) AckMessage(_ context.Context, r *rmqpb.AckMessageRequest) (*rmqpb.AckMessageResponse, error) {
 	return s.ack(r), nil
 }
 
-func (s *server) ChangeInvisibleDuration(ctx context.Context, r *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
+func (s *fakeServer) ChangeInvisibleDuration(ctx context.Context, r *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
 	grpc.SetTrailer(ctx, s.changeTrailer)
 	return s.change(r), nil
 }
 
-func (s *server) ForwardMessageToDeadLetterQueue(context.Context, *rmqpb.ForwardMessageToDeadLetterQueueRequest) (*rmqpb.ForwardMessageToDeadLetterQueueResponse, error) {
+func (s *fakeServer) ForwardMessageToDeadLetterQueue(context.Context, *rmqpb.ForwardMessageToDeadLetterQueueRequest) (*rmqpb.ForwardMessageToDeadLetterQueueResponse, error) {
 	return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: ok}, nil
 }
 
-func (s *server) Heartbeat(context.Context, *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
+func (s *fakeServer) Heartbeat(context.Context, *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
 	if s.heartbeat != nil {
 		return &rmqpb.HeartbeatResponse{Status: s.heartbeat()}, nil
 	}
 	return &rmqpb.HeartbeatResponse{Status: ok}, nil
 }
 
-func (s *server) NotifyClientTermination(context.Context, *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
+func (s *fakeServer) NotifyClientTermination(context.Context, *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
 	if s.goodbye != nil {
 		s.goodbye()
 	}
 	return &rmqpb.NotifyClientTerminationResponse{Status: ok}, nil
 }
 
-func (s *server) Telemetry(st rmqpb.MessagingService_TelemetryServer) error { return s.telemetry(st) }
+func (s *fakeServer) Telemetry(st rmqpb.MessagingService_TelemetryServer) error {
+	s.sessions.Add(1)
+	defer s.sessions.Add(-1)
+	return s.telemetry(st)
+}
+
+// openSessions returns the number of sessions once nothing is under way.
+func (s *fakeServer) openSessions() int {
+	synctest.Wait()
+	return int(s.sessions.Load())
+}
 
 // answerSettings serves a Telemetry stream as RocketMQ does, and notes the
 // client's commands as calls of "settings" and "command".
-func (s *server) answerSettings(st rmqpb.MessagingService_TelemetryServer) error {
+func (s *fakeServer) answerSettings(st rmqpb.MessagingService_TelemetryServer) error {
 	for {
 		cmd, err := st.Recv()
 		if err != nil {
@@ -280,9 +295,9 @@ func newNetwork() *network { return &network{ports: map[string]*bufconn.Listener
 
 // newClient returns a client on the network that is closed with the test, with
 // a connection backoff without chance.
-func newClient(t *testing.T, n *network, change func(*Options)) *Client {
+func newClient(t *testing.T, n *network, change func(*rocketmq.Options)) *rocketmq.Client {
 	t.Helper()
-	o := Options{Dialer: n.dial}
+	o := rocketmq.Options{Dialer: n.dial}
 	o.ConnectBackoff.Jitter = backoff.NoJitter
 	o.ConnectBackoff.Initial = time.Second
 	o.ConnectBackoff.Multiplier = 1.6
@@ -291,7 +306,7 @@ func newClient(t *testing.T, n *network, change func(*Options)) *Client {
 	if change != nil {
 		change(&o)
 	}
-	c, err := New(testAddr, o)
+	c, err := rocketmq.New(testAddr, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,14 +314,14 @@ func newClient(t *testing.T, n *network, change func(*Options)) *Client {
 	return c
 }
 
-func (s *server) RecallMessage(ctx context.Context, r *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
+func (s *fakeServer) RecallMessage(ctx context.Context, r *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
 	if s.recall != nil {
 		return s.recall(ctx)
 	}
 	return s.UnimplementedMessagingServiceServer.RecallMessage(ctx, r)
 }
 
-func (s *server) EndTransaction(context.Context, *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
+func (s *fakeServer) EndTransaction(context.Context, *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
 	if s.end != nil {
 		return &rmqpb.EndTransactionResponse{Status: s.end()}, nil
 	}
@@ -330,3 +345,16 @@ func delivered(change func(*rmqpb.Message)) *rmqpb.Message {
 	}
 	return m
 }
+
+// The headers and trailers between this client and a tidegate broker, and a feature, as WIRE.md has
+// them.
+const (
+	maxBytesKey   = "x-tidegate-max-bytes"
+	reasonKey     = "x-tidegate-reason"
+	snoozeKey     = "x-tidegate-snooze"
+	ladderKey     = "x-tidegate-ladder"
+	retryKey      = "x-tidegate-retry"
+	reconsumeKey  = "x-tidegate-reconsume"
+	watchedKey    = "x-tidegate-watched"
+	severalTopics = "topics"
+)

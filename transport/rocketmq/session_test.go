@@ -1,11 +1,15 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"math"
+	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +26,7 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 func times(calls []got) []time.Duration {
@@ -43,7 +48,7 @@ func TestSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
-		c := newClient(t, n, func(o *Options) { o.Namespace = "ns" })
+		c := newClient(t, n, func(o *rocketmq.Options) { o.Namespace = "ns" })
 		// The settings that RocketMQ 5.2 pushes, adapted: no backoff shorter than the default,
 		// and a fixed interval for ordered messages (RocketMQ: consumption retry).
 		p, err := c.ProducerSettings(t.Context(), "t")
@@ -185,7 +190,7 @@ func TestForever(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
 		s.receive = empty
-		c := newClient(t, n, func(o *Options) {
+		c := newClient(t, n, func(o *rocketmq.Options) {
 			o.RequestTimeout, o.HeartbeatInterval, o.RouteRefresh, o.SettingsSync = always, always, always, always
 			o.MaxReceiveSize = math.MaxInt
 		})
@@ -199,11 +204,10 @@ func TestForever(t *testing.T) {
 		}
 		s.stop()
 		time.Sleep(time.Minute)
-		c.mu.Lock()
-		left := len(c.sessions)
-		c.mu.Unlock()
-		if left != 1 {
-			t.Errorf("%d sessions, want the one that was used a minute ago", left)
+		s.start()
+		time.Sleep(5 * time.Minute)
+		if got := s.openSessions(); got != 1 {
+			t.Errorf("%d sessions, want the one that was used a few minutes ago, on a new connection", got)
 		}
 	})
 }
@@ -306,7 +310,7 @@ func TestSessionReopened(t *testing.T) {
 			return nil
 		}
 		var log lockedBuffer
-		c := newClient(t, n, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		c := newClient(t, n, func(o *rocketmq.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
 			t.Fatal(err)
 		}
@@ -358,19 +362,29 @@ func TestSessionRestartAndIdle(t *testing.T) {
 		}
 		s.stop()
 		time.Sleep(15 * time.Minute)
-		c.mu.Lock()
-		left := len(c.sessions)
-		c.mu.Unlock()
-		if left != 0 {
-			t.Error("the session is still there")
-		}
 		s.start()
+		time.Sleep(5 * time.Minute)
+		if got := s.openSessions(); got != 0 {
+			t.Errorf("%d sessions, want that the unused one has ended", got)
+		}
 		c.ResetConnectBackoff()
 		synctest.Wait()
 		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
 			t.Errorf("a new session: %v", err)
 		}
 	})
+}
+
+// A counted connection counts its end.
+type counted struct {
+	net.Conn
+	once   sync.Once
+	closed *atomic.Int64
+}
+
+func (c *counted) Close() error {
+	c.once.Do(func() { c.closed.Add(1) })
+	return c.Conn.Close()
 }
 
 // The client handles each command that a server may send on the stream.
@@ -399,11 +413,17 @@ func TestCommands(t *testing.T) {
 			}
 			return s.answerSettings(st)
 		}
-		c := newClient(t, n, nil)
+		var dials, closed atomic.Int64
+		c := newClient(t, n, func(o *rocketmq.Options) {
+			o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+				dials.Add(1)
+				c, err := n.dial(ctx, addr)
+				return &counted{Conn: c, closed: &closed}, err
+			}
+		})
 		if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		before := c.access.Link.Load()
 		time.Sleep(5 * time.Second)
 		answers := s.of("command")
 		if len(answers) != 2 {
@@ -417,12 +437,163 @@ func TestCommands(t *testing.T) {
 			}
 		}
 		expectTimes(t, "streams", s.of("Telemetry"), 0, 3*time.Second)
-		if c.access.Link.Load() == before {
-			t.Error("the connection was not replaced")
+		if dials.Load() != 2 {
+			t.Errorf("%d connections; the first one was not replaced", dials.Load())
 		}
 		time.Sleep(2 * time.Minute)
-		if got := before.State().String(); got != "SHUTDOWN" {
-			t.Errorf("the old connection is %s", got)
+		if closed.Load() != 1 {
+			t.Errorf("%d connections are closed, want the old one", closed.Load())
+		}
+	})
+}
+
+// A push consumer of several topics is one client to the server: its settings announce all
+// subscriptions with their filters, as those of official clients do.
+func TestSettingsAnnounceAllSubscriptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+			sendStatus(st, rmqpb.Code_MESSAGE_NOT_FOUND)
+			return nil
+		}
+		c := newClient(t, n, nil)
+		filters := map[string]tidegate.Filter{"orders": {Expression: "paid||refunded"}, "returns": {}, "stock": {Expression: "region = 'eu'", SQL: true}}
+		var wg sync.WaitGroup
+		for topic, filter := range filters {
+			wg.Go(func() { // as the consumer does for each of its topics
+				if _, err := c.ConsumerSettings(t.Context(), "g", topic); err != nil {
+					t.Error(err)
+				}
+				if _, err := c.Receive(t.Context(), transport.ReceiveRequest{
+					Group: "g", Topic: topic, Queue: transport.AnyQueue, Push: true, Filter: filter, InvisibleDuration: time.Minute,
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		synctest.Wait()
+		sent := s.of("settings")
+		clients := map[string]bool{}
+		for _, x := range sent {
+			clients[x.md.Get("x-mq-client-id")[0]] = true
+		}
+		if len(clients) != 1 || len(s.of("Telemetry")) != 1 {
+			t.Errorf("the clients %v announce settings on %d streams, want one", slices.Collect(maps.Keys(clients)), len(s.of("Telemetry")))
+		}
+		got := map[string]string{}
+		last := sent[len(sent)-1].req.(*rmqpb.TelemetryCommand).GetSettings()
+		for _, e := range last.GetSubscription().GetSubscriptions() {
+			got[e.GetTopic().GetName()] = fmt.Sprint(e.GetExpression().GetType(), " ", e.GetExpression().GetExpression())
+		}
+		want := map[string]string{"orders": "TAG paid||refunded", "returns": "TAG *", "stock": "SQL region = 'eu'"}
+		if !maps.Equal(got, want) || last.GetClientType() != rmqpb.ClientType_PUSH_CONSUMER {
+			t.Errorf("a %v announces %v, want a push consumer with %v", last.GetClientType(), got, want)
+		}
+	})
+}
+
+// A server that asks every session for a new connection gets one.
+func TestReconnectOnceForAllSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		asked := time.Now().Add(time.Minute)
+		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+			if left := time.Until(asked); left > 0 {
+				time.AfterFunc(left, func() {
+					st.Send(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_ReconnectEndpointsCommand{
+						ReconnectEndpointsCommand: &rmqpb.ReconnectEndpointsCommand{}}})
+				})
+			}
+			return s.answerSettings(st)
+		}
+		var dials atomic.Int64
+		c := newClient(t, n, func(o *rocketmq.Options) {
+			o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+				dials.Add(1)
+				return n.dial(ctx, addr)
+			}
+		})
+		const groups = 5
+		for i := range groups {
+			if _, err := c.ConsumerSettings(t.Context(), fmt.Sprint("g", i), "t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		if got := dials.Load(); got != 2 {
+			t.Errorf("%d connections, want the first and the one that was asked for", got)
+		}
+		if got := len(s.of("Telemetry")); got != 2*groups {
+			t.Errorf("%d streams, want %d: each opened once more", got, 2*groups)
+		}
+	})
+}
+
+// A server that sends messages without a handle, or more than the request asked for, does not fill
+// the log. The number of skipped lines is in the log.
+func TestBrokenMessagesDoNotFillTheLog(t *testing.T) {
+	for name, tt := range map[string]struct {
+		broken func(*rmqpb.Message)
+		number int
+		line   string
+	}{
+		"no handle": {func(m *rmqpb.Message) { m.SystemProperties.ReceiptHandle = nil }, 32, "message not received"},
+		"too many":  {nil, 33, "more messages than the receive requested"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				var log bytes.Buffer
+				c := newClient(t, n, func(o *rocketmq.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
+					time.Sleep(10 * time.Millisecond)
+					st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}})
+					for range tt.number {
+						st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: delivered(tt.broken)}})
+					}
+					return nil
+				}
+				r := request1
+				r.Max = 32
+				for begin := time.Now(); time.Since(begin) < 4*time.Second; {
+					if _, err := c.Receive(t.Context(), r); err != nil {
+						t.Fatal(err)
+					}
+				}
+				got := log.String()
+				if lines := strings.Count(got, "\n"); lines < 4*32-1 || lines > 5*32 || !strings.Contains(got, tt.line) || !strings.Contains(got, "skipped_lines=") {
+					t.Errorf("%d lines in 4 s, want about 32 a second: %.500s", lines, got)
+				}
+			})
+		})
+	}
+}
+
+// Servers that a route names and that are never used cost neither goroutines nor time at Close.
+func TestUnusedServersCostLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const servers = 5000
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.route = func() *rmqpb.QueryRouteResponse {
+			res := &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(testAddr, "a", 1)}
+			for i := range servers {
+				res.MessageQueues = append(res.MessageQueues, queues(fmt.Sprintf("10.0.%d.%d:8081", i/250, i%250+1), fmt.Sprint("b", i), 1)...)
+			}
+			return res
+		}
+		c := newClient(t, n, nil)
+		before := runtime.NumGoroutine()
+		if queues, err := c.Queues(t.Context(), "g", "orders"); err != nil || len(queues) != servers+1 {
+			t.Fatalf("%d queues, %v; want one of each server of the route", len(queues), err)
+		}
+		synctest.Wait()
+		if more := runtime.NumGoroutine() - before; more > 100 {
+			t.Errorf("%d goroutines for %d servers without a request", more, servers)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 func delivery(handle, endpoint string) *tidegate.Delivery {
@@ -180,7 +181,7 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 		s.change = func(r *rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 			return &rmqpb.ChangeInvisibleDurationResponse{Status: &rmqpb.Status{Code: code}, ReceiptHandle: "new"}
 		}
-		c := newClient(t, n, nil)
+		c := newClient(t, n, func(o *rocketmq.Options) { o.ClientID = "me" })
 		d := delivery("h", testAddr)
 		if h, err := c.ChangeInvisibleDuration(t.Context(), d, time.Minute); h != "new" || err != nil || d.Handle != "h" {
 			t.Errorf("%q, %v, %+v", h, err, d)
@@ -221,7 +222,7 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 		if got := f.md.Get(reasonKey); len(got) != 1 || got[0] != "no%20such%20order:%207" {
 			t.Errorf("reason %q", got)
 		}
-		if r.GetDeliveryAttempt() != 3 || r.GetReceiptHandle() != "h" || r.GetMessageId() != "m-h" || f.md.Get("x-mq-client-id")[0] != c.opts.ClientID+"@g" {
+		if r.GetDeliveryAttempt() != 3 || r.GetReceiptHandle() != "h" || r.GetMessageId() != "m-h" || f.md.Get("x-mq-client-id")[0] != "me@g" {
 			t.Errorf("%v %v", r, f.md)
 		}
 	})
@@ -237,7 +238,7 @@ func TestSuspend(t *testing.T) {
 		name     string
 		features string
 		push     bool
-		change   func(context.Context, *Client, *tidegate.Delivery) error
+		change   func(context.Context, *rocketmq.Client, *tidegate.Delivery) error
 		suspend  bool
 	}{
 		{"an extension on RocketMQ", "", true, change(time.Minute), false},
@@ -302,10 +303,12 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
-func release(ctx context.Context, c *Client, d *tidegate.Delivery) error { return c.Release(ctx, d) }
+func release(ctx context.Context, c *rocketmq.Client, d *tidegate.Delivery) error {
+	return c.Release(ctx, d)
+}
 
-func change(dur time.Duration) func(context.Context, *Client, *tidegate.Delivery) error {
-	return func(ctx context.Context, c *Client, d *tidegate.Delivery) error {
+func change(dur time.Duration) func(context.Context, *rocketmq.Client, *tidegate.Delivery) error {
+	return func(ctx context.Context, c *rocketmq.Client, d *tidegate.Delivery) error {
 		_, err := c.ChangeInvisibleDuration(ctx, d, dur)
 		return err
 	}
@@ -386,7 +389,7 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 			}
-			c := newClient(t, n, nil)
+			c := newClient(t, n, func(o *rocketmq.Options) { o.ClientID = "me" })
 			r := request1
 			r.Push = false
 			if _, err := c.Receive(t.Context(), r); err != nil {
@@ -413,11 +416,11 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 				t.Fatal(err)
 			}
 			receiver := s.of("ReceiveMessage")[0].md.Get("x-mq-client-id")[0]
-			if receiver != c.opts.ClientID+"@g@simple" {
+			if receiver != "me@g@simple" {
 				t.Errorf("received as %s", receiver)
 			}
 			// RocketMQ fails for a client without a session, so only this client ID may settle.
-			speaker := c.opts.ClientID + "@g"
+			speaker := "me@g"
 			if features == "" {
 				speaker = receiver
 			}

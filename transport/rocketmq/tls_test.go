@@ -1,4 +1,4 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // selfSigned returns a certificate for 127.0.0.1 and a pool that trusts it.
@@ -90,7 +92,7 @@ func TestTLS(t *testing.T) {
 				rmqpb.RegisterMessagingServiceServer(s.grpc, s)
 				n.ports[testAddr] = l
 				go s.grpc.Serve(l)
-				c := newClient(t, n, func(o *Options) { o.TLS = tt.config })
+				c := newClient(t, n, func(o *rocketmq.Options) { o.TLS = tt.config })
 				ctxs := []context.Context{t.Context(), awaiting(t, time.Hour)}
 				if name == "no certificate" {
 					ctxs = ctxs[1:] // the server may hang up before its reason is read
@@ -118,7 +120,7 @@ func TestTLS(t *testing.T) {
 }
 
 // serveTLS starts the server with a certificate, in place of its listener.
-func (s *server) serveTLS(cert tls.Certificate) {
+func (s *fakeServer) serveTLS(cert tls.Certificate) {
 	s.stop()
 	l := bufconn.Listen(1 << 20)
 	s.grpc = grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&cert)), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream))
@@ -161,7 +163,9 @@ func TestCertificateOfAWorkingAddress(t *testing.T) {
 				}
 				roots.AddCert(c)
 			}
-			client := func() *Client { return newClient(t, n, func(o *Options) { o.TLS = &tls.Config{RootCAs: roots} }) }
+			client := func() *rocketmq.Client {
+				return newClient(t, n, func(o *rocketmq.Options) { o.TLS = &tls.Config{RootCAs: roots} })
+			}
 			fresh := client()
 			if _, err := sendOne(awaiting(t, time.Hour), fresh, message("x")); err == nil || tidegate.Classify(err) != tidegate.ClassPermanent || err.NotConnected {
 				t.Errorf("%s, at an address that never worked: %v", name, err)
@@ -255,7 +259,7 @@ func TestTLSFaultOfAFailedWrite(t *testing.T) {
 		go g.Serve(l)
 		defer g.Stop()
 		dials := 0
-		c := newClient(t, n, func(o *Options) {
+		c := newClient(t, n, func(o *rocketmq.Options) {
 			o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
 				conn, err := n.dial(ctx, addr)
 				if dials++; dials == 1 && err == nil {
@@ -308,7 +312,13 @@ func TestSeveralAddresses(t *testing.T) {
 		s.route = func() *rmqpb.QueryRouteResponse {
 			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(both, "b", 1)}
 		}
-		c, err := New(both, Options{Dialer: n.dial})
+		var dials atomic.Int64
+		c, err := rocketmq.New(both, rocketmq.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
+			if addr == otherAddr {
+				dials.Add(1)
+			}
+			return n.dial(ctx, addr)
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,10 +326,8 @@ func TestSeveralAddresses(t *testing.T) {
 		if r, err := sendOne(t.Context(), c, message("x")); err != nil || r.Endpoint != both {
 			t.Errorf("%+v, %v", r, err)
 		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if len(c.endpoints) != 1 {
-			t.Errorf("%d connections, want one: the route names the endpoint of New", len(c.endpoints))
+		if dials.Load() != 1 {
+			t.Errorf("%d connections, want one: the route names the endpoint of New", dials.Load())
 		}
 	})
 }
@@ -397,7 +405,7 @@ func TestOtherProtocol(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork()
 				n.listen(t, tt.serve)
-				c := newClient(t, n, func(o *Options) { o.TLS = tt.config })
+				c := newClient(t, n, func(o *rocketmq.Options) { o.TLS = tt.config })
 				for _, ctx := range []context.Context{t.Context(), awaiting(t, 30*time.Second)} {
 					begin := time.Now()
 					_, err := sendOne(ctx, c, message("x"))
@@ -429,7 +437,7 @@ func TestOtherProtocolAfterWork(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork()
 				s := newServer(t, n, testAddr)
-				c := newClient(t, n, func(o *Options) {
+				c := newClient(t, n, func(o *rocketmq.Options) {
 					if tt.tls {
 						o.TLS = &tls.Config{RootCAs: pool}
 					}

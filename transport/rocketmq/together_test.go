@@ -1,4 +1,4 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
@@ -30,7 +31,7 @@ func topicsOf(r *rmqpb.SendMessageRequest) (list []string) {
 
 // sendToEach sends a message to each topic at the same time, from a client that knows the server,
 // and returns the errors.
-func sendToEach(t *testing.T, c *Client, topics ...string) []error {
+func sendToEach(t *testing.T, c *rocketmq.Client, topics ...string) []error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

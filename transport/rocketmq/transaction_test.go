@@ -1,16 +1,24 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
+	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // SendHalf sends a half message once, with any result, as a message of type TRANSACTION.
@@ -122,8 +130,8 @@ func TestServeChecksKeepsTheSession(t *testing.T) {
 			t.Errorf("%v, want nil after the end of ctx", err)
 		}
 		time.Sleep(time.Hour)
-		if c.openSessions() != 0 {
-			t.Errorf("%d sessions are left", c.openSessions())
+		if s.openSessions() != 0 {
+			t.Errorf("%d sessions are left", s.openSessions())
 		}
 		if err := c.ServeChecks(t.Context(), nil, nil); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Errorf("%v without topics", err)
@@ -171,6 +179,361 @@ func TestPing(t *testing.T) {
 		}
 		if err := c.Ping(t.Context(), "no topic"); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Errorf("%v of an illegal topic", err)
+		}
+	})
+}
+
+// gRPC repeats once a half message that certainly reached no server. Neither gRPC nor the client
+// repeats one that may have reached it.
+//
+// RocketMQ: sending retry and throttling: "For transaction messages, only [transparent
+// retries](https://github.com/grpc/proposal/blob/master/A6-client-retries.md#transparent-retries)
+// are performed."
+func TestHalfMessagesAreRetriedTransparentlyOnly(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end  func(net.Conn) // of the first connection, at its first request
+		sent int            // half messages that the server gets
+	}{
+		"not processed": {goAway, 1},
+		"fate unknown":  {func(c net.Conn) { c.Close() }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
+				a.route = func() *rmqpb.QueryRouteResponse {
+					return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(otherAddr, "b", 1)}
+				}
+				var dials atomic.Int32
+				c := newClient(t, n, func(o *rocketmq.Options) {
+					o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+						if addr != otherAddr || dials.Add(1) > 1 {
+							return n.dial(ctx, addr)
+						}
+						ours, theirs := net.Pipe()
+						go untilRequest(ours, tt.end)
+						return theirs, nil
+					}
+				})
+				r := c.SendHalf(t.Context(), message("1"))
+				if (r.Err == nil) != (tt.sent == 1) {
+					t.Errorf("error %v", r.Err)
+				}
+				if e, _ := errors.AsType[*tidegate.Error](r.Err); tt.sent == 0 && (e == nil || !e.MaybeStored) {
+					t.Errorf("error %v, want one with MaybeStored", r.Err)
+				}
+				time.Sleep(time.Minute)
+				if calls := b.of("SendMessage"); len(calls) != tt.sent {
+					t.Errorf("the server got %d half messages, want %d", len(calls), tt.sent)
+				}
+			})
+		})
+	}
+}
+
+// untilRequest serves an HTTP/2 client until its first request, and then calls end.
+func untilRequest(c net.Conn, end func(net.Conn)) {
+	defer c.Close()
+	const preface, frameSettings, frameHeaders = 24, 4, 1
+	settings := []byte{0, 0, 0, frameSettings, 0, 0, 0, 0, 0}
+	go c.Write(settings) // a pipe has no buffer, and the client writes first
+	if _, err := io.CopyN(io.Discard, c, preface); err != nil {
+		return
+	}
+	var head [9]byte
+	for {
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return
+		}
+		length := int64(binary.BigEndian.Uint32(head[:4]) >> 8)
+		if _, err := io.CopyN(io.Discard, c, length); err != nil {
+			return
+		}
+		if head[3] == frameHeaders {
+			end(c)
+			_, _ = io.Copy(io.Discard, c)
+			return
+		}
+	}
+}
+
+// goAway reports to the client that no stream was processed.
+func goAway(c net.Conn) {
+	_, _ = c.Write([]byte{0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+}
+
+// RocketMQ reports a transaction that it does not have as an internal error with a text. The error
+// matches ErrNotFound then, and the request has certainly changed nothing. Other internal errors do
+// not change.
+func TestResolutionOfAMissingTransaction(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		missing    bool
+	}{
+		{"the proxy", "CODE: 1 DESC: TRANSACTION_DATA_NOT_FOUND", true},
+		{"another version of the proxy", "cannot found transaction data", true},
+		{"another failure", "the disk is full", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.end = func() *rmqpb.Status {
+					return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: tt.text}
+				}
+				err := newClient(t, n, nil).EndTransaction(t.Context(), transport.Transaction{ID: "tx", MessageID: "1", Topic: "t", Endpoint: testAddr}, transport.Commit)
+				e, ok := errors.AsType[*tidegate.Error](err)
+				if !ok || errors.Is(err, tidegate.ErrNotFound) != tt.missing || e.MaybeStored == tt.missing {
+					t.Errorf("%#v, want ErrNotFound: %t, MaybeStored: %t", err, tt.missing, !tt.missing)
+				}
+			})
+		})
+	}
+}
+
+// ServeChecks ends with an error that matches ErrClosed when the client is closed.
+func TestServeChecksOfAClosedClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		served := make(chan error, 1)
+		go func() {
+			served <- c.ServeChecks(t.Context(), []string{"t"}, func(context.Context, transport.TransactionCheck) transport.Resolution {
+				return transport.ResolutionUnknown
+			})
+		}()
+		time.Sleep(time.Second)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; !errors.Is(err, tidegate.ErrClosed) {
+			t.Errorf("ServeChecks: %v, want ErrClosed", err)
+		}
+	})
+}
+
+// Ping waits for a connection until ctx ends.
+func TestPingAwaitsAConnection(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		outage   time.Duration
+		deadline time.Duration
+		valid    bool
+	}{
+		{"back before the deadline", 5 * time.Second, 30 * time.Second, true},
+		{"away", time.Hour, 30 * time.Second, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.stop()
+				c := newClient(t, n, nil)
+				timer := time.AfterFunc(tt.outage, s.start)
+				defer timer.Stop()
+				ctx, cancel := context.WithTimeout(t.Context(), tt.deadline)
+				defer cancel()
+				begin := time.Now()
+				err := c.Ping(ctx)
+				if took := time.Since(begin); tt.valid && (err != nil || took < tt.outage) || !tt.valid && (err == nil || took != tt.deadline) {
+					t.Errorf("error %v after %v", err, took)
+				}
+			})
+		})
+	}
+}
+
+// A recall is one attempt, and stores nothing: MaybeStored is false also if its response is lost.
+// RocketMQ 5.2 does not support recalls; later versions reject them by default.
+func TestRecall(t *testing.T) {
+	status := func(c rmqpb.Code) func(context.Context) (*rmqpb.RecallMessageResponse, error) {
+		return func(context.Context) (*rmqpb.RecallMessageResponse, error) {
+			return &rmqpb.RecallMessageResponse{Status: &rmqpb.Status{Code: c}, MessageId: "m"}, nil
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		recall func(context.Context) (*rmqpb.RecallMessageResponse, error)
+		want   error // nil for a success
+		maybe  bool
+	}{
+		{"recalled", status(rmqpb.Code_OK), nil, false},
+		{"delivered before", status(rmqpb.Code_NOT_FOUND), tidegate.ErrNotFound, false},
+		{"an internal error", status(rmqpb.Code_INTERNAL_SERVER_ERROR), tidegate.ErrUnavailable, false},
+		{"a lost response", func(ctx context.Context) (*rmqpb.RecallMessageResponse, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, tidegate.ErrUnavailable, false},
+		{"switched off, as by default in RocketMQ 5.3 to 5.5", func(context.Context) (*rmqpb.RecallMessageResponse, error) {
+			return &rmqpb.RecallMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "recall failed, operation is forbidden"}}, nil
+		}, tidegate.ErrForbidden, false},
+		{"a server without recalls", nil, &tidegate.Error{Code: tidegate.CodeNotImplemented}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.recall = tt.recall
+				id, err := newClient(t, n, nil).Recall(t.Context(), "t", "handle")
+				if tt.want == nil {
+					if err != nil || id != "m" {
+						t.Errorf("message %q, %v", id, err)
+					}
+					return
+				}
+				e, ok := errors.AsType[*tidegate.Error](err)
+				code, coded := errors.AsType[*tidegate.Error](tt.want)
+				if !ok || e.MaybeStored != tt.maybe || coded && e.Code != code.Code || !coded && !errors.Is(err, tt.want) || id != "" {
+					t.Errorf("%#v, want %v with MaybeStored %t", err, tt.want, tt.maybe)
+				}
+				if calls := len(s.of("RecallMessage")); calls != 1 {
+					t.Errorf("%d requests, want 1", calls)
+				}
+			})
+		})
+	}
+}
+
+// RequestTimeout bounds a request also if the caller's deadline is later, except for a send.
+func TestRequestTimeoutHoldsBesideADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, func(o *rocketmq.Options) { o.RequestTimeout = 4 * time.Second })
+		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		defer close(release)
+		s.assign = func() *rmqpb.QueryAssignmentResponse {
+			<-release
+			return &rmqpb.QueryAssignmentResponse{Status: ok}
+		}
+		s.send = silent
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		begin := time.Now()
+		if _, err := c.Queues(ctx, "g", "t"); !errors.Is(err, tidegate.ErrUnavailable) || time.Since(begin) != 4*time.Second {
+			t.Errorf("Queues: %v after %v, want unavailable after 4s", err, time.Since(begin))
+		}
+		if _, err := sendOne(ctx, c, message("1")); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 10*time.Second {
+			t.Errorf("Send: %v after %v, want the end of ctx after 10s", err, time.Since(begin))
+		}
+	})
+}
+
+// A check that returns its resolution at the end of ctx has decided: the resolution is sent.
+func TestResolutionsAreSentAfterTheEndOfCtx(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		ask := make(chan struct{})
+		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+			go func() {
+				<-ask
+				m := delivered(nil)
+				st.Send(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_RecoverOrphanedTransactionCommand{
+					RecoverOrphanedTransactionCommand: &rmqpb.RecoverOrphanedTransactionCommand{TransactionId: "1", Message: m}}})
+			}()
+			return s.answerSettings(st)
+		}
+		c := newClient(t, n, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		served := make(chan error, 1)
+		go func() {
+			served <- c.ServeChecks(ctx, []string{"t"}, func(ctx context.Context, _ transport.TransactionCheck) transport.Resolution {
+				<-ctx.Done()
+				return transport.Rollback
+			})
+		}()
+		time.Sleep(time.Second)
+		close(ask)
+		synctest.Wait()
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		if ends := s.of("EndTransaction"); len(ends) != 1 || ends[0].req.(*rmqpb.EndTransactionRequest).GetResolution() != rmqpb.TransactionResolution_ROLLBACK {
+			t.Errorf("the server received %v, want one rollback", ends)
+		}
+	})
+}
+
+// After a lost response the first message of a group may be stored. The later ones were not sent.
+func TestMessagesThatWereNotSentAreNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			return nil, status.Error(codes.Internal, "lost")
+		}
+		c := newClient(t, n, nil)
+		msgs := several(2)
+		for _, m := range msgs {
+			m.MessageGroup = "g"
+		}
+		results := c.Send(t.Context(), msgs)
+		first, _ := errors.AsType[*tidegate.Error](results[0].Err)
+		second, _ := errors.AsType[*tidegate.Error](results[1].Err)
+		if first == nil || !first.MaybeStored {
+			t.Errorf("the first message: %+v, want it perhaps stored", results[0].Err)
+		}
+		if second == nil || second.MaybeStored || !strings.Contains(second.Message, "not sent") || tidegate.Classify(second) != tidegate.ClassTransient {
+			t.Errorf("the second message: %+v, want a transient error of a message that was not sent", results[1].Err)
+		}
+		if got := len(s.of("SendMessage")); got != 1 {
+			t.Errorf("%d requests, want 1", got)
+		}
+	})
+}
+
+// Only a request that changes something can have taken effect although it failed.
+func TestFailedReadsStoreNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, nil)
+		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
+			t.Fatal(err)
+		}
+		failed := &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR}
+		s.assign = func() *rmqpb.QueryAssignmentResponse { return &rmqpb.QueryAssignmentResponse{Status: failed} }
+		s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+			return &rmqpb.SendMessageResponse{Status: failed}, nil
+		}
+		_, err := c.Queues(t.Context(), "g", "t")
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeInternalServerError || e.MaybeStored {
+			t.Errorf("Queues: %#v, want 50001 without MaybeStored", err)
+		}
+		if _, err := sendOne(t.Context(), c, message("1")); err == nil || !err.MaybeStored {
+			t.Errorf("Send: %#v, want 50001 with MaybeStored", err)
+		}
+	})
+}
+
+// The routes of all topics in use are refreshed, also of more topics than are queried at a time.
+func TestAllRoutesAreRefreshed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		s := newServer(t, n, testAddr)
+		c := newClient(t, n, func(o *rocketmq.Options) { o.RouteRefresh = time.Minute })
+		const topics, rounds = 24, 4 // 8 are queried at a time
+		for range rounds {
+			for i := range topics {
+				m := message("m")
+				m.Topic = "topic-" + string(rune('a'+i))
+				if _, err := sendOne(t.Context(), c, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		// The first send of a topic queries its route, and so does each refresh.
+		if got, want := len(s.of("QueryRoute")), topics*(1+rounds); got != want {
+			t.Errorf("%d route queries, want %d", got, want)
 		}
 	})
 }

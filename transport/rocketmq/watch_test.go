@@ -1,4 +1,4 @@
-package rocketmq
+package rocketmq_test
 
 import (
 	"context"
@@ -14,14 +14,15 @@ import (
 	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // A watched is a server that leaves watches, with a client of it.
 type watched struct {
-	*server
+	*fakeServer
 	t *testing.T
-	c *Client
+	c *rocketmq.Client
 
 	mu     sync.Mutex
 	stream rmqpb.MessagingService_TelemetryServer // the last one of the consumers
@@ -29,9 +30,9 @@ type watched struct {
 }
 
 // newWatched returns a server without messages. It must run in a bubble.
-func newWatched(t *testing.T, change func(*Options)) *watched {
+func newWatched(t *testing.T, change func(*rocketmq.Options)) *watched {
 	n := newNetwork()
-	w := &watched{server: newServer(t, n, testAddr), t: t}
+	w := &watched{fakeServer: newServer(t, n, testAddr), t: t}
 	w.features = "watch, repeat"
 	w.receive = w.leave
 	w.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
@@ -110,20 +111,6 @@ func (w *watched) expect(ready <-chan struct{}, want bool, after string) {
 	}
 }
 
-// watches returns the number of watches of all sessions.
-func (w *watched) watches() (n int) {
-	w.c.mu.Lock()
-	defer w.c.mu.Unlock()
-	for _, s := range w.c.sessions {
-		s.mu.Lock()
-		for _, list := range s.watches {
-			n += len(list)
-		}
-		s.mu.Unlock()
-	}
-	return n
-}
-
 func of(topic string) transport.ReceiveRequest {
 	r := request1
 	r.Topic, r.AttemptID = topic, ""
@@ -168,8 +155,9 @@ func TestWatchIsReady(t *testing.T) {
 				time.Sleep(tt.wait)
 				w.expect(ready, tt.want, name)
 				w.expect(second, tt.want, name)
-				if n := w.watches(); (n > 0) == tt.want {
-					t.Errorf("the sessions have %d watches", n)
+				time.Sleep(time.Hour)
+				if n := w.openSessions(); (n > 0) == tt.want {
+					t.Errorf("after an hour %d sessions are open; only a watch keeps one", n)
 				}
 			})
 		})
@@ -211,27 +199,19 @@ func TestReportBeforeTheResponse(t *testing.T) {
 	}
 }
 
-// Without a stream the client accepts no watch. The server could leave one on a stream that it
-// believes to be open.
-func TestNoWatchWithoutAStream(t *testing.T) {
+// A watch after the end of the stream is one on a new stream, and Close ends it.
+func TestWatchOnANewStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, nil)
 		w.watchOf(t.Context(), of("t"))
-		w.c.mu.Lock()
-		s := w.c.sessions[sessionKey{testAddr, role{"g", true}}]
-		w.c.mu.Unlock()
 		w.endStream()
-		synctest.Wait()
-		if s.watch(t.Context(), readiness.Queue{Topic: "t", Queue: -1}) != nil {
-			t.Error("a session without a stream has a watch")
-		}
 		time.Sleep(10 * time.Second)
 		ready := w.watchOf(t.Context(), of("t"))
+		if n := len(w.of("Telemetry")); n != 2 {
+			t.Errorf("%d streams, want a second one", n)
+		}
 		w.c.Close()
 		w.expect(ready, true, "Close")
-		if s.watch(t.Context(), readiness.Queue{Topic: "t", Queue: -1}) != nil {
-			t.Error("a closed session has a watch")
-		}
 	})
 }
 
@@ -268,8 +248,9 @@ func TestNoWatch(t *testing.T) {
 				if len(calls) == 1 && calls[0].req.(*rmqpb.ReceiveMessageRequest).GetLongPollingTimeout().AsDuration() != 0 {
 					t.Error("the receive waits on the server")
 				}
-				if n := w.watches(); n != 0 {
-					t.Errorf("%d watches are left", n)
+				time.Sleep(time.Hour)
+				if n := w.openSessions(); n != 0 {
+					t.Errorf("%d sessions are open after an hour: a watch is left", n)
 				}
 			})
 		})
@@ -337,8 +318,8 @@ func TestWatchKeepsItsSession(t *testing.T) {
 		a, b := w.watchOf(first, of("t")), w.watchOf(second, of("t"))
 		endFirst()
 		time.Sleep(3 * time.Hour)
-		if n := w.watches(); n != 1 || w.c.openSessions() != 1 {
-			t.Errorf("%d watches and %d sessions, want one of each", n, w.c.openSessions())
+		if n := w.openSessions(); n != 1 {
+			t.Errorf("%d sessions, want that of the second watch", n)
 		}
 		w.report("t", transport.AnyQueue)
 		w.expect(a, false, "the end of its ctx")
@@ -347,8 +328,8 @@ func TestWatchKeepsItsSession(t *testing.T) {
 		endSecond()
 		time.Sleep(time.Hour)
 		w.expect(b, false, "the end of its ctx")
-		if n := w.watches(); n != 0 || w.c.openSessions() != 0 {
-			t.Errorf("%d watches and %d sessions are left", n, w.c.openSessions())
+		if n := w.openSessions(); n != 0 {
+			t.Errorf("%d sessions are left", n)
 		}
 	})
 }
@@ -356,7 +337,7 @@ func TestWatchKeepsItsSession(t *testing.T) {
 // A namespace is a part of the topic in requests, not in the reports of a tidegate broker.
 func TestWatchInANamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatched(t, func(o *Options) { o.Namespace = "prod" })
+		w := newWatched(t, func(o *rocketmq.Options) { o.Namespace = "prod" })
 		ready := w.watchOf(t.Context(), of("t"))
 		r := w.of("receive")[0].req.(*rmqpb.ReceiveMessageRequest)
 		if r.GetMessageQueue().GetTopic().GetResourceNamespace() != "prod" {
@@ -394,7 +375,9 @@ func TestWatchIsAnnounced(t *testing.T) {
 func TestInvalidWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, nil)
-		w.watchOf(t.Context(), of("t"))
+		valid, end := context.WithCancel(t.Context())
+		defer end()
+		w.watchOf(valid, of("t"))
 		ended, cancel := context.WithCancelCause(t.Context())
 		cancel(errGone)
 		r := of("t")
@@ -410,9 +393,14 @@ func TestInvalidWatch(t *testing.T) {
 			},
 		} {
 			ready, err := try()
-			if synctest.Wait(); err == nil || ready != nil || w.watches() != 1 {
-				t.Errorf("%s: %v, a watch: %v, %d watches; want an error and the one watch from before", name, err, ready != nil, w.watches())
+			if err == nil || ready != nil {
+				t.Errorf("%s: %v, a watch: %v; want an error", name, err, ready != nil)
 			}
+		}
+		end()
+		time.Sleep(time.Hour)
+		if n := w.openSessions(); n != 0 {
+			t.Errorf("%d sessions are open an hour after the end of the valid watch", n)
 		}
 	})
 }

@@ -1,0 +1,378 @@
+package rocketmq
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/readiness"
+	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
+	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
+)
+
+// The tests in this file call functions without effects, and others whose cases a server cannot
+// cause at will. All other tests use the API and a server.
+
+func wireExponential(initial, longest time.Duration, multiplier float32) *rmqpb.RetryPolicy {
+	return &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: &rmqpb.ExponentialBackoff{
+		Initial: durationpb.New(initial), Max: durationpb.New(longest), Multiplier: multiplier,
+	}}}
+}
+
+func wireSteps(attempts int32, seconds ...int64) *rmqpb.RetryPolicy {
+	c := new(rmqpb.CustomizedBackoff)
+	for _, s := range seconds {
+		c.Next = append(c.Next, &durationpb.Duration{Seconds: s})
+	}
+	return &rmqpb.RetryPolicy{MaxAttempts: attempts, Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{CustomizedBackoff: c}}
+}
+
+// A server without features can lengthen the backoff of "RocketMQ: sending retry and throttling"
+// but not shorten it. A server with features can do both.
+func TestPushedThrottleBackoff(t *testing.T) {
+	ours := transport.Capabilities{PushBack: true}
+	type bounds [2]time.Duration
+	const s = time.Second
+	for _, tt := range []struct {
+		name   string
+		pushed *rmqpb.RetryPolicy
+		can    transport.Capabilities
+		want   map[int]bounds // nil: the client's default
+	}{
+		{"RocketMQ's own", wireExponential(10*time.Millisecond, s, 2), transport.Capabilities{}, nil},
+		{"the same of ours", wireExponential(10*time.Millisecond, s, 2), ours, map[int]bounds{0: {8 * time.Millisecond, 12 * time.Millisecond}, 9: {800 * time.Millisecond, 1200 * time.Millisecond}}},
+		{"longer from the start", wireExponential(10*s, 100*s, 2), transport.Capabilities{}, map[int]bounds{0: {8 * s, 12 * s}, 1: {16 * s, 24 * s}, 40: {96 * s, 144 * s}}},
+		{"longer in the end", wireExponential(s/10, 1000*s, 4), transport.Capabilities{}, map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 40: {800 * s, 1200 * s}}},
+		{"longer at the end, but shorter at every step", wireExponential(10*time.Millisecond, 5*s, 2), transport.Capabilities{}, nil},
+		{"the same as the seed's", wireExponential(s, 120*s, 1.6), transport.Capabilities{}, nil},
+		{"shorter for long, longer in the end", wireExponential(10*time.Millisecond, 121*s, 1.1), transport.Capabilities{},
+			map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 300: {96800 * time.Millisecond, 145200 * time.Millisecond}}},
+		{"flat and short", wireExponential(s/2, 1000*s, 1), transport.Capabilities{}, nil},
+		{"flat and long", wireExponential(2*s, 2*s, 1), transport.Capabilities{}, map[int]bounds{0: {1600 * time.Millisecond, 2400 * time.Millisecond}}},
+		{"steps that end below", wireSteps(0, 1, 1, 2, 4, 6, 10, 16, 26, 42, 68, 109, 119), transport.Capabilities{}, nil},
+		{"steps that end above", wireSteps(0, 1, 1, 2, 4, 6, 10, 16, 26, 42, 68, 109, 120, 120, 121), transport.Capabilities{}, map[int]bounds{13: {96800 * time.Millisecond, 145200 * time.Millisecond}}},
+		{"short steps", wireSteps(0, 0, 1), transport.Capabilities{}, nil},
+		{"long steps", wireSteps(0, 0, 300), transport.Capabilities{}, map[int]bounds{0: {800 * time.Millisecond, 1200 * time.Millisecond}, 1: {240 * s, 360 * s}}},
+		{"steps of ours", wireSteps(0, 0, 10), ours, map[int]bounds{0: {0, 0}, 1: {8 * s, 12 * s}, 9: {8 * s, 12 * s}}},
+		{"nothing", nil, transport.Capabilities{}, nil},
+		{"nothing of ours", nil, ours, nil},
+	} {
+		got := producerSettings(&rmqpb.Settings{BackoffPolicy: tt.pushed}, tt.can).Backoff
+		if (got == nil) != (tt.want == nil) {
+			t.Errorf("%s: %#v", tt.name, got)
+			continue
+		}
+		for n, want := range tt.want {
+			lo, hi := got.(policy).Range(n)
+			if lo != want[0] || hi != want[1] {
+				t.Errorf("%s: delay %d between %v and %v, want %v", tt.name, n, lo, hi, want)
+			}
+			if d := got.Delay(n); d < lo || d > hi {
+				t.Errorf("%s: delay %d is %v, not between %v and %v", tt.name, n, d, lo, hi)
+			}
+		}
+	}
+}
+
+// RocketMQ's table is read as RocketMQ's broker reads it; every other schedule does not change.
+func TestPushedLadder(t *testing.T) {
+	whole := wireSteps(17, 1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200) // of RocketMQ 5.2
+	asIs := append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
+	for _, tt := range []struct {
+		name   string
+		pushed *rmqpb.RetryPolicy
+		fifo   bool
+		can    transport.Capabilities
+		want   backoff.Policy
+	}{
+		{"RocketMQ's table", whole, false, transport.Capabilities{}, backoff.RetryLadder()},
+		{"in order", whole, true, transport.Capabilities{}, backoff.Steps{3 * time.Second}},
+		{"of ours", whole, false, transport.Capabilities{Suspend: true}, asIs},
+		{"of ours, in order", whole, true, transport.Capabilities{Suspend: true}, asIs},
+		{"the group's own", wireSteps(4, 1, 5, 10), false, transport.Capabilities{}, backoff.Steps{time.Second, 5 * time.Second, 10 * time.Second}},
+		{"the group's own, in order", wireSteps(4, 2), true, transport.Capabilities{}, backoff.Steps{2 * time.Second}},
+		{"exponential", wireExponential(5*time.Second, time.Hour, 2), false, transport.Capabilities{},
+			backoff.Exponential{Initial: 5 * time.Second, Max: time.Hour, Multiplier: 2, Jitter: backoff.NoJitter}},
+		{"nothing", nil, false, transport.Capabilities{}, nil},
+	} {
+		s := &rmqpb.Settings{BackoffPolicy: tt.pushed, PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Fifo: &tt.fifo}}}
+		if got := consumerSettings(s, tt.can).Retry; !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Missing and invalid settings of a server are ignored.
+func TestSettingsIncomplete(t *testing.T) {
+	policy := func(n int32, e *rmqpb.ExponentialBackoff) *rmqpb.RetryPolicy {
+		return &rmqpb.RetryPolicy{MaxAttempts: n, Strategy: &rmqpb.RetryPolicy_ExponentialBackoff{ExponentialBackoff: e}}
+	}
+	second := durationpb.New(time.Second)
+	for name, s := range map[string]*rmqpb.Settings{
+		"nothing":       {},
+		"no multiplier": {BackoffPolicy: policy(0, &rmqpb.ExponentialBackoff{Initial: second, Max: second})},
+		"negative":      {BackoffPolicy: policy(0, &rmqpb.ExponentialBackoff{Initial: durationpb.New(-1), Max: second, Multiplier: 2})},
+		"empty ladder":  {BackoffPolicy: &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{}}},
+		"bad ladder": {BackoffPolicy: &rmqpb.RetryPolicy{Strategy: &rmqpb.RetryPolicy_CustomizedBackoff{
+			CustomizedBackoff: &rmqpb.CustomizedBackoff{Next: []*durationpb.Duration{second, durationpb.New(-1)}}}}},
+	} {
+		if got := producerSettings(s, transport.Capabilities{}); got != (transport.ProducerSettings{}) {
+			t.Errorf("%s: producer %+v", name, got)
+		}
+		if got := consumerSettings(s, transport.Capabilities{}); got != (transport.ConsumerSettings{}) {
+			t.Errorf("%s: consumer %+v", name, got)
+		}
+	}
+	for wire, want := range map[int32]int{0: 0, 17: 17, -1: -1, math.MaxInt32: -1} {
+		if got := consumerSettings(&rmqpb.Settings{BackoffPolicy: policy(wire, nil)}, transport.Capabilities{}).MaxAttempts; got != want {
+			t.Errorf("max_attempts %d: %d, want %d", wire, got, want)
+		}
+	}
+}
+
+func TestChooseTopics(t *testing.T) {
+	now := time.Now()
+	used := func(ago ...time.Duration) map[string]namedTopic {
+		m := map[string]namedTopic{}
+		for i, d := range ago {
+			m[string(rune('a'+i))] = namedTopic{usedAt: now.Add(-d)}
+		}
+		return m
+	}
+	one := namedSize("a", "ns", nil)
+	for name, tt := range map[string]struct {
+		topics        map[string]namedTopic
+		limit         int
+		names, forget string
+	}{
+		"none":                      {used(), 1000, "", ""},
+		"all":                       {used(3, 1, 2), 1000, "a b c", ""},
+		"old ones are forgotten":    {used(time.Hour, 1, time.Minute, time.Minute+1), 1000, "b c", "d a"},
+		"the latest stays":          {used(3*time.Hour, time.Hour, 2*time.Hour), 1000, "b", "c a"},
+		"the latest as they fit":    {used(3, 1, 2), 2 * one, "b c", ""},
+		"one more byte is too much": {used(3, 1, 2), 2*one - 1, "b", ""},
+		"the latest fits always":    {used(2, 1), 1, "b", ""},
+		"too many and old":          {used(time.Hour, 1, 2), 1, "b", "a"},
+	} {
+		names, forget := chooseTopics(tt.topics, "ns", now, time.Minute, tt.limit)
+		if got := strings.Join(names, " "); got != tt.names || strings.Join(forget, " ") != tt.forget {
+			t.Errorf("%s: named %q and forgot %q, want %q and %q", name, names, forget, tt.names, tt.forget)
+		}
+	}
+}
+
+// The counted bytes are at least the transmitted bytes.
+func TestNamedSize(t *testing.T) {
+	for _, f := range []*rmqpb.FilterExpression{nil, tagFilter("*"), {Type: rmqpb.FilterType_SQL, Expression: strings.Repeat("x", 20000)}} {
+		for _, topic := range []string{"t", strings.Repeat("t", 127), strings.Repeat("t", 128)} {
+			for _, ns := range []string{"", "ns", strings.Repeat("n", 200)} {
+				res := &rmqpb.Resource{Name: topic, ResourceNamespace: ns}
+				travels := proto.Size(&rmqpb.Subscription{Subscriptions: []*rmqpb.SubscriptionEntry{{Topic: res, Expression: f}}})
+				if f == nil {
+					travels = proto.Size(&rmqpb.Publishing{Topics: []*rmqpb.Resource{res}})
+				}
+				if got := namedSize(topic, ns, f); got < travels || got > travels+24 {
+					t.Errorf("topic of %d, namespace of %d bytes: %d, want %d", len(topic), len(ns), got, travels)
+				}
+			}
+		}
+	}
+}
+
+// The invisible time starts with the server's time if the clocks agree or the response was slow.
+func TestInvisibleUntil(t *testing.T) {
+	const minute = time.Minute
+	arrival := time.Unix(1000, 0)
+	for _, c := range []struct {
+		why      string
+		took     time.Duration // from the request to the response
+		server   time.Duration // the server's time, after the arrival
+		reported time.Duration // remaining time; zero if the server does not report it
+		want     time.Duration // after the arrival; the requested duration is a minute
+	}{
+		{"immediate response", 0, 0, 0, minute},
+		{"clock 5 s behind", 0, -5 * time.Second, 0, 55 * time.Second},
+		{"clock 6 s behind", 0, -6 * time.Second, 0, minute},
+		{"clock ahead", 0, time.Second, 0, minute},
+		{"clock ahead, slow response", 20 * time.Second, time.Second, 0, minute},
+		{"slow response", 20 * time.Second, -15 * time.Second, 0, 45 * time.Second},
+		{"slow response to an immediate delivery", 20 * time.Second, -20 * time.Second, 0, 40 * time.Second},
+		{"clock behind by more than the call", 20 * time.Second, -21 * time.Second, 0, minute},
+		{"three quarters are over", 50 * time.Second, -45 * time.Second, 0, 15 * time.Second},
+		{"more than three quarters are over, or the clock is behind", 50 * time.Second, -46 * time.Second, 0, minute},
+
+		{"immediate response, reported", 0, 0, 8 * time.Second, 8 * time.Second},
+		{"clock 3 s behind, reported", 0, -3 * time.Second, 8 * time.Second, 8 * time.Second},
+		{"clock ahead, reported", 20 * time.Second, time.Second, 8 * time.Second, 8 * time.Second},
+		{"slow response, reported", 20 * time.Second, -6 * time.Second, 8 * time.Second, 2 * time.Second},
+		{"the reported time is almost over, or the clock behind", 20 * time.Second, -7 * time.Second, 8 * time.Second, 8 * time.Second},
+	} {
+		f := collector{
+			r:    &transport.ReceiveRequest{InvisibleDuration: minute},
+			sent: arrival.Add(-c.took), began: arrival, server: arrival.Add(c.server),
+		}
+		d := &tidegate.Delivery{}
+		if c.reported > 0 {
+			d.InvisibleUntil = arrival.Add(c.reported)
+		}
+		if got := f.invisibleUntil(d).Sub(arrival); got != c.want {
+			t.Errorf("%s: %v, want %v", c.why, got, c.want)
+		}
+	}
+	f := collector{r: &transport.ReceiveRequest{InvisibleDuration: minute}, sent: arrival, began: arrival}
+	if got := f.invisibleUntil(&tidegate.Delivery{}); !got.Equal(arrival.Add(minute)) {
+		t.Errorf("a response without the server's time: %v, want the arrival plus a minute", got)
+	}
+}
+
+// A client without Options.Logger logs nothing.
+func TestDefaults(t *testing.T) {
+	o, err := Options{}.withDefaults()
+	if err != nil || o.Logger.Enabled(t.Context(), slog.LevelError) || !headerSafe(o.ClientID) || o.RequestTimeout != 3*time.Second ||
+		o.MaxReceiveSize != 32<<20 || o.ConnectBackoff.Max != 120*time.Second {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if p, _ := (Options{}).withDefaults(); p.ClientID == o.ClientID {
+		t.Errorf("two clients have the ID %s", p.ClientID)
+	}
+}
+
+// The capabilities of a server may change while Send divides its messages. Each message group stays
+// in one part.
+func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
+	ep, link := &conn.Server{Key: "127.0.0.1:8081"}, &conn.Connection{}
+	ep.Link.Store(new(conn.Link))
+	ep.Link.Load().Saw(link)
+	s := &sending{t: &topic{}, r: &conn.Route{ByGroup: []conn.Queue{{Server: ep}}, Interleaved: []conn.Queue{{Server: ep}}}}
+	for i := range 200 {
+		s.msgs = append(s.msgs, &tidegate.Message{MessageGroup: fmt.Sprint("g", i%3)}, &tidegate.Message{})
+	}
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			link.Features.Store(&conn.Features{Capabilities: transport.Capabilities{Batch: true}})
+			link.Features.Store(&conn.Features{})
+		}
+	}()
+	defer func() { <-done }()
+	defer stop.Store(true)
+	for range 2000 {
+		at := map[string]int{} // the part of a group
+		for i, p := range s.split() {
+			for _, m := range p.indexes {
+				group := s.msgs[m].MessageGroup
+				if before, ok := at[group]; ok && before != i && group != "" {
+					t.Fatalf("group %q is in two parts", group)
+				}
+				at[group] = i
+			}
+		}
+	}
+}
+
+// The SDK derives two names from a consumer group: the client ID of each kind of consumer, by which
+// servers keep settings, and the topic of its dead letters. Each derived name belongs to that group
+// alone, with any legal characters in the name of the group.
+func TestNamesOfGroupsAreDistinct(t *testing.T) {
+	c, err := New("127.0.0.1:8081", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	groups, words := []string{}, []string{"a", "b", "-", "_", "|", "%", "simple", "DLQ", "RETRY"}
+	for _, x := range words {
+		groups = append(groups, x)
+		for _, y := range words {
+			groups = append(groups, x+y)
+			for _, z := range words {
+				groups = append(groups, x+y+z)
+			}
+		}
+	}
+	slices.Sort(groups)
+	groups = slices.Compact(groups)
+	ids, letters := map[string]role{fmt.Sprint(c.identity(role{})): {}}, map[string]string{}
+	for _, group := range groups {
+		if err := tidegate.ValidateGroup(group); err != nil {
+			t.Fatal(err)
+		}
+		for _, push := range []bool{false, true} {
+			as := role{group, push}
+			id := fmt.Sprint(c.identity(as))
+			if other, ok := ids[id]; ok {
+				t.Errorf("%+v and %+v have the identity %s", as, other, id)
+			}
+			ids[id] = as
+		}
+		topic := tidegate.DeadLetterTopic(group)
+		if other, ok := letters[topic]; ok {
+			t.Errorf("groups %s and %s have the dead letter topic %s", group, other, topic)
+		}
+		letters[topic] = group
+	}
+	for _, group := range []string{"a@simple", "a@b"} { // of which a client ID could be that of another group
+		if tidegate.ValidateGroup(group) == nil {
+			t.Errorf("group %s is legal", group)
+		}
+	}
+}
+
+func TestReceiveHasBytesByDefault(t *testing.T) {
+	for maxBytes, want := range map[int]int{0: defaultReceiveBytes, -1: defaultReceiveBytes, 1: 1} {
+		if g := (&Client{}).collector(nil, &transport.ReceiveRequest{MaxBytes: maxBytes}, 1); g.maxBytes != want {
+			t.Errorf("MaxBytes %d: %d, want %d", maxBytes, g.maxBytes, want)
+		}
+	}
+}
+
+// Bytes that are no protobuf are an error.
+func TestCollectorRejectsGarbage(t *testing.T) {
+	for _, raw := range [][]byte{{0xff}, {0x0a, 0x05, 1}, {0x0a, 0x01, 0xff}, {0x1a, 0x01, 0xff}} {
+		var g collector
+		if err := g.add(&wire.Frame{Data: raw}, time.Now()); err == nil {
+			t.Errorf("%x is read", raw)
+		}
+	}
+}
+
+// A frame has the largest body and other fields.
+func TestFrameLimit(t *testing.T) {
+	for maxBody, want := range map[int]int{1: passable + besideBody, 100 << 20: 100<<20 + besideBody, math.MaxInt: math.MaxInt} {
+		if got := frameLimit(maxBody); got != want {
+			t.Errorf("bodies of %d bytes: frames of %d, want %d", maxBody, got, want)
+		}
+	}
+}
+
+// Without a stream a session accepts no watch. The server could leave one on a stream that it
+// believes to be open.
+func TestNoWatchWithoutAStream(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	s, queue := &session{ctx: ctx}, readiness.Queue{Topic: "t", Queue: -1}
+	if s.watch(t.Context(), queue) != nil {
+		t.Error("a session without a stream has a watch")
+	}
+	if s.ready = true; s.watch(t.Context(), queue) == nil {
+		t.Error("a session with a stream has no watch")
+	}
+	if end(); s.watch(t.Context(), queue) != nil {
+		t.Error("a closed session has a watch")
+	}
+}
