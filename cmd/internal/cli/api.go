@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/cmd/internal/input"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
@@ -99,7 +99,7 @@ func apiRequest(c *Call, raw, typed []string) (*httpapi.Request, error) {
 		text, err = io.ReadAll(c.In)
 	}
 	if err == nil {
-		if err = input.JSON(text, new(any)); err != nil {
+		if err = declare.JSON(text, new(any)); err != nil {
 			err = fmt.Errorf("the body: %w", err)
 		}
 	}

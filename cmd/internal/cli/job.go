@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tidegate/tidegate/cmd/internal/input"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/internal/filelock"
 )
@@ -91,7 +91,7 @@ func begin(path, job string) (err error) {
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	first, err := bufio.NewReader(f).ReadBytes('\n')
-	if marked := input.Marked(first); marked != nil && (err == nil || errors.Is(err, io.EOF)) {
+	if marked := declare.Marked(first); marked != nil && (err == nil || errors.Is(err, io.EOF)) {
 		return &otherError{fmt.Sprintf("the journal %s cannot be read: %v", path, marked)}
 	}
 	switch {

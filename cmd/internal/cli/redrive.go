@@ -15,7 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/cmd/internal/input"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer/deadletter"
@@ -334,7 +334,7 @@ func (e *edits) run(ctx context.Context, m *tidegate.Message) error {
 	if bytes.Equal(m.Body, stdout.Bytes()) {
 		return fmt.Errorf("the program of --edit %w the body; correct the program, or leave out --edit", errUnchanged)
 	}
-	if marked := input.Marked(stdout.Bytes()); marked != nil && input.Marked(m.Body) == nil {
+	if marked := declare.Marked(stdout.Bytes()); marked != nil && declare.Marked(m.Body) == nil {
 		e.marked = marked
 	}
 	m.Body = stdout.Bytes()

@@ -23,7 +23,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
-	"github.com/tidegate/tidegate/cmd/internal/input"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -235,7 +235,7 @@ func (s Server) Secret(ctx context.Context) (string, error) {
 	if secret == "" {
 		return "", errors.New("the secret of key " + s.Key + " is empty")
 	}
-	if err := input.Marked([]byte(secret)); err != nil {
+	if err := declare.Marked([]byte(secret)); err != nil {
 		return "", fmt.Errorf("the secret of key %q: %w", s.Key, err)
 	}
 	return secret, nil

@@ -18,7 +18,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/cmd/internal/input"
+	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
@@ -174,7 +174,7 @@ func (s *sendCommand) messages() (func() (*tidegate.Message, error), error) {
 		case s.id != "":
 			return nil, errors.New("--id belongs to one message, not to --lines and --jsonl")
 		}
-		return input.Lines(s.In, model, s.jsonLines), nil
+		return declare.Lines(s.In, model, s.jsonLines), nil
 	}
 	if model.Body, err = s.body(); err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (s *sendCommand) templateLines(model *tidegate.Message) (func() (*tidegate.
 	if err != nil {
 		return nil, err
 	}
-	lines := input.Lines(s.In, &tidegate.Message{}, false)
+	lines := declare.Lines(s.In, &tidegate.Message{}, false)
 	return func() (*tidegate.Message, error) {
 		m, err := lines()
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/internal/console/front"
+	"github.com/tidegate/tidegate/internal/console"
 )
 
 func newStatus(a *App) *cobra.Command {
@@ -139,7 +139,7 @@ func newMetrics(a *App) *cobra.Command {
 }
 
 func newConsole(a *App) *cobra.Command {
-	o := front.Options{Out: a.Out, Err: a.Err}
+	o := console.FrontOptions{Out: a.Out, Err: a.Err}
 	cmd := &cobra.Command{
 		Use: "console", GroupID: seeGroup, Short: "Serve the web console on this machine, for the broker of the context",
 		Long: `Serves the web console on 127.0.0.1 until Ctrl-C and forwards its requests to the
@@ -165,7 +165,7 @@ broker's own console is off. The printed link works once and for one browser.`,
 		}
 		defer broker.Close()
 		o.Name, o.JSON = s.HTTP, c.JSON()
-		return front.Run(ctx, broker, o)
+		return console.RunFront(ctx, broker, o)
 	}).Flags()
 	f.Uint16Var(&o.Port, "port", 0, "`port` of 127.0.0.1; 0 for a free one")
 	f.BoolVar(&o.Open, "open", false, "open the console in the browser")

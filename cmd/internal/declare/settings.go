@@ -13,7 +13,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/tidegate/tidegate/cmd/internal/input"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -25,7 +24,7 @@ func Patch[T any](file string, args []string) (map[string]any, error) {
 	if file != "" {
 		text, err := os.ReadFile(file)
 		if err == nil {
-			err = input.JSON(text, &patch)
+			err = JSON(text, &patch)
 		}
 		if err == nil {
 			err = each(patch)
@@ -115,7 +114,7 @@ func value(t reflect.Type, text string) any {
 	switch kind := t.Kind(); {
 	case kind == reflect.String, marshals && !json.Valid([]byte(text)):
 		return text
-	case input.JSON([]byte(text), &v) != nil:
+	case JSON([]byte(text), &v) != nil:
 		return text
 	}
 	return v

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/internal/console/front"
+	"github.com/tidegate/tidegate/internal/console"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
@@ -32,7 +32,7 @@ func startLocal(t *testing.T, s *site, readOnly bool) local {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, token := front.New(broker, port, readOnly)
+	f, token := console.NewFront(broker, port, readOnly)
 	web := &http.Server{Handler: f, ReadHeaderTimeout: time.Minute}
 	go web.Serve(lis) // it ends with Close
 	t.Cleanup(func() { web.Close() })

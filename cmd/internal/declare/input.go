@@ -1,6 +1,4 @@
-// Package input reads text that users give: lines of messages, and JSON. It rejects text that it
-// could only read in part or with replaced characters.
-package input
+package declare
 
 import (
 	"bufio"

@@ -1,6 +1,4 @@
-// Package front serves the web console on this machine for a broker elsewhere. It forwards the API
-// with the credentials of a context, so only the browser of its user may use it.
-package front
+package console
 
 import (
 	"context"
@@ -9,18 +7,23 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"html"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"os"
+	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
-
-	"github.com/tidegate/tidegate/internal/console"
+	"time"
 )
 
-// A Front is the handler of the console of one broker. Goroutines may share it.
+// A Front serves the console on this machine for a broker elsewhere. It forwards the API with the
+// credentials of a context, so only the browser of its user may use it. Goroutines may share it.
 type Front struct {
 	broker   http.RoundTripper
 	readOnly bool
@@ -35,13 +38,14 @@ type Front struct {
 	open    bool              // guarded by mu: there is a session
 }
 
-// New returns a Front and its one-time token. broker sends requests to the broker with credentials.
-// port is the local port, which the Host header must have. readOnly forwards only GET and HEAD.
-func New(broker http.RoundTripper, port string, readOnly bool) (front *Front, token string) {
+// NewFront returns a Front and its one-time token. broker sends requests to the broker with
+// credentials. port is the local port, which the Host header must have. readOnly forwards only GET
+// and HEAD.
+func NewFront(broker http.RoundTripper, port string, readOnly bool) (front *Front, token string) {
 	token = random()
 	f := &Front{broker: broker, port: port, readOnly: readOnly, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), token: sha256.Sum256([]byte(token)), fresh: true}
-	f.mux.Handle(console.Path, console.Handler())
-	f.mux.Handle("GET /{$}", http.RedirectHandler(console.Path, http.StatusSeeOther))
+	f.mux.Handle(Path, Handler())
+	f.mux.Handle("GET /{$}", http.RedirectHandler(Path, http.StatusSeeOther))
 	f.mux.HandleFunc("POST /v1/session", f.begin)
 	f.mux.HandleFunc("GET /v1/session", f.only(f.whoami))
 	f.mux.HandleFunc("DELETE /v1/session", f.only(f.end))
@@ -74,7 +78,7 @@ func strip(h http.Header) {
 func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A page of the web can make its own name point at this machine (DNS rebinding).
 	if host, port, err := net.SplitHostPort(r.Host); err != nil || port != f.port || host != "127.0.0.1" && host != "localhost" {
-		problem(w, http.StatusForbidden, fmt.Sprintf("the Host header is %.200q; open http://127.0.0.1:%s%s", r.Host, f.port, console.Path))
+		problem(w, http.StatusForbidden, fmt.Sprintf("the Host header is %.200q; open http://127.0.0.1:%s%s", r.Host, f.port, Path))
 		return
 	}
 	if err := f.origins.Check(r); err != nil {
@@ -204,4 +208,83 @@ func random() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // it never fails
 	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// FrontOptions are the choices of [RunFront].
+type FrontOptions struct {
+	Name     string    // of the broker, for the user
+	Port     uint16    // of 127.0.0.1; 0 for a free one
+	ReadOnly bool      // forward only GET and HEAD
+	Open     bool      // open the browser
+	Out, Err io.Writer // for the link, and for notes
+	JSON     bool      // print the link as JSON
+}
+
+// announce prints the link.
+func (o FrontOptions) announce(url string) error {
+	if o.JSON {
+		return json.NewEncoder(o.Out).Encode(map[string]string{"url": url, "broker": o.Name})
+	}
+	_, err := fmt.Fprintf(o.Err, "The console of %q. The link works once; Ctrl-C ends the console.\n", o.Name)
+	if err == nil {
+		_, err = fmt.Fprintln(o.Out, url)
+	}
+	return err
+}
+
+// RunFront serves the console of a broker until ctx ends, which is no error. It prints the link. A
+// browser that does not open is only a note, because the link is printed.
+func RunFront(ctx context.Context, broker http.RoundTripper, o FrontOptions) error {
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", o.Port))
+	if err != nil {
+		return fmt.Errorf("--port: %w", err)
+	}
+	_, port, _ := net.SplitHostPort(lis.Addr().String()) // a TCP address has a port
+	f, token := NewFront(broker, port, o.ReadOnly)
+	url := "http://" + lis.Addr().String() + Path + "#token=" + token
+	web := &http.Server{Handler: f, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	ended := make(chan error, 1)
+	go func() { ended <- web.Serve(lis) }()
+	if err = o.announce(url); err == nil && o.Open {
+		remove, opened := browse(ctx, url)
+		defer remove()
+		if opened != nil {
+			_, err = fmt.Fprintf(o.Err, "--open: %v; open the printed link yourself\n", opened)
+		}
+	}
+	if err == nil {
+		select {
+		case err = <-ended:
+			return err
+		case <-ctx.Done():
+		}
+	}
+	err = errors.Join(err, web.Close())
+	if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}
+
+// browse opens a URL in the browser of the user. Other users can see the arguments of programs, so
+// the URL with its token is in a file that only this user can read. remove removes the file, also
+// after an error.
+func browse(ctx context.Context, url string) (remove func(), err error) {
+	file, err := os.CreateTemp("", "tidegate-console-*.html")
+	if err != nil {
+		return func() {}, err
+	}
+	remove = func() { _ = os.Remove(file.Name()) }
+	_, err = fmt.Fprintf(file, "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url=%s\">\n", html.EscapeString(url))
+	if err := errors.Join(err, file.Close()); err != nil {
+		return remove, err
+	}
+	name, args := "xdg-open", []string{file.Name()}
+	switch runtime.GOOS {
+	case "darwin":
+		name = "open"
+	case "windows":
+		name, args = "rundll32", []string{"url.dll,FileProtocolHandler", file.Name()}
+	}
+	return remove, exec.CommandContext(ctx, name, args...).Run()
 }

@@ -1,4 +1,4 @@
-package front
+package console
 
 import (
 	"encoding/json"
@@ -41,7 +41,7 @@ func start(t *testing.T, readOnly bool) *pair {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	p.Front, p.token = New(c, "7777", readOnly)
+	p.Front, p.token = NewFront(c, "7777", readOnly)
 	return p
 }
 
