@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/access"
 )
 
@@ -58,5 +58,5 @@ func (s *Server) SetAccess(c AccessConfig) error {
 
 // origin returns a function that returns the origin of a client's request, for package session.
 func (s *Server) origin(ctx context.Context, client string) func() string {
-	return func() string { return s.gate.Origin(client, wire.PeerAddress(ctx)) }
+	return func() string { return s.gate.Origin(client, requests.PeerAddress(ctx)) }
 }

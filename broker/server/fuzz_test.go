@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -38,7 +38,7 @@ func FuzzMessage(f *testing.F) {
 		if proto.Unmarshal(b, &m) != nil {
 			return
 		}
-		out, born, err := wire.Message(&m, 1<<20, time.Now())
+		out, born, err := requests.Message(&m, 1<<20, time.Now())
 		if err != nil {
 			if refusal.CodeOf(err) == tidegate.CodeInternalServerError {
 				t.Fatalf("refused without a code of its own: %v", err)

@@ -17,9 +17,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -158,7 +158,7 @@ func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 
 // carryOut executes the request, through the middleware if there is one, which could use the
 // request for longer. Otherwise it ends the use of the request's memory.
-func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req Q, in *wire.Intake) (resp R, err error) {
+func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req Q, in *requests.Intake) (resp R, err error) {
 	if s.o.Intercept == nil {
 		return r.attempt(s, ctx, client, req, in)
 	}
@@ -170,7 +170,7 @@ func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req 
 		if failure != nil {
 			return failure
 		}
-		return wire.ErrorOf(resp.GetStatus())
+		return requests.ErrorOf(resp.GetStatus())
 	}, &done)
 	if err == nil {
 		err = failure
@@ -180,7 +180,7 @@ func (r *rpc[Q, R]) carryOut(s *Server, ctx context.Context, client string, req 
 
 // attempt executes the request and turns a panic into an error. It ends the use of the memory of
 // in, unless in is nil.
-func (r *rpc[Q, R]) attempt(s *Server, ctx context.Context, client string, req Q, in *wire.Intake) (resp R, err error) {
+func (r *rpc[Q, R]) attempt(s *Server, ctx context.Context, client string, req Q, in *requests.Intake) (resp R, err error) {
 	defer s.recovered(r.op, &err)
 	resp, err = r.do(s, ctx, client, req)
 	if in != nil {
@@ -232,7 +232,7 @@ func asStatus(err *error) {
 
 // read reads the request. Its error is a *refusal.Cut if the request did not arrive, and a
 // rejection if the request is too large or there is no memory for it.
-func read(ctx context.Context, in *wire.Intake, request proto.Message) error {
+func read(ctx context.Context, in *requests.Intake, request proto.Message) error {
 	refused, err := in.Read(ctx, request)
 	if err != nil {
 		return &refusal.Cut{Status: err}
@@ -284,7 +284,7 @@ func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Statu
 			s.storeFailed(e.Err) // the disk, most likely
 			s.logFailure(ctx, "request failed", "operation", op, "error", err)
 		}
-		return wire.StatusOf(e), nil
+		return requests.StatusOf(e), nil
 	case ctx.Err() != nil:
 		// The client cancelled the request or its deadline passed, so it reads no response.
 		return nil, status.FromContextError(ctx.Err()).Err()
@@ -318,15 +318,15 @@ var errClosing = status.Error(codes.Unavailable, "the broker closed this idle co
 // several topics, because a Call has one.
 func (s *Server) features() metadata.MD {
 	if s.o.Intercept != nil {
-		return wire.SingleFeatures
+		return requests.SingleFeatures
 	}
-	return wire.Features
+	return requests.Features
 }
 
 func setPushBack(ctx context.Context, d time.Duration) {
 	if d > 0 {
 		// It fails only after the response was sent, which is later.
-		_ = grpc.SetTrailer(ctx, wire.PushBack(d))
+		_ = grpc.SetTrailer(ctx, requests.PushBack(d))
 	}
 }
 

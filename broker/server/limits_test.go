@@ -23,7 +23,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -224,14 +224,14 @@ func TestRulesThatChangeWhileARequestIsRead(t *testing.T) {
 		if err := s.SetAccess(someAccess()); err != nil {
 			t.Fatal(err)
 		}
-		from, err := s.Parts().Gate.Authenticate(ctx, time.Now(), wire.RPCReceive)
+		from, err := s.Parts().Gate.Authenticate(ctx, time.Now(), requests.RPCReceive)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := s.SetAccess(c.rules); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Parts().Gate.Admit(ctx, wire.RPCReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && refusal.CodeOf(err) != c.want {
+		if _, err := s.Parts().Gate.Admit(ctx, requests.RPCReceive, from, receiveRequest("normal")); (err != nil) != (c.want != 0) || err != nil && refusal.CodeOf(err) != c.want {
 			t.Errorf("by the rules of %d keys: %v; want code %d", len(c.rules.Keys), err, c.want)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -141,7 +141,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	var advertise *rmqpb.Endpoints
 	if o.Advertise != "" {
 		var err error
-		if advertise, err = wire.ParseEndpoints(o.Advertise); err != nil {
+		if advertise, err = requests.ParseEndpoints(o.Advertise); err != nil {
 			bad("Advertise is %q: %w", o.Advertise, err)
 		}
 	}
@@ -165,7 +165,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 			bad("%s is %d; it must not be negative, 0 means the default", name, n)
 		}
 	}
-	if most := wire.MostOf(o.MaxTransitBytes / 2); o.MaxTransitBytes > 0 && int64(o.MaxReceiveSize) > most {
+	if most := requests.MostOf(o.MaxTransitBytes / 2); o.MaxTransitBytes > 0 && int64(o.MaxReceiveSize) > most {
 		bad("MaxReceiveSize is %d; with MaxTransitBytes of %d, give %d or less", o.MaxReceiveSize, o.MaxTransitBytes, most)
 	}
 	if o.MaxSilentConnections < 0 {

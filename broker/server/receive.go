@@ -15,11 +15,12 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -47,7 +48,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	ctx := stream.Context()
 	// It fails only after the header was sent, which is later.
 	_ = stream.SetHeader(s.features())
-	f := &wire.Deliveries{Packed: wire.Announces(ctx, wire.FeaturePacked), CRC: wire.Header(ctx, wire.HeaderLanguage) == wire.LanguageGo}
+	f := &wire.Deliveries{Packed: requests.Announces(ctx, wire.FeaturePacked), CRC: requests.Header(ctx, wire.HeaderLanguage) == requests.LanguageGo}
 	in := s.intake(ctx)
 	defer func() { transit.PlaceOf(ctx).TakeOver(&in.Hold, in.Hold.Bytes()) }()
 	ds, err := s.receive(ctx, in, f)
@@ -60,7 +61,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 			return gerr
 		}
 		if d := refusal.PushBackOf(err); d > 0 {
-			stream.SetTrailer(wire.PushBack(d))
+			stream.SetTrailer(requests.PushBack(d))
 		}
 		return writeEmpty(stream, st)
 	}
@@ -131,8 +132,8 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 
 // receive reads a request and calls the engine, through the middleware if there is one.
 // Its error can be a *refusal.Cut.
-func (s *Server) receive(ctx context.Context, in *wire.Intake, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
-	from, err := s.gate.Authenticate(ctx, time.Now(), wire.RPCReceive)
+func (s *Server) receive(ctx context.Context, in *requests.Intake, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
+	from, err := s.gate.Authenticate(ctx, time.Now(), requests.RPCReceive)
 	if err != nil {
 		return nil, err
 	}
@@ -140,11 +141,11 @@ func (s *Server) receive(ctx context.Context, in *wire.Intake, f *wire.Deliverie
 	if err := read(ctx, in, req); err != nil {
 		return nil, err
 	}
-	client, err := s.gate.Admit(ctx, wire.RPCReceive, from, req)
+	client, err := s.gate.Admit(ctx, requests.RPCReceive, from, req)
 	if err != nil {
 		return nil, err
 	}
-	if err := wire.CheckNamespace(req.GetMessageQueue().GetTopic()); err != nil {
+	if err := requests.CheckNamespace(req.GetMessageQueue().GetTopic()); err != nil {
 		return nil, err
 	}
 	f.Namespace = req.GetMessageQueue().GetTopic().GetResourceNamespace()
@@ -153,7 +154,7 @@ func (s *Server) receive(ctx context.Context, in *wire.Intake, f *wire.Deliverie
 	}
 	var done bool
 	var failure error
-	err = s.intercept(ctx, callOf(wire.RPCReceive, client, req), func(ctx context.Context) error {
+	err = s.intercept(ctx, callOf(requests.RPCReceive, client, req), func(ctx context.Context) error {
 		done = true
 		ds, failure = s.poll(ctx, client, from.Under(), req, &in.Hold, f)
 		return failure
@@ -190,7 +191,7 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 	f.Forget()
 	c.Receives(p.Group, p.Topic, p.Filter)
 	if c.Profile() == nil { // else its stream has reported the address
-		c.At(wire.PeerAddress(ctx))
+		c.At(requests.PeerAddress(ctx))
 	}
 	p.Holder, p.Encoder, p.Memory = c.Holder(), f, transit.BodiesIn(h, p.Max, 1)
 	s.b.Touch(client)
@@ -205,7 +206,7 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 				w.Report() // the event that ended the receive has perhaps missed the watch
 			default:
 				// It fails only after the response was sent, which is later.
-				_ = grpc.SetTrailer(ctx, wire.Watched)
+				_ = grpc.SetTrailer(ctx, requests.Watched)
 			}
 		}()
 	}
@@ -219,7 +220,7 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 
 // watch returns the watch that the receive may leave, or nil if it leaves none.
 func (s *Server) watch(ctx context.Context, c *session.Client, topic string, queue int32) *session.Watch {
-	if !wire.Announces(ctx, wire.FeatureWatch) {
+	if !requests.Announces(ctx, wire.FeatureWatch) {
 		return nil
 	}
 	if t := s.sessions.Watching(c); t != nil {
@@ -230,7 +231,7 @@ func (s *Server) watch(ctx context.Context, c *session.Client, topic string, que
 
 // pollOf checks a receive and converts it into the request of the engine.
 func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, req *rmqpb.ReceiveMessageRequest) (serving.Poll, error) {
-	most := batchSize(wire.Announces(ctx, wire.FeaturePacked))
+	most := batchSize(requests.Announces(ctx, wire.FeaturePacked))
 	if req.GetAutoRenew() {
 		c.AutoRenews()
 	}
@@ -242,7 +243,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 			Max:               int(min(req.GetBatchSize(), most)),
 			InvisibleDuration: req.GetInvisibleDuration().AsDuration(),
 			AttemptID:         req.GetAttemptId(),
-			Repeat:            wire.Header(ctx, wire.HeaderRepeat) != "",
+			Repeat:            requests.Header(ctx, wire.HeaderRepeat) != "",
 			Push:              c.IsPush(),
 		},
 	}
@@ -256,7 +257,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 		}
 	}
 	var err error
-	if out.MaxBytes, err = wire.MaxBytes(ctx); err != nil {
+	if out.MaxBytes, err = requests.MaxBytes(ctx); err != nil {
 		return out, err
 	}
 	if req.GetBatchSize() < 0 {
@@ -290,7 +291,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	var ok bool
 	if out.Wait, ok = longPoll(asked, left, c.Profile().RequestTimeout(), s.o.MinLongPolling, s.o.MaxLongPolling); !ok {
 		var code tidegate.Code = protocol.CodeIllegalPollingTime
-		if wire.Before503(wire.Header(ctx, wire.HeaderClientVersion)) {
+		if requests.Before503(requests.Header(ctx, wire.HeaderClientVersion)) {
 			code = tidegate.CodeBadRequest
 		}
 		return out, refusal.New(code, "long_polling_timeout",

@@ -9,9 +9,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // queryRoute returns the queues of a topic. All of them are on this broker.
@@ -19,7 +20,7 @@ func (s *Server) queryRoute(ctx context.Context, client string, req *rmqpb.Query
 	// RocketMQ's Java client tries its start three times, with the stream of the first time, and
 	// reports only the last failure: "Stream is already completed". Each time it asks for a route
 	// before.
-	if wire.Header(ctx, wire.HeaderLanguage) == wire.LanguageJava {
+	if requests.Header(ctx, wire.HeaderLanguage) == requests.LanguageJava {
 		if why := s.sessions.Reason(client); why != nil {
 			return nil, why
 		}
@@ -51,7 +52,7 @@ const (
 
 // shortRoute rejects a request whose response would repeat too long an address.
 func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
-	if err := wire.CheckNamespace(topic); err != nil {
+	if err := requests.CheckNamespace(topic); err != nil {
 		return err
 	}
 	if n := len(at.GetAddresses()); n > maxAddresses {
@@ -117,7 +118,7 @@ func (s *Server) brokerAt(ctx context.Context, asked *rmqpb.Endpoints) *rmqpb.Br
 		if p, ok := peer.FromContext(ctx); ok {
 			local = p.LocalAddr
 		}
-		at = wire.EndpointsFor(asked, local)
+		at = requests.EndpointsFor(asked, local)
 	}
 	return &rmqpb.Broker{Name: s.o.BrokerName, Id: 0, Endpoints: at} // clients take ID 0 for the master
 }

@@ -12,9 +12,10 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -38,7 +39,7 @@ func (s *Server) send(ctx context.Context, client string, in []*rmqpb.Message, b
 	unpacked := hold(ctx, s.bodies)
 	defer unpacked.Release()
 	var topic *string // of all messages
-	if s.o.Intercept != nil || !wire.Announces(ctx, wire.FeatureTopics) {
+	if s.o.Intercept != nil || !requests.Announces(ctx, wire.FeatureTopics) {
 		first := in[0].GetTopic().GetName()
 		topic = &first
 	}
@@ -76,13 +77,13 @@ func (s *Server) incoming(to *tidegate.Message, m *rmqpb.Message, all *string, n
 		return born, refusal.New(protocol.CodeMessageCorrupted, "topic",
 			fmt.Sprintf("its topic is %.130q, and that of the first message is %.130q; give all messages of a request the same topic", topic, *all))
 	}
-	if err := wire.CheckNamespace(m.GetTopic()); err != nil {
+	if err := requests.CheckNamespace(m.GetTopic()); err != nil {
 		return born, err
 	}
-	if *to, born, err = wire.Message(m, s.maxBody, now); err != nil {
+	if *to, born, err = requests.Message(m, s.maxBody, now); err != nil {
 		return born, err
 	}
-	if kind, odd := wire.OddKind(m.GetSystemProperties()); odd {
+	if kind, odd := requests.OddKind(m.GetSystemProperties()); odd {
 		c, err := s.b.TopicSettings(topic)
 		if err != nil {
 			return born, err
@@ -138,7 +139,7 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 			}
 		}
 		if e.Status.GetCode() != out.Entries[0].Status.GetCode() {
-			out.Status = wire.MultipleResults
+			out.Status = requests.MultipleResults
 		}
 	}
 	switch {
@@ -146,7 +147,7 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 		setPushBack(ctx, waits[0])
 	case slices.Max(waits) > 0:
 		// It fails only after the response was sent, which is later.
-		_ = grpc.SetTrailer(ctx, wire.PushBacks(waits))
+		_ = grpc.SetTrailer(ctx, requests.PushBacks(waits))
 	}
 	return out, nil
 }

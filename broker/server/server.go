@@ -20,13 +20,13 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
-	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 const (
@@ -47,7 +47,7 @@ const (
 	writeBuffer = 128 << 10
 
 	// connWindow is the number of bytes that a client can send on a connection before the server
-	// reads them. It is fixed, like wire.StreamWindow, because gRPC would otherwise measure the
+	// reads them. It is fixed, like requests.StreamWindow, because gRPC would otherwise measure the
 	// connection with pings.
 	connWindow = 4 << 20
 
@@ -164,11 +164,11 @@ func newServer(b engine, o Options) (*Server, error) {
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(maxHeaderSize),
 		grpc.WaitForHandlers(true),
-		grpc.ForceServerCodecV2(wire.Codec{}),
-		experimental.BufferPool(protomem.Pool),
+		grpc.ForceServerCodecV2(requests.Codec{}),
+		experimental.BufferPool(wire.Pool),
 		grpc.WriteBufferSize(writeBuffer),
 		grpc.ReadBufferSize(readBuffer),
-		grpc.StaticStreamWindowSize(wire.StreamWindow),
+		grpc.StaticStreamWindowSize(requests.StreamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),

@@ -9,12 +9,13 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // recallMessage takes a delayed message back before its delivery time.
@@ -30,7 +31,7 @@ func (s *Server) recallMessage(ctx context.Context, _ string, req *rmqpb.RecallM
 // on the connection.
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
 	s.b.Touch(client) // the client is alive, known or not, and keeps its deliveries
-	if wire.Announces(ctx, wire.FeatureHeartbeats) {
+	if requests.Announces(ctx, wire.FeatureHeartbeats) {
 		tlssniff.InfoOf(ctx).Link.Beat(time.Now())
 	}
 	if err := session.Serves(req.GetClientType()); err != nil {
@@ -51,7 +52,7 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	if p == nil {
 		return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil
 	}
-	if p.Language == wire.LanguageNode {
+	if p.Language == requests.LanguageNode {
 		// RocketMQ's Node client can lose the first settings, and then waits for others.
 		s.sessions.Resend(c)
 	} else if now, err := s.settings(ctx, p); err == nil && !c.Sent(now) {
@@ -88,9 +89,9 @@ var description = grpc.ServiceDesc{
 		method("QueryOffset", (*Server).queryOffset),
 	},
 	Streams: []grpc.StreamDesc{
-		{StreamName: wire.RPCReceive, ServerStreams: true, Handler: streamed((*Server).receiveMessage)},
+		{StreamName: requests.RPCReceive, ServerStreams: true, Handler: streamed((*Server).receiveMessage)},
 		{StreamName: opPull, ServerStreams: true, Handler: streamed((*Server).streamPull)},
-		{StreamName: wire.RPCTelemetry, ServerStreams: true, ClientStreams: true, Handler: streamed((*Server).telemetry)},
+		{StreamName: requests.RPCTelemetry, ServerStreams: true, ClientStreams: true, Handler: streamed((*Server).telemetry)},
 	},
 	Metadata: rmqpb.MessagingService_ServiceDesc.Metadata,
 }
@@ -110,7 +111,7 @@ func method[Q proto.Message, R response](op string, do func(*Server, context.Con
 			place.End()
 			return nil, err
 		}
-		return &wire.Placed{Message: resp, Place: place, Last: true}, nil
+		return &requests.Placed{Message: resp, Place: place, Last: true}, nil
 	}}
 }
 

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -34,7 +34,7 @@ func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Setti
 	if pub := out.GetPublishing(); pub != nil {
 		out.BackoffPolicy = &rmqpb.RetryPolicy{
 			MaxAttempts: int32(min(s.o.ProducerMaxAttempts, math.MaxInt32)),
-			Strategy:    wire.Exponential(s.o.ProducerBackoff.Initial, s.o.ProducerBackoff.Max, s.o.ProducerBackoff.Multiplier),
+			Strategy:    requests.Exponential(s.o.ProducerBackoff.Initial, s.o.ProducerBackoff.Max, s.o.ProducerBackoff.Multiplier),
 		}
 		pub.MaxBodySize = int32(min(s.maxBody, math.MaxInt32))
 		pub.ValidateMessageType = true
@@ -52,6 +52,6 @@ func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Setti
 	for i, e := range sub.GetSubscriptions() {
 		topics[i] = e.GetTopic().GetName()
 	}
-	out.BackoffPolicy = wire.RetryPolicy(s.b.RetryPolicy(c, topics...), p.Language)
+	out.BackoffPolicy = requests.RetryPolicy(s.b.RetryPolicy(c, topics...), p.Language)
 	return out, nil
 }

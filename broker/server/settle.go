@@ -13,8 +13,9 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -39,7 +40,7 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 	if len(results) != len(in) {
 		return nil, fmt.Errorf("the engine gave %d results for %d entries", len(results), len(in))
 	}
-	if wire.Announces(ctx, wire.FeatureBrief) && !slices.ContainsFunc(results, func(err error) bool { return err != nil }) {
+	if requests.Announces(ctx, wire.FeatureBrief) && !slices.ContainsFunc(results, func(err error) bool { return err != nil }) {
 		return &rmqpb.AckMessageResponse{Status: wire.OK}, nil
 	}
 	out := &rmqpb.AckMessageResponse{Status: wire.OK, Entries: make([]*rmqpb.AckMessageResultEntry, len(in))}
@@ -61,7 +62,7 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 		first := out.Entries[0].Status
 		out.Status = &rmqpb.Status{Code: first.GetCode(), Message: first.GetCode().String() + ": " + first.GetMessage()}
 	} else if slices.ContainsFunc(results, func(err error) bool { return err != nil }) {
-		out.Status = wire.MultipleResults
+		out.Status = requests.MultipleResults
 	}
 	return out, nil
 }
@@ -109,7 +110,7 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it")
 	}
 	after, failed := d.AsDuration(), s.sessions.IsPush(client) && !req.GetSuspend()
-	if failed && wire.BySchedule(ctx) {
+	if failed && requests.BySchedule(ctx) {
 		after = transport.BySchedule
 	} else {
 		after = max(after, transport.BySchedule+1) // too short, and nothing else
@@ -118,17 +119,17 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
 	switch {
-	case wire.Header(ctx, wire.HeaderSnooze) != "":
+	case requests.Header(ctx, wire.HeaderSnooze) != "":
 		err = s.b.Snooze(ctx, &delivery, after)
-	case wire.Header(ctx, wire.HeaderReconsume) != "":
-		err = s.reconsume(ctx, &delivery, wire.Header(ctx, wire.HeaderReconsume), after)
+	case requests.Header(ctx, wire.HeaderReconsume) != "":
+		err = s.reconsume(ctx, &delivery, requests.Header(ctx, wire.HeaderReconsume), after)
 	case failed:
-		why, _ := wire.Reason(ctx)
+		why, _ := requests.Reason(ctx)
 		var result transport.RetryResult
 		if result, err = s.b.Retry(ctx, &delivery, after, why); err == nil {
-			_ = grpc.SetTrailer(ctx, wire.RetryResult(result)) // it fails only outside a gRPC server
+			_ = grpc.SetTrailer(ctx, requests.RetryResult(result)) // it fails only outside a gRPC server
 		}
-	case wire.Header(ctx, wire.HeaderRepeat) != "":
+	case requests.Header(ctx, wire.HeaderRepeat) != "":
 		out.ReceiptHandle, err = s.b.RepeatChange(ctx, &delivery, after)
 	default:
 		out.ReceiptHandle, err = s.b.ChangeInvisibleDuration(ctx, &delivery, after)
@@ -142,7 +143,7 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 // reconsume ends a failed delivery as the header asks, if its client may send to the topics that
 // this needs.
 func (s *Server) reconsume(ctx context.Context, d *tidegate.Delivery, header string, delay time.Duration) error {
-	mode, err := wire.ReconsumeMode(header, delay)
+	mode, err := requests.ReconsumeMode(header, delay)
 	if err != nil {
 		return err
 	}
@@ -155,7 +156,7 @@ func (s *Server) reconsume(ctx context.Context, d *tidegate.Delivery, header str
 	}
 	result, err := s.b.Reconsume(ctx, d, mode)
 	if err == nil {
-		_ = grpc.SetTrailer(ctx, wire.RetryResult(result)) // it fails only outside a gRPC server
+		_ = grpc.SetTrailer(ctx, requests.RetryResult(result)) // it fails only outside a gRPC server
 	}
 	return err
 }
@@ -167,7 +168,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 		return nil, err
 	}
 	s.sessions.Get(client)
-	why, ours := wire.Reason(ctx)
+	why, ours := requests.Reason(ctx)
 	if why == "" {
 		why = fmt.Sprintf("the consumer requested a dead letter after attempt %d of %d", req.GetDeliveryAttempt(), req.GetMaxDeliveryAttempts())
 	}
@@ -185,7 +186,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	if err != nil {
 		return nil, err
 	}
-	_ = grpc.SetTrailer(ctx, wire.RetryResult(result)) // it fails only outside a gRPC server
+	_ = grpc.SetTrailer(ctx, requests.RetryResult(result)) // it fails only outside a gRPC server
 	return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: wire.OK}, nil
 }
 

@@ -14,11 +14,11 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
-	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // maxReported bounds the queues of watches in one command: a client reads commands of up to 4 MiB.
@@ -32,7 +32,7 @@ type telemetryStream = grpc.BidiStreamingServer[rmqpb.TelemetryCommand, rmqpb.Te
 // telemetry serves Telemetry.
 func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	defer asStatus(&err)
-	defer s.recovered(wire.RPCTelemetry, &err)
+	defer s.recovered(requests.RPCTelemetry, &err)
 	stream := telemetryStream(&grpc.GenericServerStream[rmqpb.TelemetryCommand, rmqpb.TelemetryCommand]{ServerStream: raw})
 	// At once: RocketMQ's Rust client waits for the headers before it continues.
 	if err := stream.SendHeader(s.features()); err != nil {
@@ -50,10 +50,10 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 	}
 	defer place.Release()
 	t := session.NewStream(s.gate.Sender(ctx, began))
-	if wire.Announces(ctx, wire.FeatureWatch) {
+	if requests.Announces(ctx, wire.FeatureWatch) {
 		t.TakeWatches(s.watches)
 	}
-	if wire.Announces(ctx, wire.FeatureHeartbeats) {
+	if requests.Announces(ctx, wire.FeatureHeartbeats) {
 		t.SharesHeartbeats(tlssniff.InfoOf(ctx).Link)
 	}
 	defer t.End()
@@ -68,25 +68,25 @@ func refuseStream(stream telemetryStream, err error) error {
 	if !ok { // the gRPC status of a broken stream
 		return err
 	}
-	st := wire.StatusOf(e)
+	st := requests.StatusOf(e)
 	if err := stream.Send(&rmqpb.TelemetryCommand{Status: st}); err != nil {
 		return err
 	}
-	return wire.EndOf(st)
+	return requests.EndOf(st)
 }
 
 // admitSettings returns the ID of a client that may have these settings by the
 // rules that hold now; nil are those of a stream that begins.
 func (s *Server) admitSettings(ctx context.Context, began time.Time, in *rmqpb.Settings) (id string, err error) {
-	from, err := s.gate.Authenticate(ctx, began, wire.RPCTelemetry)
+	from, err := s.gate.Authenticate(ctx, began, requests.RPCTelemetry)
 	if err != nil {
 		return "", err
 	}
-	return s.gate.Admit(ctx, wire.RPCTelemetry, from, in)
+	return s.gate.Admit(ctx, requests.RPCTelemetry, from, in)
 }
 
 // receiveCommand reads the next command of the client.
-func receiveCommand(ctx context.Context, in *wire.Intake) (*rmqpb.TelemetryCommand, error) {
+func receiveCommand(ctx context.Context, in *requests.Intake) (*rmqpb.TelemetryCommand, error) {
 	cmd := &rmqpb.TelemetryCommand{}
 	err := read(ctx, in, cmd)
 	if g, ok := errors.AsType[*refusal.Cut](err); ok {
@@ -117,7 +117,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			}
 		}
 	})
-	language, version, packed := wire.Header(ctx, wire.HeaderLanguage), wire.Header(ctx, wire.HeaderClientVersion), wire.Announces(ctx, wire.FeaturePacked)
+	language, version, packed := requests.Header(ctx, wire.HeaderLanguage), requests.Header(ctx, wire.HeaderClientVersion), requests.Announces(ctx, wire.FeaturePacked)
 	refuse := func(err error, unserved bool) error {
 		if _, ok := errors.AsType[*tidegate.Error](err); ok {
 			s.sessions.Refuse(id, s.origin(ctx, id), err, unserved)
@@ -155,7 +155,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			if err != nil {
 				return refuse(err, false)
 			}
-			c.At(wire.PeerAddress(ctx))
+			c.At(requests.PeerAddress(ctx))
 			if err := s.sendSettings(ctx, c, p, stream, false); err != nil {
 				return refuse(err, false)
 			}
@@ -169,7 +169,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				if err := s.sendSettings(ctx, c, p, stream, true); err != nil {
 					return refuseStream(stream, err)
 				}
-			} else if wire.Announces(ctx, wire.FeatureHeartbeats) { // the heartbeats of the others report it
+			} else if requests.Announces(ctx, wire.FeatureHeartbeats) { // the heartbeats of the others report it
 				if err := stream.Send(&rmqpb.TelemetryCommand{Status: forgotten}); err != nil {
 					return err
 				}
@@ -183,11 +183,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				}
 			}
 			for due := range slices.Chunk(t.Due(), maxReported) {
-				cmd, err := readiness.Report(due)
-				if err == nil {
-					err = stream.Send(cmd)
-				}
-				if err != nil {
+				if err := stream.Send(wire.ReadyCommand(due)); err != nil {
 					return err
 				}
 			}

@@ -9,8 +9,9 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -44,7 +45,7 @@ type attached struct{ s *Server }
 // topic.
 func (a attached) CheckTransaction(c serving.TransactionCheck) bool {
 	for _, p := range a.s.sessions.Publishing(c.Message.Topic) {
-		cmd := wire.RecoverCommand(c, p.Topic)
+		cmd := requests.RecoverCommand(c, p.Topic)
 		if p.Stream.Offer(cmd, proto.Size(cmd)) {
 			return true
 		}

@@ -17,10 +17,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/connlimit"
 )
 
@@ -33,7 +33,7 @@ const (
 	parkedSize = 20 << 10
 
 	// mostParked is the most that a parked receive takes, with the largest request and headers.
-	mostParked = parkedSize + 3*wire.MaxSmallRequest + maxHeaderSize
+	mostParked = parkedSize + 3*requests.MaxSmallRequest + maxHeaderSize
 
 	// bodyPart and parkedPart are the budgets' parts of the memory that Go may use, settingsPart is
 	// that of the settings of clients, and mostMemory bounds each where there is more than enough.
@@ -61,7 +61,7 @@ func (o *Options) fitMemory(memory int64, maxBody int) error {
 	if o.MaxParkedBytes < 2*mostParked {
 		return fmt.Errorf("server options: MaxParkedBytes is %d; give %d or more", o.MaxParkedBytes, 2*mostParked)
 	}
-	most := wire.MostOf(o.MaxTransitBytes / 2)
+	most := requests.MostOf(o.MaxTransitBytes / 2)
 	setDefault(&o.MaxReceiveSize, int(min(max(defaultMaxReceiveSize, int64(maxBody)+1<<20), most)))
 	if int64(o.MaxReceiveSize) > most {
 		return fmt.Errorf("server options: MaxReceiveSize is %d; give %d or less, because MaxTransitBytes is %d by default on this machine", o.MaxReceiveSize, most, o.MaxTransitBytes)
@@ -139,7 +139,7 @@ func (p *placedStream) Context() context.Context { return p.ctx }
 
 // SendMsg implements grpc.ServerStream.
 func (p *placedStream) SendMsg(m any) error {
-	return p.ServerStream.SendMsg(&wire.Placed{Message: m, Place: p.place})
+	return p.ServerStream.SendMsg(&requests.Placed{Message: m, Place: p.place})
 }
 
 // opened is gRPC's tap: gRPC calls it for each stream before it starts a goroutine for it. It
@@ -210,8 +210,8 @@ func hold(ctx context.Context, b *transit.Budget) transit.Hold {
 }
 
 // intake returns how the requests of an RPC are read. The caller has to release its hold.
-func (s *Server) intake(ctx context.Context) *wire.Intake {
-	return &wire.Intake{Hold: hold(ctx, s.bodies), MaxSend: s.o.MaxReceiveSize}
+func (s *Server) intake(ctx context.Context) *requests.Intake {
+	return &requests.Intake{Hold: hold(ctx, s.bodies), MaxSend: s.o.MaxReceiveSize}
 }
 
 // park reserves the memory for a waiting receive. request is the size of its request in bytes.
@@ -230,7 +230,7 @@ func (s *Server) park(ctx context.Context, request int64) (transit.Hold, error) 
 
 // deliver sends a response that holds memory, and ends the connection if the client reads it more
 // slowly than transit.Pace allows.
-func deliver(in *wire.Intake, send func() error) error {
+func deliver(in *requests.Intake, send func() error) error {
 	size := in.Hold.Bytes()
 	if err := in.Hold.Resize(size, true); err != nil {
 		return err

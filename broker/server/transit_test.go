@@ -18,10 +18,11 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/rawclient"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 const (
@@ -132,7 +133,7 @@ func TestHalfSentSmallRequest(t *testing.T) {
 		e := start(t, server.Options{})
 		c := e.raw(1 << 16)
 		e.open(c, "AckMessage", []byte{0, 0}, false)
-		time.Sleep(transit.Pace(wire.StreamWindow) - time.Nanosecond)
+		time.Sleep(transit.Pace(requests.StreamWindow) - time.Nanosecond)
 		synctest.Wait()
 		if held := e.s.Parts().Bodies.Held(); held == 0 {
 			t.Error("it holds nothing")

@@ -13,10 +13,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // announcing returns a context of a client that announces features.
@@ -71,7 +70,7 @@ func (e *env) watcher(ctx context.Context, kind rmqpb.ClientType) stream {
 
 // reported reads the next command besides settings, which has to report queues. A test that deletes
 // a group gets new settings beside the reports.
-func (e *env) reported(st stream) []readiness.Queue {
+func (e *env) reported(st stream) []wire.Queue {
 	e.t.Helper()
 	cmd, err := st.Recv()
 	for err == nil && cmd.GetSettings() != nil {
@@ -80,11 +79,11 @@ func (e *env) reported(st stream) []readiness.Queue {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	queues := readiness.Queues(cmd)
+	queues := wire.ReadyQueues(cmd)
 	if len(queues) == 0 {
 		e.t.Fatalf("command %v, want a report", cmd)
 	}
-	slices.SortFunc(queues, func(a, b readiness.Queue) int { return int(a.Queue - b.Queue) })
+	slices.SortFunc(queues, func(a, b wire.Queue) int { return int(a.Queue - b.Queue) })
 	return queues
 }
 
@@ -121,7 +120,7 @@ func TestWatchOverGRPC(t *testing.T) {
 					}
 					e.wantWatches(1)
 					e.send(msg("normal", fmt.Sprint(i, "a")), msg("normal", fmt.Sprint(i, "b"))) // one in each queue
-					if got := e.reported(st); !slices.Equal(got, []readiness.Queue{{Topic: "normal", Queue: queue}}) {
+					if got := e.reported(st); !slices.Equal(got, []wire.Queue{{Topic: "normal", Queue: queue}}) {
 						t.Errorf("%s, queue %d: %v was reported", name, queue, got)
 					}
 					e.wantWatches(0)
@@ -179,7 +178,7 @@ func TestNoWatchOverGRPC(t *testing.T) {
 // again, or ends its stream.
 func TestWatchesEnd(t *testing.T) {
 	both := map[string]string{"old": "*", "new": "*"}
-	all := []readiness.Queue{{Topic: "fifo", Queue: -1}, {Topic: "normal", Queue: -1}}
+	all := []wire.Queue{{Topic: "fifo", Queue: -1}, {Topic: "normal", Queue: -1}}
 	for name, c := range map[string]struct {
 		event func(t *testing.T, e *env, st stream, cancel context.CancelFunc)
 		ends  bool // the stream ends
@@ -250,7 +249,7 @@ func TestWatchesEnd(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %v", name, err)
 				}
-				for _, of := range readiness.Queues(cmd) {
+				for _, of := range wire.ReadyQueues(cmd) {
 					got[of.Topic] = true
 				}
 			}
@@ -274,7 +273,7 @@ func TestWatchOfAReceiveUnderOldRules(t *testing.T) {
 		if n, left := e.watch(signed(t.Context(), "old"), receiveRequest("fifo")); n > 0 || left {
 			t.Errorf("%d messages, and a watch: %t", n, left)
 		}
-		if got := e.reported(st); !slices.Equal(got, []readiness.Queue{{Topic: "fifo", Queue: -1}}) {
+		if got := e.reported(st); !slices.Equal(got, []wire.Queue{{Topic: "fifo", Queue: -1}}) {
 			t.Errorf("%v was reported", got)
 		}
 		e.wantWatches(0)

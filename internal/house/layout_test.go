@@ -54,7 +54,7 @@ var importTable = map[string]row{
 	"ratelimit": {imports: []string{""}},
 	"transport": {imports: []string{"", "backoff"}},
 	"transport/rocketmq": {
-		imports: []string{"", "transport", "backoff", "internal/guard", "internal/gzipped", "internal/protomem", "internal/readiness", "internal/rmqpb"},
+		imports: []string{"", "transport", "backoff", "internal/guard", "internal/rmqpb", "internal/wire"},
 		tests:   []string{"broker", "broker/server", "producer"}, // the example
 	},
 	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers, and the runner of one of them
@@ -90,7 +90,7 @@ var importTable = map[string]row{
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/gzipped", "internal/httpapi", "internal/protomem", "internal/readiness", "internal/rmqpb", "internal/access", "internal/connlimit", "internal/console", "internal/nearest", "internal/rawclient"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/httpapi", "internal/rmqpb", "internal/wire", "internal/access", "internal/connlimit", "internal/console", "internal/nearest", "internal/rawclient"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -99,24 +99,22 @@ var importTable = map[string]row{
 	"internal/endtoend":   {imports: []string{"..."}}, // tests only, and their set-up
 	"internal/simulation": {imports: []string{"..."}}, // tests only
 	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "broker/status", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
-	"internal/httpapi":    {imports: []string{""}},        // under the clients of HTTP, and its types in the server
-	"internal/address":    {},                             // patterns of broker and consumer
-	"internal/filelock":   {},                             // journals and spools, which one process writes
-	"internal/guard":      {imports: []string{"backoff"}}, // calls of the program's functions
-	"internal/gzipped":    {},                             // bodies of the client and of the server
-	"internal/tally":      {},                             // log lines of broker and consumer
-	"internal/wallclock":  {},                             // whether the wall clock can be trusted, for broker and spool
-	"internal/protomem":   {},                             // under broker/server and transport/rocketmq
-	"internal/readiness":  {imports: []string{"internal/rmqpb"}},
-	"internal/rmqpb":      {}, // the generated protocol
-	"internal/access":     {}, // access keys of broker/server and the program
-	"internal/connlimit":  {}, // connections of broker/server and the program
-	"internal/nearest":    {}, // "did you mean" of broker/server and the program
-	"internal/rawclient":  {}, // tests only: gRPC calls
-	"internal/amqppeer":   {}, // tests only: a server of AMQP
-	"internal/model":      {}, // tests only: random models
-	"internal/house":      {}, // tests only
-	"internal/powerloss":  {}, // a seam of broker for tests
+	"internal/httpapi":    {imports: []string{""}},                   // under the clients of HTTP, and its types in the server
+	"internal/address":    {},                                        // patterns of broker and consumer
+	"internal/filelock":   {},                                        // journals and spools, which one process writes
+	"internal/guard":      {imports: []string{"backoff"}},            // calls of the program's functions
+	"internal/tally":      {},                                        // log lines of broker and consumer
+	"internal/wallclock":  {},                                        // whether the wall clock can be trusted, for broker and spool
+	"internal/rmqpb":      {},                                        // the generated protocol
+	"internal/wire":       {imports: []string{"", "internal/rmqpb"}}, // its codec, for transport/rocketmq and broker/server
+	"internal/access":     {},                                        // access keys of broker/server and the program
+	"internal/connlimit":  {},                                        // connections of broker/server and the program
+	"internal/nearest":    {},                                        // "did you mean" of broker/server and the program
+	"internal/rawclient":  {},                                        // tests only: gRPC calls
+	"internal/amqppeer":   {},                                        // tests only: a server of AMQP
+	"internal/model":      {},                                        // tests only: random models
+	"internal/house":      {},                                        // tests only
+	"internal/powerloss":  {},                                        // a seam of broker for tests
 
 	"internal/console": { // the files of the web console, for broker/server and the program
 		tests: []string{"", "internal/httpapi"},

@@ -1588,7 +1588,10 @@ type TelemetryCommand struct {
 	//	*TelemetryCommand_VerifyMessageCommand
 	//	*TelemetryCommand_ReconnectEndpointsCommand
 	//	*TelemetryCommand_NotifyUnsubscribeLiteCommand
-	Command       isTelemetryCommand_Command `protobuf_oneof:"command"`
+	Command isTelemetryCommand_Command `protobuf_oneof:"command"`
+	// Not in RocketMQ's contract: a tidegate broker reports queues from which
+	// receives may find messages to clients that announce the feature "watch".
+	Ready         []*MessageQueue `protobuf:"bytes,1000,rep,name=ready,proto3" json:"ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1705,6 +1708,13 @@ func (x *TelemetryCommand) GetNotifyUnsubscribeLiteCommand() *NotifyUnsubscribeL
 		if x, ok := x.Command.(*TelemetryCommand_NotifyUnsubscribeLiteCommand); ok {
 			return x.NotifyUnsubscribeLiteCommand
 		}
+	}
+	return nil
+}
+
+func (x *TelemetryCommand) GetReady() []*MessageQueue {
+	if x != nil {
+		return x.Ready
 	}
 	return nil
 }
@@ -2863,7 +2873,7 @@ const file_tidegate_rmq_v2_service_proto_rawDesc = "" +
 	"\x0etransaction_id\x18\x02 \x01(\tR\rtransactionId\"=\n" +
 	"\x1cNotifyUnsubscribeLiteCommand\x12\x1d\n" +
 	"\n" +
-	"lite_topic\x18\x01 \x01(\tR\tliteTopic\"\x8c\a\n" +
+	"lite_topic\x18\x01 \x01(\tR\tliteTopic\"\xc2\a\n" +
 	"\x10TelemetryCommand\x124\n" +
 	"\x06status\x18\x01 \x01(\v2\x17.tidegate.rmq.v2.StatusH\x01R\x06status\x88\x01\x01\x127\n" +
 	"\bsettings\x18\x02 \x01(\v2\x19.tidegate.rmq.v2.SettingsH\x00R\bsettings\x12Q\n" +
@@ -2873,7 +2883,8 @@ const file_tidegate_rmq_v2_service_proto_rawDesc = "" +
 	" print_thread_stack_trace_command\x18\x06 \x01(\v2-.tidegate.rmq.v2.PrintThreadStackTraceCommandH\x00R\x1cprintThreadStackTraceCommand\x12]\n" +
 	"\x16verify_message_command\x18\a \x01(\v2%.tidegate.rmq.v2.VerifyMessageCommandH\x00R\x14verifyMessageCommand\x12l\n" +
 	"\x1breconnect_endpoints_command\x18\b \x01(\v2*.tidegate.rmq.v2.ReconnectEndpointsCommandH\x00R\x19reconnectEndpointsCommand\x12v\n" +
-	"\x1fnotify_unsubscribe_lite_command\x18\t \x01(\v2-.tidegate.rmq.v2.NotifyUnsubscribeLiteCommandH\x00R\x1cnotifyUnsubscribeLiteCommandB\t\n" +
+	"\x1fnotify_unsubscribe_lite_command\x18\t \x01(\v2-.tidegate.rmq.v2.NotifyUnsubscribeLiteCommandH\x00R\x1cnotifyUnsubscribeLiteCommand\x124\n" +
+	"\x05ready\x18\xe8\a \x03(\v2\x1d.tidegate.rmq.v2.MessageQueueR\x05readyB\t\n" +
 	"\acommandB\t\n" +
 	"\a_status\"`\n" +
 	"\x1eNotifyClientTerminationRequest\x124\n" +
@@ -3096,74 +3107,75 @@ var file_tidegate_rmq_v2_service_proto_depIdxs = []int32{
 	22, // 46: tidegate.rmq.v2.TelemetryCommand.verify_message_command:type_name -> tidegate.rmq.v2.VerifyMessageCommand
 	20, // 47: tidegate.rmq.v2.TelemetryCommand.reconnect_endpoints_command:type_name -> tidegate.rmq.v2.ReconnectEndpointsCommand
 	25, // 48: tidegate.rmq.v2.TelemetryCommand.notify_unsubscribe_lite_command:type_name -> tidegate.rmq.v2.NotifyUnsubscribeLiteCommand
-	43, // 49: tidegate.rmq.v2.NotifyClientTerminationRequest.group:type_name -> tidegate.rmq.v2.Resource
-	45, // 50: tidegate.rmq.v2.NotifyClientTerminationResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 51: tidegate.rmq.v2.ChangeInvisibleDurationRequest.group:type_name -> tidegate.rmq.v2.Resource
-	43, // 52: tidegate.rmq.v2.ChangeInvisibleDurationRequest.topic:type_name -> tidegate.rmq.v2.Resource
-	50, // 53: tidegate.rmq.v2.ChangeInvisibleDurationRequest.invisible_duration:type_name -> google.protobuf.Duration
-	45, // 54: tidegate.rmq.v2.ChangeInvisibleDurationResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 55: tidegate.rmq.v2.PullMessageRequest.group:type_name -> tidegate.rmq.v2.Resource
-	46, // 56: tidegate.rmq.v2.PullMessageRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
-	49, // 57: tidegate.rmq.v2.PullMessageRequest.filter_expression:type_name -> tidegate.rmq.v2.FilterExpression
-	50, // 58: tidegate.rmq.v2.PullMessageRequest.long_polling_timeout:type_name -> google.protobuf.Duration
-	45, // 59: tidegate.rmq.v2.PullMessageResponse.status:type_name -> tidegate.rmq.v2.Status
-	47, // 60: tidegate.rmq.v2.PullMessageResponse.message:type_name -> tidegate.rmq.v2.Message
-	43, // 61: tidegate.rmq.v2.UpdateOffsetRequest.group:type_name -> tidegate.rmq.v2.Resource
-	46, // 62: tidegate.rmq.v2.UpdateOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
-	45, // 63: tidegate.rmq.v2.UpdateOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 64: tidegate.rmq.v2.GetOffsetRequest.group:type_name -> tidegate.rmq.v2.Resource
-	46, // 65: tidegate.rmq.v2.GetOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
-	45, // 66: tidegate.rmq.v2.GetOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
-	46, // 67: tidegate.rmq.v2.QueryOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
-	56, // 68: tidegate.rmq.v2.QueryOffsetRequest.query_offset_policy:type_name -> tidegate.rmq.v2.QueryOffsetPolicy
-	51, // 69: tidegate.rmq.v2.QueryOffsetRequest.timestamp:type_name -> google.protobuf.Timestamp
-	45, // 70: tidegate.rmq.v2.QueryOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
-	43, // 71: tidegate.rmq.v2.RecallMessageRequest.topic:type_name -> tidegate.rmq.v2.Resource
-	45, // 72: tidegate.rmq.v2.RecallMessageResponse.status:type_name -> tidegate.rmq.v2.Status
-	57, // 73: tidegate.rmq.v2.SyncLiteSubscriptionRequest.action:type_name -> tidegate.rmq.v2.LiteSubscriptionAction
-	43, // 74: tidegate.rmq.v2.SyncLiteSubscriptionRequest.topic:type_name -> tidegate.rmq.v2.Resource
-	43, // 75: tidegate.rmq.v2.SyncLiteSubscriptionRequest.group:type_name -> tidegate.rmq.v2.Resource
-	58, // 76: tidegate.rmq.v2.SyncLiteSubscriptionRequest.offset_option:type_name -> tidegate.rmq.v2.OffsetOption
-	45, // 77: tidegate.rmq.v2.SyncLiteSubscriptionResponse.status:type_name -> tidegate.rmq.v2.Status
-	0,  // 78: tidegate.rmq.v2.MessagingService.QueryRoute:input_type -> tidegate.rmq.v2.QueryRouteRequest
-	15, // 79: tidegate.rmq.v2.MessagingService.Heartbeat:input_type -> tidegate.rmq.v2.HeartbeatRequest
-	2,  // 80: tidegate.rmq.v2.MessagingService.SendMessage:input_type -> tidegate.rmq.v2.SendMessageRequest
-	5,  // 81: tidegate.rmq.v2.MessagingService.QueryAssignment:input_type -> tidegate.rmq.v2.QueryAssignmentRequest
-	7,  // 82: tidegate.rmq.v2.MessagingService.ReceiveMessage:input_type -> tidegate.rmq.v2.ReceiveMessageRequest
-	10, // 83: tidegate.rmq.v2.MessagingService.AckMessage:input_type -> tidegate.rmq.v2.AckMessageRequest
-	13, // 84: tidegate.rmq.v2.MessagingService.ForwardMessageToDeadLetterQueue:input_type -> tidegate.rmq.v2.ForwardMessageToDeadLetterQueueRequest
-	31, // 85: tidegate.rmq.v2.MessagingService.PullMessage:input_type -> tidegate.rmq.v2.PullMessageRequest
-	33, // 86: tidegate.rmq.v2.MessagingService.UpdateOffset:input_type -> tidegate.rmq.v2.UpdateOffsetRequest
-	35, // 87: tidegate.rmq.v2.MessagingService.GetOffset:input_type -> tidegate.rmq.v2.GetOffsetRequest
-	37, // 88: tidegate.rmq.v2.MessagingService.QueryOffset:input_type -> tidegate.rmq.v2.QueryOffsetRequest
-	17, // 89: tidegate.rmq.v2.MessagingService.EndTransaction:input_type -> tidegate.rmq.v2.EndTransactionRequest
-	26, // 90: tidegate.rmq.v2.MessagingService.Telemetry:input_type -> tidegate.rmq.v2.TelemetryCommand
-	27, // 91: tidegate.rmq.v2.MessagingService.NotifyClientTermination:input_type -> tidegate.rmq.v2.NotifyClientTerminationRequest
-	29, // 92: tidegate.rmq.v2.MessagingService.ChangeInvisibleDuration:input_type -> tidegate.rmq.v2.ChangeInvisibleDurationRequest
-	39, // 93: tidegate.rmq.v2.MessagingService.RecallMessage:input_type -> tidegate.rmq.v2.RecallMessageRequest
-	41, // 94: tidegate.rmq.v2.MessagingService.SyncLiteSubscription:input_type -> tidegate.rmq.v2.SyncLiteSubscriptionRequest
-	1,  // 95: tidegate.rmq.v2.MessagingService.QueryRoute:output_type -> tidegate.rmq.v2.QueryRouteResponse
-	16, // 96: tidegate.rmq.v2.MessagingService.Heartbeat:output_type -> tidegate.rmq.v2.HeartbeatResponse
-	4,  // 97: tidegate.rmq.v2.MessagingService.SendMessage:output_type -> tidegate.rmq.v2.SendMessageResponse
-	6,  // 98: tidegate.rmq.v2.MessagingService.QueryAssignment:output_type -> tidegate.rmq.v2.QueryAssignmentResponse
-	8,  // 99: tidegate.rmq.v2.MessagingService.ReceiveMessage:output_type -> tidegate.rmq.v2.ReceiveMessageResponse
-	12, // 100: tidegate.rmq.v2.MessagingService.AckMessage:output_type -> tidegate.rmq.v2.AckMessageResponse
-	14, // 101: tidegate.rmq.v2.MessagingService.ForwardMessageToDeadLetterQueue:output_type -> tidegate.rmq.v2.ForwardMessageToDeadLetterQueueResponse
-	32, // 102: tidegate.rmq.v2.MessagingService.PullMessage:output_type -> tidegate.rmq.v2.PullMessageResponse
-	34, // 103: tidegate.rmq.v2.MessagingService.UpdateOffset:output_type -> tidegate.rmq.v2.UpdateOffsetResponse
-	36, // 104: tidegate.rmq.v2.MessagingService.GetOffset:output_type -> tidegate.rmq.v2.GetOffsetResponse
-	38, // 105: tidegate.rmq.v2.MessagingService.QueryOffset:output_type -> tidegate.rmq.v2.QueryOffsetResponse
-	18, // 106: tidegate.rmq.v2.MessagingService.EndTransaction:output_type -> tidegate.rmq.v2.EndTransactionResponse
-	26, // 107: tidegate.rmq.v2.MessagingService.Telemetry:output_type -> tidegate.rmq.v2.TelemetryCommand
-	28, // 108: tidegate.rmq.v2.MessagingService.NotifyClientTermination:output_type -> tidegate.rmq.v2.NotifyClientTerminationResponse
-	30, // 109: tidegate.rmq.v2.MessagingService.ChangeInvisibleDuration:output_type -> tidegate.rmq.v2.ChangeInvisibleDurationResponse
-	40, // 110: tidegate.rmq.v2.MessagingService.RecallMessage:output_type -> tidegate.rmq.v2.RecallMessageResponse
-	42, // 111: tidegate.rmq.v2.MessagingService.SyncLiteSubscription:output_type -> tidegate.rmq.v2.SyncLiteSubscriptionResponse
-	95, // [95:112] is the sub-list for method output_type
-	78, // [78:95] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	46, // 49: tidegate.rmq.v2.TelemetryCommand.ready:type_name -> tidegate.rmq.v2.MessageQueue
+	43, // 50: tidegate.rmq.v2.NotifyClientTerminationRequest.group:type_name -> tidegate.rmq.v2.Resource
+	45, // 51: tidegate.rmq.v2.NotifyClientTerminationResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 52: tidegate.rmq.v2.ChangeInvisibleDurationRequest.group:type_name -> tidegate.rmq.v2.Resource
+	43, // 53: tidegate.rmq.v2.ChangeInvisibleDurationRequest.topic:type_name -> tidegate.rmq.v2.Resource
+	50, // 54: tidegate.rmq.v2.ChangeInvisibleDurationRequest.invisible_duration:type_name -> google.protobuf.Duration
+	45, // 55: tidegate.rmq.v2.ChangeInvisibleDurationResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 56: tidegate.rmq.v2.PullMessageRequest.group:type_name -> tidegate.rmq.v2.Resource
+	46, // 57: tidegate.rmq.v2.PullMessageRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
+	49, // 58: tidegate.rmq.v2.PullMessageRequest.filter_expression:type_name -> tidegate.rmq.v2.FilterExpression
+	50, // 59: tidegate.rmq.v2.PullMessageRequest.long_polling_timeout:type_name -> google.protobuf.Duration
+	45, // 60: tidegate.rmq.v2.PullMessageResponse.status:type_name -> tidegate.rmq.v2.Status
+	47, // 61: tidegate.rmq.v2.PullMessageResponse.message:type_name -> tidegate.rmq.v2.Message
+	43, // 62: tidegate.rmq.v2.UpdateOffsetRequest.group:type_name -> tidegate.rmq.v2.Resource
+	46, // 63: tidegate.rmq.v2.UpdateOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
+	45, // 64: tidegate.rmq.v2.UpdateOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 65: tidegate.rmq.v2.GetOffsetRequest.group:type_name -> tidegate.rmq.v2.Resource
+	46, // 66: tidegate.rmq.v2.GetOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
+	45, // 67: tidegate.rmq.v2.GetOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
+	46, // 68: tidegate.rmq.v2.QueryOffsetRequest.message_queue:type_name -> tidegate.rmq.v2.MessageQueue
+	56, // 69: tidegate.rmq.v2.QueryOffsetRequest.query_offset_policy:type_name -> tidegate.rmq.v2.QueryOffsetPolicy
+	51, // 70: tidegate.rmq.v2.QueryOffsetRequest.timestamp:type_name -> google.protobuf.Timestamp
+	45, // 71: tidegate.rmq.v2.QueryOffsetResponse.status:type_name -> tidegate.rmq.v2.Status
+	43, // 72: tidegate.rmq.v2.RecallMessageRequest.topic:type_name -> tidegate.rmq.v2.Resource
+	45, // 73: tidegate.rmq.v2.RecallMessageResponse.status:type_name -> tidegate.rmq.v2.Status
+	57, // 74: tidegate.rmq.v2.SyncLiteSubscriptionRequest.action:type_name -> tidegate.rmq.v2.LiteSubscriptionAction
+	43, // 75: tidegate.rmq.v2.SyncLiteSubscriptionRequest.topic:type_name -> tidegate.rmq.v2.Resource
+	43, // 76: tidegate.rmq.v2.SyncLiteSubscriptionRequest.group:type_name -> tidegate.rmq.v2.Resource
+	58, // 77: tidegate.rmq.v2.SyncLiteSubscriptionRequest.offset_option:type_name -> tidegate.rmq.v2.OffsetOption
+	45, // 78: tidegate.rmq.v2.SyncLiteSubscriptionResponse.status:type_name -> tidegate.rmq.v2.Status
+	0,  // 79: tidegate.rmq.v2.MessagingService.QueryRoute:input_type -> tidegate.rmq.v2.QueryRouteRequest
+	15, // 80: tidegate.rmq.v2.MessagingService.Heartbeat:input_type -> tidegate.rmq.v2.HeartbeatRequest
+	2,  // 81: tidegate.rmq.v2.MessagingService.SendMessage:input_type -> tidegate.rmq.v2.SendMessageRequest
+	5,  // 82: tidegate.rmq.v2.MessagingService.QueryAssignment:input_type -> tidegate.rmq.v2.QueryAssignmentRequest
+	7,  // 83: tidegate.rmq.v2.MessagingService.ReceiveMessage:input_type -> tidegate.rmq.v2.ReceiveMessageRequest
+	10, // 84: tidegate.rmq.v2.MessagingService.AckMessage:input_type -> tidegate.rmq.v2.AckMessageRequest
+	13, // 85: tidegate.rmq.v2.MessagingService.ForwardMessageToDeadLetterQueue:input_type -> tidegate.rmq.v2.ForwardMessageToDeadLetterQueueRequest
+	31, // 86: tidegate.rmq.v2.MessagingService.PullMessage:input_type -> tidegate.rmq.v2.PullMessageRequest
+	33, // 87: tidegate.rmq.v2.MessagingService.UpdateOffset:input_type -> tidegate.rmq.v2.UpdateOffsetRequest
+	35, // 88: tidegate.rmq.v2.MessagingService.GetOffset:input_type -> tidegate.rmq.v2.GetOffsetRequest
+	37, // 89: tidegate.rmq.v2.MessagingService.QueryOffset:input_type -> tidegate.rmq.v2.QueryOffsetRequest
+	17, // 90: tidegate.rmq.v2.MessagingService.EndTransaction:input_type -> tidegate.rmq.v2.EndTransactionRequest
+	26, // 91: tidegate.rmq.v2.MessagingService.Telemetry:input_type -> tidegate.rmq.v2.TelemetryCommand
+	27, // 92: tidegate.rmq.v2.MessagingService.NotifyClientTermination:input_type -> tidegate.rmq.v2.NotifyClientTerminationRequest
+	29, // 93: tidegate.rmq.v2.MessagingService.ChangeInvisibleDuration:input_type -> tidegate.rmq.v2.ChangeInvisibleDurationRequest
+	39, // 94: tidegate.rmq.v2.MessagingService.RecallMessage:input_type -> tidegate.rmq.v2.RecallMessageRequest
+	41, // 95: tidegate.rmq.v2.MessagingService.SyncLiteSubscription:input_type -> tidegate.rmq.v2.SyncLiteSubscriptionRequest
+	1,  // 96: tidegate.rmq.v2.MessagingService.QueryRoute:output_type -> tidegate.rmq.v2.QueryRouteResponse
+	16, // 97: tidegate.rmq.v2.MessagingService.Heartbeat:output_type -> tidegate.rmq.v2.HeartbeatResponse
+	4,  // 98: tidegate.rmq.v2.MessagingService.SendMessage:output_type -> tidegate.rmq.v2.SendMessageResponse
+	6,  // 99: tidegate.rmq.v2.MessagingService.QueryAssignment:output_type -> tidegate.rmq.v2.QueryAssignmentResponse
+	8,  // 100: tidegate.rmq.v2.MessagingService.ReceiveMessage:output_type -> tidegate.rmq.v2.ReceiveMessageResponse
+	12, // 101: tidegate.rmq.v2.MessagingService.AckMessage:output_type -> tidegate.rmq.v2.AckMessageResponse
+	14, // 102: tidegate.rmq.v2.MessagingService.ForwardMessageToDeadLetterQueue:output_type -> tidegate.rmq.v2.ForwardMessageToDeadLetterQueueResponse
+	32, // 103: tidegate.rmq.v2.MessagingService.PullMessage:output_type -> tidegate.rmq.v2.PullMessageResponse
+	34, // 104: tidegate.rmq.v2.MessagingService.UpdateOffset:output_type -> tidegate.rmq.v2.UpdateOffsetResponse
+	36, // 105: tidegate.rmq.v2.MessagingService.GetOffset:output_type -> tidegate.rmq.v2.GetOffsetResponse
+	38, // 106: tidegate.rmq.v2.MessagingService.QueryOffset:output_type -> tidegate.rmq.v2.QueryOffsetResponse
+	18, // 107: tidegate.rmq.v2.MessagingService.EndTransaction:output_type -> tidegate.rmq.v2.EndTransactionResponse
+	26, // 108: tidegate.rmq.v2.MessagingService.Telemetry:output_type -> tidegate.rmq.v2.TelemetryCommand
+	28, // 109: tidegate.rmq.v2.MessagingService.NotifyClientTermination:output_type -> tidegate.rmq.v2.NotifyClientTerminationResponse
+	30, // 110: tidegate.rmq.v2.MessagingService.ChangeInvisibleDuration:output_type -> tidegate.rmq.v2.ChangeInvisibleDurationResponse
+	40, // 111: tidegate.rmq.v2.MessagingService.RecallMessage:output_type -> tidegate.rmq.v2.RecallMessageResponse
+	42, // 112: tidegate.rmq.v2.MessagingService.SyncLiteSubscription:output_type -> tidegate.rmq.v2.SyncLiteSubscriptionResponse
+	96, // [96:113] is the sub-list for method output_type
+	79, // [79:96] is the sub-list for method input_type
+	79, // [79:79] is the sub-list for extension type_name
+	79, // [79:79] is the sub-list for extension extendee
+	0,  // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_tidegate_rmq_v2_service_proto_init() }

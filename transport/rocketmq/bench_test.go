@@ -12,9 +12,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // BenchmarkSend compares a send of 1 KiB with the bare call below it, over TCP
@@ -133,7 +133,7 @@ func benchClient(b *testing.B) *rocketmq.Client {
 		return sentAll(r), nil
 	}
 	g := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		grpc.SetHeader(ctx, metadata.Pairs(conn.FeaturesKey, s.features))
+		grpc.SetHeader(ctx, metadata.Pairs(wire.HeaderFeatures, s.features))
 		return next(ctx, req)
 	}))
 	rmqpb.RegisterMessagingServiceServer(g, s)

@@ -13,9 +13,9 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 // closeTimeout bounds the time in which Close sends terminations to the servers.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport/rocketmq"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // openGroups opens the sessions of so many groups.
@@ -45,7 +45,7 @@ func TestSessionsShareHeartbeats(t *testing.T) {
 		groups := map[string]bool{}
 		for _, b := range beats {
 			groups[b.req.(*rmqpb.HeartbeatRequest).GetGroup().GetName()] = true
-			if got := b.md.Get(conn.FeaturesKey); !slices.Equal(got, []string{"heartbeats"}) {
+			if got := b.md.Get(wire.HeaderFeatures); !slices.Equal(got, []string{"heartbeats"}) {
 				t.Errorf("a heartbeat announces %v", got)
 			}
 		}
@@ -74,7 +74,7 @@ func TestHeartbeatsOnOtherServers(t *testing.T) {
 		if got := len(s.of("Heartbeat")) - before; got != 30 {
 			t.Errorf("%d heartbeats of 5 sessions in a minute without the feature, want 30", got)
 		}
-		if got := s.of("Heartbeat")[before].md.Get(conn.FeaturesKey); got != nil {
+		if got := s.of("Heartbeat")[before].md.Get(wire.HeaderFeatures); got != nil {
 			t.Errorf("a heartbeat announces %v", got)
 		}
 		s.stop()

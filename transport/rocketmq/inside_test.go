@@ -17,11 +17,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 // The tests in this file call functions without effects, and others whose cases a server cannot
@@ -345,7 +344,7 @@ func TestReceiveHasBytesByDefault(t *testing.T) {
 func TestCollectorRejectsGarbage(t *testing.T) {
 	for _, raw := range [][]byte{{0xff}, {0x0a, 0x05, 1}, {0x0a, 0x01, 0xff}, {0x1a, 0x01, 0xff}} {
 		var g collector
-		if err := g.add(&wire.Frame{Data: raw}, time.Now()); err == nil {
+		if err := g.add(&wire.ReceivedFrame{Data: raw}, time.Now()); err == nil {
 			t.Errorf("%x is read", raw)
 		}
 	}
@@ -365,7 +364,7 @@ func TestFrameLimit(t *testing.T) {
 func TestNoWatchWithoutAStream(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
-	s, queue := &session{ctx: ctx}, readiness.Queue{Topic: "t", Queue: -1}
+	s, queue := &session{ctx: ctx}, wire.Queue{Topic: "t", Queue: -1}
 	if s.watch(t.Context(), queue) != nil {
 		t.Error("a session without a stream has a watch")
 	}

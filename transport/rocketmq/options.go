@@ -73,7 +73,7 @@ type Options struct {
 
 	// Compression is the size in bytes above which bodies are compressed with gzip, if that makes
 	// them smaller. It costs about 15 to 25 µs of CPU for 1 KiB of JSON, and a third of that for
-	// bytes that do not shrink (BenchmarkPack of internal/gzipped). Zero means never.
+	// bytes that do not shrink (BenchmarkGzip of internal/wire). Zero means never.
 	Compression int
 
 	// FixedEndpoint sends every request to the endpoints given to New and ignores the addresses in

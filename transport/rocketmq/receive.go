@@ -17,11 +17,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
-	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 const (
@@ -52,15 +51,6 @@ const (
 
 	// releasing is the largest number of concurrent release requests.
 	releasing = 8
-
-	// maxBytesKey is the header with ReceiveRequest.MaxBytes. RocketMQ ignores it.
-	maxBytesKey = "x-tidegate-max-bytes"
-
-	// packed is the feature of a client that reads frames with many messages. brief is the feature
-	// of a client that needs no entries in the response to an acknowledgement without failures. The
-	// client announces both in FeaturesKey.
-	packed = "packed"
-	brief  = "brief"
 )
 
 // Receive implements transport.Receiver. It receives from one server; with AnyQueue and several
@@ -125,7 +115,7 @@ func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, wa
 	// With several servers, a watch on one of them does not cover a receive from all.
 	if watching && (len(rt.Readers) == 1 || r.Queue != transport.AnyQueue) && s.ep.Capabilities().Watch {
 		// Before the request: the server may report a message before the response arrives.
-		of := readiness.Queue{Topic: r.Topic, Queue: id}
+		of := wire.Queue{Topic: r.Topic, Queue: id}
 		if w = s.watch(ctx, of); w != nil {
 			defer func() {
 				if ready == nil {
@@ -214,7 +204,7 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 		return nil, false, e
 	}
 	for !got.full {
-		var f wire.Frame
+		var f wire.ReceivedFrame
 		err := stream.RecvMsg(&f)
 		if err == nil {
 			err = got.add(&f, time.Now())
@@ -242,7 +232,7 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 			got.err = conn.OfStatus(opReceive, r.Topic, s.ep.Key, got.status, trailer)
 		}
 	}
-	left = watching && got.err == nil && !got.full && len(stream.Trailer().Get(watchedKey)) > 0
+	left = watching && got.err == nil && !got.full && len(stream.Trailer().Get(wire.TrailerWatched)) > 0
 	cancel() // ends a stream that was not read to its end
 	if got.err != nil {
 		if !repeatable(ctx, r, got.err) {
@@ -267,12 +257,12 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 
 // receiveHeaders returns the headers of a receive, in pairs.
 func receiveHeaders(r *transport.ReceiveRequest, watching bool) []string {
-	headers := []string{conn.FeaturesKey, watchHeader(watching)}
+	headers := []string{wire.HeaderFeatures, watchHeader(watching)}
 	if r.MaxBytes > 0 {
-		headers = append(headers, maxBytesKey, strconv.Itoa(r.MaxBytes))
+		headers = append(headers, wire.HeaderMaxBytes, strconv.Itoa(r.MaxBytes))
 	}
 	if r.Repeat {
-		headers = append(headers, repeatKey, "true")
+		headers = append(headers, wire.HeaderRepeat, "true")
 	}
 	return headers
 }

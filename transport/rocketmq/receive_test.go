@@ -18,9 +18,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 type receiveStream = rmqpb.MessagingService_ReceiveMessageServer
@@ -104,7 +104,7 @@ func TestReceiveOutcomes(t *testing.T) {
 	}{
 		"empty": {serve: func(st receiveStream) error { return empty(nil, st) }},
 		"throttled": {serve: func(st receiveStream) error {
-			st.SetTrailer(metadata.Pairs(conn.PushBackKey, "700"))
+			st.SetTrailer(metadata.Pairs(wire.TrailerPushBack, "700"))
 			sendStatus(st, rmqpb.Code_TOO_MANY_REQUESTS)
 			return nil
 		}, code: 42900, is: tidegate.ErrThrottled, retry: 700 * time.Millisecond},

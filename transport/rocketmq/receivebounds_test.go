@@ -13,7 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // zipped returns a change of a message: a body of that many bytes, which is small on the wire.
@@ -109,11 +109,11 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 					}
 				}
 				sent := s.of("ReceiveMessage")[0].md
-				if got := sent.Get(maxBytesKey); len(got) != 1 || got[0] != fmt.Sprint(tt.maxBytes) {
-					t.Errorf("%s: %q", maxBytesKey, got)
+				if got := sent.Get(wire.HeaderMaxBytes); len(got) != 1 || got[0] != fmt.Sprint(tt.maxBytes) {
+					t.Errorf("%s: %q", wire.HeaderMaxBytes, got)
 				}
-				if got := sent.Get(conn.FeaturesKey); len(got) != 1 || got[0] != "packed" {
-					t.Errorf("%s: %q", conn.FeaturesKey, got)
+				if got := sent.Get(wire.HeaderFeatures); len(got) != 1 || got[0] != "packed" {
+					t.Errorf("%s: %q", wire.HeaderFeatures, got)
 				}
 			})
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -41,7 +42,7 @@ func TestReconsumeRequests(t *testing.T) {
 				s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 					return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 				}
-				s.changeTrailer = metadata.Pairs(retryKey, "1500")
+				s.changeTrailer = metadata.Pairs(wire.TrailerRetry, "1500")
 				c := newClient(t, n, nil)
 				ds, err := c.Receive(t.Context(), request1)
 				if err != nil {
@@ -63,8 +64,8 @@ func TestReconsumeRequests(t *testing.T) {
 					t.Fatalf("%s: %+v, %v, %d requests", name, got, err, len(sent))
 				}
 				r := sent[0].req.(*rmqpb.ChangeInvisibleDurationRequest)
-				if r.GetInvisibleDuration().AsDuration() != tt.duration || r.GetReceiptHandle() != "h" || sent[0].md.Get(reconsumeKey)[0] != tt.header {
-					t.Errorf("%s: request %v, header %q", name, r, sent[0].md.Get(reconsumeKey))
+				if r.GetInvisibleDuration().AsDuration() != tt.duration || r.GetReceiptHandle() != "h" || sent[0].md.Get(wire.HeaderReconsume)[0] != tt.header {
+					t.Errorf("%s: request %v, header %q", name, r, sent[0].md.Get(wire.HeaderReconsume))
 				}
 			})
 		}

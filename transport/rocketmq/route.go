@@ -12,9 +12,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 const (

@@ -14,9 +14,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 // parallelSends bounds the concurrent requests of one Send.
@@ -392,12 +392,9 @@ func entryOf(res *rmqpb.SendMessageResponse, n, total int, id string) *rmqpb.Sen
 	return nil
 }
 
-// severalTopics announces, as a request header, a send of messages with different topics.
-const severalTopics = "topics"
-
 // sendTogether makes one request of several sends.
 func (c *Client) sendTogether(ctx context.Context, server *conn.Server, req *wire.Sendings) conn.Combined {
-	r := request{ep: server, id: c.id, op: opSend, headers: []string{conn.FeaturesKey, severalTopics}, gate: &conn.BatchGate{Topics: true}}
+	r := request{ep: server, id: c.id, op: opSend, headers: []string{wire.HeaderFeatures, wire.FeatureTopics}, gate: &conn.BatchGate{Topics: true}}
 	res, trailer, err := call(ctx, c, r, sendOn[*wire.Sendings](server), req)
 	return conn.Combined{Response: res, Trailer: trailer, Err: err}
 }
@@ -481,21 +478,21 @@ func (c *Client) collector(s *session, r *transport.ReceiveRequest, most int) *c
 }
 
 // add reads a frame and frees it.
-func (g *collector) add(f *wire.Frame, now time.Time) error {
+func (g *collector) add(f *wire.ReceivedFrame, now time.Time) error {
 	defer f.Free()
 	if g.began.IsZero() {
 		g.began = now
 	}
-	r := wire.FieldReader{Rest: f.Data}
+	r := wire.Fields(f.Data)
 	for !g.full && r.Next() {
 		switch r.Tag {
 		case wire.TagResponseStatus:
 			g.status = &rmqpb.Status{}
-			if err := proto.Unmarshal(r.Bytes, g.status); err != nil {
+			if err := proto.Unmarshal(r.Bytes(), g.status); err != nil {
 				return wire.Unreadable(err)
 			}
 		case wire.TagResponseTime:
-			server, err := wire.Moment(r.Bytes)
+			server, err := wire.Moment(r.Bytes())
 			if err != nil {
 				return wire.Unreadable(err)
 			}
@@ -503,7 +500,7 @@ func (g *collector) add(f *wire.Frame, now time.Time) error {
 		case wire.TagResponseMessage, wire.TagResponsePacked:
 			if g.full = g.messages == g.max; !g.full {
 				g.messages++
-				g.message(r.Bytes)
+				g.message(r.Bytes())
 			}
 		}
 	}

@@ -21,10 +21,9 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 func message(id string) *tidegate.Message {
@@ -335,7 +334,7 @@ func TestThrottled(t *testing.T) {
 			s := newServer(t, n, testAddr)
 			s.send = func(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 				if trailer != "" {
-					grpc.SetTrailer(ctx, metadata.Pairs(conn.PushBackKey, trailer))
+					grpc.SetTrailer(ctx, metadata.Pairs(wire.TrailerPushBack, trailer))
 				}
 				return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOO_MANY_REQUESTS, Message: "530 TOO_MANY_REQUESTS: full"}}, nil
 			}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
@@ -152,7 +153,7 @@ func (s *fakeServer) of(method string) []got {
 func (s *fakeServer) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	s.note(ctx, info.FullMethod, req)
 	if s.features != "" {
-		grpc.SetHeader(ctx, metadata.Pairs(conn.FeaturesKey, s.features))
+		grpc.SetHeader(ctx, metadata.Pairs(wire.HeaderFeatures, s.features))
 	}
 	return next(ctx, req)
 }
@@ -160,7 +161,7 @@ func (s *fakeServer) unary(ctx context.Context, req any, info *grpc.UnaryServerI
 func (s *fakeServer) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	s.note(ss.Context(), info.FullMethod, nil)
 	if s.features != "" {
-		ss.SetHeader(metadata.Pairs(conn.FeaturesKey, s.features))
+		ss.SetHeader(metadata.Pairs(wire.HeaderFeatures, s.features))
 	}
 	return next(srv, ss)
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
-	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
@@ -75,8 +75,8 @@ type session struct {
 	usedAt   time.Time       // start or end of the last use
 	held     time.Time       // until then a received delivery may need to be settled
 	topics   map[string]namedTopic
-	watches  map[readiness.Queue][]*watch // only while ready
-	unsent   bool                         // topics changed after the last transmission
+	watches  map[wire.Queue][]*watch // only while ready
+	unsent   bool                    // topics changed after the last transmission
 }
 
 // session returns the session with the server for the role, and opens it if there is none. It adds
@@ -358,10 +358,6 @@ func (r role) clientType() rmqpb.ClientType {
 	return rmqpb.ClientType_SIMPLE_CONSUMER
 }
 
-// heartbeatsFeature is the feature of a client whose heartbeats count for all its sessions on the
-// connection, and that sends its settings again when the server asks for them in the stream.
-const heartbeatsFeature = "heartbeats"
-
 // heartbeats sends a heartbeat when the session opens and then one in every interval. On a server
 // that takes one heartbeat for all sessions of a connection, the sessions take turns.
 //
@@ -404,7 +400,7 @@ func (s *session) takeTurn() {
 func (s *session) beat() {
 	r := request{ep: s.ep, id: s.id, op: "Heartbeat", subject: s.role.group}
 	if s.ep.SharesHeartbeats() {
-		r.headers = []string{conn.FeaturesKey, heartbeatsFeature}
+		r.headers = []string{wire.HeaderFeatures, wire.FeatureHeartbeats}
 	}
 	_, _, err := call(s.ctx, s.c, r, rmqpb.MessagingServiceClient.Heartbeat,
 		&rmqpb.HeartbeatRequest{Group: s.groupResource(), ClientType: s.role.clientType()})
@@ -462,7 +458,7 @@ func (s *session) stream() *tidegate.Error {
 
 func (s *session) serve(ctx context.Context, cancel context.CancelFunc, patience *time.Timer) *tidegate.Error {
 	on := s.ep.Link.Load()
-	st, err := on.API().Telemetry(s.c.headers.Outgoing(ctx, s.id, conn.FeaturesKey, watchHeader(s.role.group != "")+", "+heartbeatsFeature))
+	st, err := on.API().Telemetry(s.c.headers.Outgoing(ctx, s.id, wire.HeaderFeatures, watchHeader(s.role.group != "")+", "+wire.FeatureHeartbeats))
 	if err != nil {
 		e := s.streamError(err)
 		on.Lack(e, err)
@@ -547,7 +543,7 @@ func (s *session) obey(on *conn.Link, st telemetryStream, cmd *rmqpb.TelemetryCo
 		s.c.rejected.log(log, slog.LevelWarn, "rocketmq: the server rejected a command", "error", err)
 		return false, nil
 	}
-	if queues := readiness.Queues(cmd); len(queues) > 0 {
+	if queues := wire.ReadyQueues(cmd); len(queues) > 0 {
 		s.wake(queues...)
 		return false, nil
 	}
@@ -586,7 +582,7 @@ func refusal(cmd *rmqpb.TelemetryCommand) *rmqpb.TelemetryCommand {
 func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 	// The header has arrived, because a response has. A stream without the header proves nothing:
 	// the server may have pushed its settings before it read the client's.
-	if header, err := st.Header(); err == nil && len(header.Get(conn.FeaturesKey)) > 0 {
+	if header, err := st.Header(); err == nil && len(header.Get(wire.HeaderFeatures)) > 0 {
 		p, _ := peer.FromContext(st.Context())
 		s.ep.Learn(conn.ConnectionOf(p), header)
 	}
@@ -599,15 +595,6 @@ func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 		s.c.opts.Logger.Info("rocketmq: session restored", "endpoint", s.ep.Key, "group", s.role.group)
 	}
 }
-
-const (
-	// watchFeature is the feature of a client that reads the reports of watches in its Telemetry
-	// stream, and the wish of a receive for a watch. The client announces both in FeaturesKey.
-	watchFeature = "watch"
-
-	// watchedKey is the trailer of a receive that has left a watch.
-	watchedKey = "x-tidegate-watched"
-)
 
 // ReceiveOrWatch implements transport.Watcher. There is no watch if the server cannot leave one or
 // has reached its limit of watches, if r.Queue is AnyQueue and the topic has several servers, or if
@@ -629,7 +616,7 @@ type watch struct {
 
 // watch returns a watch of a queue for a receive that is about to be sent. It ends with ctx, with
 // unwatch, or when it is ready. It returns nil without a stream, because nothing could report it.
-func (s *session) watch(ctx context.Context, of readiness.Queue) *watch {
+func (s *session) watch(ctx context.Context, of wire.Queue) *watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ready || s.ctx.Err() != nil {
@@ -637,7 +624,7 @@ func (s *session) watch(ctx context.Context, of readiness.Queue) *watch {
 	}
 	w := &watch{ready: make(chan struct{})}
 	if s.watches == nil {
-		s.watches = map[readiness.Queue][]*watch{}
+		s.watches = map[wire.Queue][]*watch{}
 	}
 	s.watches[of] = append(s.watches[of], w)
 	w.keep = context.AfterFunc(ctx, func() { s.unwatch(of, w) })
@@ -645,7 +632,7 @@ func (s *session) watch(ctx context.Context, of readiness.Queue) *watch {
 }
 
 // unwatch ends a watch that is not ready.
-func (s *session) unwatch(of readiness.Queue, w *watch) {
+func (s *session) unwatch(of wire.Queue, w *watch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.keep()
@@ -656,7 +643,7 @@ func (s *session) unwatch(of readiness.Queue, w *watch) {
 }
 
 // wake ends the watches of queues: they are ready.
-func (s *session) wake(queues ...readiness.Queue) {
+func (s *session) wake(queues ...wire.Queue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, of := range queues {
@@ -671,7 +658,7 @@ func (s *session) wakeAllLocked() {
 	}
 }
 
-func (s *session) wakeLocked(of readiness.Queue) {
+func (s *session) wakeLocked(of wire.Queue) {
 	for _, w := range s.watches[of] {
 		close(w.ready)
 		w.keep()
@@ -699,7 +686,7 @@ func (c *Client) wakeTopic(name string) {
 // without.
 func watchHeader(watched bool) string {
 	if watched {
-		return packed + ", " + watchFeature
+		return wire.FeaturePacked + ", " + wire.FeatureWatch
 	}
-	return packed
+	return wire.FeaturePacked
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
 
 const (
@@ -28,21 +28,6 @@ const (
 	opChange     = "ChangeInvisibleDuration"
 	opSnooze     = "Snooze"
 	opDeadLetter = "ForwardMessageToDeadLetterQueue"
-
-	// reasonKey is the header with the reason of a dead letter, percent-encoded. RocketMQ ignores
-	// it.
-	reasonKey = "x-tidegate-reason"
-	repeatKey = "x-tidegate-repeat"
-
-	// snoozeKey is the header that turns a change of the invisible duration into a snooze. Its
-	// value is "true".
-	snoozeKey = "x-tidegate-snooze"
-
-	// ladderKey is the header that selects the server's own retry interval. Its value is "true".
-	ladderKey = "x-tidegate-ladder"
-
-	// retryKey is the trailer with the fate of a message whose consumption failed.
-	retryKey = "x-tidegate-retry"
 
 	// maxAcks bounds the deliveries of one acknowledgement, and maxAckBytes their IDs and handles,
 	// in bytes. Both are half of a tidegate broker's limits.
@@ -135,7 +120,7 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 		}
 		return
 	}
-	r.headers = []string{conn.FeaturesKey, brief}
+	r.headers = []string{wire.HeaderFeatures, wire.FeatureBrief}
 	req := &rmqpb.AckMessageRequest{
 		Group: c.resource(first.ConsumerGroup), Topic: c.resource(first.Topic), Entries: make([]*rmqpb.AckMessageEntry, len(indexes)),
 	}
@@ -195,14 +180,14 @@ func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dur
 	}
 	r.headers = reasonHeader(reason)
 	if after == transport.BySchedule {
-		r.headers = append(r.headers, ladderKey, "true")
+		r.headers = append(r.headers, wire.HeaderLadder, "true")
 		after = r.session.interval(d.Attempt)
 	}
 	_, trailer, err := c.changeInvisible(ctx, r, d, max(after, 0), false)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
-	return retryResult(trailer.Get(retryKey)), nil
+	return retryResult(trailer.Get(wire.TrailerRetry)), nil
 }
 
 // interval returns the retry interval after an attempt, by the settings that the server pushed
@@ -240,7 +225,9 @@ func retryResult(values []string) (r transport.RetryResult) {
 // reasonHeader returns the header also for an empty reason. The header shows a tidegate broker that
 // the client discards the handle afterwards. RocketMQ's clients send no such header, and the broker
 // does not report to them that the handle is invalid.
-func reasonHeader(reason string) []string { return []string{reasonKey, conn.EncodeReason(reason)} }
+func reasonHeader(reason string) []string {
+	return []string{wire.HeaderReason, conn.EncodeReason(reason)}
+}
 
 // Release implements transport.Settler. It sends a change of the invisible duration to 0 with the
 // flag suspend, which RocketMQ before 5.5 ignores.
@@ -267,7 +254,7 @@ func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 // With the header a tidegate broker finds the handle that replaced d.Handle. Other servers ignore
 // the header.
 func (c *Client) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	return c.extend(ctx, d, dur, []string{repeatKey, "true"})
+	return c.extend(ctx, d, dur, []string{wire.HeaderRepeat, "true"})
 }
 
 func (c *Client) extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, headers []string) (string, error) {
@@ -296,7 +283,7 @@ func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 		e.Endpoint = r.ep.Key
 		return e
 	}
-	r.headers = []string{snoozeKey, "true"}
+	r.headers = []string{wire.HeaderSnooze, "true"}
 	if _, _, err := c.changeInvisible(ctx, r, d, dur, true); err != nil {
 		return err
 	}
@@ -339,16 +326,10 @@ func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 	if failed != nil {
 		return transport.RetryResult{}, failed
 	}
-	return retryResult(trailer.Get(retryKey)), nil
+	return retryResult(trailer.Get(wire.TrailerRetry)), nil
 }
 
-const (
-	opReconsume = "Reconsume"
-
-	// reconsumeKey is the header that turns a change of the invisible duration into the end of a
-	// failed delivery as in Apache Pulsar; see reconsumeHeader.
-	reconsumeKey = "x-tidegate-reconsume"
-)
+const opReconsume = "Reconsume"
 
 // Reconsume sends a change of the invisible duration to the delay, with a header of its own. It
 // sends no request to a server that does not announce the feature, because such a server would only
@@ -366,12 +347,12 @@ func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {
 		return transport.RetryResult{}, fail(opReconsume, d.Topic, tidegate.CodeBadRequest, "a level, and a delay or negative acknowledgement, exclude each other; give one of them")
 	}
-	r.headers = []string{reconsumeKey, reconsumeHeader(mode)}
+	r.headers = []string{wire.HeaderReconsume, reconsumeHeader(mode)}
 	_, trailer, err := c.changeInvisible(ctx, r, d, mode.Delay, true)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
-	return retryResult(trailer.Get(retryKey)), nil
+	return retryResult(trailer.Get(wire.TrailerRetry)), nil
 }
 
 // reconsumeHeader returns the value of the header. The values "negative" and "delay" use the

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -219,7 +220,7 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 		}
 		f := s.of("ForwardMessageToDeadLetterQueue")[0]
 		r := f.req.(*rmqpb.ForwardMessageToDeadLetterQueueRequest)
-		if got := f.md.Get(reasonKey); len(got) != 1 || got[0] != "no%20such%20order:%207" {
+		if got := f.md.Get(wire.HeaderReason); len(got) != 1 || got[0] != "no%20such%20order:%207" {
 			t.Errorf("reason %q", got)
 		}
 		if r.GetDeliveryAttempt() != 3 || r.GetReceiptHandle() != "h" || r.GetMessageId() != "m-h" || f.md.Get("x-mq-client-id")[0] != "me@g" {
@@ -332,7 +333,7 @@ func TestRetryResult(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()
 			s := newServer(t, n, testAddr)
-			s.changeTrailer = metadata.MD{retryKey: tt.trailer}
+			s.changeTrailer = metadata.MD{wire.TrailerRetry: tt.trailer}
 			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 			}
@@ -340,7 +341,7 @@ func TestRetryResult(t *testing.T) {
 			if err != nil || got != tt.want {
 				t.Errorf("%q: %+v, %v; want %+v", tt.trailer, got, err, tt.want)
 			}
-			if r := s.of("ChangeInvisibleDuration")[0].md.Get(reasonKey); len(r) != 1 || r[0] != "out%20of%20stock:%20M%C3%BCller" {
+			if r := s.of("ChangeInvisibleDuration")[0].md.Get(wire.HeaderReason); len(r) != 1 || r[0] != "out%20of%20stock:%20M%C3%BCller" {
 				t.Errorf("reason %q", r)
 			}
 		})
@@ -370,7 +371,7 @@ func TestRetryBySchedule(t *testing.T) {
 			}
 			r := s.of("ChangeInvisibleDuration")[0]
 			dur := r.req.(*rmqpb.ChangeInvisibleDurationRequest).GetInvisibleDuration().AsDuration()
-			if got := r.md.Get(ladderKey); !slices.Equal(got, want.header) || dur != want.dur {
+			if got := r.md.Get(wire.HeaderLadder); !slices.Equal(got, want.header) || dur != want.dur {
 				t.Errorf("after %v: header %q and %v, want %q and %v", after, got, dur, want.header, want.dur)
 			}
 		})
@@ -463,7 +464,7 @@ func TestSnoozeNeedsTheServer(t *testing.T) {
 			}
 			if announced {
 				r := sent[0].req.(*rmqpb.ChangeInvisibleDurationRequest)
-				if r.GetInvisibleDuration().AsDuration() != time.Minute || r.GetReceiptHandle() != "h" || sent[0].md.Get(snoozeKey)[0] != "true" {
+				if r.GetInvisibleDuration().AsDuration() != time.Minute || r.GetReceiptHandle() != "h" || sent[0].md.Get(wire.HeaderSnooze)[0] != "true" {
 					t.Errorf("request %v, %v", r, sent[0].md)
 				}
 			}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // topicsOf returns the topics of a request, each once, in order.
@@ -87,8 +87,8 @@ func TestTopicsShareRequests(t *testing.T) {
 			}
 			for _, c := range calls {
 				several := len(topicsOf(c.req.(*rmqpb.SendMessageRequest))) > 1
-				if announced := slices.Contains(c.md.Get(conn.FeaturesKey), severalTopics); several && !announced {
-					t.Errorf("a request of several topics has the features %q", c.md.Get(conn.FeaturesKey))
+				if announced := slices.Contains(c.md.Get(wire.HeaderFeatures), wire.FeatureTopics); several && !announced {
+					t.Errorf("a request of several topics has the features %q", c.md.Get(wire.HeaderFeatures))
 				}
 			}
 		})

@@ -11,11 +11,10 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
-	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 // A watched is a server that leaves watches, with a client of it.
@@ -55,25 +54,21 @@ func newWatched(t *testing.T, change func(*rocketmq.Options)) *watched {
 func (w *watched) leave(r *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 	md, _ := metadata.FromIncomingContext(st.Context())
 	if slices.Contains(announced(md), "watch") {
-		st.SetTrailer(metadata.Pairs(watchedKey, "true"))
+		st.SetTrailer(metadata.Pairs(wire.TrailerWatched, "true"))
 	}
 	return empty(r, st)
 }
 
 // announced returns the features that a request announces.
 func announced(md metadata.MD) []string {
-	return strings.Split(strings.Join(md.Get(conn.FeaturesKey), ", "), ", ")
+	return strings.Split(strings.Join(md.Get(wire.HeaderFeatures), ", "), ", ")
 }
 
 // report reports a queue in the last stream.
 func (w *watched) report(topic string, queue int32) {
-	cmd, err := readiness.Report([]readiness.Queue{{Topic: topic, Queue: queue}})
-	if err != nil {
-		w.t.Error(err)
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.stream.Send(cmd); err != nil {
+	if err := w.stream.Send(wire.ReadyCommand([]wire.Queue{{Topic: topic, Queue: queue}})); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -258,7 +253,7 @@ func TestNoWatch(t *testing.T) {
 }
 
 func broken(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-	st.SetTrailer(metadata.Pairs(watchedKey, "true"))
+	st.SetTrailer(metadata.Pairs(wire.TrailerWatched, "true"))
 	sendStatus(st, rmqpb.Code_INTERNAL_SERVER_ERROR)
 	return nil
 }
@@ -295,7 +290,7 @@ func TestWatchBesideMessages(t *testing.T) {
 		w.receive = func(r *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			sendMessage(st, nil)
 			sendStatus(st, rmqpb.Code_OK)
-			st.SetTrailer(metadata.Pairs(watchedKey, "true"))
+			st.SetTrailer(metadata.Pairs(wire.TrailerWatched, "true"))
 			return nil
 		}
 		ds, ready, err := w.c.ReceiveOrWatch(t.Context(), of("t"))

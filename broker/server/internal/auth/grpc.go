@@ -13,10 +13,11 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // A Caller is the principal of a gRPC request.
@@ -86,7 +87,7 @@ func (g *Gate) judge(ctx context.Context, op string, c Caller, reason access.Rea
 	}
 	name := c.who.String()
 	if err.reason.OfCredentials() {
-		name = c.under.policy.ClaimedBy(wire.Header(ctx, wire.HeaderAuthorization))
+		name = c.under.policy.ClaimedBy(requests.Header(ctx, wire.HeaderAuthorization))
 	}
 	g.deny(op, at, name, err)
 	return err.answer
@@ -159,7 +160,7 @@ const maxClientID = 255
 // clientID returns the client's ID, which every request must have. With keys, an ID belongs to its
 // key, so no client can use the ID of a client with another key. who is nil without keys.
 func clientID(ctx context.Context, who *access.Identity) (string, error) {
-	id := wire.Header(ctx, wire.HeaderClientID)
+	id := requests.Header(ctx, wire.HeaderClientID)
 	switch {
 	case strings.TrimSpace(id) == "":
 		return "", refusal.New(protocol.CodeClientIDRequired, wire.HeaderClientID, "the header "+wire.HeaderClientID+" is missing or blank")

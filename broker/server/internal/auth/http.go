@@ -9,9 +9,9 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // Enter returns an admitted HTTP request with its principal. pattern is the route, and needs are

@@ -5,7 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -72,7 +72,7 @@ var RPCs = map[string]func(req any) []access.Need{
 		return consume(q.GetTopic(), q.GetGroup())
 	}),
 	// Telemetry is asked with the settings that a client sends; nil is its beginning.
-	wire.RPCTelemetry: rpcRow(func(in *rmqpb.Settings) []access.Need {
+	requests.RPCTelemetry: rpcRow(func(in *rmqpb.Settings) []access.Need {
 		needs := need(access.Signed())
 		for _, t := range in.GetPublishing().GetTopics() {
 			needs = append(needs, access.ToSend(t.GetName()))

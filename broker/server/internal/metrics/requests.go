@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -60,7 +60,7 @@ func NewRequests() *Requests {
 		}, []string{"operation", "status"}),
 	}
 	add := func(op string) {
-		r.byRPC[op] = &request{ok: r.total.WithLabelValues(op, rmqpb.Code_OK.String()), timed: op != wire.RPCTelemetry}
+		r.byRPC[op] = &request{ok: r.total.WithLabelValues(op, rmqpb.Code_OK.String()), timed: op != requests.RPCTelemetry}
 	}
 	for _, m := range rmqpb.MessagingService_ServiceDesc.Methods {
 		add(m.MethodName)
@@ -130,16 +130,16 @@ func (r *Requests) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServer
 	var op string
 	switch info.FullMethod {
 	case rmqpb.MessagingService_ReceiveMessage_FullMethodName:
-		op = wire.RPCReceive
+		op = requests.RPCReceive
 	case rmqpb.MessagingService_Telemetry_FullMethodName:
-		op = wire.RPCTelemetry
+		op = requests.RPCTelemetry
 	default:
 		return handler(srv, ss)
 	}
 	m := &meteredStream{ServerStream: ss, code: rmqpb.Code_OK}
 	err := handler(srv, m)
 	counted := err
-	if _, ok := errors.AsType[*wire.End](err); ok {
+	if _, ok := errors.AsType[*requests.End](err); ok {
 		counted = nil // the last command has the reason
 	}
 	r.Observe(op, begin, m.code, counted)
@@ -156,7 +156,7 @@ type meteredStream struct {
 // SendMsg implements grpc.ServerStream.
 func (m *meteredStream) SendMsg(v any) error {
 	message := v
-	if p, ok := v.(*wire.Placed); ok {
+	if p, ok := v.(*requests.Placed); ok {
 		message = p.Message
 	}
 	switch f := message.(type) {

@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -222,7 +222,7 @@ func (h *Messages) Retry(w http.ResponseWriter, r *http.Request) (int, any, erro
 	}
 	var result transport.RetryResult
 	err = h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
-		result, err = h.Engine.Retry(ctx, d, after, wire.Bounded(req.Reason))
+		result, err = h.Engine.Retry(ctx, d, after, requests.Bounded(req.Reason))
 		return err
 	})
 	return retried(result, err)

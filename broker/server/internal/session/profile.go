@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -110,7 +110,7 @@ func ProfileOf(in *rmqpb.Settings, language, version string, packed bool) (*Prof
 		if err := tidegate.ValidateTopic(topic.GetName()); err != nil {
 			return nil, err
 		}
-		if err := wire.CheckNamespace(topic); err != nil {
+		if err := requests.CheckNamespace(topic); err != nil {
 			return nil, err
 		}
 	}

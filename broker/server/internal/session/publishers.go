@@ -3,14 +3,14 @@ package session
 import (
 	"strings"
 
-	"github.com/tidegate/tidegate/broker/server/internal/wire"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 const (
 	// maxPublished bounds the topics that one client is remembered to publish. Its
 	// settings have room for no more: there, a topic takes 5 bytes and its namespace.
-	maxPublished = wire.MaxSmallRequest / 5
+	maxPublished = requests.MaxSmallRequest / 5
 
 	// publicationSize is the approximate memory of one publication, in bytes.
 	publicationSize = 384

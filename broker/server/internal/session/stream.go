@@ -4,8 +4,8 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
-	"github.com/tidegate/tidegate/internal/readiness"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 const (
@@ -31,9 +31,9 @@ type Stream struct {
 	bytes  int                                        // guarded by mu: their size
 
 	// Guarded by mu, which is acquired after the engine's locks.
-	watches map[readiness.Queue]*Watch
-	due     map[readiness.Queue]struct{} // of watches: to write
-	round   int                          // how often WakeWatches was called
+	watches map[wire.Queue]*Watch
+	due     map[wire.Queue]struct{} // of watches: to write
+	round   int                     // how often WakeWatches was called
 	ended   bool
 
 	number uint64 // guarded by Clients.mu: later streams have higher ones

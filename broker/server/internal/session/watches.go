@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tidegate/tidegate/broker/internal/serving"
-	"github.com/tidegate/tidegate/internal/readiness"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 const (
@@ -36,7 +36,7 @@ func (t *Stream) TakeWatches(limit *Limit) { t.limit = limit }
 type Watch struct {
 	*serving.Watch
 	stream *Stream
-	of     readiness.Queue
+	of     wire.Queue
 	round  int // Stream.round at its beginning
 }
 
@@ -44,7 +44,7 @@ type Watch struct {
 // or takes no further watches. The caller passes it to Keep, or ends it. The queue is the one that
 // the client has named, and that is reported.
 func (t *Stream) Watch(topic string, queue int32) *Watch {
-	of := readiness.Queue{Topic: topic, Queue: queue}
+	of := wire.Queue{Topic: topic, Queue: queue}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended || t.watches[of] == nil && (len(t.watches) >= mostWatches || t.limit.Count() >= t.limit.most) {
@@ -70,7 +70,7 @@ func (w *Watch) Keep() bool {
 	kept := !t.ended && (before != nil || len(t.watches) < mostWatches && t.limit.take())
 	if kept {
 		if t.watches == nil {
-			t.watches = map[readiness.Queue]*Watch{}
+			t.watches = map[wire.Queue]*Watch{}
 		}
 		t.watches[w.of] = w
 		if w.Over() || w.round != t.round {
@@ -128,16 +128,16 @@ func (t *Stream) WakeWatches() {
 }
 
 // reportLocked has a queue with a watch written to the stream. mu is held.
-func (t *Stream) reportLocked(of readiness.Queue) {
+func (t *Stream) reportLocked(of wire.Queue) {
 	if t.due == nil {
-		t.due = map[readiness.Queue]struct{}{}
+		t.due = map[wire.Queue]struct{}{}
 	}
 	t.due[of] = struct{}{}
 	t.signal()
 }
 
 // Due returns the queues to report, and ends their watches.
-func (t *Stream) Due() (queues []readiness.Queue) {
+func (t *Stream) Due() (queues []wire.Queue) {
 	t.mu.Lock()
 	over := make([]*Watch, 0, len(t.due))
 	for of := range t.due {

@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/internal/readiness"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -210,9 +210,9 @@ func TestWatchesAreBounded(t *testing.T) {
 
 	full := NewStream(anySender{})
 	full.TakeWatches(NewLimit(2 * mostWatches))
-	full.watches = map[readiness.Queue]*Watch{}
+	full.watches = map[wire.Queue]*Watch{}
 	for i := range mostWatches {
-		full.watches[readiness.Queue{Topic: fmt.Sprint(i)}] = &Watch{}
+		full.watches[wire.Queue{Topic: fmt.Sprint(i)}] = &Watch{}
 	}
 	if full.Watch("a", -1) != nil || full.Watch("7", 0) == nil {
 		t.Error("the watches of one stream are not bounded")
@@ -225,7 +225,7 @@ func TestWatchCopiesTheTopic(t *testing.T) {
 	s := newWatched(t, 1)
 	name := "topic"
 	w := s.Watch(name, 3)
-	if w.of != (readiness.Queue{Topic: name, Queue: 3}) || unsafe.StringData(w.of.Topic) == unsafe.StringData(name) {
+	if w.of != (wire.Queue{Topic: name, Queue: 3}) || unsafe.StringData(w.of.Topic) == unsafe.StringData(name) {
 		t.Errorf("a watch of %+v, want one with a copy of the name", w.of)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 const (
@@ -280,15 +280,6 @@ func (r *ride) sends() []*wire.Sending {
 	return sends
 }
 
-const (
-	// pushBackKey is the trailer with the milliseconds to wait after a throttled request.
-	pushBackKey = "grpc-retry-pushback-ms"
-
-	// pushBacksKey is the trailer of a request with several topics instead: the milliseconds for
-	// each run of messages with the same topic, joined by commas; 0 means none.
-	pushBacksKey = "x-tidegate-pushback-topics"
-)
-
 // divide divides the result of a request among its sends.
 func divide(r Combined, sends []*wire.Sending) []Combined {
 	out := make([]Combined, len(sends))
@@ -298,7 +289,7 @@ func divide(r Combined, sends []*wire.Sending) []Combined {
 	}
 	entries := r.Response.GetEntries()
 	var waits []string // of the runs
-	if v := r.Trailer.Get(pushBacksKey); len(v) > 0 {
+	if v := r.Trailer.Get(wire.TrailerPushBacks); len(v) > 0 {
 		waits = strings.Split(v[0], ",")
 	}
 	run := 0
@@ -310,7 +301,7 @@ func divide(r Combined, sends []*wire.Sending) []Combined {
 		if waits != nil {
 			one.Trailer = nil
 			if run < len(waits) && waits[run] != "0" {
-				one.Trailer = metadata.Pairs(pushBackKey, waits[run])
+				one.Trailer = metadata.Pairs(wire.TrailerPushBack, waits[run])
 			}
 		}
 		if r.Response != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // sendTo returns a send of n messages to a topic.
@@ -349,19 +349,19 @@ func TestTraffic(t *testing.T) {
 func TestDivide(t *testing.T) {
 	sends := []*wire.Sending{sendTo("a", 1), sendTo("a", 2), sendTo("b", 1), sendTo("c", 1)}
 	r := answer(sends...)
-	r.Trailer = metadata.Pairs(pushBacksKey, "0,1500,20")
+	r.Trailer = metadata.Pairs(wire.TrailerPushBacks, "0,1500,20")
 	var waits []string
 	for i, one := range divide(r, sends) {
 		if got := one.Response.GetEntries(); len(got) != len(sends[i].Messages) || got[0].GetMessageId() != sends[i].Messages[0].ID {
 			t.Errorf("send %d: %v", i, got)
 		}
-		waits = append(waits, append(one.Trailer.Get(pushBackKey), "")[0])
+		waits = append(waits, append(one.Trailer.Get(wire.TrailerPushBack), "")[0])
 	}
 	if want := []string{"", "", "1500", "20"}; !slices.Equal(waits, want) {
 		t.Errorf("waits %q; want %q", waits, want)
 	}
-	for i, one := range divide(Combined{Err: &tidegate.Error{Subject: "a", Code: tidegate.CodeForbidden}, Trailer: metadata.Pairs(pushBackKey, "7")}, sends) {
-		if one.Err.Subject != sends[i].Topic.GetName() || one.Err.Code != tidegate.CodeForbidden || len(one.Trailer.Get(pushBackKey)) != 1 {
+	for i, one := range divide(Combined{Err: &tidegate.Error{Subject: "a", Code: tidegate.CodeForbidden}, Trailer: metadata.Pairs(wire.TrailerPushBack, "7")}, sends) {
+		if one.Err.Subject != sends[i].Topic.GetName() || one.Err.Code != tidegate.CodeForbidden || len(one.Trailer.Get(wire.TrailerPushBack)) != 1 {
 			t.Errorf("send %d: %+v", i, one)
 		}
 	}

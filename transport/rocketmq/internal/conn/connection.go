@@ -31,15 +31,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/internal/protomem"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/wire"
 )
-
-// FeaturesKey is the response header in which a server announces its features
-// beyond RocketMQ 5.2.
-const FeaturesKey = "x-tidegate-features"
 
 // A Link is a gRPC channel, which makes one connection after the other, with the stub over it. The
 // first call creates the channel, because a server may name thousands of servers that are never
@@ -253,7 +248,7 @@ func (*BatchGate) RequireTransportSecurity() bool { return false }
 
 // Learn stores the features that a response on c announced.
 func (e *Server) Learn(c *Connection, header metadata.MD) {
-	f := parseFeatures(header.Get(FeaturesKey))
+	f := parseFeatures(header.Get(wire.HeaderFeatures))
 	if old := e.features.Load(); old == nil || *old != f.Capabilities {
 		e.features.Store(&f.Capabilities)
 	}
@@ -315,29 +310,29 @@ func parseFeatures(values []string) Features {
 	for _, v := range values {
 		for name := range strings.SplitSeq(v, ",") {
 			switch strings.ToLower(strings.TrimSpace(name)) {
-			case "batch":
+			case wire.FeatureBatch:
 				f.Batch = true
-			case "pushback":
+			case wire.FeaturePushBack:
 				f.PushBack = true
-			case "suspend":
+			case wire.FeatureSuspend:
 				f.Suspend = true
-			case "deadletter":
+			case wire.FeatureDeadLetter:
 				f.IdempotentDeadLetter = true
-			case "retry":
+			case wire.FeatureRetry:
 				f.RetryResult = true
-			case "snooze":
+			case wire.FeatureSnooze:
 				f.Snooze = true
-			case "reconsume":
+			case wire.FeatureReconsume:
 				f.Reconsume = true
-			case "topics":
+			case wire.FeatureTopics:
 				f.Topics = true
-			case "heartbeats":
+			case wire.FeatureHeartbeats:
 				f.Heartbeats = true
-			case "queues":
+			case wire.FeatureQueues:
 				f.Queues = true
-			case "watch":
+			case wire.FeatureWatch:
 				f.Watch = true
-			case "repeat":
+			case wire.FeatureRepeat:
 				f.RepeatReceive, f.RepeatChange = true, true
 			}
 		}
@@ -551,8 +546,8 @@ func (o *Dialing) options(l *Link, addrs []string) []grpc.DialOption {
 			MinConnectTimeout: b.MinConnectTimeout,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxReceiveSize), grpc.ForceCodecV2(wire.FrameCodec{})),
-		experimental.WithBufferPool(protomem.Pool),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxReceiveSize), grpc.ForceCodecV2(wire.Codec{})),
+		experimental.WithBufferPool(wire.Pool),
 	}
 	if o.Dialer != nil || !proxied(addrs) {
 		opts = append(opts, grpc.WithContextDialer(l.observed(o.dialer())))

@@ -18,10 +18,8 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
-
-// PushBackKey is the trailer with the delay that a server requests (gRFC A6).
-const PushBackKey = "grpc-retry-pushback-ms"
 
 // parsePushback parses the trailer's values by the rules of gRFC A6. Without a value the server
 // requests nothing (0). A negative value, a value that is not an int32, and several values forbid
@@ -50,7 +48,7 @@ func OfStatus(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.M
 		e.Code = tidegate.CodeInternalServerError
 		e.Message = "the response has no status code" + prefixed(": ", e.Message)
 	case tidegate.CodeTooManyRequests:
-		e.RetryAfter = parsePushback(trailer.Get(PushBackKey))
+		e.RetryAfter = parsePushback(trailer.Get(wire.TrailerPushBack))
 	case protocol.CodeIllegalPollingTime:
 		if strings.Contains(e.Message, "deadline") {
 			e.Code, e.Message = tidegate.CodeRequestTimeout, "40018 ILLEGAL_POLLING_TIME: "+e.Message

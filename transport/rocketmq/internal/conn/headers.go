@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // ClientVersion is sent as x-mq-client-version: the version of RocketMQ's own
@@ -30,9 +32,9 @@ type Identity []string
 // NewIdentity returns the headers of a client ID. An empty namespace or session token adds none.
 func NewIdentity(clientID, namespace, sessionToken string) Identity {
 	id := Identity{
-		"x-mq-client-id", clientID,
-		"x-mq-language", "GO",
-		"x-mq-client-version", ClientVersion,
+		wire.HeaderClientID, clientID,
+		wire.HeaderLanguage, "GO",
+		wire.HeaderClientVersion, ClientVersion,
 		"x-mq-protocol", "v2",
 	}
 	if namespace != "" {
@@ -71,9 +73,9 @@ func (h *Signer) Outgoing(ctx context.Context, id Identity, more ...string) cont
 	s := h.now()
 	kv := make([]string, 0, len(id)+len(more)+6)
 	kv = append(kv, id...)
-	kv = append(kv, "x-mq-request-id", h.prefix+strconv.FormatUint(h.requests.Add(1), 36), "x-mq-date-time", s.dateTime)
+	kv = append(kv, "x-mq-request-id", h.prefix+strconv.FormatUint(h.requests.Add(1), 36), wire.HeaderDateTime, s.dateTime)
 	if s.authorization != "" {
-		kv = append(kv, "authorization", s.authorization)
+		kv = append(kv, wire.HeaderAuthorization, s.authorization)
 	}
 	return metadata.AppendToOutgoingContext(ctx, append(kv, more...)...)
 }

@@ -1,17 +1,19 @@
-package wire
+package requests
 
 import (
+	"slices"
+
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
-
-// OK is the status of every successful response. It is shared and never changed.
-var OK = &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
 
 // MultipleResults is the status of a response whose entries have different statuses. It is shared
 // and never changed.
@@ -62,3 +64,39 @@ func EndOf(st *rmqpb.Status) *End {
 	}
 	return &End{status.New(code, st.GetMessage())}
 }
+
+// A Codec is that of package wire, but also takes a *Placed. Goroutines may share it.
+type Codec struct{ wire.Codec }
+
+// A Placed is a message of a response, which keeps the request's place until gRPC has written it.
+type Placed struct {
+	Message any
+	Place   *transit.Place
+	Last    bool // it comes in place of the handler, which has returned
+}
+
+// Marshal implements encoding.CodecV2.
+func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
+	p, ok := v.(*Placed)
+	if !ok {
+		return c.Codec.Marshal(v)
+	}
+	if p.Last {
+		defer p.Place.End()
+	}
+	data, err := c.Codec.Marshal(p.Message)
+	if err != nil {
+		return nil, err
+	}
+	p.Place.Begin()
+	if r, ok := p.Message.(*rmqpb.SendMessageResponse); ok && p.Last {
+		p.Message = nil // gRPC's traces show p later
+		wire.FreeSendResponse(r)
+	}
+	return append(slices.Clip(data), mem.NewBuffer(&placed, p.Place)), nil
+}
+
+// placed is the content of the empty buffer that shows when gRPC has written a message: gRPC
+// frees the buffers of a message then, the last one last. It ignores the pool of a buffer with
+// less capacity.
+var placed = make([]byte, 0, 4<<10)

@@ -1,4 +1,9 @@
-package wire
+// Package requests has the parts of the broker's RPCs that call neither the engine nor a
+// connection: the reading of requests within limits ([Intake]), the checks of sent messages
+// ([Message]), the headers, and statuses, endpoints and retry policies for clients. It reads the
+// clock, and reserves the memory of large requests and responses in package transit. The codec
+// itself is in package wire.
+package requests
 
 import (
 	"context"
@@ -13,10 +18,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 const (
@@ -49,8 +56,8 @@ type Intake struct {
 	MaxSend int          // bytes of a SendMessage
 	Streams bool         // more requests may follow
 
-	shared mem.Buffer // memory that the bodies of the last request lie in; nil: they have their own
-	sent   *sentList  // memory of the messages of the last request; nil: it is not used again
+	shared mem.Buffer     // memory that the bodies of the last request lie in; nil: they have their own
+	sent   *wire.SendList // memory of the messages of the last request; nil: it is not used again
 }
 
 // Read reads the next request of the RPC with the context ctx. refused is the error for a client
@@ -162,4 +169,103 @@ func (in *Intake) failure(err error) error {
 		return err
 	}
 	return status.Error(codes.Unavailable, err.Error())
+}
+
+// decode fills in the request, unless its counts are too large. It frees the data, except for the
+// bodies of a SendMessage, which share memory with it until Free.
+func (in *Intake) decode(data mem.BufferSlice, request proto.Message) (refused, err error) {
+	buf := data.MaterializeToBuffer(wire.Pool)
+	data.Free()
+	raw := buf.ReadOnlyData()
+	refused = checkSize(request, raw)
+	if send, ok := request.(*rmqpb.SendMessageRequest); ok && refused == nil {
+		if list, ok := wire.DecodeSend(raw, send); ok {
+			in.shared, in.sent = buf, list
+			return nil, nil
+		}
+	}
+	ack, isAck := request.(*rmqpb.AckMessageRequest)
+	switch {
+	case refused != nil:
+	case isAck && wire.DecodeAck(raw, ack):
+	default:
+		if err = proto.Unmarshal(raw, request); err != nil {
+			err = status.Error(codes.Internal, "the request is malformed: "+err.Error())
+		}
+	}
+	buf.Free()
+	return refused, err
+}
+
+// Free ends the use of the last request if it is a SendMessage: no message and no body of it may be
+// used afterwards, because other requests use their memory. Texts, topics, keys and properties
+// remain valid. Without Free the collector frees the memory.
+func (in *Intake) Free() {
+	if in.shared != nil {
+		in.shared.Free()
+		in.shared = nil
+	}
+	if in.sent != nil {
+		in.sent.Free()
+		in.sent = nil
+	}
+}
+
+// A decoded empty message takes a hundred bytes, and an encoded one two. Repeated fields are
+// therefore counted before the request is decoded; the other fields are small.
+const (
+	// MaxSmallRequest bounds all requests but those of messages and
+	// acknowledgements, in bytes. The largest of them are clients' settings, which
+	// name every topic that a client uses: some 2700 with names of 20 bytes.
+	MaxSmallRequest = 64 << 10
+
+	// maxAckRequest bounds an AckMessage, in bytes: 1 KiB for each entry.
+	maxAckRequest = refusal.MaxMany << 10
+
+	// maxBesideBody bounds the encoded size of a message without its body, in bytes. All messages
+	// that the engine accepts fit: at worst, with 16 KiB of keys of one byte each, a message takes
+	// about five sixths of it.
+	maxBesideBody = 64 << 10
+)
+
+// checkSize rejects a request that would be too large when decoded; its own length was checked
+// before it was read. Bytes that cannot be decoded pass.
+func checkSize(request proto.Message, raw []byte) error {
+	switch request.(type) {
+	case *rmqpb.SendMessageRequest:
+		return walk(raw, wire.TagSendMessage, "messages", func(i int, m []byte) error {
+			if len(m) <= maxBesideBody {
+				return nil
+			}
+			beside := len(m)
+			_ = walk(m, wire.TagMessageBody, "", func(_ int, body []byte) error { beside -= len(body); return nil })
+			if beside > maxBesideBody {
+				return refusal.New(tidegate.CodeMessagePropertiesTooLarge, "message",
+					fmt.Sprintf("message %d has %d bytes in addition to its body; the limit is %d", i+1, beside, maxBesideBody))
+			}
+			return nil
+		})
+	case *rmqpb.AckMessageRequest:
+		return walk(raw, wire.TagAckEntry, "entries", func(int, []byte) error { return nil })
+	}
+	return nil
+}
+
+// walk calls f for each field with the tag, until the first error or invalid protobuf. At most
+// refusal.MaxMany of the fields with a name are allowed.
+func walk(raw []byte, tag uint64, name string, f func(i int, value []byte) error) error {
+	i := 0
+	for r := (wire.Fields(raw)); r.Next(); {
+		if r.Tag != tag {
+			continue
+		}
+		if i == refusal.MaxMany && name != "" {
+			return refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("the request exceeds the limit of %d %s", refusal.MaxMany, name))
+		}
+		if err := f(i, r.Bytes()); err != nil {
+			return err
+		}
+		i++
+	}
+	return nil
 }

@@ -1,23 +1,22 @@
-package wire
+package requests
 
 import (
-	"crypto/md5"
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"maps"
 	"strconv"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/internal/gzipped"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 )
 
 const (
@@ -135,37 +134,21 @@ func OddKind(p *rmqpb.SystemProperties) (rmqpb.MessageType, bool) {
 	return p.GetMessageType(), true
 }
 
-// checkDigest compares a digest that the client gave with the body as it
-// travelled. RocketMQ's clients disagree about the form of a CRC32 (padded or
-// not, Node decimal), so all of them will do.
+// checkDigest compares a digest that the client gave with the body as it travelled.
 func checkDigest(d *rmqpb.Digest, body []byte) error {
 	if d.GetChecksum() == "" {
 		return nil
 	}
-	var have string
-	switch d.GetType() {
-	case rmqpb.DigestType_CRC32:
-		sum := crc32.ChecksumIEEE(body)
-		have = fmt.Sprintf("%08X", sum)
-		if given := strings.TrimLeft(d.GetChecksum(), "0"); strings.EqualFold(given, strings.TrimLeft(have, "0")) ||
-			given == strings.TrimLeft(strconv.FormatUint(uint64(sum), 10), "0") {
-			return nil
-		}
-	case rmqpb.DigestType_MD5:
-		sum := md5.Sum(body)
-		have = strings.ToUpper(hex.EncodeToString(sum[:]))
-	case rmqpb.DigestType_SHA1:
-		sum := sha1.Sum(body)
-		have = strings.ToUpper(hex.EncodeToString(sum[:]))
-	default:
+	switch ok, have := wire.MatchesDigest(body, d); {
+	case ok:
+		return nil
+	case have == "":
 		return refusal.New(protocol.CodeMessageCorrupted, "body_digest",
 			fmt.Sprintf("the body_digest has the type %d; give CRC32 (1), MD5 (2) or SHA1 (3)", d.GetType()))
+	default:
+		return refusal.New(protocol.CodeMessageCorrupted, "body_digest",
+			fmt.Sprintf("the body_digest is %v %.64q, but that of the %d bytes received is %s", d.GetType(), d.GetChecksum(), len(body), have))
 	}
-	if strings.EqualFold(have, d.GetChecksum()) {
-		return nil
-	}
-	return refusal.New(protocol.CodeMessageCorrupted, "body_digest",
-		fmt.Sprintf("the body_digest is %v %.64q, but that of the %d bytes received is %s", d.GetType(), d.GetChecksum(), len(body), have))
 }
 
 // gunzip unpacks a body of at most limit bytes.
@@ -176,9 +159,9 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 	corrupted := func(err error) error {
 		return refusal.New(protocol.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not valid GZIP: %v", len(packed), err))
 	}
-	body, err := gzipped.Unpack(packed, limit)
+	body, err := wire.Gunzip(packed, limit)
 	switch {
-	case errors.Is(err, gzipped.ErrTooLong):
+	case errors.Is(err, wire.ErrTooLong):
 		return nil, refusal.New(tidegate.CodeMessageBodyTooLarge, "body",
 			fmt.Sprintf("the body of %d bytes exceeds the limit of %d bytes after decompression", len(packed), limit))
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -187,4 +170,33 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 		return nil, corrupted(err)
 	}
 	return body, nil
+}
+
+// RecoverCommand is a check in the form of the wire. The message has all that
+// RocketMQ's clients want of one: Node a digest, Python an encoding.
+func RecoverCommand(c serving.TransactionCheck, topic *rmqpb.Resource) *rmqpb.RecoverOrphanedTransactionCommand {
+	m := c.Message
+	user := maps.Clone(m.Properties)
+	if user == nil {
+		user = map[string]string{}
+	}
+	user[protocol.PropertyCheckTimes] = strconv.Itoa(c.Number)
+	user[protocol.PropertyTransactionID] = c.TransactionID
+	p := &rmqpb.SystemProperties{
+		Keys: m.Keys, MessageId: m.ID, MessageType: rmqpb.MessageType_TRANSACTION, BodyEncoding: rmqpb.Encoding_IDENTITY,
+		BodyDigest:     wire.MD5(m.Body),
+		BornTimestamp:  timestamppb.New(c.BornAt),
+		BornHost:       strings.ToValidUTF8(c.BornHost, "?"),
+		StoreTimestamp: timestamppb.New(c.StoredAt),
+	}
+	if m.Tag != "" {
+		p.Tag = &m.Tag
+	}
+	if m.TraceContext != "" {
+		p.TraceContext = &m.TraceContext
+	}
+	return &rmqpb.RecoverOrphanedTransactionCommand{
+		Message:       &rmqpb.Message{Topic: topic, UserProperties: user, SystemProperties: p, Body: m.Body},
+		TransactionId: c.TransactionID,
+	}
 }

@@ -1,12 +1,16 @@
-package protomem
+package wire
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 func TestPoolSizes(t *testing.T) {
@@ -65,5 +69,43 @@ func TestCodecRejectsOtherTypes(t *testing.T) {
 	}
 	if _, err := (Codec{}).Marshal(wrapperspb.String("\xff" + strings.Repeat("x", shared))); err == nil {
 		t.Error("Marshal took a long text that is not UTF-8")
+	}
+}
+
+// A client reads the queues that the broker reports. A client of RocketMQ reads a command without a
+// content.
+func TestReadyQueues(t *testing.T) {
+	for _, queues := range [][]Queue{
+		nil,
+		{{Topic: "orders", Queue: 0}},
+		{{Topic: "orders", Queue: -1}, {Topic: "payments", Queue: 7}, {Topic: "", Queue: 3}},
+	} {
+		read := &rmqpb.TelemetryCommand{}
+		if err := proto.Unmarshal(encode(t, ReadyCommand(queues)), read); err != nil {
+			t.Fatal(err)
+		}
+		if got := ReadyQueues(read); !slices.Equal(got, queues) {
+			t.Errorf("%v were read as %v", queues, got)
+		}
+		if read.Ready = nil; read.GetCommand() != nil || !proto.Equal(read, &rmqpb.TelemetryCommand{Status: &rmqpb.Status{Code: rmqpb.Code_OK}}) {
+			t.Errorf("RocketMQ's clients read %v, want the status OK alone", read)
+		}
+	}
+}
+
+// The names are those that released clients and brokers use.
+func TestNamesOfHeaders(t *testing.T) {
+	got := []string{
+		HeaderAuthorization, HeaderDateTime, HeaderClientID, HeaderLanguage, HeaderClientVersion, HeaderFeatures, HeaderReason, HeaderRepeat,
+		HeaderLadder, HeaderSnooze, HeaderMaxBytes, HeaderReconsume, TrailerPushBack, TrailerPushBacks, TrailerRetry, TrailerWatched,
+		FeatureBatch, FeaturePushBack, FeatureSuspend, FeatureDeadLetter, FeatureRetry, FeatureRepeat, FeatureSnooze, FeatureReconsume,
+		FeatureQueues, FeaturePacked, FeatureTopics, FeatureWatch, FeatureBrief, FeatureHeartbeats,
+	}
+	want := strings.Fields("authorization x-mq-date-time x-mq-client-id x-mq-language x-mq-client-version x-tidegate-features " +
+		"x-tidegate-reason x-tidegate-repeat x-tidegate-ladder x-tidegate-snooze x-tidegate-max-bytes x-tidegate-reconsume " +
+		"grpc-retry-pushback-ms x-tidegate-pushback-topics x-tidegate-retry x-tidegate-watched batch pushback suspend deadletter " +
+		"retry repeat snooze reconsume queues packed topics watch brief heartbeats")
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -1,0 +1,239 @@
+// Package wire has the codec of RocketMQ's protocol, for the client and for the broker: messages,
+// sends, deliveries and acknowledgements, and the names of the headers. It does no I/O, and has no
+// state apart from pools of memory.
+//
+// Messages are encoded and decoded by hand. The code that vtprotobuf generates would not replace
+// it: it copies each body into the encoded message, and allocates each text of a decoded one.
+package wire
+
+import (
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+const (
+	kindVarint = uint64(protowire.VarintType)
+	kindBytes  = uint64(protowire.BytesType)
+)
+
+// Tags of the fields in the contract apache.rocketmq.v2: field number and wire type, as protobuf
+// writes them before a value.
+const (
+	TagSendMessage = 1<<3 | kindBytes // of a SendMessageRequest
+
+	TagResponseStatus  = 1<<3 | kindBytes // of a ReceiveMessageResponse
+	TagResponseMessage = 2<<3 | kindBytes
+	TagResponseTime    = 3<<3 | kindBytes
+	TagResponsePacked  = 1000<<3 | kindBytes // not in the contract
+
+	tagMessageTopic      = 1<<3 | kindBytes
+	tagMessageProperties = 2<<3 | kindBytes
+	tagMessageSystem     = 3<<3 | kindBytes
+	TagMessageBody       = 4<<3 | kindBytes
+
+	tagSystemTag          = 1<<3 | kindBytes
+	tagSystemKeys         = 2<<3 | kindBytes
+	tagSystemID           = 3<<3 | kindBytes
+	tagSystemDigest       = 4<<3 | kindBytes
+	tagSystemEncoding     = 5<<3 | kindVarint
+	tagSystemMessageType  = 6<<3 | kindVarint
+	tagSystemBorn         = 7<<3 | kindBytes
+	tagSystemBornHost     = 8<<3 | kindBytes
+	tagSystemStored       = 9<<3 | kindBytes
+	tagSystemStoreHost    = 10<<3 | kindBytes
+	tagSystemDeliverAt    = 11<<3 | kindBytes
+	tagSystemHandle       = 12<<3 | kindBytes
+	tagSystemQueue        = 13<<3 | kindVarint
+	tagSystemOffset       = 14<<3 | kindVarint
+	tagSystemInvisible    = 15<<3 | kindBytes
+	tagSystemAttempt      = 16<<3 | kindVarint
+	tagSystemMessageGroup = 17<<3 | kindBytes
+	tagSystemTraceContext = 18<<3 | kindBytes
+	tagSystemDeadLetter   = 20<<3 | kindBytes
+
+	// of the messages with two fields: Resource, Digest, Timestamp, Duration, DeadLetterQueue, the
+	// entries of maps, Status, and the entries of an AckMessageRequest
+	tagFirstText    = 1<<3 | kindBytes
+	tagSecondText   = 2<<3 | kindBytes
+	tagFirstNumber  = 1<<3 | kindVarint
+	tagSecondNumber = 2<<3 | kindVarint
+
+	TagAckEntry = 3<<3 | kindBytes // of an AckMessageRequest
+
+	tagSentStatus  = 1<<3 | kindBytes // of a SendMessageResponse
+	tagSentEntries = 2<<3 | kindBytes
+
+	tagEntryStatus      = 1<<3 | kindBytes
+	tagEntryMessage     = 2<<3 | kindBytes
+	tagEntryTransaction = 3<<3 | kindBytes
+	tagEntryOffset      = 4<<3 | kindVarint
+	tagEntryRecall      = 5<<3 | kindBytes
+)
+
+// A FieldReader steps through the fields of an encoded message.
+type FieldReader struct {
+	Tag uint64
+	Err error
+
+	raw       []byte
+	text      string // raw, if parts of it are used as texts
+	begin, at int    // of the value of a field of kindBytes, and of the next field
+	number    uint64 // of a field of kindVarint
+}
+
+// Fields returns a reader of the message raw.
+func Fields(raw []byte) FieldReader { return FieldReader{raw: raw} }
+
+// Bytes returns the value of a field of kindBytes. It shares memory with the message.
+func (r *FieldReader) Bytes() []byte { return r.raw[r.begin:r.at] }
+
+// Next moves to the next field. It returns false at the end, or with Err set if the next bytes are
+// invalid protobuf.
+func (r *FieldReader) Next() bool {
+	// Most tags, lengths and numbers are of one byte.
+	if b := r.raw[r.at:]; len(b) > 1 && b[0] < 0x80 && b[0] > 7 && b[1] < 0x80 {
+		value := int(b[1])
+		switch r.Tag = uint64(b[0]); {
+		case b[0]&7 == byte(kindVarint):
+			r.number = uint64(value)
+			r.at += 2
+			return true
+		case b[0]&7 == byte(kindBytes) && value <= len(b)-2:
+			r.begin = r.at + 2
+			r.at = r.begin + value
+			return true
+		}
+	}
+	return r.next()
+}
+
+// next is Next for fields of all kinds and sizes.
+func (r *FieldReader) next() bool {
+	b := r.raw[r.at:]
+	if len(b) == 0 || r.Err != nil {
+		return false
+	}
+	num, kind, n := protowire.ConsumeTag(b)
+	if n >= 0 {
+		r.Tag = uint64(num)<<3 | uint64(kind)
+		b, r.at = b[n:], r.at+n
+		switch kind {
+		case protowire.BytesType:
+			var value []byte
+			value, n = protowire.ConsumeBytes(b)
+			r.begin = r.at + n - len(value)
+		case protowire.VarintType:
+			r.number, n = protowire.ConsumeVarint(b)
+		default:
+			n = protowire.ConsumeFieldValue(num, kind, b)
+		}
+	}
+	if n < 0 {
+		r.Err = protowire.ParseError(n)
+		r.raw = nil
+		r.at = 0
+		return false
+	}
+	r.at += n
+	return true
+}
+
+// part returns the value of a field of kindBytes as a part of the text.
+func (r *FieldReader) part() string { return r.text[r.begin:r.at] }
+
+// inside returns a reader of the message in the field.
+func (r *FieldReader) inside() FieldReader { return FieldReader{raw: r.Bytes(), text: r.part()} }
+
+// set sets a text to the field. It returns false if the field is not of kindBytes or not UTF-8.
+func (r *FieldReader) set(to *string) bool {
+	if r.Tag&7 != kindBytes || !utf8.Valid(r.Bytes()) {
+		return false
+	}
+	*to = r.part()
+	return true
+}
+
+// pair sets the texts of a message that consists of two of them. It returns false if the field is
+// none.
+func (r *FieldReader) pair(first, second *string) bool {
+	*first, *second = "", ""
+	in := r.inside()
+	for in.Next() {
+		to := first
+		switch in.Tag {
+		case tagFirstText:
+		case tagSecondText:
+			to = second
+		default:
+			return false
+		}
+		if !in.set(to) {
+			return false
+		}
+	}
+	return in.Err == nil
+}
+
+// moment sets the fields of a Timestamp or a Duration. It returns false if the field is none.
+func (r *FieldReader) moment(seconds *int64, nanos *int32) bool {
+	*seconds, *nanos = 0, 0
+	in := Fields(r.Bytes())
+	for in.Next() {
+		switch in.Tag {
+		case tagFirstNumber:
+			*seconds = int64(in.number) //nolint:gosec // a negative number is encoded so
+		case tagSecondNumber:
+			*nanos = int32(in.number) //nolint:gosec // protobuf's decoders cut off the rest too
+		default:
+			return false
+		}
+	}
+	return in.Err == nil
+}
+
+// appendTag appends the tag of a field of kindBytes and the length of its value.
+func appendTag(b []byte, tag uint64, length int) []byte {
+	return appendVarint(appendVarint(b, tag), uint64(length)) //nolint:gosec // not negative
+}
+
+// appendVarint is protowire.AppendVarint, which is a call also for the one byte that most have.
+func appendVarint(b []byte, n uint64) []byte {
+	if n < 0x80 {
+		return append(b, byte(n))
+	}
+	return protowire.AppendVarint(b, n)
+}
+
+func appendNumber(b []byte, tag, n uint64) []byte { return appendVarint(appendVarint(b, tag), n) }
+
+// appendMoment appends a Timestamp or a Duration.
+func appendMoment(b []byte, tag uint64, seconds int64, nanos int) []byte {
+	s, n := uint64(seconds), uint64(nanos) //nolint:gosec // protobuf extends the sign
+	size := 0
+	if s != 0 {
+		size = 1 + protowire.SizeVarint(s)
+	}
+	if n != 0 {
+		size += 1 + protowire.SizeVarint(n)
+	}
+	b = appendTag(b, tag, size)
+	if s != 0 {
+		b = appendNumber(b, tagFirstNumber, s)
+	}
+	if n != 0 {
+		b = appendNumber(b, tagSecondNumber, n)
+	}
+	return b
+}
+
+// sizeOf returns the size of a field of kindBytes whose tag takes one byte.
+func sizeOf(length int) int { return 1 + protowire.SizeBytes(length) }
+
+// sizeOfText returns the size of a text that is omitted if it is empty.
+func sizeOfText(s string) int {
+	if s == "" {
+		return 0
+	}
+	return sizeOf(len(s))
+}
