@@ -1,4 +1,4 @@
-package producer
+package producer_test
 
 import (
 	"context"
@@ -8,31 +8,17 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
-
-// outcomes gathers the results of done, by message ID, in order.
-type outcomes struct {
-	mu    sync.Mutex
-	order []string
-	errs  map[string]error
-}
-
-func (o *outcomes) done(id string) func(tidegate.Receipt, error) {
-	return func(r tidegate.Receipt, err error) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if _, twice := o.errs[id]; twice {
-			panic("two results: " + id)
-		}
-		o.order, o.errs[id] = append(o.order, id), err
-	}
-}
 
 // RocketMQ: sending retry and throttling: "Message sending retries are supported in both the
 // synchronous and asynchronous sending modes"
@@ -41,7 +27,7 @@ func (o *outcomes) done(id string) func(tidegate.Receipt, error) {
 func TestSendAsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(7*time.Second), codeError(protocol.CodeProxyTimeout))
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		start := time.Now()
 		told := make(chan time.Duration, 1)
 		if err := p.SendAsync(t.Context(), message(), func(r tidegate.Receipt, err error) {
@@ -58,10 +44,10 @@ func TestSendAsync(t *testing.T) {
 
 		lost := always(codeError(tidegate.CodeInternalServerError))
 		failed := make(chan error, 1)
-		if err := newProducer(t, lost, Options{}).SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { failed <- err }); err != nil {
+		if err := newProducer(t, lost, producer.Options{}).SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { failed <- err }); err != nil {
 			t.Fatal(err)
 		}
-		if e := sendError(t, <-failed); e.Reason != StopExhausted || e.Attempts != 3 {
+		if e := sendError(t, <-failed); e.Reason != producer.StopExhausted || e.Attempts != 3 {
 			t.Errorf("result %+v", e)
 		}
 	})
@@ -71,7 +57,7 @@ func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		sent := map[string][]string{}
-		f := &fake{send: func(ctx context.Context, n int, m *tidegate.Message) error {
+		f := each(func(ctx context.Context, n int, m *tidegate.Message) error {
 			time.Sleep(time.Duration(rand.IntN(1000)) * time.Millisecond)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -83,8 +69,8 @@ func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
 			defer mu.Unlock()
 			sent[m.MessageGroup] = append(sent[m.MessageGroup], m.ID)
 			return nil
-		}}
-		p := newProducer(t, f, Options{MaxAttempts: 3})
+		})
+		p := newProducer(t, f, producer.Options{MaxAttempts: 3})
 		o := outcomes{errs: map[string]error{}}
 		const n = 300
 		for i := range n {
@@ -106,49 +92,19 @@ func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
 				t.Errorf("message group %s was sent as %v", group, sent[group])
 			}
 		}
-		if q := &p.topics["orders"].queue; len(p.ledger.Pending()) != 0 || !q.Empty() {
-			t.Errorf("left behind: %d messages; the queue is empty: %v", len(p.ledger.Pending()), q.Empty())
-		}
-	})
-}
-
-func TestSendAsyncIsBoundedAndCloses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
-		p := newProducer(t, f, Options{MaxPending: 3, WhenFull: RejectWhenFull})
-		o := outcomes{errs: map[string]error{}}
-		taken := 0
-		for i := range 5 {
-			m := message()
-			m.ID, m.MessageGroup = fmt.Sprint(i), "a"
-			err := p.SendAsync(t.Context(), m, o.done(m.ID))
-			if err == nil {
-				taken++
-			} else if e := sendError(t, err); e.Reason != StopFull || i < 3 {
-				t.Errorf("send %d: %v", i, err)
-			}
-		}
-		p.Close()
-		if taken != 3 || len(o.errs) != 3 {
-			t.Errorf("%d accepted, %d results; want 3", taken, len(o.errs))
-		}
-		for id, err := range o.errs {
-			if !errors.Is(err, tidegate.ErrClosed) {
-				t.Errorf("send %s: %v", id, err)
-			}
-		}
-		if err := p.SendAsync(t.Context(), message(), o.done("late")); !errors.Is(err, tidegate.ErrClosed) {
-			t.Errorf("after Close: %v", err)
+		start := time.Now()
+		if a, err := p.Shutdown(t.Context()); err != nil || a.Accepted != n || len(a.Undelivered) != 0 || time.Since(start) != 0 {
+			t.Errorf("%+v, %v after %v; want no message left behind", a, err, time.Since(start))
 		}
 	})
 }
 
 func TestSendAsyncRejectsNil(t *testing.T) {
-	p := newProducer(t, script(), Options{})
-	if err := p.SendAsync(t.Context(), nil, func(tidegate.Receipt, error) {}); sendError(t, err).Reason != StopInvalid {
+	p := newProducer(t, script(), producer.Options{})
+	if err := p.SendAsync(t.Context(), nil, func(tidegate.Receipt, error) {}); sendError(t, err).Reason != producer.StopInvalid {
 		t.Errorf("nil message: %v", err)
 	}
-	if err := p.SendAsync(t.Context(), message(), nil); sendError(t, err).Reason != StopInvalid {
+	if err := p.SendAsync(t.Context(), message(), nil); sendError(t, err).Reason != producer.StopInvalid {
 		t.Errorf("nil function: %v", err)
 	}
 }
@@ -162,7 +118,7 @@ func TestFunctionsThatPanic(t *testing.T) {
 
 func testFunctionsThatEnd(t *testing.T, end func()) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newProducer(t, script(), Options{})
+		p := newProducer(t, script(), producer.Options{})
 		called := 0
 		for i := range 6 {
 			if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {
@@ -179,6 +135,244 @@ func testFunctionsThatEnd(t *testing.T, end func()) {
 		p.Close()
 		if called != 6 {
 			t.Errorf("%d of 6 functions were called", called)
+		}
+	})
+}
+
+// The functions of the messages of one message group are called in the order of the messages,
+// also while other goroutines send and finish requests of the same topic.
+func TestFunctionsOfAGroupAreCalledInOrder(t *testing.T) {
+	p := newProducer(t, script(), producer.Options{})
+	const groups, messages = 8, 2000
+	var mu sync.Mutex
+	next := map[string]int{}
+	wrong := 0
+	var senders, done sync.WaitGroup
+	for g := range groups {
+		group := fmt.Sprint("group", g)
+		senders.Go(func() {
+			for n := range messages {
+				done.Add(1)
+				m := &tidegate.Message{Topic: "orders", MessageGroup: group, Body: []byte("x")}
+				if err := p.SendAsync(context.Background(), m, func(_ tidegate.Receipt, err error) {
+					defer done.Done()
+					mu.Lock()
+					defer mu.Unlock()
+					if err != nil || next[group] != n {
+						wrong++
+					}
+					next[group] = n + 1
+				}); err != nil {
+					t.Error(err)
+					done.Done()
+				}
+			}
+		})
+	}
+	senders.Wait()
+	done.Wait()
+	if wrong > 0 {
+		t.Errorf("%d of %d functions were called in the wrong order", wrong, groups*messages)
+	}
+}
+
+// foreign is a ctx that package context does not recognise as its own.
+type foreign struct {
+	context.Context
+
+	asked *atomic.Int64 // calls of AfterFunc
+	left  *atomic.Int64 // of them, the functions that were neither called nor removed
+}
+
+func (foreign) Value(any) any { return nil }
+
+func (f foreign) AfterFunc(fn func()) func() bool {
+	f.asked.Add(1)
+	f.left.Add(1)
+	stop := context.AfterFunc(f.Context, func() { f.left.Add(-1); fn() })
+	return func() bool {
+		stopped := stop()
+		if stopped {
+			f.left.Add(-1)
+		}
+		return stopped
+	}
+}
+
+func TestMessagesWithOneContextShareItsWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := each(func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) })
+		p := newProducer(t, f, producer.Options{})
+		began := time.Now()
+		o := outcomes{errs: map[string]error{}}
+		var asked [2]atomic.Int64
+		var left atomic.Int64
+		var cancels [2]context.CancelFunc
+		var ctxs [2]context.Context
+		for i := range ctxs {
+			ctx, cancel := context.WithCancel(t.Context())
+			ctxs[i], cancels[i] = foreign{ctx, &asked[i], &left}, cancel //nolint:fatcontext // each is that of the test
+		}
+		send := func(ctx context.Context, id string) error { return p.SendAsync(ctx, named(id), o.done(id)) }
+		for i := range 20 {
+			if err := send(ctxs[i%2], fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := asked[0].Load(); n != 1 {
+			t.Errorf("the ctx of ten messages has %d functions, want 1", n)
+		}
+		cancels[0]()
+		synctest.Wait()
+		for i := range 20 {
+			err, ended := o.errs[fmt.Sprint(i)]
+			switch {
+			case i%2 == 1 && ended:
+				t.Errorf("message %d ended with another's ctx: %v", i, err)
+			case i%2 == 0 && (!ended || sendError(t, err).Reason != producer.StopContext):
+				t.Errorf("message %d: ended %v with %v; want the end of its ctx", i, ended, err)
+			}
+		}
+		if err := send(ctxs[0], "late"); sendError(t, err).Reason != producer.StopContext {
+			t.Errorf("a message with an ended ctx: %v", err)
+		}
+		p.Close()
+		if n := left.Load(); n != 0 || time.Since(began) != 0 {
+			t.Errorf("%d watches are left after %v", n, time.Since(began))
+		}
+		if n := asked[1].Load(); n != 1 || !errors.Is(o.errs["1"], tidegate.ErrClosed) {
+			t.Errorf("the other ctx has %d functions; its message ended with %v", n, o.errs["1"])
+		}
+		cancels[1]()
+	})
+}
+
+// Messages of a request fail, and another one is throttled. The pause outlasts the deadline of all,
+// so they fail early.
+func TestMessageBesideAThrottledOneFailsEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			errs := make([]error, len(msgs))
+			for i, m := range msgs {
+				if errs[i] = tidegate.ErrUnavailable; m.ID == "0001" {
+					errs[i] = throttled(time.Minute)
+				}
+			}
+			return errs
+		}}
+		p := newProducer(t, f, producer.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		start := time.Now()
+		for i, r := range p.SendBatch(ctx, numbered(4)) {
+			if e := sendError(t, r.Err); e.Reason != producer.StopDeadline || time.Since(start) != 0 {
+				t.Errorf("message %d: %v after %v", i, e, time.Since(start))
+			}
+		}
+		if n := sizes(f); len(n) != 1 {
+			t.Errorf("requests of %v messages, want one of four", n)
+		}
+	})
+}
+
+// A lane pauses for the shortest wait that the server requested for a message of the request.
+func TestLanePausesForTheShortestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n > 1 {
+				return nil
+			}
+			errs := make([]error, len(msgs))
+			for i := range msgs {
+				errs[i] = throttled([]time.Duration{time.Minute, 2 * time.Second}[i])
+			}
+			return errs
+		}}
+		p := newProducer(t, f, producer.Options{})
+		start := time.Now()
+		go p.SendBatch(t.Context(), numbered(2))
+		synctest.Wait()
+		if _, err := p.Send(t.Context(), message()); err != nil || time.Since(start) != 2*time.Second {
+			t.Errorf("%v after %v; want a success after the shorter of 2 s and 1 min", err, time.Since(start))
+		}
+	})
+}
+
+// The first message of a message group leaves while it waits for its retry. The next one goes at
+// once.
+func TestMessageGroupContinuesWhenAMessageLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			errs := make([]error, len(msgs))
+			for i, m := range msgs {
+				if m.ID == "first" {
+					errs[i] = throttled(time.Hour)
+				}
+			}
+			return errs
+		}}
+		// Another lane is free from the start, so that only the order holds the second message.
+		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+			return transport.Lane{Endpoint: []string{"a:1", "b:2"}[min(1, len(f.Calls("Send")))], MaxMessages: 1}, nil
+		}
+		p := newProducer(t, f, producer.Options{MaxThrottles: producer.UntilContextEnds, Limiter: quiet{}})
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := named("first"), named("second")
+		first.MessageGroup, second.MessageGroup = "g", "g"
+		if err := p.SendAsync(ctx, first, func(tidegate.Receipt, error) {}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		stored := make(chan time.Duration, 1)
+		if err := p.SendAsync(t.Context(), second, func(tidegate.Receipt, error) { stored <- time.Since(start) }); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond) // before the wait of the policy is over
+		cancel()
+		if at := <-stored; at != 100*time.Millisecond {
+			t.Errorf("the second message was stored after %v, the first one left after 100 ms", at)
+		}
+	})
+}
+
+// quiet is a limiter that observes and permits everything.
+type quiet struct{}
+
+func (quiet) WaitN(context.Context, int) error { return nil }
+func (quiet) Observe(error)                    {}
+
+// slowContext has the message end while its watch begins.
+type slowContext struct {
+	context.Context
+
+	begin func()
+	stops *int
+}
+
+func (slowContext) Value(any) any { return nil }
+
+func (c slowContext) AfterFunc(f func()) func() bool {
+	c.begin()
+	stop := context.AfterFunc(c.Context, f)
+	return func() bool { *c.stops++; return stop() }
+}
+
+// A message that ends before its ctx is watched leaves nothing behind at the ctx.
+func TestMessageThatEndsFirstLeavesNoWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		p := newProducer(t, each(nil), producer.Options{})
+		done := make(chan struct{})
+		stops := 0
+		c := slowContext{Context: ctx, begin: func() { <-done }, stops: &stops}
+		if err := p.SendAsync(c, message(), func(tidegate.Receipt, error) { close(done) }); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if stops != 1 {
+			t.Errorf("the function at the ctx was removed %d times, want once", stops)
 		}
 	})
 }

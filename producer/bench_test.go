@@ -1,4 +1,4 @@
-package producer
+package producer_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -28,13 +29,13 @@ func (instant) SendLane(_ context.Context, _ transport.Lane, msgs []*tidegate.Me
 	return make([]transport.SendResult, len(msgs))
 }
 
-func benchmarkEach(b *testing.B, run func(b *testing.B, p *Producer)) {
+func benchmarkEach(b *testing.B, run func(b *testing.B, p *producer.Producer)) {
 	b.Helper()
-	for name, t := range map[string]Transport{
-		"no-lanes": struct{ Transport }{instant{}}, "single": instant{1}, "shared": instant{1000},
+	for name, t := range map[string]producer.Transport{
+		"no-lanes": struct{ producer.Transport }{instant{}}, "single": instant{1}, "shared": instant{1000},
 	} {
 		b.Run(name, func(b *testing.B) {
-			p, err := New(t, Options{})
+			p, err := producer.New(t, producer.Options{})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -50,7 +51,7 @@ func benchMessage() *tidegate.Message {
 }
 
 func BenchmarkSend(b *testing.B) {
-	benchmarkEach(b, func(b *testing.B, p *Producer) {
+	benchmarkEach(b, func(b *testing.B, p *producer.Producer) {
 		msg := benchMessage()
 		for b.Loop() {
 			if _, err := p.Send(b.Context(), msg); err != nil {
@@ -61,7 +62,7 @@ func BenchmarkSend(b *testing.B) {
 }
 
 func BenchmarkSendParallel(b *testing.B) {
-	benchmarkEach(b, func(b *testing.B, p *Producer) {
+	benchmarkEach(b, func(b *testing.B, p *producer.Producer) {
 		msg := benchMessage()
 		b.SetParallelism(32)
 		b.RunParallel(func(pb *testing.PB) {
@@ -76,7 +77,7 @@ func BenchmarkSendParallel(b *testing.B) {
 }
 
 func BenchmarkSendAsync(b *testing.B) {
-	benchmarkEach(b, func(b *testing.B, p *Producer) {
+	benchmarkEach(b, func(b *testing.B, p *producer.Producer) {
 		msg := benchMessage()
 		var wg sync.WaitGroup
 		for b.Loop() {
@@ -95,7 +96,7 @@ func BenchmarkSendAsync(b *testing.B) {
 }
 
 func BenchmarkSendBatch(b *testing.B) {
-	benchmarkEach(b, func(b *testing.B, p *Producer) {
+	benchmarkEach(b, func(b *testing.B, p *producer.Producer) {
 		msgs := make([]*tidegate.Message, 64)
 		for i := range msgs {
 			msgs[i] = benchMessage()

@@ -1,8 +1,9 @@
-package producer
+package producer_test
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"runtime"
 	"slices"
@@ -13,77 +14,43 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/mock/gomock"
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/mocks"
+	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
-
-// One contract holds for Send, SendAsync and SendBatch.
-var entryPoints = []string{"Send", "SendAsync", "SendBatch"}
-
-// sendBy sends the messages through an entry point and returns the results in
-// order. Send is called by a goroutine for each message.
-func sendBy(ctx context.Context, p *Producer, entry string, msgs ...*tidegate.Message) []transport.SendResult {
-	results := make([]transport.SendResult, len(msgs))
-	var wg sync.WaitGroup
-	switch entry {
-	case "Send":
-		for i, m := range msgs {
-			wg.Go(func() { results[i].Receipt, results[i].Err = p.Send(ctx, m) })
-		}
-	case "SendAsync":
-		for i, m := range msgs {
-			wg.Add(1)
-			if err := p.SendAsync(ctx, m, func(r tidegate.Receipt, err error) {
-				results[i] = transport.SendResult{Receipt: r, Err: err}
-				wg.Done()
-			}); err != nil {
-				results[i].Err = err
-				wg.Done()
-			}
-		}
-	case "SendBatch":
-		results = p.SendBatch(ctx, msgs)
-	}
-	wg.Wait()
-	return results
-}
-
-// everyEntry runs a test for each entry point, in a bubble.
-func everyEntry(t *testing.T, test func(t *testing.T, entry string)) {
-	t.Helper()
-	for _, entry := range entryPoints {
-		t.Run(entry, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, entry) })
-		})
-	}
-}
 
 func TestContractResults(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
-		f := &fake{}
-		p := newProducer(t, f, Options{})
+		f := each(nil)
+		p := newProducer(t, f, producer.Options{})
 		msgs := []*tidegate.Message{message(), named("mine"), message()}
 		before := []tidegate.Message{*msgs[0], *msgs[1], *msgs[2]}
-		ids := map[string]bool{}
+		ids, offsets := map[string]bool{}, map[int64]bool{}
 		for i, r := range sendBy(t.Context(), p, entry, msgs...) {
-			if r.Err != nil || r.Receipt.Attempts != 1 || r.Receipt.Topic != "orders" || r.Receipt.Endpoint != "b:2" || r.Receipt.Offset != 7 {
+			if r.Err != nil || r.Receipt.Attempts != 1 || r.Receipt.Topic != "orders" || r.Receipt.Endpoint != "a:1" {
 				t.Errorf("message %d: %+v", i, r)
 			}
 			if i == 1 && r.Receipt.MessageID != "mine" {
 				t.Errorf("the caller's ID became %q", r.Receipt.MessageID)
 			}
-			ids[r.Receipt.MessageID] = true
+			ids[r.Receipt.MessageID], offsets[r.Receipt.Offset] = true, true
 			if !reflect.DeepEqual(*msgs[i], before[i]) {
 				t.Errorf("the caller's message was changed to %+v", *msgs[i])
 			}
 		}
-		if len(ids) != 3 || ids[""] {
-			t.Errorf("IDs %v", ids)
+		if n := len(f.Calls("ProducerSettings")); n != 0 {
+			t.Errorf("accepted sends requested the settings %d times", n)
+		}
+		if len(ids) != 3 || ids[""] || len(offsets) != 3 {
+			t.Errorf("IDs %v, offsets %v", ids, offsets)
 		}
 	})
 }
@@ -94,31 +61,31 @@ func TestContractRetries(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		for name, tt := range map[string]struct {
 			errs     []error
-			opts     Options
+			opts     producer.Options
 			attempts int
 			took     time.Duration
-			reason   StopReason
+			reason   producer.StopReason
 		}{
-			"throttled":       {errs: []error{throttled(0), throttled(0)}, opts: Options{Backoff: ladder}, attempts: 3, took: 3 * time.Second},
-			"push-back":       {errs: []error{throttled(7 * time.Second)}, opts: Options{Backoff: ladder}, attempts: 2, took: 7 * time.Second},
-			"throttled out":   {errs: []error{throttled(0), throttled(0)}, opts: Options{Backoff: ladder, MaxThrottles: 1}, attempts: 2, took: time.Second, reason: StopThrottled},
-			"until ctx ends":  {errs: slices.Repeat([]error{throttled(0)}, 9), opts: Options{Backoff: ladder, MaxThrottles: UntilContextEnds}, attempts: 10, took: 31 * time.Second},
-			"throttle time":   {errs: slices.Repeat([]error{throttled(0)}, 9), opts: Options{Backoff: ladder, MaxThrottleTime: 10 * time.Second}, attempts: 4, took: 7 * time.Second, reason: StopThrottled},
+			"throttled":       {errs: []error{throttled(0), throttled(0)}, opts: producer.Options{Backoff: ladder}, attempts: 3, took: 3 * time.Second},
+			"push-back":       {errs: []error{throttled(7 * time.Second)}, opts: producer.Options{Backoff: ladder}, attempts: 2, took: 7 * time.Second},
+			"throttled out":   {errs: []error{throttled(0), throttled(0)}, opts: producer.Options{Backoff: ladder, MaxThrottles: 1}, attempts: 2, took: time.Second, reason: producer.StopThrottled},
+			"until ctx ends":  {errs: slices.Repeat([]error{throttled(0)}, 9), opts: producer.Options{Backoff: ladder, MaxThrottles: producer.UntilContextEnds}, attempts: 10, took: 31 * time.Second},
+			"throttle time":   {errs: slices.Repeat([]error{throttled(0)}, 9), opts: producer.Options{Backoff: ladder, MaxThrottleTime: 10 * time.Second}, attempts: 4, took: 7 * time.Second, reason: producer.StopThrottled},
 			"transient":       {errs: []error{codeError(protocol.CodeProxyTimeout), errors.New("reset")}, attempts: 3},
-			"paced":           {errs: slices.Repeat([]error{errors.New("reset")}, 4), opts: Options{MaxAttempts: 5, Pacing: ladder}, attempts: 5, took: 7 * time.Second},
-			"exhausted":       {errs: slices.Repeat([]error{errors.New("reset")}, 3), attempts: 3, reason: StopExhausted},
-			"permanent":       {errs: []error{codeError(tidegate.CodeForbidden)}, attempts: 1, reason: StopPermanent},
-			"asked to stop":   {errs: []error{throttled(-1)}, attempts: 1, reason: StopPushedBack},
-			"transport ended": {errs: []error{tidegate.ErrClosed}, attempts: 1, reason: StopClosed},
+			"paced":           {errs: slices.Repeat([]error{errors.New("reset")}, 4), opts: producer.Options{MaxAttempts: 5, Pacing: ladder}, attempts: 5, took: 7 * time.Second},
+			"exhausted":       {errs: slices.Repeat([]error{errors.New("reset")}, 3), attempts: 3, reason: producer.StopExhausted},
+			"permanent":       {errs: []error{codeError(tidegate.CodeForbidden)}, attempts: 1, reason: producer.StopPermanent},
+			"asked to stop":   {errs: []error{throttled(-1)}, attempts: 1, reason: producer.StopPushedBack},
+			"transport ended": {errs: []error{tidegate.ErrClosed}, attempts: 1, reason: producer.StopClosed},
 		} {
 			f := script(tt.errs...)
 			p := newProducer(t, f, tt.opts)
 			start := time.Now()
 			r := sendBy(t.Context(), p, entry, message())[0]
-			if took := time.Since(start); took != tt.took || len(f.calls) != tt.attempts {
-				t.Errorf("%s: %d attempts in %v, want %d in %v", name, len(f.calls), took, tt.attempts, tt.took)
+			if took := time.Since(start); took != tt.took || len(f.Calls("Send")) != tt.attempts {
+				t.Errorf("%s: %d attempts in %v, want %d in %v", name, len(f.Calls("Send")), took, tt.attempts, tt.took)
 			}
-			if tt.reason == NotStopped {
+			if tt.reason == producer.NotStopped {
 				if r.Err != nil || r.Receipt.Attempts != tt.attempts {
 					t.Errorf("%s: %+v", name, r)
 				}
@@ -133,8 +100,8 @@ func TestContractRetries(t *testing.T) {
 
 func TestContractRejectsBadInput(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
-		f := &fake{}
-		p := newProducer(t, f, Options{MaxBodySize: 4})
+		f := each(nil)
+		p := newProducer(t, f, producer.Options{MaxBodySize: 4})
 		for name, tt := range map[string]struct {
 			msg   *tidegate.Message
 			wants string // field, value and limit
@@ -151,15 +118,15 @@ func TestContractRejectsBadInput(t *testing.T) {
 			"far group":  {&tidegate.Message{Topic: "orders", MessageGroup: strings.Repeat("g", 64), Body: []byte("1")}, `64 bytes; the limit is 63`},
 		} {
 			r := sendBy(t.Context(), p, entry, tt.msg, &tidegate.Message{Topic: "orders", Body: []byte("1")})
-			if e := sendError(t, r[0].Err); e.Reason != StopInvalid || !errors.Is(e, tidegate.ErrInvalid) || e.Fault() != MessageFault || !strings.Contains(e.Error(), tt.wants) {
+			if e := sendError(t, r[0].Err); e.Reason != producer.StopInvalid || !errors.Is(e, tidegate.ErrInvalid) || e.Fault() != producer.MessageFault || !strings.Contains(e.Error(), tt.wants) {
 				t.Errorf("%s: %v", name, e)
 			}
 			if r[1].Err != nil {
 				t.Errorf("%s: the message beside it: %v", name, r[1].Err)
 			}
 		}
-		if len(f.calls) != 10 || len(p.topics) != 1 {
-			t.Errorf("%d requests and %d topics, want 10 and 1", len(f.calls), len(p.topics))
+		if n := len(f.Calls("Send")); n != 10 {
+			t.Errorf("%d requests, want 10", n)
 		}
 	})
 }
@@ -167,8 +134,8 @@ func TestContractRejectsBadInput(t *testing.T) {
 func TestContractEnds(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		cause := errors.New("the user has left")
-		waits := func(name string, f *fake, attempts int, maybe bool, prepare func(p *Producer)) {
-			p := newProducer(t, f, Options{MaxThrottles: UntilContextEnds, AttemptTimeout: time.Hour})
+		waits := func(name string, f *transporttest.Fake, attempts int, maybe bool, prepare func(p *producer.Producer)) {
+			p := newProducer(t, f, producer.Options{MaxThrottles: producer.UntilContextEnds, AttemptTimeout: time.Hour})
 			if prepare != nil {
 				prepare(p)
 			}
@@ -181,21 +148,21 @@ func TestContractEnds(t *testing.T) {
 			if took := time.Since(start); took != 300*time.Millisecond {
 				t.Errorf("%s: returned after %v, want 300ms", name, took)
 			}
-			if e := sendError(t, r.Err); e.Reason != StopContext || e.Attempts != attempts || e.MaybeStored != maybe ||
-				!errors.Is(e, cause) || !errors.Is(e, context.Canceled) {
+			if e := sendError(t, r.Err); e.Reason != producer.StopContext || e.Attempts != attempts || e.MaybeStored != maybe ||
+				!errors.Is(e, cause) || !errors.Is(e, context.Canceled) || e.Throttles > 0 && !errors.Is(e, tidegate.ErrThrottled) {
 				t.Errorf("%s: %+v", name, e)
 			}
-			if n := len(p.ledger.Pending()); n > 1 || n > 0 && prepare == nil {
-				t.Errorf("%s: %d messages still have a place", name, n)
-			}
 			p.Close()
+			if a, err := p.Shutdown(t.Context()); err != nil || len(a.Undelivered) > 0 && prepare == nil || len(a.Undelivered) > 1 {
+				t.Errorf("%s: %+v, %v; the message still had a place", name, a, err)
+			}
 		}
-		silent := func() *fake {
-			return &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
+		silent := func() *transporttest.Fake {
+			return each(func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) })
 		}
 		waits("during the backoff", always(throttled(0)), 1, false, nil)
 		waits("during the attempt", silent(), 1, true, nil)
-		waits("behind its message group", silent(), 0, false, func(p *Producer) {
+		waits("behind its message group", silent(), 0, false, func(p *producer.Producer) {
 			m := message()
 			m.MessageGroup = "g"
 			if err := p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}); err != nil {
@@ -203,19 +170,47 @@ func TestContractEnds(t *testing.T) {
 			}
 		})
 
-		f := &fake{}
-		p := newProducer(t, f, Options{})
+		f := each(nil)
+		p := newProducer(t, f, producer.Options{})
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
-		if e := sendError(t, sendBy(ctx, p, entry, message())[0].Err); e.Reason != StopContext || !errors.Is(e, cause) {
+		if e := sendError(t, sendBy(ctx, p, entry, message())[0].Err); e.Reason != producer.StopContext || !errors.Is(e, cause) {
 			t.Errorf("cancelled before the start: %+v", e)
 		}
 		p.Close()
-		if e := sendError(t, sendBy(t.Context(), p, entry, message())[0].Err); e.Reason != StopClosed || !errors.Is(e, tidegate.ErrClosed) {
+		if e := sendError(t, sendBy(t.Context(), p, entry, message())[0].Err); e.Reason != producer.StopClosed || !errors.Is(e, tidegate.ErrClosed) {
 			t.Errorf("after Close: %+v", e)
 		}
-		if len(f.calls) != 0 {
-			t.Errorf("%d attempts of messages that were not accepted", len(f.calls))
+		if len(f.Calls("Send")) != 0 {
+			t.Errorf("%d attempts of messages that were not accepted", len(f.Calls("Send")))
+		}
+	})
+}
+
+// Close ends every message at once: in an attempt, in the wait for a retry, and behind its message
+// group. A second Close does nothing.
+func TestContractClose(t *testing.T) {
+	everyEntry(t, func(t *testing.T, entry string) {
+		f := each(func(ctx context.Context, n int, _ *tidegate.Message) error {
+			if n%2 == 0 {
+				return throttled(0)
+			}
+			return blackHole(ctx)
+		})
+		p := newProducer(t, f, producer.Options{AttemptTimeout: time.Hour})
+		msgs := numbered(10)
+		for i, m := range msgs {
+			m.MessageGroup = []string{"", "g"}[i%2]
+		}
+		time.AfterFunc(300*time.Millisecond, func() { _ = p.Close(); _ = p.Close() })
+		start := time.Now()
+		for i, r := range sendBy(t.Context(), p, entry, msgs...) {
+			if e := sendError(t, r.Err); e.Reason != producer.StopClosed || !errors.Is(e, tidegate.ErrClosed) || errors.Is(e, context.Canceled) {
+				t.Errorf("message %d: %v", i, e)
+			}
+		}
+		if took := time.Since(start); took != 300*time.Millisecond {
+			t.Errorf("the sends ended after %v, Close was after 300ms", took)
 		}
 	})
 }
@@ -242,18 +237,18 @@ func TestContractDeadline(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		for name, tt := range map[string]struct {
 			send   func(context.Context, int, *tidegate.Message) error
-			opts   Options
+			opts   producer.Options
 			before bool // another message of the group is under way
 		}{
 			"connection refused":                {send: gone},
-			"connection refused, many attempts": {send: gone, opts: Options{MaxAttempts: 1000}},
+			"connection refused, many attempts": {send: gone, opts: producer.Options{MaxAttempts: 1000}},
 			"no response":                       {send: silent},
-			"no response, long attempts":        {send: silent, opts: Options{AttemptTimeout: time.Hour, MaxAttempts: 1}},
-			"behind its message group":          {send: silent, opts: Options{AttemptTimeout: time.Hour}, before: true},
-			"full":                              {send: silent, opts: Options{AttemptTimeout: time.Hour, MaxPending: 1}, before: true},
-			"before the limiter":                {send: silent, opts: Options{Limiter: never()}},
+			"no response, long attempts":        {send: silent, opts: producer.Options{AttemptTimeout: time.Hour, MaxAttempts: 1}},
+			"behind its message group":          {send: silent, opts: producer.Options{AttemptTimeout: time.Hour}, before: true},
+			"full":                              {send: silent, opts: producer.Options{AttemptTimeout: time.Hour, MaxPending: 1}, before: true},
+			"before the limiter":                {send: silent, opts: producer.Options{Limiter: never()}},
 		} {
-			p := newProducer(t, &fake{send: tt.send}, tt.opts)
+			p := newProducer(t, each(tt.send), tt.opts)
 			if tt.before {
 				if err := p.SendAsync(t.Context(), inGroup("before", "g"), func(tidegate.Receipt, error) {}); err != nil {
 					t.Fatal(err)
@@ -266,7 +261,7 @@ func TestContractDeadline(t *testing.T) {
 			if took := time.Since(start); took > timeout {
 				t.Errorf("%s: the send ended after %v, its deadline was %v", name, took, timeout)
 			}
-			if e := sendError(t, r.Err); e.Fault() != PassingFault || !errors.Is(e, tidegate.ErrUnavailable) && !errors.Is(e, context.DeadlineExceeded) {
+			if e := sendError(t, r.Err); e.Fault() != producer.PassingFault || !errors.Is(e, tidegate.ErrUnavailable) && !errors.Is(e, context.DeadlineExceeded) {
 				t.Errorf("%s: %v", name, e)
 			}
 			cancel()
@@ -280,12 +275,12 @@ func TestContractAbandonedRequest(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		var ended atomic.Int64
 		start := time.Now()
-		f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			<-ctx.Done()
 			ended.Store(int64(time.Since(start)))
 			return all(len(msgs), context.Cause(ctx))
 		}}
-		p := newProducer(t, f, Options{AttemptTimeout: time.Hour})
+		p := newProducer(t, f, producer.Options{AttemptTimeout: time.Hour})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		time.AfterFunc(time.Second, cancel)
@@ -300,36 +295,35 @@ func TestContractAbandonedRequest(t *testing.T) {
 // A full producer rejects or waits, bounded in messages and in bytes.
 func TestContractFull(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
-		for name, opts := range map[string]Options{
+		for name, opts := range map[string]producer.Options{
 			"messages": {MaxPending: 2},
 			"bytes":    {MaxPendingBytes: 3000},
 		} {
-			f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error {
+			f := each(func(ctx context.Context, _ int, _ *tidegate.Message) error {
 				sleepFor(ctx, time.Second)
 				return ctx.Err()
-			}}
+			})
 			msgs := numbered(4)
 			for _, m := range msgs {
 				m.Body = make([]byte, 900)
 			}
-			opts.WhenFull = RejectWhenFull
+			opts.WhenFull = producer.RejectWhenFull
 			p := newProducer(t, f, opts)
 			refused := 0
 			for _, r := range sendBy(t.Context(), p, entry, msgs...) {
 				if r.Err != nil {
 					refused++
-					if e := sendError(t, r.Err); e.Reason != StopFull || !errors.Is(r.Err, ErrFull) || e.Fault() != PassingFault || !strings.Contains(e.Error(), "MaxPending") {
+					if e := sendError(t, r.Err); e.Reason != producer.StopFull || !errors.Is(r.Err, producer.ErrFull) || e.Fault() != producer.PassingFault || !strings.Contains(e.Error(), "MaxPending") {
 						t.Errorf("%s: %+v", name, e)
 					}
 				}
 			}
-			if refused != 2 || len(f.calls) != 2 {
-				t.Errorf("%s: %d refused, %d sent; want 2 and 2", name, refused, len(f.calls))
+			if refused != 2 || len(f.Calls("Send")) != 2 {
+				t.Errorf("%s: %d refused, %d sent; want 2 and 2", name, refused, len(f.Calls("Send")))
 			}
 			p.Close()
 
-			opts.WhenFull = WaitWhenFull
-			f.calls = nil
+			opts.WhenFull = producer.WaitWhenFull
 			p = newProducer(t, f, opts)
 			start := time.Now()
 			for i, r := range sendBy(t.Context(), p, entry, msgs...) {
@@ -349,12 +343,13 @@ func TestContractFull(t *testing.T) {
 				t.Errorf("%s: the callers left after 500ms, the sends ended after %v", name, took)
 			}
 			for i, r := range results {
-				if e := sendError(t, r.Err); e.Reason != StopContext || e.MaybeStored != (e.Attempts > 0) {
+				if e := sendError(t, r.Err); e.Reason != producer.StopContext || e.MaybeStored != (e.Attempts > 0) {
 					t.Errorf("%s: message %d: %+v", name, i, e)
 				}
 			}
-			if n := len(p.ledger.Pending()); n != 0 {
-				t.Errorf("%s: left behind %d messages", name, n)
+			p.Close()
+			if a, err := p.Shutdown(t.Context()); err != nil || len(a.Undelivered) != 0 {
+				t.Errorf("%s: left behind %d messages, %v", name, len(a.Undelivered), err)
 			}
 		}
 	})
@@ -363,7 +358,7 @@ func TestContractFull(t *testing.T) {
 // A message larger than MaxPendingBytes is accepted when it is the only one.
 func TestContractOversized(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
-		p := newProducer(t, &fake{}, Options{MaxPendingBytes: 1000})
+		p := newProducer(t, each(nil), producer.Options{MaxPendingBytes: 1000})
 		big := message()
 		big.Body = make([]byte, 5000)
 		for i, r := range sendBy(t.Context(), p, entry, big, message(), big) {
@@ -381,7 +376,7 @@ func TestContractOversized(t *testing.T) {
 func TestContractOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stored []string
-		f := &laneFake{do: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			sleepFor(ctx, time.Millisecond)
 			errs := make([]error, len(msgs))
 			for i, m := range msgs {
@@ -396,7 +391,7 @@ func TestContractOrder(t *testing.T) {
 			}
 			return errs
 		}}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		msgs := numbered(12)
 		for _, m := range msgs {
 			m.MessageGroup = "g"
@@ -417,7 +412,7 @@ func TestContractOrder(t *testing.T) {
 	})
 }
 
-// A dead broker and a million asynchronous sends: the messages that are held are bounded
+// A dead broker and 200 000 asynchronous sends: the messages that are held are bounded
 // by the options, and goroutines by the lanes.
 //
 // SendAsync does not spawn unbounded goroutines.
@@ -425,7 +420,7 @@ func TestContractGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		most, now := 0, 0
-		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error {
+		f := each(func(ctx context.Context, _ int, _ *tidegate.Message) error {
 			mu.Lock()
 			now++
 			most = max(most, now)
@@ -435,15 +430,15 @@ func TestContractGoroutines(t *testing.T) {
 			now--
 			mu.Unlock()
 			return err
-		}}
-		p := newProducer(t, f, Options{MaxPending: 5000, WhenFull: RejectWhenFull})
+		})
+		p := newProducer(t, f, producer.Options{MaxPending: 5000, WhenFull: producer.RejectWhenFull})
 		taken := 0
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		m := named("of a dead broker")
 		goroutines := runtime.NumGoroutine()
-		for range model.Rounds(1_000_000) {
+		for range model.Rounds(200_000) {
 			if p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}) == nil {
 				taken++
 			}
@@ -455,12 +450,137 @@ func TestContractGoroutines(t *testing.T) {
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
-		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > defaultMaxPendingBytes {
-			t.Errorf("the heap grew by %d bytes, MaxPendingBytes is %d", grown, defaultMaxPendingBytes)
+		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
+			t.Errorf("the heap grew by %d bytes, MaxPendingBytes is 64 MiB", grown)
 		}
 		if taken != 5000 || most > plan.FirstWindow {
 			t.Errorf("%d messages were accepted, %d requests at once; want 5000 and at most %d", taken, most, plan.FirstWindow)
 		}
 		p.Close()
 	})
+}
+
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		reason producer.StopReason
+		last   error
+		want   producer.Fault
+	}{
+		{producer.StopInvalid, nil, producer.MessageFault},
+		{producer.StopPermanent, codeError(tidegate.CodeMessageBodyTooLarge), producer.MessageFault},
+		{producer.StopPermanent, codeError(tidegate.CodeIllegalDeliveryTime), producer.MessageFault},
+		{producer.StopPermanent, codeError(tidegate.CodeMessagePropertyConflict), producer.MessageFault},
+		{producer.StopPermanent, codeError(tidegate.CodeMessagePropertiesTooLarge), producer.MessageFault},
+		{producer.StopPermanent, fmt.Errorf("around: %w", codeError(protocol.CodeIllegalMessageTag)), producer.MessageFault},
+		{producer.StopPermanent, tidegate.ErrInvalid, producer.MessageFault},
+		{producer.StopPermanent, codeError(tidegate.CodeTopicNotFound), producer.SetupFault},
+		{producer.StopPermanent, codeError(tidegate.CodeIllegalTopic), producer.SetupFault},
+		{producer.StopPermanent, codeError(tidegate.CodeUnauthorized), producer.SetupFault},
+		{producer.StopPermanent, codeError(tidegate.CodeForbidden), producer.SetupFault},
+		{producer.StopPermanent, codeError(protocol.CodeUnsupported), producer.SetupFault},
+		{producer.StopExhausted, codeError(tidegate.CodeInternalServerError), producer.PassingFault},
+		{producer.StopExhausted, throttled(0), producer.PassingFault},
+		{producer.StopThrottled, throttled(0), producer.PassingFault},
+		{producer.StopDeadline, throttled(0), producer.PassingFault},
+		{producer.StopContext, nil, producer.PassingFault},
+		{producer.StopClosed, nil, producer.PassingFault},
+		{producer.StopFull, nil, producer.PassingFault},
+	} {
+		if got := (&producer.SendError{Reason: tt.reason, Last: tt.last}).Fault(); got != tt.want {
+			t.Errorf("%v, %v: %v, want %v", tt.reason, tt.last, got, tt.want)
+		}
+	}
+}
+
+// Each class of errors has a fault, also if a send ends for it without a retry. A new class fails
+// the test until it is decided; the list below the classes names the other functions that decide
+// it.
+func TestEveryClass(t *testing.T) {
+	decided := map[tidegate.Class]struct {
+		err  error
+		want producer.Fault
+	}{
+		tidegate.ClassThrottled: {codeError(tidegate.CodeTooManyRequests), producer.PassingFault},
+		tidegate.ClassTransient: {tidegate.ErrUnavailable, producer.PassingFault},
+		tidegate.ClassPermanent: {codeError(tidegate.CodeTopicNotFound), producer.SetupFault},
+		tidegate.ClassCancelled: {context.Canceled, producer.PassingFault},
+	}
+	for c := tidegate.ClassOK + 1; c.String() != "unknown"; c++ {
+		d, ok := decided[c]
+		if !ok || tidegate.Classify(d.err) != c {
+			t.Errorf("%v is not decided", c)
+			continue
+		}
+		if got := (&producer.SendError{Reason: producer.StopPermanent, Last: d.err}).Fault(); got != d.want {
+			t.Errorf("%v: %v, want %v", c, got, d.want)
+		}
+	}
+}
+
+// Every code of the protocol, with the number of attempts, of at most three, that a send makes if
+// each response has the code.
+//
+// Hopeless errors are not retried.
+//
+// RocketMQ: sending retry and throttling: "The broker returns an error code"
+// RocketMQ: sending retry and throttling: "Logic error: an error caused by incorrect running logic"
+// RocketMQ: sending retry and throttling: "Throttling: throttling triggered by excessive traffic"
+func TestAttemptsByCode(t *testing.T) {
+	attempts := map[tidegate.Code]int{
+		0:                                3, // no response
+		tidegate.CodeRequestTimeout:      3,
+		tidegate.CodeTooManyRequests:     3,
+		protocol.CodeInternalError:       3,
+		tidegate.CodeInternalServerError: 3, protocol.CodeHANotAvailable: 3,
+		protocol.CodeProxyTimeout: 3, protocol.CodeMasterPersistenceTimeout: 3, protocol.CodeSlavePersistenceTimeout: 3,
+		protocol.CodeFailedToConsumeMessage: 3, protocol.CodeMultipleResults: 3,
+		tidegate.CodeNotImplemented: 1, protocol.CodeUnsupported: 1, protocol.CodeVersionUnsupported: 1,
+		protocol.CodeVerifyFIFOMessageUnsupported: 1,
+	}
+	for c := tidegate.CodeBadRequest; c < 50000; c++ {
+		if _, ok := attempts[c]; !ok && c.String()[0] >= 'A' { // it has a name
+			attempts[c] = 1
+		}
+	}
+	if len(attempts) < 45 {
+		t.Fatalf("only %d codes", len(attempts))
+	}
+	for code, want := range attempts {
+		t.Run(code.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := mocks.NewMockTransport(gomock.NewController(t))
+				answer := &tidegate.Error{Op: "SendMessage", Subject: "orders", Code: code}
+				m.EXPECT().Send(gomock.Any(), gomock.Len(1)).Return([]transport.SendResult{{Err: answer}}).Times(want)
+				m.EXPECT().ProducerSettings(gomock.Any(), "orders").Return(transport.ProducerSettings{}, nil).MaxTimes(min(1, want-1))
+				p, err := producer.New(m, producer.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
+				e, ok := errors.AsType[*producer.SendError](err)
+				if !ok || e.Attempts != want || !errors.Is(err, answer) {
+					t.Errorf("got %+v, want %d attempts", err, want)
+				}
+			})
+		})
+	}
+}
+
+// A transport that breaks the contract is an error like another, not a panic.
+func TestTransportWithoutResults(t *testing.T) {
+	m := mocks.NewMockTransport(gomock.NewController(t))
+	m.EXPECT().Send(gomock.Any(), gomock.Any()).Return(nil).Times(2)
+	m.EXPECT().ProducerSettings(gomock.Any(), "orders").Return(transport.ProducerSettings{MaxAttempts: 2}, nil)
+	p, err := producer.New(m, producer.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Effective(t.Context(), "orders"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
+	e, ok := errors.AsType[*producer.SendError](err)
+	if !ok || !e.MaybeStored || e.Attempts != 2 {
+		t.Errorf("got %v", err)
+	}
 }

@@ -1,133 +1,32 @@
-package producer
+package producer_test
 
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/model"
+	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
-
-// A call is one request that a laneFake got.
-type call struct {
-	at   time.Time
-	lane transport.Lane
-	ids  []string
-}
-
-// laneFake is a transport with lanes. Its functions may be nil: then all goes
-// well at one server that takes 100 messages a request.
-type laneFake struct {
-	fake
-	lane func(ctx context.Context, r transport.LaneRequest) (transport.Lane, error)
-	do   func(ctx context.Context, n int, lane transport.Lane, msgs []*tidegate.Message) []error
-
-	mu    sync.Mutex
-	sent  []call
-	asked int
-}
-
-func (f *laneFake) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
-	f.mu.Lock()
-	f.asked++
-	f.mu.Unlock()
-	if f.lane != nil {
-		return f.lane(ctx, r)
-	}
-	return transport.Lane{Endpoint: "a:1", MaxMessages: 100, MaxBytes: 1 << 20}, nil
-}
-
-func (f *laneFake) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
-	f.mu.Lock()
-	c := call{at: time.Now(), lane: lane}
-	for _, m := range msgs {
-		c.ids = append(c.ids, m.ID)
-	}
-	f.sent = append(f.sent, c)
-	n := len(f.sent)
-	f.mu.Unlock()
-	var errs []error
-	if f.do != nil {
-		errs = f.do(ctx, n, lane, msgs)
-	}
-	results := make([]transport.SendResult, len(msgs))
-	for i, m := range msgs {
-		if i < len(errs) && errs[i] != nil {
-			results[i].Err = errs[i]
-			continue
-		}
-		results[i].Receipt = tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Endpoint: lane.Endpoint}
-	}
-	return results
-}
-
-// requests returns the IDs of each request.
-func (f *laneFake) requests() [][]string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var r [][]string
-	for _, c := range f.sent {
-		r = append(r, c.ids)
-	}
-	return r
-}
-
-func all(n int, err error) []error { return slices.Repeat([]error{err}, n) }
-
-func named(id string) *tidegate.Message {
-	m := message()
-	m.ID = id
-	return m
-}
-
-// sizes returns the number of messages in each request.
-func (f *laneFake) sizes() []int {
-	var s []int
-	for _, ids := range f.requests() {
-		s = append(s, len(ids))
-	}
-	return s
-}
-
-func sleepFor(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
-// sendAll sends messages at the same time and returns their errors in order.
-func sendAll(ctx context.Context, p *Producer, msgs []*tidegate.Message) []error {
-	errs := make([]error, len(msgs))
-	var wg sync.WaitGroup
-	for i, m := range msgs {
-		wg.Go(func() { _, errs[i] = p.Send(ctx, m) })
-	}
-	wg.Wait()
-	return errs
-}
-
-func numbered(n int) []*tidegate.Message {
-	msgs := make([]*tidegate.Message, n)
-	for i := range msgs {
-		msgs[i] = named(fmt.Sprintf("%04d", i))
-	}
-	return msgs
-}
 
 // While two requests are under way, calls queue; the next request takes them all.
 func TestCallsShareRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, _ []*tidegate.Message) []error {
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, _ []*tidegate.Message) []error {
 			sleepFor(ctx, 10*time.Millisecond)
 			return nil
 		}}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		start := time.Now()
 		for i, err := range sendAll(t.Context(), p, numbered(64)) {
 			if err != nil {
@@ -137,7 +36,7 @@ func TestCallsShareRequests(t *testing.T) {
 		if took := time.Since(start); took > 20*time.Millisecond {
 			t.Errorf("64 sends took %v, want at most two round trips of 10ms", took)
 		}
-		if sizes := f.sizes(); len(sizes) > 4 {
+		if sizes := sizes(f); len(sizes) > 4 {
 			t.Errorf("requests of %v messages, want at most 4", sizes)
 		}
 	})
@@ -147,13 +46,13 @@ func TestCallsShareRequests(t *testing.T) {
 func TestIdleLaneSendsOnTheCallersGoroutine(t *testing.T) {
 	type key struct{}
 	ctx := context.WithValue(t.Context(), key{}, "mine")
-	f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+	f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 		if ctx.Value(key{}) != "mine" {
 			t.Error("the request has not the caller's ctx")
 		}
 		return nil
 	}}
-	p := newProducer(t, f, Options{})
+	p := newProducer(t, f, producer.Options{})
 	for range 3 {
 		if _, err := p.Send(ctx, message()); err != nil {
 			t.Fatal(err)
@@ -163,11 +62,11 @@ func TestIdleLaneSendsOnTheCallersGoroutine(t *testing.T) {
 
 func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &laneFake{
-			lane: func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
+		f := &transporttest.Fake{
+			OnLane: func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
 				return transport.Lane{Endpoint: "a:1", MaxMessages: 5, MaxBytes: 10_000}, nil
 			},
-			do: func(ctx context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
+			OnSend: func(ctx context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
 				sleepFor(ctx, 10*time.Millisecond)
 				size := 0
 				for _, m := range msgs {
@@ -179,7 +78,7 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 				return nil
 			},
 		}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		msgs := numbered(40)
 		for i, m := range msgs {
 			m.Body = make([]byte, 1+i%4*4000) // 12001 bytes travel alone
@@ -189,7 +88,7 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 				t.Errorf("message %d: %+v", i, r)
 			}
 		}
-		sizes := f.sizes()
+		sizes := sizes(f)
 		if n := len(slices.Compact(slices.Sorted(slices.Values(sizes)))); n < 2 || len(sizes) == len(msgs) {
 			t.Errorf("requests of %v messages", sizes)
 		}
@@ -204,7 +103,7 @@ func TestOneBadMessageFailsAlone(t *testing.T) {
 	for _, entry := range entryPoints {
 		t.Run(entry, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 					sleepFor(ctx, 10*time.Millisecond)
 					for _, m := range msgs {
 						if m.ID == "0017" {
@@ -213,18 +112,18 @@ func TestOneBadMessageFailsAlone(t *testing.T) {
 					}
 					return nil
 				}}
-				p := newProducer(t, f, Options{})
+				p := newProducer(t, f, producer.Options{})
 				for i, r := range sendBy(t.Context(), p, entry, numbered(50)...) {
 					if i != 17 && (r.Err != nil || r.Receipt.Attempts != 1) {
 						t.Errorf("message %d: %+v", i, r)
 					}
 					if i == 17 {
-						if e := sendError(t, r.Err); e.Reason != StopPermanent || e.Attempts != 1 || e.Fault() != MessageFault {
+						if e := sendError(t, r.Err); e.Reason != producer.StopPermanent || e.Attempts != 1 || e.Fault() != producer.MessageFault {
 							t.Errorf("the bad message: %+v", e)
 						}
 					}
 				}
-				if n := len(f.requests()); n > 16 {
+				if n := len(f.Calls("Send")); n > 16 {
 					t.Errorf("%d requests to isolate one of 50 messages", n)
 				}
 			})
@@ -237,16 +136,16 @@ func TestOneBadMessageFailsAlone(t *testing.T) {
 // An unknown topic is an error, and nothing is buffered.
 func TestSetupFaultFailsTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &laneFake{do: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			return all(len(msgs), codeError(tidegate.CodeTopicNotFound))
 		}}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		for _, r := range p.SendBatch(t.Context(), numbered(50)) {
-			if e := sendError(t, r.Err); e.Reason != StopPermanent || e.Fault() != SetupFault {
+			if e := sendError(t, r.Err); e.Reason != producer.StopPermanent || e.Fault() != producer.SetupFault {
 				t.Errorf("got %+v", e)
 			}
 		}
-		if n := f.sizes(); len(n) != 1 {
+		if n := sizes(f); len(n) != 1 {
 			t.Errorf("requests of %v messages, want one", n)
 		}
 	})
@@ -258,29 +157,25 @@ func TestSetupFaultFailsTheRequest(t *testing.T) {
 // A retry goes to another server.
 func TestRetryAvoidsTheFailedServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &laneFake{}
-		calls := 0
-		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			for range 2 {
-				calls++
-				if ep := []string{"a:1", "b:2"}[calls%2]; !slices.Contains(r.Avoid, ep) {
+		f := &transporttest.Fake{}
+		f.OnLane = func(_ context.Context, n int, r transport.LaneRequest) (transport.Lane, error) {
+			for i := range 2 {
+				if ep := []string{"a:1", "b:2"}[(n+i)%2]; !slices.Contains(r.Avoid, ep) {
 					return transport.Lane{Endpoint: ep, MaxMessages: 10}, nil
 				}
 			}
 			return transport.Lane{Endpoint: "a:1", MaxMessages: 10}, nil
 		}
-		f.do = func(ctx context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
+		f.OnSend = func(ctx context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
 			if lane.Endpoint == "a:1" {
 				return all(len(msgs), fmt.Errorf("send: %w", blackHole(ctx)))
 			}
 			sleepFor(ctx, time.Millisecond)
 			return nil
 		}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		start := time.Now()
-		slow := 0
+		var slow atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 200 {
 			wg.Go(func() {
@@ -291,15 +186,13 @@ func TestRetryAvoidsTheFailedServer(t *testing.T) {
 					t.Errorf("%+v, %v", r, err)
 				}
 				if time.Since(began) > 100*time.Millisecond {
-					f.mu.Lock()
-					slow++
-					f.mu.Unlock()
+					slow.Add(1)
 				}
 			})
 		}
 		wg.Wait()
-		if slow > 5 || time.Since(start) > 5*time.Second {
-			t.Errorf("%d of 200 sends were held up, %v in all", slow, time.Since(start))
+		if slow.Load() > 5 || time.Since(start) > 5*time.Second {
+			t.Errorf("%d of 200 sends were held up, %v in all", slow.Load(), time.Since(start))
 		}
 	})
 }
@@ -307,32 +200,30 @@ func TestRetryAvoidsTheFailedServer(t *testing.T) {
 // A lane that changed is no attempt; a transport that reports nothing else is a fault.
 func TestLaneChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &laneFake{do: func(_ context.Context, n int, lane transport.Lane, msgs []*tidegate.Message) []error {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, n int, lane transport.Lane, msgs []*tidegate.Message) []error {
 			if len(msgs) > 1 {
 				return all(len(msgs), fmt.Errorf("lane: %w", transport.ErrLaneChanged))
 			}
 			return nil
 		}}
-		f.lane = func(_ context.Context, r transport.LaneRequest) (transport.Lane, error) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
+		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
 			most := 100
-			if len(f.sent) > 0 {
+			if len(f.Calls("Send")) > 0 {
 				most = 1
 			}
 			return transport.Lane{Endpoint: "a:1", MaxMessages: most}, nil
 		}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		for _, r := range p.SendBatch(t.Context(), numbered(20)) {
 			if r.Err != nil || r.Receipt.Attempts != 1 {
 				t.Errorf("got %+v", r)
 			}
 		}
-		f.do = func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		f.OnSend = func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			return all(len(msgs), transport.ErrLaneChanged)
 		}
 		for _, r := range p.SendBatch(t.Context(), numbered(2)) {
-			if e := sendError(t, r.Err); e.Reason != StopExhausted || e.Attempts != 3 {
+			if e := sendError(t, r.Err); e.Reason != producer.StopExhausted || e.Attempts != 3 {
 				t.Errorf("got %+v", e)
 			}
 		}
@@ -343,7 +234,7 @@ func TestLaneChanged(t *testing.T) {
 func TestRetriesAwaitTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := time.Now().Add(2 * time.Second)
-		f := &laneFake{do: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			down := &tidegate.Error{Op: "SendMessage", Err: tidegate.ErrUnavailable}
 			if time.Now().Before(up) {
 				if !transport.AwaitsConnection(ctx) {
@@ -356,7 +247,7 @@ func TestRetriesAwaitTheConnection(t *testing.T) {
 			}
 			return nil
 		}}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		start := time.Now()
@@ -374,17 +265,17 @@ func TestRetriesAwaitTheConnection(t *testing.T) {
 // If the transport has no lane, an attempt of every message that waits ends.
 func TestNoLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &laneFake{lane: func(ctx context.Context, _ transport.LaneRequest) (transport.Lane, error) {
+		f := &transporttest.Fake{OnLane: func(ctx context.Context, _ int, _ transport.LaneRequest) (transport.Lane, error) {
 			return transport.Lane{}, fmt.Errorf("route: %w", blackHole(ctx))
 		}}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		start := time.Now()
 		msgs := numbered(200)
 		for i, m := range msgs {
 			m.MessageGroup = []string{"", "a", "b"}[i%3]
 		}
 		for i, err := range sendAll(t.Context(), p, msgs) {
-			if e := sendError(t, err); e.Reason != StopExhausted || e.Attempts != 3 {
+			if e := sendError(t, err); e.Reason != producer.StopExhausted || e.Attempts != 3 {
 				t.Errorf("message %d: %+v", i, e)
 			}
 		}
@@ -400,7 +291,7 @@ func TestNoLaneForAMessageThatLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(chan struct{})
 		broken := true
-		f := &laneFake{lane: func(context.Context, transport.LaneRequest) (transport.Lane, error) {
+		f := &transporttest.Fake{OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
 			<-asked
 			if broken {
 				broken = false
@@ -408,7 +299,7 @@ func TestNoLaneForAMessageThatLeft(t *testing.T) {
 			}
 			return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
 		}}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		if err := p.SendAsync(ctx, numbered(1)[0], func(_ tidegate.Receipt, err error) { left <- err }); err != nil {
@@ -416,7 +307,7 @@ func TestNoLaneForAMessageThatLeft(t *testing.T) {
 		}
 		synctest.Wait()
 		cancel()
-		if e := sendError(t, <-left); e.Reason != StopContext || e.Attempts != 0 {
+		if e := sendError(t, <-left); e.Reason != producer.StopContext || e.Attempts != 0 {
 			t.Errorf("the message that left: %+v, want StopContext without an attempt", e)
 		}
 		close(asked)
@@ -425,4 +316,190 @@ func TestNoLaneForAMessageThatLeft(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Messages that a server throttled in one request have the same wait, although the backoff has a
+// jitter. They therefore share their next request too.
+func TestThrottledTogetherRetriedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n == 1 {
+				return all(len(msgs), throttled(0))
+			}
+			return nil
+		}}
+		var mu sync.Mutex
+		delays := map[time.Duration]int{}
+		p := newProducer(t, f, producer.Options{OnAttempt: func(a producer.Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Err != nil {
+				delays[a.Delay]++
+			}
+		}})
+		const messages = 50
+		var msgs []*tidegate.Message
+		for range messages {
+			msgs = append(msgs, message())
+		}
+		for i, r := range p.SendBatch(t.Context(), msgs) {
+			if r.Err != nil {
+				t.Errorf("message %d: %v", i, r.Err)
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(delays) != 1 {
+			t.Errorf("delays %v, want one for all messages", delays)
+		}
+		for d, n := range delays {
+			if n != messages || d < 800*time.Millisecond || d > 1200*time.Millisecond {
+				t.Errorf("%d messages wait for %v, want %d and a second with a jitter of a fifth", n, d, messages)
+			}
+		}
+		if n := len(f.Calls("Send")); n > 3 {
+			t.Errorf("%d requests, want the throttled one, a probe and the rest", n)
+		}
+	})
+}
+
+// While many topics have requests under way, the messages of each topic share its next request. A
+// single topic begins a second request instead.
+func TestManyTopicsSendFewRequests(t *testing.T) {
+	for _, c := range []struct{ topics, requests int }{{1, 3}, {40, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+				time.Sleep(10 * time.Millisecond)
+				return nil
+			}}
+			p := newProducer(t, f, producer.Options{})
+			for range 20 {
+				for topic := range c.topics {
+					m := &tidegate.Message{Topic: fmt.Sprint("t", topic), Body: []byte("x")}
+					err := p.SendAsync(t.Context(), m, func(_ tidegate.Receipt, err error) {
+						if err != nil {
+							t.Error(err)
+						}
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+			}
+			if err := p.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(f.Calls("Send")); n != c.requests*c.topics {
+				t.Errorf("%d topics: %d requests, want %d for each topic", c.topics, n, c.requests)
+			}
+		})
+	}
+}
+
+// A caller that waits for its message does not wait for a request of other callers first, for any
+// number of topics with a request under way.
+func TestManyTopicsDoNotDelaySend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+			time.Sleep(10 * time.Millisecond)
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{})
+		var callers sync.WaitGroup
+		for topic := range 40 {
+			for second := range 2 {
+				callers.Go(func() {
+					time.Sleep(time.Duration(second) * time.Millisecond)
+					began := time.Now()
+					m := &tidegate.Message{Topic: fmt.Sprint("t", topic), Body: []byte("x")}
+					if _, err := p.Send(t.Context(), m); err != nil || time.Since(began) != 10*time.Millisecond {
+						t.Errorf("%v after %v, want 10 ms", err, time.Since(began))
+					}
+				})
+			}
+		}
+		callers.Wait()
+	})
+}
+
+// A server throttles at random, for example because other clients keep its queue full. It accepts
+// nearly as many messages as the backoff of each message allows: the pauses of the lane cost
+// little.
+func TestBusyServerAcceptsWhatTheBackoffAllows(t *testing.T) {
+	length := time.Duration(min(5, 2*model.Rounds(5))) * time.Minute
+	const (
+		senders = 16
+		pause   = 500 * time.Millisecond // of a sender, after each send
+		trip    = 3 * time.Millisecond   // of a throttled attempt
+	)
+	short := backoff.Exponential{Initial: 10 * time.Millisecond, Multiplier: 2, Max: time.Second}
+	for _, c := range []struct {
+		accepts float64        // share of the attempts
+		takes   time.Duration  // of an accepted attempt
+		policy  backoff.Policy // of the messages
+		first   float64        // its first delay in seconds
+		second  float64
+		atLeast float64 // of the rate that the backoff allows
+	}{
+		{accepts: .1, takes: trip, first: 1, second: 1.6, atLeast: .75},
+		{accepts: .2, takes: trip, first: 1, second: 1.6, atLeast: .8},
+		{accepts: .5, takes: trip, first: 1, second: 1.6, atLeast: .9},
+		{accepts: .8, takes: trip, first: 1, second: 1.6, atLeast: .95},
+		// The queue of the server is full, so an accepted message waits in it.
+		{accepts: .2, takes: 100 * time.Millisecond, first: 1, second: 1.6, atLeast: .7},
+		{accepts: .2, takes: 100 * time.Millisecond, policy: short, first: .01, second: .02, atLeast: .7},
+		{accepts: .2, takes: 500 * time.Millisecond, policy: short, first: .01, second: .02, atLeast: .7},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			random := rand.New(rand.NewPCG(1, 2))
+			attempts, accepted, failed := 0, 0, 0
+			f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				mu.Lock()
+				attempts++
+				accept := random.Float64() < c.accepts
+				mu.Unlock()
+				if accept {
+					sleepFor(ctx, c.takes)
+					return nil
+				}
+				sleepFor(ctx, trip)
+				return all(len(msgs), throttled(0))
+			}}
+			f.OnLane = func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
+				return transport.Lane{Endpoint: "a:1", MaxMessages: 1}, nil
+			}
+			p := newProducer(t, f, producer.Options{Backoff: c.policy})
+			start := time.Now()
+			var sending sync.WaitGroup
+			for range senders {
+				sending.Go(func() {
+					for time.Since(start) < length {
+						_, err := p.Send(context.Background(), &tidegate.Message{Topic: "orders", Body: []byte("x")})
+						mu.Lock()
+						if err == nil {
+							accepted++
+						} else {
+							failed++
+						}
+						mu.Unlock()
+						time.Sleep(pause)
+					}
+				})
+			}
+			sending.Wait()
+
+			// A sender alone: three attempts at most, and the delays between them.
+			refuses := 1 - c.accepts
+			succeeds := 1 - refuses*refuses*refuses
+			cycle := pause.Seconds() + trip.Seconds()*(refuses+refuses*refuses+refuses*refuses*refuses) + c.takes.Seconds()*succeeds +
+				refuses*c.first + refuses*refuses*c.second
+			allowed := senders * length.Seconds() / cycle * succeeds
+			t.Logf("accepts %.0f %% in %v: %d messages accepted of %.0f, %d failed, %d attempts", 100*c.accepts, c.takes, accepted, allowed, failed, attempts)
+			if float64(accepted) < c.atLeast*allowed {
+				t.Errorf("a server that accepts %.0f %% of the attempts accepted %d messages; the backoff allows %.0f", 100*c.accepts, accepted, allowed)
+			}
+		})
+	}
 }

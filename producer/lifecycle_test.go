@@ -1,4 +1,4 @@
-package producer
+package producer_test
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,7 +17,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // In every interleaving accepted = delivered + failed + undelivered, and each message has exactly
@@ -29,7 +33,7 @@ func TestAccountsAddUp(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 3))
 	for round := range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			f := &laneFake{do: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
 				sleepFor(ctx, time.Duration(n%7)*100*time.Millisecond)
 				errs := make([]error, len(msgs))
 				for i, m := range msgs {
@@ -44,7 +48,7 @@ func TestAccountsAddUp(t *testing.T) {
 				}
 				return errs
 			}}
-			p, err := New(f, Options{MaxPending: 20, AttemptTimeout: time.Second})
+			p, err := producer.New(f, producer.Options{MaxPending: 20, AttemptTimeout: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +118,7 @@ func TestAccountsAddUp(t *testing.T) {
 func TestShutdownWaitsForAcceptedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(3 * time.Second))
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		told := false
 		if err := p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { told = err == nil }); err != nil {
 			t.Fatal(err)
@@ -128,7 +132,7 @@ func TestShutdownWaitsForAcceptedMessages(t *testing.T) {
 			t.Errorf("after Shutdown: %v", err)
 		}
 		start = time.Now()
-		if a, err := newProducer(t, f, Options{}).Shutdown(t.Context()); err != nil || a.Accepted != 0 || time.Since(start) != 0 {
+		if a, err := newProducer(t, f, producer.Options{}).Shutdown(t.Context()); err != nil || a.Accepted != 0 || time.Since(start) != 0 {
 			t.Errorf("of an idle producer: %+v, %v after %v", a, err, time.Since(start))
 		}
 	})
@@ -141,11 +145,11 @@ func TestShutdownWaitsForAcceptedMessages(t *testing.T) {
 func TestShutdownIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const stuck, patience = time.Hour, 2 * time.Second
-		f := &fake{send: func(context.Context, int, *tidegate.Message) error {
+		f := each(func(context.Context, int, *tidegate.Message) error {
 			time.Sleep(stuck)
 			return nil
-		}}
-		p := newProducer(t, f, Options{})
+		})
+		p := newProducer(t, f, producer.Options{})
 		results := 0
 		for range 3 {
 			if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { results++ }); err != nil {
@@ -170,11 +174,11 @@ func TestShutdownIsBounded(t *testing.T) {
 // Shutdown returns the messages that it aborts, with the ID of their attempts.
 func TestShutdownReturnsTheUndelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &laneFake{do: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			return all(len(msgs), blackHole(ctx))
 		}}
 		var log bytes.Buffer
-		p := newProducer(t, f, Options{AttemptTimeout: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		p := newProducer(t, f, producer.Options{AttemptTimeout: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		for i := range 3 {
 			m := message()
 			m.MessageGroup = "g"
@@ -192,7 +196,7 @@ func TestShutdownReturnsTheUndelivered(t *testing.T) {
 			t.Fatalf("%+v, %v after %v", a, err, time.Since(start))
 		}
 		for _, u := range a.Undelivered {
-			if sent := string(u.Message.Body) == "0"; u.MaybeStored != sent || u.Message.ID == "" || sent && u.Message.ID != f.sent[0].ids[0] {
+			if sent := string(u.Message.Body) == "0"; u.MaybeStored != sent || u.Message.ID == "" || sent && u.Message.ID != f.Calls("Send")[0].Messages[0].ID {
 				t.Errorf("got back %+v", u)
 			}
 		}
@@ -207,15 +211,15 @@ func TestShutdownReturnsTheUndelivered(t *testing.T) {
 func TestCloseLogsAbortedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		respond, delivered := make(chan struct{}), make(chan struct{})
-		f := &fake{send: func(ctx context.Context, _ int, m *tidegate.Message) error {
+		f := each(func(ctx context.Context, _ int, m *tidegate.Message) error {
 			if m.ID == "lost" {
 				return blackHole(ctx)
 			}
 			<-respond
 			return nil
-		}}
+		})
 		var log bytes.Buffer
-		p := newProducer(t, f, Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), OnAttempt: func(a Attempt) {
+		p := newProducer(t, f, producer.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), OnAttempt: func(a producer.Attempt) {
 			if a.MessageID == "lost" {
 				close(respond)
 				<-delivered
@@ -241,11 +245,11 @@ func TestCloseLogsAbortedMessages(t *testing.T) {
 
 func TestFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error {
+		f := each(func(ctx context.Context, _ int, _ *tidegate.Message) error {
 			sleepFor(ctx, time.Second)
 			return nil
-		}}
-		p := newProducer(t, f, Options{})
+		})
+		p := newProducer(t, f, producer.Options{})
 		if err := p.Flush(t.Context()); err != nil {
 			t.Errorf("with nothing to flush: %v", err)
 		}
@@ -255,7 +259,11 @@ func TestFlush(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.AfterFunc(500*time.Millisecond, func() { p.Send(t.Context(), message()) }) // is not waited for
+		later := false
+		time.AfterFunc(500*time.Millisecond, func() { // is not waited for
+			p.Send(t.Context(), message())
+			later = true
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		if err := p.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -265,8 +273,8 @@ func TestFlush(t *testing.T) {
 			t.Errorf("%v, %d of 3 called", err, called)
 		}
 		synctest.Wait()
-		if sent := 1 + len(f.gaps()); sent != 4 || len(p.ledger.Pending()) != 1 {
-			t.Errorf("%d attempts, %d messages pending; want the later message to be under way", sent, len(p.ledger.Pending()))
+		if sent := len(f.Calls("Send")); sent != 4 || later {
+			t.Errorf("%d attempts, the later message was stored: %v; want it to be under way", sent, later)
 		}
 	})
 }
@@ -276,7 +284,7 @@ func TestLifecycleInAnyOrder(t *testing.T) {
 	for round := range 200 {
 		synctest.Test(t, func(t *testing.T) {
 			f := script(throttled(0), codeError(tidegate.CodeInternalServerError))
-			p, err := New(f, Options{})
+			p, err := producer.New(f, producer.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -310,7 +318,7 @@ func TestLifecycleInAnyOrder(t *testing.T) {
 // The function is called without a lock and not by the caller, and may send.
 func TestFunctionsMaySend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newProducer(t, &fake{}, Options{MaxPending: 1})
+		p := newProducer(t, each(nil), producer.Options{MaxPending: 1})
 		var caller sync.Mutex // a function on the caller's goroutine would deadlock
 		done := make(chan error, 1)
 		caller.Lock()
@@ -329,7 +337,7 @@ func TestFunctionsMaySend(t *testing.T) {
 // A slow function fills the producer up; it does not let memory grow.
 func TestSlowFunctionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newProducer(t, &fake{}, Options{MaxPending: 10, WhenFull: RejectWhenFull})
+		p := newProducer(t, each(nil), producer.Options{MaxPending: 10, WhenFull: producer.RejectWhenFull})
 		release := make(chan struct{})
 		taken := 0
 		for range 100 {
@@ -345,22 +353,33 @@ func TestSlowFunctionsAreBounded(t *testing.T) {
 	})
 }
 
-// Topics that are not in use are forgotten.
+// Topics that are not in use are forgotten, also if they had an invalid message: the producer
+// requests the settings of many of them again, although these are not old.
 func TestTopicsAreBounded(t *testing.T) {
-	p := newProducer(t, &fake{}, Options{})
-	for i := range maxTopics + 500 {
-		m := message()
-		m.Topic = fmt.Sprintf("t%d", i)
-		if _, err := p.Send(t.Context(), m); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		f := each(nil)
+		p := newProducer(t, f, producer.Options{})
+		const topics, bound = 1500, 1000
+		for range 2 {
+			for i := range topics {
+				m := message()
+				m.Topic = fmt.Sprintf("t%d", i)
+				if _, err := p.Send(t.Context(), m); err != nil {
+					t.Fatal(err)
+				}
+				m.MessageGroup = strings.Repeat("g", 1000)
+				if _, err := p.Send(t.Context(), m); !errors.Is(err, tidegate.ErrInvalid) {
+					t.Fatal(err)
+				}
+				if _, err := p.Effective(t.Context(), m.Topic); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
-		if _, err := p.Effective(t.Context(), m.Topic); err != nil {
-			t.Fatal(err)
+		if n := len(f.Calls("ProducerSettings")) - topics; n < topics-bound {
+			t.Errorf("%d of %d topics were forgotten, want at least %d", n, topics, topics-bound)
 		}
-	}
-	if n := len(p.topics); n > maxTopics {
-		t.Errorf("%d topics are remembered, want at most %d", n, maxTopics)
-	}
+	})
 }
 
 // A server cannot make a client hammer it.
@@ -370,20 +389,20 @@ func TestServerPolicyIsBounded(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := always(answer)
-			f.settings = func(context.Context) (transport.ProducerSettings, error) {
+			f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
 				return transport.ProducerSettings{MaxAttempts: 1<<31 - 1, Backoff: constant(1)}, nil
 			}
-			p := newProducer(t, f, Options{})
+			p := newProducer(t, f, producer.Options{})
 			if _, err := p.Effective(t.Context(), "orders"); err != nil {
 				t.Fatal(err)
 			}
 			start := time.Now()
 			_, err := p.Send(t.Context(), message())
-			if e := sendError(t, err); e.Reason != StopExhausted || e.Attempts != maxServerAttempts {
+			if e := sendError(t, err); e.Reason != producer.StopExhausted || e.Attempts != 16 {
 				t.Errorf("%s: %+v", name, e)
 			}
-			if took := time.Since(start); took < 15*minServerDelay {
-				t.Errorf("%s: %d attempts in %v", name, len(f.calls), took)
+			if took := time.Since(start); took < 15*10*time.Millisecond {
+				t.Errorf("%s: %d attempts in %v", name, len(f.Calls("Send")), took)
 			}
 		})
 	}
@@ -392,3 +411,315 @@ func TestServerPolicyIsBounded(t *testing.T) {
 type constant time.Duration
 
 func (c constant) Delay(int) time.Duration { return time.Duration(c) }
+
+// An OnAttempt may end its goroutine, as FailNow of package testing does, on a goroutine of a
+// caller or of the producer. The producer still sends the other messages for the server.
+func TestObserverThatEndsItsGoroutine(t *testing.T) {
+	for name, send := range map[string]func(*testing.T, *producer.Producer) bool{
+		"Send": func(t *testing.T, p *producer.Producer) (returned bool) {
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				_, _ = p.Send(t.Context(), message())
+				returned = true
+			})
+			wg.Wait()
+			return returned
+		},
+		"SendAsync": func(t *testing.T, p *producer.Producer) bool {
+			done := make(chan error)
+			if err := p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { done <- err }); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			return false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+					if n == 1 {
+						return all(len(msgs), throttled(0))
+					}
+					return nil
+				}}
+				var attempts atomic.Int64
+				p := newProducer(t, f, producer.Options{OnAttempt: func(producer.Attempt) {
+					if attempts.Add(1) == 1 {
+						runtime.Goexit()
+					}
+				}})
+				if send(t, p) {
+					t.Error("Send has returned")
+				}
+				if _, err := p.Send(t.Context(), message()); err != nil {
+					t.Error(err)
+				}
+				a, err := p.Shutdown(t.Context())
+				if err != nil || a.Delivered != 2 {
+					t.Errorf("%+v, %v", a, err)
+				}
+			})
+		})
+	}
+}
+
+// A panic of the transport on the goroutine of a Send reaches the caller, which may recover, as
+// HTTP servers do. Its message fails, and keeps no place.
+func TestPanicOnTheCallersGoroutine(t *testing.T) {
+	const panics = 40 // more than the requests that a lane has at the same time
+	for name, tt := range map[string]struct {
+		inLane, inSend bool
+		most           int
+	}{
+		"Lane":             {inLane: true, most: 100},
+		"SendLane":         {inSend: true, most: 100},
+		"SendLane, single": {inSend: true, most: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var lanes, sends atomic.Int64
+				f := &transporttest.Fake{
+					OnLane: func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+						if tt.inLane && lanes.Add(1) <= panics {
+							panic("by the test")
+						}
+						return transport.Lane{Endpoint: "a:1", MaxMessages: tt.most}, nil
+					},
+					OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+						if tt.inSend && sends.Add(1) <= panics {
+							panic("by the test")
+						}
+						return nil
+					},
+				}
+				p := newProducer(t, f, producer.Options{})
+				for range panics {
+					func() {
+						defer func() {
+							if recover() == nil {
+								t.Error("the panic has not reached the caller of Send")
+							}
+						}()
+						_, _ = p.Send(t.Context(), message())
+					}()
+				}
+				start := time.Now()
+				if _, err := p.Send(t.Context(), message()); err != nil || time.Since(start) > time.Second {
+					t.Errorf("%v after %v", err, time.Since(start))
+				}
+				a, err := p.Shutdown(t.Context())
+				if err != nil || a.Delivered != 1 || a.Failed != panics {
+					t.Errorf("%+v, %v", a, err)
+				}
+			})
+		})
+	}
+}
+
+// An OnAttempt that ends the goroutine of a message at its deadline does not keep the place of the
+// cancelled older message of its group, which leaves first on that goroutine.
+func TestObserverThatEndsALeaver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+			time.Sleep(time.Minute) // the transport ignores the end of ctx
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{Spool: newSpool(t, spool.Options{}), OnAttempt: func(producer.Attempt) { runtime.Goexit() }})
+		older, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		go func() { _, _ = p.Send(older, grouped("1")) }()
+		synctest.Wait()
+		younger, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		go func() {
+			_, _ = p.Send(younger, grouped("2"))
+			t.Error("Send has returned")
+		}()
+		time.Sleep(time.Hour)
+		if a, err := p.Shutdown(t.Context()); err != nil || a.Failed < 1 {
+			t.Errorf("%+v, %v", a, err)
+		}
+	})
+}
+
+// An OnAttempt that ends its goroutine for one message at the end of a ctx, or in Close, does not
+// keep the other messages.
+func TestObserverThatEndsTheLeavingOfMany(t *testing.T) {
+	for name, end := range map[string]func(p *producer.Producer, cancel func()){
+		"ctx":      func(_ *producer.Producer, cancel func()) { cancel() },
+		"Close":    func(p *producer.Producer, _ func()) { go func() { _ = p.Close() }() },
+		"Shutdown": func(p *producer.Producer, _ func()) { go func() { _, _ = p.Shutdown(cancelled()) }() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+					<-ctx.Done()
+					return all(len(msgs), context.Cause(ctx))
+				}}
+				var observed atomic.Int64
+				p := newProducer(t, f, producer.Options{AttemptTimeout: time.Hour, OnAttempt: func(producer.Attempt) {
+					observed.Add(1)
+					runtime.Goexit()
+				}})
+				ctx, cancel := context.WithCancel(t.Context())
+				o := outcomes{errs: map[string]error{}}
+				for _, m := range numbered(50) {
+					if err := p.SendAsync(ctx, m, o.done(m.ID)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+				end(p, cancel)
+				synctest.Wait()
+				if len(o.errs) != 50 {
+					t.Errorf("%d functions of 50 were called", len(o.errs))
+				}
+				if observed.Load() < 2 {
+					t.Errorf("%d attempts were observed, want several", observed.Load())
+				}
+				cancel()
+			})
+		})
+	}
+}
+
+// An OnAttempt that ends its goroutine for a message that waited for a throttled server does not
+// keep the caller whose message was throttled.
+func TestObserverThatEndsTheReportOfAWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n == 1 {
+				time.Sleep(time.Millisecond)
+				return all(len(msgs), throttled(10*time.Second))
+			}
+			<-ctx.Done()
+			return all(len(msgs), context.Cause(ctx))
+		}}
+		var ends atomic.Int64
+		p := newProducer(t, f, producer.Options{MaxAttempts: 1, OnAttempt: func(a producer.Attempt) {
+			if a.Messages == 0 { // it waited
+				ends.Add(1)
+				runtime.Goexit()
+			}
+		}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // ends before the pause
+		defer cancel()
+		var returned [3]atomic.Bool
+		for i, m := range numbered(3) { // two requests are under way, and the third message waits
+			of := []context.Context{t.Context(), t.Context(), ctx}[i]
+			go func() {
+				p.SendBatch(of, []*tidegate.Message{m})
+				returned[i].Store(true)
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if ends.Load() != 1 || !returned[0].Load() || !returned[2].Load() {
+			t.Errorf("OnAttempt ended %d goroutines, the throttled call returned: %t, the call that waited: %t; want 1, and both",
+				ends.Load(), returned[0].Load(), returned[2].Load())
+		}
+	})
+}
+
+// A logBuffer collects lines of several goroutines.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// count returns the number of lines, and of those with a text.
+func (b *logBuffer) count(text string) (lines, with int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Count(b.text.String(), "\n"), strings.Count(b.text.String(), text)
+}
+
+// Repeated events, for example of every message, are logged in one line at once and then in one
+// line a minute. The end of the producer logs the last of them.
+func TestLinesAreBounded(t *testing.T) {
+	const messages = 500
+	panics := func(context.Context, transport.TransactionCheck) transport.Resolution { panic("by the test") }
+	for text, tt := range map[string]struct {
+		opts producer.Options
+		step func(t *testing.T, p *producer.Producer)
+	}{
+		"transaction not resolved": {producer.Options{Checker: panics, MaxAttempts: 1}, func(t *testing.T, p *producer.Producer) {
+			if _, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		}},
+		"Options.Checker panicked": {producer.Options{Checker: panics}, func(t *testing.T, p *producer.Producer) {
+			_, _ = p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return errors.New("rolled back") })
+		}},
+		"OnAttempt panicked": {producer.Options{OnAttempt: func(producer.Attempt) { panic("by the test") }}, func(t *testing.T, p *producer.Producer) {
+			_, _ = p.Send(t.Context(), message())
+		}},
+		"the function given to SendAsync panicked": {producer.Options{}, func(t *testing.T, p *producer.Producer) {
+			_ = p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { panic("by the test") })
+		}},
+		"draining the spool failed": {producer.Options{Spool: brokenSpool{}}, func(*testing.T, *producer.Producer) {}},
+	} {
+		for name, end := range map[string]func(p *producer.Producer){
+			"Close":    func(p *producer.Producer) { _ = p.Close() },
+			"Shutdown": func(p *producer.Producer) { _, _ = p.Shutdown(context.Background()) },
+		} {
+			t.Run(text+", "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var log logBuffer
+					tt.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+					f := &transporttest.Fake{OnEndTransaction: func(context.Context, int, transport.Transaction, transport.Resolution) error {
+						return codeError(tidegate.CodeBadRequest)
+					}}
+					p := newProducer(t, f, tt.opts)
+					for range messages {
+						tt.step(t, p)
+						time.Sleep(time.Second / 2)
+					}
+					_, minutes := log.count(text)
+					end(p)
+					lines, with := log.count(text)
+					if lines != with || with > 6 || with != minutes+1 {
+						t.Errorf("%d of %d lines are about %d events in 250 s, and %d before the end; want at most 6, and the last at the end", with, lines, messages, minutes)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The lines of the debug level about throttled sends are bounded too: a throttled producer sends
+// on, and its server may not have settings for as long.
+func TestThrottledSendsWithoutSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := always(throttled(0))
+		f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
+			return transport.ProducerSettings{}, errors.New("none")
+		}
+		var log logBuffer
+		p := newProducer(t, f, producer.Options{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		for range 100 {
+			_, _ = p.Send(t.Context(), message())
+		}
+		_ = p.Close()
+		sends, minutes := len(f.Calls("Send")), int(time.Since(f.Calls("Send")[0].At)/time.Minute)
+		if _, with := log.count("continues without the settings"); with < 2 || with > minutes+2 {
+			t.Errorf("%d lines about %d throttled sends within %d minutes, want one a minute", with, sends, minutes)
+		}
+	})
+}
+
+// A brokenSpool cannot be drained.
+type brokenSpool struct{ readySpool }
+
+func (brokenSpool) Drain(context.Context, func(context.Context, []*tidegate.Message) []error) error {
+	return errors.New("by the test")
+}

@@ -1,4 +1,4 @@
-package producer
+package producer_test
 
 import (
 	"bytes"
@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,32 +21,10 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
-
-func TestSendAccepted(t *testing.T) {
-	f := &fake{}
-	p := newProducer(t, f, Options{})
-	msg := message()
-	want := *msg
-	r, err := p.Send(t.Context(), msg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.MessageID == "" || r.MessageID != f.ids[0] || r.Attempts != 1 || r.Topic != "orders" || r.Offset != 7 || r.Endpoint != "b:2" {
-		t.Errorf("receipt %+v, sent ID %q", r, f.ids[0])
-	}
-	if !reflect.DeepEqual(*msg, want) {
-		t.Errorf("the caller's message was changed to %+v", *msg)
-	}
-	if f.asked.Load() != 0 {
-		t.Error("an accepted send asked for settings")
-	}
-	msg.ID = "mine"
-	if r, err = p.Send(t.Context(), msg); err != nil || r.MessageID != "mine" {
-		t.Errorf("receipt %+v, error %v; want the caller's ID", r, err)
-	}
-}
 
 // RocketMQ: sending retry and throttling: "If a retry is triggered by throttling, the message is
 // retried at intervals specified in the exponential backoff protocol"
@@ -54,53 +34,23 @@ func TestThrottledGapsLieInRange(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			f := script(throttled(0), throttled(0), throttled(0), throttled(0))
-			p := newProducer(t, f, Options{MaxAttempts: 5})
+			p := newProducer(t, f, producer.Options{MaxAttempts: 5})
 			r, err := p.Send(t.Context(), message())
 			if err != nil || r.Attempts != 5 {
 				t.Fatalf("receipt %+v, error %v", r, err)
 			}
-			for i, gap := range f.gaps() {
+			for i, gap := range gaps(f) {
 				if lo, hi := backoff.Default().Range(i); gap < lo || gap > hi {
 					t.Errorf("gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
 				}
 			}
-			for _, id := range f.ids {
-				if id != f.ids[0] || id == "" {
-					t.Fatalf("the ID changed between attempts: %q", f.ids)
+			for _, id := range ids(f) {
+				if id != ids(f)[0] || id == "" {
+					t.Fatalf("the ID changed between attempts: %q", ids(f))
 				}
 			}
 		})
 	}
-}
-
-// Throttling has a policy of its own and does not use up the attempts.
-func TestThrottlesOfTheirOwnLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		five := []error{throttled(0), throttled(0), throttled(0), throttled(0), throttled(0)}
-		p := newProducer(t, script(five...), Options{MaxAttempts: 3, MaxThrottles: 5})
-		if r, err := p.Send(t.Context(), message()); err != nil || r.Attempts != 6 {
-			t.Errorf("receipt %+v, error %v; want success at attempt 6", r, err)
-		}
-		p = newProducer(t, script(append(five, throttled(0))...), Options{MaxAttempts: 3, MaxThrottles: 5})
-		_, err := p.Send(t.Context(), message())
-		if e := sendError(t, err); e.Reason != StopThrottled || e.Attempts != 6 || e.Throttles != 6 {
-			t.Errorf("got %+v", e)
-		}
-	})
-}
-
-// The server decides when to return.
-func TestPushBackIsExact(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := script(throttled(7 * time.Second))
-		p := newProducer(t, f, Options{})
-		if _, err := p.Send(t.Context(), message()); err != nil {
-			t.Fatal(err)
-		}
-		if gaps := f.gaps(); gaps[0] != 7*time.Second {
-			t.Errorf("gap %v, want 7s", gaps[0])
-		}
-	})
 }
 
 // RocketMQ: sending retry and throttling: "Messages are immediately retried upon failures, except
@@ -112,10 +62,10 @@ func TestPushBackIsExact(t *testing.T) {
 func TestTransientRetriesAreAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := always(codeError(tidegate.CodeInternalServerError))
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		start := time.Now()
 		_, err := p.Send(t.Context(), message())
-		if e := sendError(t, err); e.Reason != StopExhausted || e.Attempts != 3 || e.MaxAttempts != 3 || time.Since(start) != 0 {
+		if e := sendError(t, err); e.Reason != producer.StopExhausted || e.Attempts != 3 || e.MaxAttempts != 3 || time.Since(start) != 0 {
 			t.Errorf("got %+v after %v", e, time.Since(start))
 		}
 		const want = `send to "orders": attempt 3 of 3 at a:1: 50001 INTERNAL_SERVER_ERROR: from the server`
@@ -125,22 +75,10 @@ func TestTransientRetriesAreAtOnce(t *testing.T) {
 	})
 }
 
-func TestPermanentIsOneAttempt(t *testing.T) {
-	f := always(codeError(tidegate.CodeTopicNotFound))
-	p := newProducer(t, f, Options{MaxAttempts: 9})
-	_, err := p.Send(t.Context(), message())
-	if e := sendError(t, err); len(f.calls) != 1 || e.Reason != StopPermanent || !errors.Is(err, tidegate.ErrTopicNotFound) {
-		t.Errorf("%d attempts, %+v", len(f.calls), e)
-	}
-	if f.asked.Load() != 0 {
-		t.Error("a permanent failure asked for settings")
-	}
-}
-
 func TestRouteThatWasGood(t *testing.T) {
 	for _, code := range []tidegate.Code{tidegate.CodeTopicNotFound, tidegate.CodeMessagePropertyConflict} {
 		f := script(nil, codeError(code), codeError(code))
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		for _, want := range []int{1, 3} {
 			if r, err := p.Send(t.Context(), message()); err != nil || r.Attempts != want {
 				t.Errorf("%d: receipt %+v, error %v; want success at attempt %d", code, r, err, want)
@@ -149,36 +87,13 @@ func TestRouteThatWasGood(t *testing.T) {
 	}
 }
 
-// A cancelled context ends the wait for a retry.
-func TestCancelDuringBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cause := errors.New("the user went home")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		p := newProducer(t, always(throttled(0)), Options{MaxAttempts: 100})
-		start := time.Now()
-		time.AfterFunc(300*time.Millisecond, func() { cancel(cause) })
-		_, err := p.Send(ctx, message())
-		if d := time.Since(start); d != 300*time.Millisecond {
-			t.Errorf("returned after %v, want 300ms", d)
-		}
-		for _, want := range []error{cause, context.Canceled, tidegate.ErrThrottled} {
-			if !errors.Is(err, want) {
-				t.Errorf("%v does not match %v", err, want)
-			}
-		}
-		if e := sendError(t, err); e.Reason != StopContext || e.Attempts != 1 {
-			t.Errorf("got %+v", e)
-		}
-	})
-}
-
 // RocketMQ: sending retry and throttling: "you must evaluate the timeout duration and maximum
 // number of retries for each call to prevent retries from blocking links"
 func TestDeadlineIsHonouredExactly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+123*time.Microsecond)
 		defer cancel()
-		p := newProducer(t, always(throttled(time.Hour)), Options{})
+		p := newProducer(t, always(throttled(time.Hour)), producer.Options{})
 		start := time.Now()
 		_, err := p.Send(ctx, message())
 		// The requested wait does not begin, so the caller still has its time.
@@ -188,7 +103,7 @@ func TestDeadlineIsHonouredExactly(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, tidegate.ErrThrottled) || tidegate.RetryAfter(err) != time.Hour {
 			t.Errorf("got %v", err)
 		}
-		if e := sendError(t, err); e.Reason != StopDeadline || e.Needed != time.Hour+attemptFloor || e.Remaining != 10*time.Second+123*time.Microsecond || e.Attempts != 1 {
+		if e := sendError(t, err); e.Reason != producer.StopDeadline || e.Needed != time.Hour+100*time.Millisecond || e.Remaining != 10*time.Second+123*time.Microsecond || e.Attempts != 1 {
 			t.Errorf("got %+v", e)
 		}
 		const want = `send to "orders": context deadline exceeded: the next attempt needs 1h0m0.1s, and 10s are left after attempt 1 of 3 at a:1: 530 TOO_MANY_REQUESTS: from the server`
@@ -198,29 +113,18 @@ func TestDeadlineIsHonouredExactly(t *testing.T) {
 	})
 }
 
-func TestDeadContextMakesNoAttempt(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	f := &fake{}
-	p := newProducer(t, f, Options{})
-	_, err := p.Send(ctx, message())
-	if e := sendError(t, err); len(f.calls) != 0 || e.Attempts != 0 || !errors.Is(err, context.Canceled) {
-		t.Errorf("%d attempts, %v", len(f.calls), err)
-	}
-}
-
 // The same without settings of the server.
 // RocketMQ: sending retry and throttling: "Messages are immediately retried upon failures, except
 // when a retry is triggered by throttling"
 func TestFirstRetryIsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(codeError(protocol.CodeProxyTimeout))
-		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
+		f.OnProducerSettings = func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
 			<-ctx.Done()
 			return transport.ProducerSettings{}, context.Cause(ctx)
 		}
 		start := time.Now()
-		r, err := newProducer(t, f, Options{}).Send(t.Context(), message())
+		r, err := newProducer(t, f, producer.Options{}).Send(t.Context(), message())
 		if err != nil || r.Attempts != 2 || time.Since(start) != 0 {
 			t.Errorf("%+v, %v after %v; want success at the second attempt, at once", r, err, time.Since(start))
 		}
@@ -229,10 +133,10 @@ func TestFirstRetryIsAtOnce(t *testing.T) {
 
 func TestAttemptsAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var got []Attempt
+		var got []producer.Attempt
 		lost := codeError(protocol.CodeProxyTimeout)
 		f := script(throttled(0), throttled(5*time.Second), lost)
-		p := newProducer(t, f, Options{MaxAttempts: 4, Backoff: ladder, OnAttempt: func(a Attempt) {
+		p := newProducer(t, f, producer.Options{MaxAttempts: 4, Backoff: ladder, OnAttempt: func(a producer.Attempt) {
 			got = append(got, a)
 			time.Sleep(time.Millisecond) // no lock is held: a bubble would hang
 		}})
@@ -240,11 +144,11 @@ func TestAttemptsAreObserved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []Attempt{
+		want := []producer.Attempt{
 			{Endpoint: "a:1", Err: throttled(0), Operation: "send", Class: tidegate.ClassThrottled, Delay: time.Second, DelayFrom: "backoff"},
 			{Endpoint: "a:1", Err: throttled(5 * time.Second), Operation: "send", Class: tidegate.ClassThrottled, Delay: 5 * time.Second, DelayFrom: "push-back"},
 			{Endpoint: "a:1", Err: lost, MaybeStored: true, Operation: "send", Class: tidegate.ClassTransient},
-			{Endpoint: "b:2", Operation: "send", Class: tidegate.ClassOK},
+			{Endpoint: "a:1", Operation: "send", Class: tidegate.ClassOK},
 		}
 		for i := range want {
 			want[i].Topic, want[i].MessageID, want[i].Number, want[i].Messages = "orders", r.MessageID, i+1, 1
@@ -260,8 +164,8 @@ func TestAttemptsAreObserved(t *testing.T) {
 
 func TestObserverThatPanics(t *testing.T) {
 	var log bytes.Buffer
-	p := newProducer(t, &fake{}, Options{
-		OnAttempt: func(Attempt) { panic("observer") },
+	p := newProducer(t, each(nil), producer.Options{
+		OnAttempt: func(producer.Attempt) { panic("observer") },
 		Logger:    slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if _, err := p.Send(t.Context(), message()); err != nil {
@@ -272,96 +176,23 @@ func TestObserverThatPanics(t *testing.T) {
 	}
 }
 
-func TestValidationBeforeTheWire(t *testing.T) {
-	f := &fake{}
-	p := newProducer(t, f, Options{MaxBodySize: 4})
-	for _, msg := range []*tidegate.Message{nil, {}, {Topic: "orders"}, {Topic: "orders", Body: []byte("12345")}, {Topic: "a b", Body: []byte("1")}} {
-		_, err := p.Send(t.Context(), msg)
-		if e := sendError(t, err); e.Reason != StopInvalid || !errors.Is(err, tidegate.ErrInvalid) || e.Attempts != 0 {
-			t.Errorf("%+v: %v", msg, err)
-		}
-	}
-	if len(f.calls) != 0 {
-		t.Errorf("%d attempts", len(f.calls))
-	}
-}
-
 func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := always(codeError(tidegate.CodeInternalServerError))
-		p := newProducer(t, f, Options{Limiter: rate.NewLimiter(1, 1)})
-		if _, err := p.Send(t.Context(), message()); sendError(t, err).Reason != StopExhausted {
+		p := newProducer(t, f, producer.Options{Limiter: rate.NewLimiter(1, 1)})
+		if _, err := p.Send(t.Context(), message()); sendError(t, err).Reason != producer.StopExhausted {
 			t.Error(err)
 		}
-		if got, want := f.gaps(), []time.Duration{time.Second, time.Second}; !reflect.DeepEqual(got, want) {
+		if got, want := gaps(f), []time.Duration{time.Second, time.Second}; !reflect.DeepEqual(got, want) {
 			t.Errorf("gaps %v, want %v: the limiter is asked before every attempt", got, want)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := p.Send(ctx, message())
-		if e := sendError(t, err); e.Reason != StopLimiter || e.Attempts != 0 || !errors.Is(err, context.DeadlineExceeded) {
+		if e := sendError(t, err); e.Reason != producer.StopLimiter || e.Attempts != 0 || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 	})
-}
-
-func TestCloseEndsSends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fake{send: func(ctx context.Context, n int, _ *tidegate.Message) error {
-			if n%2 == 0 {
-				return throttled(0)
-			}
-			return blackHole(ctx)
-		}}
-		p := newProducer(t, f, Options{AttemptTimeout: time.Hour})
-		errs := make(chan error, 10)
-		for range 10 {
-			go func() {
-				_, err := p.Send(t.Context(), message())
-				errs <- err
-			}()
-		}
-		synctest.Wait()
-		start := time.Now()
-		for range 2 {
-			if err := p.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-		synctest.Wait() // the results of Send are in errs a moment later
-		if len(errs) != 10 || time.Since(start) != 0 {
-			t.Errorf("after Close %d of 10 sends had returned, in %v", len(errs), time.Since(start))
-		}
-		for range 10 {
-			err := <-errs
-			if !errors.Is(err, tidegate.ErrClosed) || errors.Is(err, context.Canceled) || sendError(t, err).Reason != StopClosed {
-				t.Errorf("got %v", err)
-			}
-		}
-		if _, err := p.Send(t.Context(), message()); !errors.Is(err, tidegate.ErrClosed) {
-			t.Errorf("after Close: %v", err)
-		}
-	})
-}
-
-// Closing while others send neither panics nor loses a result.
-func TestSendersRacingClose(t *testing.T) {
-	for range 200 {
-		synctest.Test(t, func(t *testing.T) {
-			p := newProducer(t, script(throttled(0), codeError(protocol.CodeInternalError)), Options{Backoff: backoff.Steps{time.Microsecond}})
-			var wg sync.WaitGroup
-			for range 8 {
-				wg.Go(func() {
-					if _, err := p.Send(t.Context(), message()); err != nil && !errors.Is(err, tidegate.ErrClosed) {
-						t.Error(err)
-					}
-				})
-			}
-			wg.Go(func() { p.Close() })
-			p.Close()
-			wg.Wait()
-		}) // a goroutine that is left fails the bubble
-	}
 }
 
 // Producers that are throttled at the same instant do not retry in lock-step: no 10 ms have more
@@ -376,7 +207,7 @@ func TestRetriesSpread(t *testing.T) {
 		var wg sync.WaitGroup
 		start := time.Now()
 		for range clients {
-			p := newProducer(t, &fake{send: func(_ context.Context, n int, _ *tidegate.Message) error {
+			p := newProducer(t, each(func(_ context.Context, n int, _ *tidegate.Message) error {
 				if n == 1 {
 					return throttled(0)
 				}
@@ -384,7 +215,7 @@ func TestRetriesSpread(t *testing.T) {
 				buckets[int64(time.Since(start)/(10*time.Millisecond))]++
 				mu.Unlock()
 				return nil
-			}}, Options{})
+			}), producer.Options{})
 			wg.Go(func() {
 				if _, err := p.Send(t.Context(), message()); err != nil {
 					t.Error(err)
@@ -418,7 +249,7 @@ func TestSendProperties(t *testing.T) {
 	}
 	for range 300 {
 		synctest.Test(t, func(t *testing.T) {
-			f := &fake{send: func(ctx context.Context, _ int, _ *tidegate.Message) error {
+			respond := func(ctx context.Context, _ int, _ *tidegate.Message) error {
 				switch c := codes[rnd.IntN(len(codes))]; {
 				case c != 0:
 					return pushedBack(c, time.Duration(rnd.Int64N(int64(20*time.Second))-int64(time.Second)))
@@ -426,15 +257,16 @@ func TestSendProperties(t *testing.T) {
 					return blackHole(ctx)
 				}
 				return nil
-			}}
-			var seen []Attempt
-			opts := Options{
+			}
+			var seen []producer.Attempt
+			opts := producer.Options{
 				MaxAttempts: 1 + rnd.IntN(5), MaxThrottles: rnd.IntN(3),
-				OnAttempt: func(a Attempt) { seen = append(seen, a) },
+				OnAttempt: func(a producer.Attempt) { seen = append(seen, a) },
 			}
 			for range 5 {
+				f := each(respond)
 				p := newProducer(t, f, opts) // a pause of the server's does not outlive it
-				seen, f.ids, f.calls = nil, nil, nil
+				seen = nil
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rnd.IntN(60))*time.Second)
 				deadline, _ := ctx.Deadline()
 				r, err := p.Send(ctx, message())
@@ -442,13 +274,13 @@ func TestSendProperties(t *testing.T) {
 				if time.Now().After(deadline) {
 					t.Fatalf("returned %v after the deadline", time.Since(deadline))
 				}
-				if len(seen) != len(f.calls) || len(seen) > opts.MaxAttempts+opts.MaxThrottles {
-					t.Fatalf("%d attempts, %d observed, options %+v", len(f.calls), len(seen), opts)
+				if len(seen) != len(f.Calls("Send")) || len(seen) > opts.MaxAttempts+opts.MaxThrottles {
+					t.Fatalf("%d attempts, %d observed, options %+v", len(f.Calls("Send")), len(seen), opts)
 				}
 				maybe := false
 				for i, a := range seen {
 					maybe = maybe || a.MaybeStored
-					if a.Number != i+1 || a.MessageID != f.ids[0] || f.ids[i] != f.ids[0] || (a.Stop != NotStopped && i < len(seen)-1) {
+					if a.Number != i+1 || a.MessageID != ids(f)[0] || ids(f)[i] != ids(f)[0] || (a.Stop != producer.NotStopped && i < len(seen)-1) {
 						t.Fatalf("observed %+v", seen)
 					}
 				}
@@ -459,10 +291,228 @@ func TestSendProperties(t *testing.T) {
 					continue
 				}
 				if e := sendError(t, err); e.Attempts != len(seen) || e.MaybeStored != maybe || e.Last != seen[len(seen)-1].Err ||
-					e.Reason == NotStopped || !strings.HasPrefix(err.Error(), `send to "orders": `) {
+					e.Reason == producer.NotStopped || !strings.HasPrefix(err.Error(), `send to "orders": `) {
 					t.Fatalf("error %+v, observed %+v", e, seen)
 				}
 			}
 		})
 	}
+}
+
+// The responses to the first 32 requests are lost, which are as many as a topic has under way. The
+// other callers do not wait for the end of those attempts, 3 s.
+func TestLostResponsesDoNotHoldOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := each(func(ctx context.Context, n int, _ *tidegate.Message) error {
+			if n <= 32 {
+				return blackHole(ctx)
+			}
+			return nil
+		})
+		p := newProducer(t, f, producer.Options{})
+		start := time.Now()
+		var mu sync.Mutex
+		var quick int
+		var all sync.WaitGroup
+		for range 96 {
+			all.Go(func() {
+				if _, err := p.Send(t.Context(), message()); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if time.Since(start) <= 20*time.Millisecond {
+					quick++
+				}
+			})
+		}
+		all.Wait()
+		if d := time.Since(start); quick != 64 || d != 3*time.Second {
+			t.Errorf("%d sends ended within 20 ms and all within %v, want 64 and 3 s", quick, d)
+		}
+	})
+}
+
+// The attempts of a message that is alone in its request have the values of its ctx, for example
+// the trace, also on a goroutine of the producer.
+func TestAttemptsHaveTheValuesOfTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		var attempts, traced atomic.Int64
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			attempts.Add(1)
+			if ctx.Value(key{}) == "trace" {
+				traced.Add(1)
+			}
+			if n == 1 {
+				return all(len(msgs), throttled(0))
+			}
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{})
+		done := make(chan error, 1)
+		ctx := context.WithValue(t.Context(), key{}, "trace")
+		if err := p.SendAsync(ctx, message(), func(_ tidegate.Receipt, err error) { done <- err }); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil || attempts.Load() != 2 || traced.Load() != 2 {
+			t.Errorf("%v, %d of %d attempts have the values, want 2 of 2", err, traced.Load(), attempts.Load())
+		}
+	})
+}
+
+// A message whose request the transport has ended by runtime.Goexit may have been stored; one
+// without a request was not stored. Both fail, and their functions are called.
+func TestEndedGoroutinesOfTheTransport(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		inLane bool
+		maybe  bool
+	}{
+		{"while it sends", false, true},
+		{"while it looks for a lane", true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &transporttest.Fake{
+					OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
+						if tt.inLane {
+							runtime.Goexit()
+						}
+						return transport.Lane{Endpoint: "a:1", MaxMessages: 10}, nil
+					},
+					OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+						runtime.Goexit()
+						return nil
+					},
+				}
+				p := newProducer(t, f, producer.Options{})
+				done := make(chan error, 1)
+				if err := p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { done <- err }); err != nil {
+					t.Fatal(err)
+				}
+				if e := sendError(t, <-done); e.Reason != producer.StopPermanent || e.MaybeStored != tt.maybe {
+					t.Errorf("%v with MaybeStored %t, want a permanent failure with %t", e, e.MaybeStored, tt.maybe)
+				}
+			})
+		})
+	}
+}
+
+// A receipt has the ID and the topic of the message, also if the transport returns neither.
+func TestReceiptNamesTheMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProducer(t, bare{}, producer.Options{})
+		r, err := p.Send(t.Context(), &tidegate.Message{ID: "1", Topic: "orders", Body: []byte("x")})
+		if err != nil || r.MessageID != "1" || r.Topic != "orders" || r.Attempts != 1 {
+			t.Errorf("receipt %+v, %v; want that of message 1 of orders in one attempt", r, err)
+		}
+	})
+}
+
+// A caller may leave, or the producer close, between the response and the result: for example while
+// the result of another message of the request is awaited, or while a function observes an attempt.
+// The server has stored the message, so the error must have MaybeStored.
+func TestLeavingAfterTheResponse(t *testing.T) {
+	everyEntry(t, func(t *testing.T, entry string) {
+		f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error { return nil }}
+		observing := make(chan struct{})
+		p := newProducer(t, f, producer.Options{OnAttempt: func(producer.Attempt) { <-observing }})
+		ctx, cancel := context.WithCancel(t.Context())
+		var got []transport.SendResult
+		var wg sync.WaitGroup
+		wg.Go(func() { got = sendBy(ctx, p, entry, message(), message()) })
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		close(observing)
+		wg.Wait()
+		for i, r := range got {
+			if r.Err != nil && !sendError(t, r.Err).MaybeStored {
+				t.Errorf("message %d was stored, but the error is %v", i, r.Err)
+			}
+		}
+	})
+}
+
+// Send does not keep the message after its return, also when the caller leaves and the request
+// continues for other messages.
+func TestLeaversMayReuseTheirMessage(t *testing.T) {
+	everyEntry(t, func(t *testing.T, entry string) {
+		var mu sync.Mutex
+		var sent []string
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, 2*time.Second) // for example for a connection, before it encodes the request
+			mu.Lock()
+			defer mu.Unlock()
+			for _, m := range msgs {
+				sent = append(sent, m.ID+" "+string(m.Body)+" "+m.Keys[0]+" "+m.Properties["p"])
+			}
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{})
+		var wg sync.WaitGroup
+		for _, m := range numbered(2) { // so that further messages share a request
+			wg.Go(func() { p.Send(t.Context(), fill(m, "busy")) })
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel) // the request began after 100 ms
+		msgs := []*tidegate.Message{named("a"), named("b"), named("c")}
+		for _, m := range msgs {
+			fill(m, "old")
+		}
+		wg.Go(func() { p.Send(t.Context(), fill(named("stays"), "old")) })
+		for _, r := range sendBy(ctx, p, entry, msgs...) {
+			if !errors.Is(r.Err, context.Canceled) {
+				t.Errorf("got %v", r.Err)
+			}
+		}
+		for _, m := range msgs {
+			copy(m.Body, "new")
+			m.Keys[0], m.Properties["p"] = "new", "new"
+		}
+		wg.Wait()
+		synctest.Wait()
+		for _, s := range sent {
+			if strings.Contains(s, "new") {
+				t.Errorf("sent %q", s)
+			}
+		}
+		if len(sent) < 6 {
+			t.Errorf("sent %q", sent)
+		}
+	})
+}
+
+func fill(m *tidegate.Message, text string) *tidegate.Message {
+	m.Body, m.Keys, m.Properties = []byte(text), []string{text}, map[string]string{"p": text}
+	return m
+}
+
+// A message whose ctx ends while its lane is being paused ends with the cause of its ctx.
+func TestLeavingAPausedLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cause := errors.New("the user has left")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		f := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			time.Sleep(time.Second)
+			if n == 2 {
+				cancel(cause)
+			}
+			return all(len(msgs), throttled(0))
+		}}
+		p := newProducer(t, f, producer.Options{})
+		var wg sync.WaitGroup
+		for _, m := range numbered(2) {
+			wg.Go(func() { p.Send(t.Context(), m) })
+		}
+		synctest.Wait()
+		for i, err := range sendAll(ctx, p, numbered(50)) {
+			if !errors.Is(err, cause) || !errors.Is(err, context.Canceled) {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}
+		wg.Wait()
+	})
 }

@@ -1,9 +1,10 @@
-package producer
+package producer_test
 
 import (
 	"context"
 	"errors"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -13,8 +14,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // The client's MaxAttempts wins over the server's.
@@ -24,31 +27,41 @@ import (
 func TestEffectivePrecedence(t *testing.T) {
 	pushed := transport.ProducerSettings{
 		MaxAttempts: 7, MaxBodySize: 1000,
-		Backoff: backoff.Exponential{Initial: 10 * time.Millisecond, Multiplier: 2, Max: time.Second},
+		Backoff: backoff.Exponential{Initial: 10 * time.Millisecond, Multiplier: 2, Jitter: backoff.NoJitter, Max: time.Second},
 	}
 	own := backoff.Steps{time.Minute}
 	for _, tt := range []struct {
 		name   string
-		opts   Options
+		opts   producer.Options
 		pushed transport.ProducerSettings
-		want   Settings
+		want   producer.Settings
 	}{
-		{"default", Options{}, transport.ProducerSettings{},
-			Settings{3, fromDefault, backoff.Default(), fromDefault, tidegate.MaxBodySize, fromDefault}},
-		{"server", Options{}, pushed,
-			Settings{7, fromServer, floored{pushed.Backoff}, fromServer, 1000, fromServer}},
-		{"client", Options{MaxAttempts: 2, Backoff: own, MaxBodySize: 10}, pushed,
-			Settings{2, fromClient, own, fromClient, 10, fromClient}},
-		{"client, the rest by default", Options{Backoff: backoff.Exponential{Max: time.Minute}}, transport.ProducerSettings{},
-			Settings{3, fromDefault, backoff.Exponential{
+		{"default", producer.Options{}, transport.ProducerSettings{},
+			producer.Settings{3, "default", backoff.Default(), "default", tidegate.MaxBodySize, "default"}},
+		{"server", producer.Options{}, pushed,
+			producer.Settings{7, "server", pushed.Backoff, "server", 1000, "server"}},
+		{"client", producer.Options{MaxAttempts: 2, Backoff: own, MaxBodySize: 10}, pushed,
+			producer.Settings{2, "client", own, "client", 10, "client"}},
+		{"client, the rest by default", producer.Options{Backoff: backoff.Exponential{Max: time.Minute}}, transport.ProducerSettings{},
+			producer.Settings{3, "default", backoff.Exponential{
 				Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: time.Minute, MinConnectTimeout: 20 * time.Second,
-			}, fromClient, tidegate.MaxBodySize, fromDefault}},
-		{"mixed", Options{MaxAttempts: 2}, transport.ProducerSettings{MaxBodySize: 1000},
-			Settings{2, fromClient, backoff.Default(), fromDefault, 1000, fromServer}},
+			}, "client", tidegate.MaxBodySize, "default"}},
+		{"mixed", producer.Options{MaxAttempts: 2}, transport.ProducerSettings{MaxBodySize: 1000},
+			producer.Settings{2, "client", backoff.Default(), "default", 1000, "server"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := &fake{settings: func(context.Context) (transport.ProducerSettings, error) { return tt.pushed, nil }}
+			f := &transporttest.Fake{OnProducerSettings: func(context.Context, int, string) (transport.ProducerSettings, error) {
+				return tt.pushed, nil
+			}}
 			got, err := newProducer(t, f, tt.opts).Effective(t.Context(), "orders")
+			if tt.want.BackoffFrom == "server" { // the producer wraps it
+				for n := range 10 {
+					if d, want := got.Backoff.Delay(n), tt.want.Backoff.Delay(n); d != want {
+						t.Errorf("delay %d is %v, want %v", n, d, want)
+					}
+				}
+				got.Backoff = tt.want.Backoff
+			}
 			if err != nil || !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got %+v, %v\nwant %+v", got, err, tt.want)
 			}
@@ -59,22 +72,22 @@ func TestEffectivePrecedence(t *testing.T) {
 func TestServerSettingsDecide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := always(throttled(0))
-		f.settings = func(context.Context) (transport.ProducerSettings, error) {
+		f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
 			return transport.ProducerSettings{MaxAttempts: 5, Backoff: backoff.Steps{10 * time.Millisecond, 20 * time.Millisecond}}, nil
 		}
-		_, err := newProducer(t, f, Options{}).Send(t.Context(), message())
+		_, err := newProducer(t, f, producer.Options{}).Send(t.Context(), message())
 		if e := sendError(t, err); e.Attempts != 5 || e.MaxAttempts != 5 {
 			t.Errorf("got %+v", e)
 		}
 		const ms = time.Millisecond
-		if got, want := f.gaps(), []time.Duration{10 * ms, 20 * ms, 20 * ms, 20 * ms}; !reflect.DeepEqual(got, want) {
+		if got, want := gaps(f), []time.Duration{10 * ms, 20 * ms, 20 * ms, 20 * ms}; !reflect.DeepEqual(got, want) {
 			t.Errorf("gaps %v, want %v", got, want)
 		}
 		f = always(throttled(0))
-		f.settings = func(context.Context) (transport.ProducerSettings, error) {
+		f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
 			return transport.ProducerSettings{MaxAttempts: 1}, nil
 		}
-		_, err = newProducer(t, f, Options{MaxAttempts: 4}).Send(t.Context(), message())
+		_, err = newProducer(t, f, producer.Options{MaxAttempts: 4}).Send(t.Context(), message())
 		if e := sendError(t, err); e.Attempts != 4 {
 			t.Errorf("the server's 1 beat the client's 4: %+v", e)
 		}
@@ -85,7 +98,7 @@ func TestServerSettingsDecide(t *testing.T) {
 func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script()
-		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
+		f.OnProducerSettings = func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
 			select {
 			case <-ctx.Done():
 				return transport.ProducerSettings{}, context.Cause(ctx)
@@ -93,10 +106,10 @@ func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 				return transport.ProducerSettings{MaxAttempts: 7}, nil
 			}
 		}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		if s, err := p.Effective(ctx, "orders"); !errors.Is(err, context.DeadlineExceeded) || s.MaxAttempts != defaultMaxAttempts {
+		if s, err := p.Effective(ctx, "orders"); !errors.Is(err, context.DeadlineExceeded) || s.MaxAttempts != 3 {
 			t.Errorf("Effective of a caller that gives up: %+v, %v", s, err)
 		}
 		if s, err := p.Effective(t.Context(), "orders"); err != nil || s.MaxAttempts != 7 {
@@ -110,12 +123,12 @@ func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 func TestAskingCountsIntoTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(0), throttled(0), throttled(0))
-		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
+		f.OnProducerSettings = func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
 			<-ctx.Done()
 			return transport.ProducerSettings{}, context.Cause(ctx)
 		}
 		var told []time.Duration
-		p := newProducer(t, f, Options{MaxAttempts: 4, OnAttempt: func(a Attempt) {
+		p := newProducer(t, f, producer.Options{MaxAttempts: 4, OnAttempt: func(a producer.Attempt) {
 			if a.Err != nil {
 				told = append(told, a.Delay)
 			}
@@ -126,7 +139,7 @@ func TestAskingCountsIntoTheBackoff(t *testing.T) {
 		if _, err := p.Send(t.Context(), message()); err != nil {
 			t.Fatal(err)
 		}
-		gaps := f.gaps()
+		gaps := gaps(f)
 		if !reflect.DeepEqual(gaps, told) {
 			t.Errorf("gaps %v, reported %v", gaps, told)
 		}
@@ -144,14 +157,14 @@ func TestAskingCountsIntoTheBackoff(t *testing.T) {
 func TestAskingLongerThanTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := script(throttled(0), throttled(0))
-		f.settings = func(ctx context.Context) (transport.ProducerSettings, error) {
+		f.OnProducerSettings = func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
 			<-ctx.Done()
 			return transport.ProducerSettings{}, context.Cause(ctx)
 		}
 		var told []time.Duration
-		p := newProducer(t, f, Options{
+		p := newProducer(t, f, producer.Options{
 			Backoff: backoff.Exponential{Initial: 400 * time.Millisecond, Multiplier: 1, Jitter: backoff.NoJitter, Max: 400 * time.Millisecond},
-			OnAttempt: func(a Attempt) {
+			OnAttempt: func(a producer.Attempt) {
 				if a.Err != nil {
 					told = append(told, a.Delay)
 				}
@@ -163,7 +176,7 @@ func TestAskingLongerThanTheBackoff(t *testing.T) {
 		// A send waits at most a second for the settings. The producer does not request them again
 		// for 5 s.
 		want := []time.Duration{time.Second, 400 * time.Millisecond}
-		if gaps := f.gaps(); !slices.Equal(gaps, want) || !slices.Equal(told, want) {
+		if gaps := gaps(f); !slices.Equal(gaps, want) || !slices.Equal(told, want) {
 			t.Errorf("gaps %v, reported %v; want %v", gaps, told, want)
 		}
 	})
@@ -173,11 +186,11 @@ func TestSettingsAreQueriedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail error
 		f := always(codeError(tidegate.CodeInternalServerError))
-		f.settings = func(context.Context) (transport.ProducerSettings, error) {
+		f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
 			time.Sleep(100 * time.Millisecond)
 			return transport.ProducerSettings{MaxAttempts: 2}, fail
 		}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		burst := func(wantAttempts int) {
 			t.Helper()
 			var wg sync.WaitGroup
@@ -192,33 +205,33 @@ func TestSettingsAreQueriedRarely(t *testing.T) {
 			wg.Wait()
 			time.Sleep(time.Second) // for the response
 		}
-		burst(defaultMaxAttempts) // after a failure nothing waits for a response
+		burst(3) // after a failure nothing waits for a response
 		burst(2)
-		if n := f.asked.Load(); n != 1 {
+		if n := len(f.Calls("ProducerSettings")); n != 1 {
 			t.Errorf("asked %d times, want once for all", n)
 		}
-		time.Sleep(settingsMaxAge)
+		time.Sleep(30 * time.Second)
 		fail = errors.New("gone")
 		burst(2) // the settings that were read before still apply
-		if n := f.asked.Load(); n != 2 {
-			t.Errorf("asked %d times, want a second time after %v", n, settingsMaxAge)
+		if n := len(f.Calls("ProducerSettings")); n != 2 {
+			t.Errorf("asked %d times, want a second time after 30 s", n)
 		}
-		if s, err := p.Effective(t.Context(), "orders"); !errors.Is(err, fail) || s.MaxAttempts != 2 || s.MaxAttemptsFrom != fromServer {
+		if s, err := p.Effective(t.Context(), "orders"); !errors.Is(err, fail) || s.MaxAttempts != 2 || s.MaxAttemptsFrom != "server" {
 			t.Errorf("Effective: %+v, %v", s, err)
 		}
-		time.Sleep(settingsRetry)
+		time.Sleep(5 * time.Second)
 		fail = nil
-		if s, err := p.Effective(t.Context(), "orders"); err != nil || s.MaxAttempts != 2 || f.asked.Load() != 3 {
+		if s, err := p.Effective(t.Context(), "orders"); err != nil || s.MaxAttempts != 2 || len(f.Calls("ProducerSettings")) != 3 {
 			t.Errorf("Effective: %+v, %v", s, err)
 		}
 	})
 }
 
 func TestBodyAboveTheDefaultQueriesTheSettings(t *testing.T) {
-	f := &fake{settings: func(context.Context) (transport.ProducerSettings, error) {
+	f := &transporttest.Fake{OnProducerSettings: func(context.Context, int, string) (transport.ProducerSettings, error) {
 		return transport.ProducerSettings{MaxBodySize: 8 << 20}, nil
 	}}
-	for name, opts := range map[string]Options{
+	for name, opts := range map[string]producer.Options{
 		"nothing set": {},
 		// Their settings need no server, the body's limit does.
 		"attempts and backoff set": {MaxAttempts: 2, Backoff: backoff.Steps{time.Second}},
@@ -254,23 +267,25 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 		settings func(context.Context) (transport.ProducerSettings, error)
 		send     error
 		msg      tidegate.Message
-		ends     func(*Producer, context.CancelFunc)
-		reason   StopReason
+		ends     func(*producer.Producer, context.CancelFunc)
+		reason   producer.StopReason
 		attempts int
 		is       error
 	}{
-		"away":              {settings: refuse, send: unavailable, reason: StopExhausted, attempts: 3, is: tidegate.ErrUnavailable},
-		"silent":            {settings: silent, send: unavailable, reason: StopExhausted, attempts: 3, is: tidegate.ErrUnavailable},
-		"back, and refuses": {settings: refuse, send: tooLarge, reason: StopPermanent, attempts: 1, is: tidegate.ErrInvalid},
-		"another fault":     {settings: refuse, msg: tidegate.Message{Tag: "a|b"}, reason: StopInvalid, is: tidegate.ErrInvalid},
-		"the caller ends":   {settings: silent, ends: func(_ *Producer, cancel context.CancelFunc) { cancel() }, reason: StopContext, is: context.Canceled},
-		"the producer ends": {settings: silent, ends: func(p *Producer, _ context.CancelFunc) { go p.Close() }, reason: StopClosed, is: tidegate.ErrClosed},
+		"away":              {settings: refuse, send: unavailable, reason: producer.StopExhausted, attempts: 3, is: tidegate.ErrUnavailable},
+		"silent":            {settings: silent, send: unavailable, reason: producer.StopExhausted, attempts: 3, is: tidegate.ErrUnavailable},
+		"back, and refuses": {settings: refuse, send: tooLarge, reason: producer.StopPermanent, attempts: 1, is: tidegate.ErrInvalid},
+		"another fault":     {settings: refuse, msg: tidegate.Message{Tag: "a|b"}, reason: producer.StopInvalid, is: tidegate.ErrInvalid},
+		"the caller ends":   {settings: silent, ends: func(_ *producer.Producer, cancel context.CancelFunc) { cancel() }, reason: producer.StopContext, is: context.Canceled},
+		"the producer ends": {settings: silent, ends: func(p *producer.Producer, _ context.CancelFunc) { go p.Close() }, reason: producer.StopClosed, is: tidegate.ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := always(tt.send)
-				f.settings = tt.settings
-				p := newProducer(t, f, Options{})
+				f.OnProducerSettings = func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
+					return tt.settings(ctx)
+				}
+				p := newProducer(t, f, producer.Options{})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if tt.ends != nil {
@@ -293,9 +308,9 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 // New reports the fault of each field of Options, alone and together with the others. The test
 // reads the fields from the struct, so a new field needs a check.
 func TestNewReportsAllFaults(t *testing.T) {
-	var all Options
+	var all producer.Options
 	for f, field := range reflect.ValueOf(&all).Elem().Fields() {
-		var one Options
+		var one producer.Options
 		v := reflect.ValueOf(&one).Elem().FieldByIndex(f.Index)
 		switch {
 		case f.Type == reflect.TypeFor[ratelimit.Priority]():
@@ -310,23 +325,123 @@ func TestNewReportsAllFaults(t *testing.T) {
 			t.Fatalf("Options.%s: the test knows no invalid %v", f.Name, f.Type)
 		}
 		field.Set(v)
-		_, err := New(&fake{}, one)
+		_, err := producer.New(each(nil), one)
 		if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), f.Name) {
 			t.Errorf("Options.%s = %v: %v, want an invalid field", f.Name, v, err)
 		}
 	}
-	_, err := New(&fake{}, all)
-	for f := range reflect.TypeFor[Options]().Fields() {
+	_, err := producer.New(each(nil), all)
+	for f := range reflect.TypeFor[producer.Options]().Fields() {
 		if v := reflect.ValueOf(all).FieldByIndex(f.Index); !v.IsZero() && !strings.Contains(err.Error(), f.Name+`"`) {
 			t.Errorf("%q lacks %s", err, f.Name)
 		}
 	}
-	for _, o := range []Options{{WhenFull: 8}, {WhenFull: SpoolWhenFull}, {Backoff: backoff.Exponential{Initial: -1}}} {
-		if _, err := New(&fake{}, o); !errors.Is(err, tidegate.ErrInvalid) {
+	for _, o := range []producer.Options{{WhenFull: 8}, {WhenFull: producer.SpoolWhenFull}, {Backoff: backoff.Exponential{Initial: -1}}} {
+		if _, err := producer.New(each(nil), o); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Errorf("%+v: %v does not match ErrInvalid", o, err)
 		}
 	}
-	if _, err := New(nil, Options{}); !errors.Is(err, tidegate.ErrInvalid) {
+	if _, err := producer.New(nil, producer.Options{}); !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("nil transport: %v", err)
+	}
+}
+
+// Effective requests the settings again when the last response is 30 s old, or 5 s after a failure.
+func TestAgeOfSettings(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error // of the first request
+		age  time.Duration
+	}{
+		{"a response", nil, 30 * time.Second},
+		{"a failure", errors.New("connection refused"), 5 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := each(nil)
+				f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
+					return transport.ProducerSettings{MaxAttempts: 7}, tt.err
+				}
+				p := newProducer(t, f, producer.Options{})
+				begin := time.Now()
+				for _, step := range []struct {
+					at       time.Duration
+					requests int
+				}{{0, 1}, {tt.age - time.Millisecond, 1}, {tt.age, 2}} {
+					time.Sleep(step.at - time.Since(begin))
+					if _, err := p.Effective(t.Context(), "orders"); !errors.Is(err, tt.err) {
+						t.Errorf("Effective: %v, want %v", err, tt.err)
+					}
+					if n := len(f.Calls("ProducerSettings")); n != step.requests {
+						t.Errorf("%d requests after %v, want %d", n, step.at, step.requests)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Many sends that fail in one moment request the settings in one goroutine.
+func TestOneGoroutineRenewsSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		respond := make(chan struct{})
+		f := always(codeError(tidegate.CodeInternalServerError))
+		f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
+			<-respond
+			return transport.ProducerSettings{}, errors.New("connection refused")
+		}
+		p := newProducer(t, f, producer.Options{})
+		before := runtime.NumGoroutine()
+		fail := func(sends int) {
+			for range sends {
+				if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+		}
+		fail(100)
+		if n := runtime.NumGoroutine() - before; n > 1 {
+			t.Errorf("%d goroutines request the settings, want one", n)
+		}
+		close(respond)
+		synctest.Wait()
+		time.Sleep(5 * time.Second)
+		fail(1)
+		if n := len(f.Calls("ProducerSettings")); n != 2 {
+			t.Errorf("%d requests, want a second one after the failure of the first", n)
+		}
+	})
+}
+
+func TestPreview(t *testing.T) {
+	steps := backoff.Steps{time.Second, 2 * time.Second}
+	for name, tt := range map[string]struct {
+		opts    producer.Options
+		retries int
+		total   time.Duration
+	}{
+		"default attempts": {producer.Options{Backoff: steps}, 2, 3 * time.Second},
+		"attempts":         {producer.Options{Backoff: steps, MaxAttempts: 5}, 4, 7 * time.Second},
+		"throttles":        {producer.Options{Backoff: steps, MaxThrottles: 3}, 3, 5 * time.Second},
+		"throttle time":    {producer.Options{Backoff: steps, MaxThrottleTime: 6 * time.Second}, 3, 5 * time.Second},
+		"until ctx ends":   {producer.Options{Backoff: steps, MaxThrottles: producer.UntilContextEnds}, 10, 19 * time.Second},
+		"one attempt":      {producer.Options{Backoff: steps, MaxAttempts: 1}, 0, 0},
+		"no bounds known":  {producer.Options{Backoff: constant(time.Second)}, 2, 2 * time.Second},
+	} {
+		got := tt.opts.Preview()
+		if len(got) != tt.retries || len(got) > 0 && got[len(got)-1].TotalHi != tt.total {
+			t.Errorf("%s: %v, want %d retries in %v", name, got, tt.retries, tt.total)
+		}
+	}
+}
+
+// A preview has every retry that can be within MaxThrottleTime, also if that takes the shortest
+// waits.
+func TestPreviewCountsTheShortestWaits(t *testing.T) {
+	o := producer.Options{MaxThrottleTime: 3 * time.Second, Backoff: backoff.Exponential{Initial: time.Second, Multiplier: 1, Jitter: 0.5}}
+	got := o.Preview() // each wait takes 0.5 s to 1.5 s
+	if len(got) != 6 || got[5].TotalLo != 3*time.Second || got[5].TotalHi != 9*time.Second {
+		t.Errorf("%v, want 6 retries in 3 s to 9 s", got)
 	}
 }

@@ -1,4 +1,4 @@
-package producer
+package producer_test
 
 import (
 	"context"
@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,8 +20,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 func openSpool(t *testing.T, path string, o spool.Options) *spool.Spool {
@@ -40,7 +44,8 @@ func newSpool(t *testing.T, o spool.Options) *spool.Spool {
 // A store is a server that stores a message ID once, and nothing of a message group
 // behind a failure in the same request.
 type store struct {
-	laneFake
+	transporttest.Fake
+
 	mu     sync.Mutex
 	fail   func(m *tidegate.Message) error // nil: it accepts everything
 	after  bool                            // it stores the message before it fails
@@ -50,7 +55,7 @@ type store struct {
 
 func newStore() *store {
 	f := &store{known: map[string]bool{}}
-	f.do = func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+	f.OnSend = func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		errs := make([]error, len(msgs))
@@ -90,12 +95,6 @@ func (f *store) ids() (ids []string) {
 
 func down(*tidegate.Message) error { return errors.New("connection refused") }
 
-func inGroup(id, group string) *tidegate.Message {
-	m := named(id)
-	m.MessageGroup = group
-	return m
-}
-
 // empty waits until the spool has no message.
 func empty(t *testing.T, s *spool.Spool) {
 	t.Helper()
@@ -110,7 +109,7 @@ func empty(t *testing.T, s *spool.Spool) {
 func TestOutageIsSpooled(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		f, s := newStore(), newSpool(t, spool.Options{})
-		p := newProducer(t, f, Options{Spool: s})
+		p := newProducer(t, f, producer.Options{Spool: s})
 		f.set(down)
 		first := sendBy(t.Context(), p, entry, named("1"))[0]
 		if r := first.Receipt; first.Err != nil || !r.Spooled || r.MessageID != "1" || r.Offset != -1 || r.Attempts != 3 || r.Endpoint != "" {
@@ -142,7 +141,7 @@ func TestOutageIsSpooled(t *testing.T) {
 func TestThrottledMessagesAreSpooledAndLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newStore(), newSpool(t, spool.Options{})
-		p := newProducer(t, f, Options{Spool: s, Backoff: ladder, MaxThrottleTime: 3 * time.Second, Limiter: rate.NewLimiter(10, 1)})
+		p := newProducer(t, f, producer.Options{Spool: s, Backoff: ladder, MaxThrottleTime: 3 * time.Second, Limiter: rate.NewLimiter(10, 1)})
 		f.set(func(*tidegate.Message) error { return throttled(0) })
 		var msgs []*tidegate.Message
 		for i := range 50 {
@@ -184,7 +183,7 @@ func checkOrder(t *testing.T, stored []*tidegate.Message, number func(m *tidegat
 func TestOlderMessagesGoFirstToTheSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newStore(), newSpool(t, spool.Options{})
-		p := newProducer(t, f, Options{Spool: s, AttemptTimeout: time.Second})
+		p := newProducer(t, f, producer.Options{Spool: s, AttemptTimeout: time.Second})
 		long, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -195,8 +194,8 @@ func TestOlderMessagesGoFirstToTheSpool(t *testing.T) {
 			}
 			return nil
 		})
-		do := f.do
-		f.do = func(ctx context.Context, n int, l transport.Lane, msgs []*tidegate.Message) []error {
+		do := f.OnSend
+		f.OnSend = func(ctx context.Context, n int, l transport.Lane, msgs []*tidegate.Message) []error {
 			if n == 1 {
 				time.Sleep(100 * time.Millisecond) // the others share the next request
 			}
@@ -232,7 +231,7 @@ func TestOlderMessagesGoFirstToTheSpool(t *testing.T) {
 func TestFullSpool(t *testing.T) {
 	everyEntry(t, func(t *testing.T, entry string) {
 		f, s := newStore(), newSpool(t, spool.Options{MaxBytes: 2000})
-		p := newProducer(t, f, Options{Spool: s})
+		p := newProducer(t, f, producer.Options{Spool: s})
 		f.set(down)
 		var spooled, refused int
 		for i := range 20 {
@@ -241,7 +240,7 @@ func TestFullSpool(t *testing.T) {
 				spooled++
 			default:
 				refused++
-				if e := sendError(t, r.Err); !errors.Is(e, spool.ErrFull) || e.Reason != StopSpool || e.Fault() != PassingFault ||
+				if e := sendError(t, r.Err); !errors.Is(e, spool.ErrFull) || e.Reason != producer.StopSpool || e.Fault() != producer.PassingFault ||
 					!strings.Contains(e.Error(), "MaxBytes is 2000") {
 					t.Fatalf("message %d: %v", i, r.Err)
 				}
@@ -265,12 +264,12 @@ func TestSpoolWhenFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, s := newStore(), newSpool(t, spool.Options{})
 		release := make(chan struct{})
-		do := f.do
-		f.do = func(ctx context.Context, n int, l transport.Lane, msgs []*tidegate.Message) []error {
+		do := f.OnSend
+		f.OnSend = func(ctx context.Context, n int, l transport.Lane, msgs []*tidegate.Message) []error {
 			<-release
 			return do(ctx, n, l, msgs)
 		}
-		p := newProducer(t, f, Options{Spool: s, MaxPending: 2, WhenFull: SpoolWhenFull, AttemptTimeout: time.Hour})
+		p := newProducer(t, f, producer.Options{Spool: s, MaxPending: 2, WhenFull: producer.SpoolWhenFull, AttemptTimeout: time.Hour})
 		results := make(chan transport.SendResult, 10)
 		for i := range 5 {
 			if err := p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) { results <- transport.SendResult{Receipt: r, Err: err} }); err != nil {
@@ -308,10 +307,10 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "spool.db")
 				f, s := newStore(), openSpool(t, path, spool.Options{})
-				hole := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				hole := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 					return all(len(msgs), blackHole(ctx))
 				}}
-				p := newProducer(t, hole, Options{Spool: s, AttemptTimeout: time.Hour})
+				p := newProducer(t, hole, producer.Options{Spool: s, AttemptTimeout: time.Hour})
 				for i := range 9 {
 					if err := p.SendAsync(t.Context(), inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), func(r tidegate.Receipt, err error) {
 						if err != nil || !r.Spooled {
@@ -337,7 +336,7 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 				}
 				s.Close()
 				s = openSpool(t, path, spool.Options{})
-				q := newProducer(t, f, Options{Spool: s})
+				q := newProducer(t, f, producer.Options{Spool: s})
 				empty(t, s)
 				q.Close()
 				if len(f.stored) != 9 {
@@ -356,10 +355,10 @@ func TestShutdownDoesNotWaitForTheSpool(t *testing.T) {
 		if err := s.Put(t.Context(), named("1")); err != nil {
 			t.Fatal(err)
 		}
-		hole := &laneFake{do: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		hole := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			return all(len(msgs), blackHole(ctx))
 		}}
-		p := newProducer(t, hole, Options{Spool: s, AttemptTimeout: time.Hour})
+		p := newProducer(t, hole, producer.Options{Spool: s, AttemptTimeout: time.Hour})
 		synctest.Wait()
 		start := time.Now()
 		a, err := p.Shutdown(t.Context())
@@ -404,7 +403,7 @@ func spoolRound(t *testing.T, round uint64, rnd *rand.Rand) {
 	accepted := map[string]bool{}
 	for life := range 3 {
 		s := openSpool(t, path, spool.Options{})
-		p, err := New(f, Options{Spool: s, Backoff: ladder, MaxPending: 30, AttemptTimeout: time.Second})
+		p, err := producer.New(f, producer.Options{Spool: s, Backoff: ladder, MaxPending: 30, AttemptTimeout: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -453,7 +452,7 @@ func spoolRound(t *testing.T, round uint64, rnd *rand.Rand) {
 	}
 	f.set(nil)
 	s := openSpool(t, path, spool.Options{})
-	p := newProducer(t, f, Options{Spool: s})
+	p := newProducer(t, f, producer.Options{Spool: s})
 	empty(t, s)
 	p.Close()
 	known := f.known
@@ -484,11 +483,11 @@ func TestLostPermissionIsSpooled(t *testing.T) {
 		f := newStore()
 		s := newSpool(t, spool.Options{})
 		var log logBuffer
-		p := newProducer(t, f, Options{Spool: s, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		p := newProducer(t, f, producer.Options{Spool: s, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		forbidden := func(topics ...string) func(*tidegate.Message) error {
 			return func(m *tidegate.Message) error {
 				if slices.Contains(topics, m.Topic) {
-					return &tidegate.Error{Op: "SendMessage", Subject: m.Topic, Endpoint: "a:1", Code: tidegate.CodeForbidden}
+					return &tidegate.Error{Op: "SendMessage", Subject: m.Topic, Endpoint: "fake:8081", Code: tidegate.CodeForbidden}
 				}
 				return nil
 			}
@@ -511,7 +510,7 @@ func TestLostPermissionIsSpooled(t *testing.T) {
 			t.Errorf("another topic: %+v, %v", r, err)
 		}
 		_, err := send("wrong", "never")
-		if e := sendError(t, err); e.Reason != StopPermanent || !errors.Is(err, tidegate.ErrForbidden) || e.Attempts != 1 {
+		if e := sendError(t, err); e.Reason != producer.StopPermanent || !errors.Is(err, tidegate.ErrForbidden) || e.Attempts != 1 {
 			t.Errorf("a topic without an earlier send: %v (%v)", err, e.Reason)
 		}
 		if lines, events := log.count("the server forbids sends to a topic that it accepted before"); events != 1 {
@@ -540,10 +539,10 @@ func TestLapsedCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newStore()
 		s := newSpool(t, spool.Options{})
-		p := newProducer(t, f, Options{Spool: s})
+		p := newProducer(t, f, producer.Options{Spool: s})
 		f.set(rejected(false))
 		_, err := p.Send(t.Context(), named("never"))
-		if e := sendError(t, err); e.Reason != StopPermanent || !errors.Is(err, tidegate.ErrUnauthorized) {
+		if e := sendError(t, err); e.Reason != producer.StopPermanent || !errors.Is(err, tidegate.ErrUnauthorized) {
 			t.Errorf("credentials that never worked: %v (%v)", err, e.Reason)
 		}
 		f.set(rejected(true))
@@ -560,7 +559,7 @@ func TestLapsedCredentials(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		f := newStore()
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		f.set(rejected(true))
 		begin := time.Now()
 		time.AfterFunc(100*time.Second, func() { f.set(nil) })
@@ -569,8 +568,123 @@ func TestLapsedCredentials(t *testing.T) {
 		}
 		f.set(rejected(true))
 		_, err := p.Send(t.Context(), named("two minutes"))
-		if e := sendError(t, err); e.Reason != StopExhausted || e.MaybeStored || !errors.Is(err, tidegate.ErrUnauthorized) || !strings.Contains(err.Error(), "the credentials are rejected for ") {
+		if e := sendError(t, err); e.Reason != producer.StopExhausted || e.MaybeStored || !errors.Is(err, tidegate.ErrUnauthorized) || !strings.Contains(err.Error(), "the credentials are rejected for ") {
 			t.Errorf("%v (%v)", err, e.Reason)
+		}
+	})
+}
+
+// A rejecting limiter permits the first event only. It observes, so retries take no tokens.
+type refusing struct {
+	mu    sync.Mutex
+	asked int
+}
+
+func (l *refusing) WaitN(context.Context, int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.asked++; l.asked > 1 {
+		return errors.New("not permitted")
+	}
+	return nil
+}
+
+func (*refusing) Observe(error) {}
+
+// The messages of a message group are spooled in their order. Here the limiter rejects the newer
+// message, while the older one in the same request is retried without the limiter.
+func TestSpoolKeepsTheOrderBehindARetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newStore()
+		f.fail = func(*tidegate.Message) error { return codeError(tidegate.CodeInternalServerError) }
+		s := newSpool(t, spool.Options{})
+		p := newProducer(t, f, producer.Options{Limiter: &refusing{}, Spool: s})
+		var msgs []*tidegate.Message
+		for _, id := range []string{"1", "2", "3"} {
+			m := named(id)
+			m.MessageGroup = "g"
+			msgs = append(msgs, m)
+		}
+		for i, r := range p.SendBatch(t.Context(), msgs) {
+			if r.Err != nil || !r.Receipt.Spooled {
+				t.Errorf("message %d: %+v, %v; want it in the spool", i+1, r.Receipt, r.Err)
+			}
+		}
+		entries, err := s.Entries(false, 0, 10)
+		if err != nil || len(entries) != 3 {
+			t.Fatalf("%+v, %v; want 3 entries", entries, err)
+		}
+		for i, e := range entries {
+			if e.Message.ID != msgs[i].ID {
+				t.Errorf("entry %d is message %s, want %s", i+1, e.Message.ID, msgs[i].ID)
+			}
+		}
+	})
+}
+
+// A readySpool takes every message at once.
+type readySpool struct{}
+
+func (readySpool) PutBatch(_ context.Context, msgs []*tidegate.Message) []error {
+	return make([]error, len(msgs))
+}
+func (readySpool) Holds(string, string) bool { return false }
+func (readySpool) Drain(ctx context.Context, _ func(context.Context, []*tidegate.Message) []error) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Close ends sends that a full producer admits for the spool at the same time. Without its result a
+// send would never return.
+func TestCloseMeetsSendsForTheSpool(t *testing.T) {
+	for round := range 600 {
+		f := each(func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) })
+		p := newProducer(t, f, producer.Options{MaxPending: 1, WhenFull: producer.SpoolWhenFull, Spool: readySpool{}})
+		if err := p.SendAsync(context.Background(), named("first"), func(tidegate.Receipt, error) {}); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() { p.Send(context.Background(), named("second")) })
+		}
+		for range round % 20 { // Close comes at different times
+			runtime.Gosched()
+		}
+		p.Close()
+		wg.Wait()
+	}
+}
+
+// Messages that wait behind a throttled request move to the spool once, also if the spool has
+// written them before the producer has called OnAttempt for all of them.
+func TestWaitingMessagesAreSpooledOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 64
+		f, s := newStore(), newSpool(t, spool.Options{})
+		p := newProducer(t, f, producer.Options{Spool: s, OnAttempt: func(a producer.Attempt) {
+			if a.Stop != producer.NotStopped {
+				time.Sleep(time.Second) // the spool writes meanwhile
+			}
+		}})
+		f.set(func(*tidegate.Message) error { return throttled(0) })
+		var calls [n]atomic.Int64
+		for i := range n {
+			if err := p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) {
+				calls[i].Add(1)
+				if err != nil || !r.Spooled {
+					t.Errorf("message %d: %+v, %v", i, r, err)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range calls {
+			if c := calls[i].Load(); c != 1 {
+				t.Errorf("the function of message %d was called %d times", i, c)
+			}
 		}
 	})
 }

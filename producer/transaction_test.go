@@ -1,4 +1,4 @@
-package producer
+package producer_test
 
 import (
 	"bytes"
@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,65 +16,11 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
-
-// txFake is a transport with transactions. Its functions get the number of the call.
-type txFake struct {
-	fake
-	half   func(ctx context.Context, n int) error
-	end    func(ctx context.Context, n int, r transport.Resolution) error
-	recall func(ctx context.Context, n int) (string, error)
-	checks func(ctx context.Context, n int, check func(context.Context, transport.TransactionCheck) transport.Resolution) error
-
-	mu           sync.Mutex
-	halfMessages []*tidegate.Message
-	ends         []transport.Resolution
-	n            int
-}
-
-func (f *txFake) SendHalf(ctx context.Context, m *tidegate.Message) transport.SendResult {
-	f.mu.Lock()
-	f.halfMessages = append(f.halfMessages, m)
-	n := len(f.halfMessages)
-	f.mu.Unlock()
-	if f.half != nil {
-		if err := f.half(ctx, n); err != nil {
-			return transport.SendResult{Err: err}
-		}
-	}
-	return transport.SendResult{Receipt: tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Endpoint: "a:1", TransactionID: "tx-" + m.ID}}
-}
-
-func (f *txFake) EndTransaction(ctx context.Context, t transport.Transaction, r transport.Resolution) error {
-	f.mu.Lock()
-	f.ends = append(f.ends, r)
-	n := len(f.ends)
-	f.mu.Unlock()
-	if t.ID != "tx-"+t.MessageID || t.Endpoint != "a:1" || t.Topic != "orders" {
-		return fmt.Errorf("the transaction is %+v", t)
-	}
-	if f.end != nil {
-		return f.end(ctx, n, r)
-	}
-	return nil
-}
-
-func (f *txFake) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
-	f.mu.Lock()
-	f.n++
-	n := f.n
-	f.mu.Unlock()
-	return f.checks(ctx, n, check)
-}
-
-func (f *txFake) Recall(ctx context.Context, _, _ string) (string, error) {
-	f.mu.Lock()
-	f.n++
-	n := f.n
-	f.mu.Unlock()
-	return f.recall(ctx, n)
-}
 
 func committed(context.Context, transport.TransactionCheck) transport.Resolution {
 	return transport.Commit
@@ -83,16 +28,16 @@ func committed(context.Context, transport.TransactionCheck) transport.Resolution
 
 func TestTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &txFake{}
-		f.end = func(_ context.Context, n int, _ transport.Resolution) error {
+		f := &transporttest.Fake{}
+		f.OnEndTransaction = func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
 			if n < 3 {
 				return codeError(protocol.CodeProxyTimeout)
 			}
 			return nil
 		}
-		p := newProducer(t, f, Options{Checker: committed})
+		p := newProducer(t, f, producer.Options{Checker: committed})
 		tx, err := p.Begin(t.Context(), message())
-		if err != nil || tx.Receipt().TransactionID == "" || tx.Receipt().Attempts != 1 || f.halfMessages[0].ID == "" {
+		if err != nil || tx.Receipt().TransactionID == "" || tx.Receipt().Attempts != 1 || messagesOf(f, "SendHalf")[0].ID == "" {
 			t.Fatalf("%+v, %v", tx, err)
 		}
 		for range 2 { // repeating it is harmless
@@ -103,8 +48,8 @@ func TestTransaction(t *testing.T) {
 		if err := tx.Rollback(t.Context()); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Errorf("roll back after the commit: %v", err)
 		}
-		if len(f.ends) != 4 || slices.ContainsFunc(f.ends, func(r transport.Resolution) bool { return r != transport.Commit }) {
-			t.Errorf("resolutions %v, want four commits: two responses were lost", f.ends)
+		if len(resolutions(f)) != 4 || slices.ContainsFunc(resolutions(f), func(r transport.Resolution) bool { return r != transport.Commit }) {
+			t.Errorf("resolutions %v, want four commits: two responses were lost", resolutions(f))
 		}
 	})
 }
@@ -118,17 +63,17 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 		"permanent": codeError(tidegate.CodeForbidden),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			f := &txFake{half: func(context.Context, int) error { return answer }}
-			var seen []Attempt
-			p := newProducer(t, f, Options{Checker: committed, MaxAttempts: 9, OnAttempt: func(a Attempt) { seen = append(seen, a) }})
+			f := &transporttest.Fake{OnSendHalf: func(context.Context, int, *tidegate.Message) error { return answer }}
+			var seen []producer.Attempt
+			p := newProducer(t, f, producer.Options{Checker: committed, MaxAttempts: 9, OnAttempt: func(a producer.Attempt) { seen = append(seen, a) }})
 			start := time.Now()
 			_, err := p.Begin(t.Context(), message())
-			want := StopHalfMessage
+			want := producer.StopHalfMessage
 			if name == "permanent" {
-				want = StopPermanent
+				want = producer.StopPermanent
 			}
-			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(f.halfMessages) != 1 || time.Since(start) != 0 {
-				t.Errorf("%s: %+v after %d half messages", name, e, len(f.halfMessages))
+			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(messagesOf(f, "SendHalf")) != 1 || time.Since(start) != 0 {
+				t.Errorf("%s: %+v after %d half messages", name, e, len(messagesOf(f, "SendHalf")))
 			}
 			if len(seen) != 1 || seen[0].Stop != want {
 				t.Errorf("%s: observed %+v", name, seen)
@@ -141,28 +86,37 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 func TestAttemptsHaveTheirOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := codeError(protocol.CodeProxyTimeout)
-		f := &txFake{
-			end: func(_ context.Context, n int, _ transport.Resolution) error {
+		f := &transporttest.Fake{
+			OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
 				if n == 1 {
 					return lost
 				}
 				return nil
 			},
-			recall: func(context.Context, int) (string, error) { return "", codeError(protocol.CodeMessageNotFound) },
+			OnRecall: func(context.Context, int, string, string) (string, error) {
+				return "", codeError(protocol.CodeMessageNotFound)
+			},
 		}
 		var seen []string
 		var log bytes.Buffer
-		p := newProducer(t, f, Options{
-			Checker:   committed,
-			OnAttempt: func(a Attempt) { seen = append(seen, fmt.Sprintf("%v %d %s", a.Operation, a.Number, a.MessageID)) },
-			Logger:    slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		p := newProducer(t, f, producer.Options{
+			Checker: committed,
+			OnAttempt: func(a producer.Attempt) {
+				seen = append(seen, fmt.Sprintf("%v %d %s", a.Operation, a.Number, a.MessageID))
+			},
+			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		})
 		for _, r := range []transport.Resolution{transport.Commit, transport.Rollback} {
 			tx, err := p.Begin(t.Context(), named("m"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := tx.end(t.Context(), r); err != nil {
+			if r == transport.Commit {
+				err = tx.Commit(t.Context())
+			} else {
+				err = tx.Rollback(t.Context())
+			}
+			if err != nil {
 				t.Error(err)
 			}
 		}
@@ -196,11 +150,11 @@ func TestThrottledStepsFollowTheBackoff(t *testing.T) {
 			}
 			return nil
 		}
-		f := &txFake{
-			end:    func(_ context.Context, n int, _ transport.Resolution) error { return first(n) },
-			recall: func(_ context.Context, n int) (string, error) { return "m", first(n) },
+		f := &transporttest.Fake{
+			OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error { return first(n) },
+			OnRecall:         func(_ context.Context, n int, _, _ string) (string, error) { return "m", first(n) },
 		}
-		p := newProducer(t, f, Options{Checker: committed, Backoff: backoff.Steps{time.Second, 3 * time.Second}})
+		p := newProducer(t, f, producer.Options{Checker: committed, Backoff: backoff.Steps{time.Second, 3 * time.Second}})
 		tx, err := p.Begin(t.Context(), named("m"))
 		if err != nil {
 			t.Fatal(err)
@@ -224,28 +178,28 @@ func TestThrottledStepsFollowTheBackoff(t *testing.T) {
 }
 
 func TestTransactionsNeedATransactorAndAChecker(t *testing.T) {
-	_, err := newProducer(t, &fake{}, Options{Checker: committed}).Begin(t.Context(), message())
-	if want := `send to "orders": 50500 UNSUPPORTED: this transport does not support transactions; use one that implements transport.Transactor`; sendError(t, err).Fault() != SetupFault || err.Error() != want {
+	_, err := newProducer(t, bare{}, producer.Options{Checker: committed}).Begin(t.Context(), message())
+	if want := `send to "orders": 50500 UNSUPPORTED: this transport does not support transactions; use one that implements transport.Transactor`; sendError(t, err).Fault() != producer.SetupFault || err.Error() != want {
 		t.Errorf("a transport without transactions: %v\nwant %s", err, want)
 	}
-	f := &txFake{}
-	p := newProducer(t, f, Options{})
+	f := &transporttest.Fake{}
+	p := newProducer(t, f, producer.Options{})
 	_, err = p.Begin(t.Context(), message())
-	if e := sendError(t, err); !errors.Is(err, tidegate.ErrInvalid) || e.Fault() != SetupFault || e.Reason != StopPermanent {
+	if e := sendError(t, err); !errors.Is(err, tidegate.ErrInvalid) || e.Fault() != producer.SetupFault || e.Reason != producer.StopPermanent {
 		t.Errorf("no checker: %v, %v, %v", err, e.Reason, e.Fault())
 	}
-	if _, err := newProducer(t, f, Options{Checker: committed}).Transact(t.Context(), message(), nil); sendError(t, err).Reason != StopInvalid {
+	if _, err := newProducer(t, f, producer.Options{Checker: committed}).Transact(t.Context(), message(), nil); sendError(t, err).Reason != producer.StopInvalid {
 		t.Errorf("no local transaction: %v", err)
 	}
 	if err := p.ServeChecks(t.Context(), "orders"); !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("no checker: %v", err)
 	}
-	p = newProducer(t, f, Options{Checker: committed})
+	p = newProducer(t, f, producer.Options{Checker: committed})
 	if err := p.ServeChecks(t.Context()); !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("no topics: %v", err)
 	}
 	for _, m := range []*tidegate.Message{nil, {}, {Topic: "orders"}} {
-		if _, err := p.Begin(t.Context(), m); sendError(t, err).Reason != StopInvalid {
+		if _, err := p.Begin(t.Context(), m); sendError(t, err).Reason != producer.StopInvalid {
 			t.Errorf("%+v: %v", m, err)
 		}
 	}
@@ -253,8 +207,8 @@ func TestTransactionsNeedATransactorAndAChecker(t *testing.T) {
 	if _, err := p.Begin(t.Context(), message()); !errors.Is(err, tidegate.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
-	if len(f.halfMessages) != 0 {
-		t.Errorf("%d half messages", len(f.halfMessages))
+	if len(messagesOf(f, "SendHalf")) != 0 {
+		t.Errorf("%d half messages", len(messagesOf(f, "SendHalf")))
 	}
 }
 
@@ -277,8 +231,8 @@ func TestTransact(t *testing.T) {
 		"the checker panics": {local: broken, checker: -1, ends: "[]", calls: 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			f := &txFake{half: func(context.Context, int) error { return tt.half }}
-			p := newProducer(t, f, Options{Checker: func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
+			f := &transporttest.Fake{OnSendHalf: func(context.Context, int, *tidegate.Message) error { return tt.half }}
+			p := newProducer(t, f, producer.Options{Checker: func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
 				if tt.checker < 0 {
 					panic("the user's")
 				}
@@ -296,7 +250,7 @@ func TestTransact(t *testing.T) {
 				}()
 				_, err := p.Transact(t.Context(), message(), func(_ context.Context, m *tidegate.Message) error {
 					calls++
-					if m.ID == "" || m.ID != f.halfMessages[0].ID {
+					if m.ID == "" || m.ID != messagesOf(f, "SendHalf")[0].ID {
 						t.Errorf("%s: the message has the ID %q", name, m.ID)
 					}
 					if tt.panics {
@@ -308,8 +262,8 @@ func TestTransact(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}()
-			if calls != tt.calls || fmt.Sprint(f.ends) != tt.ends {
-				t.Errorf("%s: %d calls, ends %v; want %d, %v", name, calls, f.ends, tt.calls, tt.ends)
+			if calls != tt.calls || fmt.Sprint(resolutions(f)) != tt.ends {
+				t.Errorf("%s: %d calls, ends %v; want %d, %v", name, calls, resolutions(f), tt.calls, tt.ends)
 			}
 		})
 	}
@@ -320,10 +274,12 @@ func TestTransact(t *testing.T) {
 func TestTransactResolvesAfterTheEndOfItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
-		f := &txFake{end: func(ctx context.Context, _ int, _ transport.Resolution) error { return ctx.Err() }}
-		p := newProducer(t, f, Options{Checker: func(ctx context.Context, _ transport.TransactionCheck) transport.Resolution {
-			if at, ok := ctx.Deadline(); !ok || time.Until(at) != defaultAttemptTimeout || ctx.Value(key{}) != "trace" {
-				t.Errorf("the checker's deadline is %v, want %v from now; the value of ctx is %v", at, defaultAttemptTimeout, ctx.Value(key{}))
+		f := &transporttest.Fake{OnEndTransaction: func(ctx context.Context, _ int, _ transport.Transaction, _ transport.Resolution) error {
+			return ctx.Err()
+		}}
+		p := newProducer(t, f, producer.Options{Checker: func(ctx context.Context, _ transport.TransactionCheck) transport.Resolution {
+			if at, ok := ctx.Deadline(); !ok || time.Until(at) != 3*time.Second || ctx.Value(key{}) != "trace" {
+				t.Errorf("the checker's deadline is %v, want 3 s from now; the value of ctx is %v", at, ctx.Value(key{}))
 			}
 			if ctx.Err() != nil {
 				return transport.ResolutionUnknown // as a database would fail
@@ -335,8 +291,8 @@ func TestTransactResolvesAfterTheEndOfItsContext(t *testing.T) {
 			cancel() // the user has left
 			return ctx.Err()
 		})
-		if !errors.Is(err, context.Canceled) || fmt.Sprint(f.ends) != "[rollback]" {
-			t.Errorf("%v, resolutions %v; want one rollback", err, f.ends)
+		if !errors.Is(err, context.Canceled) || fmt.Sprint(resolutions(f)) != "[rollback]" {
+			t.Errorf("%v, resolutions %v; want one rollback", err, resolutions(f))
 		}
 	})
 }
@@ -345,29 +301,29 @@ func TestTransactResolvesAfterTheEndOfItsContext(t *testing.T) {
 // Close, and the end of Shutdown's ctx, abort it; the check of a later process resolves it.
 func TestShutdownWaitsForTransactions(t *testing.T) {
 	for name, tt := range map[string]struct {
-		stop func(ctx context.Context, p *Producer) error
+		stop func(ctx context.Context, p *producer.Producer) error
 		took time.Duration
 		err  error
 		ends string
 	}{
-		"Shutdown": {func(ctx context.Context, p *Producer) error { _, err := p.Shutdown(ctx); return err }, 2 * time.Second, nil, "[commit commit]"},
-		"Shutdown with too little time": {func(ctx context.Context, p *Producer) error {
+		"Shutdown": {func(ctx context.Context, p *producer.Producer) error { _, err := p.Shutdown(ctx); return err }, 2 * time.Second, nil, "[commit commit]"},
+		"Shutdown with too little time": {func(ctx context.Context, p *producer.Producer) error {
 			ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 			defer cancel()
 			_, err := p.Shutdown(ctx)
 			return err
 		}, 500 * time.Millisecond, context.DeadlineExceeded, "[]"},
-		"Close": {func(_ context.Context, p *Producer) error { return p.Close() }, 0, nil, "[]"},
+		"Close": {func(_ context.Context, p *producer.Producer) error { return p.Close() }, 0, nil, "[]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &txFake{end: func(_ context.Context, n int, _ transport.Resolution) error {
+				f := &transporttest.Fake{OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
 					if n == 1 {
 						return codeError(protocol.CodeProxyTimeout)
 					}
 					return nil
 				}}
-				p := newProducer(t, f, Options{Checker: committed})
+				p := newProducer(t, f, producer.Options{Checker: committed})
 				local := make(chan struct{})
 				result := make(chan error, 1)
 				go func() {
@@ -383,11 +339,11 @@ func TestShutdownWaitsForTransactions(t *testing.T) {
 				if err := tt.stop(t.Context(), p); !errors.Is(err, tt.err) || time.Since(start) != tt.took {
 					t.Errorf("%v after %v, want %v after %v", err, time.Since(start), tt.err, tt.took)
 				}
-				if _, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil }); sendError(t, err).Reason != StopClosed {
+				if _, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil }); sendError(t, err).Reason != producer.StopClosed {
 					t.Errorf("a later transaction: %v", err)
 				}
-				if err := <-result; err != nil || fmt.Sprint(f.ends) != tt.ends {
-					t.Errorf("the transaction: %v, resolutions %v; want %s", err, f.ends, tt.ends)
+				if err := <-result; err != nil || fmt.Sprint(resolutions(f)) != tt.ends {
+					t.Errorf("the transaction: %v, resolutions %v; want %s", err, resolutions(f), tt.ends)
 				}
 			})
 		})
@@ -397,11 +353,11 @@ func TestShutdownWaitsForTransactions(t *testing.T) {
 // Shutdown also waits for a recall, and rejects later ones.
 func TestShutdownWaitsForRecalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &txFake{recall: func(ctx context.Context, _ int) (string, error) {
+		f := &transporttest.Fake{OnRecall: func(ctx context.Context, _ int, _, _ string) (string, error) {
 			sleepFor(ctx, time.Second)
 			return "the-id", ctx.Err()
 		}}
-		p := newProducer(t, f, Options{})
+		p := newProducer(t, f, producer.Options{})
 		result := make(chan error, 1)
 		go func() {
 			_, err := p.Recall(t.Context(), "orders", "handle")
@@ -415,7 +371,7 @@ func TestShutdownWaitsForRecalls(t *testing.T) {
 		if err := <-result; err != nil {
 			t.Error(err)
 		}
-		if _, err := p.Recall(t.Context(), "orders", "handle"); sendError(t, err).Reason != StopClosed || !errors.Is(err, tidegate.ErrClosed) {
+		if _, err := p.Recall(t.Context(), "orders", "handle"); sendError(t, err).Reason != producer.StopClosed || !errors.Is(err, tidegate.ErrClosed) {
 			t.Errorf("after Shutdown: %v", err)
 		}
 	})
@@ -425,7 +381,7 @@ func TestShutdownWaitsForRecalls(t *testing.T) {
 func TestServeChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		f := &txFake{checks: func(ctx context.Context, n int, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+		f := &transporttest.Fake{OnServeChecks: func(ctx context.Context, n int, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
 			if n < 5 {
 				return codeError(tidegate.CodeInternalServerError)
 			}
@@ -436,7 +392,7 @@ func TestServeChecks(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		}}
-		p := newProducer(t, f, Options{Checker: committed})
+		p := newProducer(t, f, producer.Options{Checker: committed})
 		done := make(chan error, 1)
 		go func() { done <- p.ServeChecks(t.Context(), "orders") }()
 		time.Sleep(time.Minute)
@@ -444,10 +400,10 @@ func TestServeChecks(t *testing.T) {
 		if err := <-done; err != nil || asked != 1 {
 			t.Errorf("%v, asked %d times", err, asked)
 		}
-		refused := &txFake{checks: func(context.Context, int, func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+		refused := &transporttest.Fake{OnServeChecks: func(context.Context, int, func(context.Context, transport.TransactionCheck) transport.Resolution) error {
 			return codeError(tidegate.CodeUnauthorized)
 		}}
-		if err := newProducer(t, refused, Options{Checker: committed}).ServeChecks(t.Context(), "orders"); !errors.Is(err, tidegate.ErrUnauthorized) {
+		if err := newProducer(t, refused, producer.Options{Checker: committed}).ServeChecks(t.Context(), "orders"); !errors.Is(err, tidegate.ErrUnauthorized) {
 			t.Errorf("wrong credentials: %v", err)
 		}
 	})
@@ -455,17 +411,19 @@ func TestServeChecks(t *testing.T) {
 
 func TestRecall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &txFake{recall: func(_ context.Context, n int) (string, error) {
+		f := &transporttest.Fake{OnRecall: func(_ context.Context, n int, _, _ string) (string, error) {
 			if n == 1 {
 				return "", codeError(protocol.CodeProxyTimeout)
 			}
 			return "the-id", nil
 		}}
-		p := newProducer(t, f, Options{})
-		if id, err := p.Recall(t.Context(), "orders", "handle"); err != nil || id != "the-id" || f.n != 2 {
-			t.Errorf("%q, %v after %d attempts", id, err, f.n)
+		p := newProducer(t, f, producer.Options{})
+		if id, err := p.Recall(t.Context(), "orders", "handle"); err != nil || id != "the-id" || len(f.Calls("Recall")) != 2 {
+			t.Errorf("%q, %v after %d attempts", id, err, len(f.Calls("Recall")))
 		}
-		f.recall = func(context.Context, int) (string, error) { return "", codeError(protocol.CodeMessageNotFound) }
+		f.OnRecall = func(context.Context, int, string, string) (string, error) {
+			return "", codeError(protocol.CodeMessageNotFound)
+		}
 		_, err := p.Recall(t.Context(), "orders", "handle")
 		if e := sendError(t, err); !errors.Is(err, tidegate.ErrNotFound) || e.Attempts != 1 {
 			t.Errorf("delivered before: %v", err)
@@ -475,13 +433,301 @@ func TestRecall(t *testing.T) {
 			t.Errorf("text\n%v\nwant\n%s", err, want)
 		}
 		for _, in := range [][2]string{{"a b", "handle"}, {"orders", ""}} {
-			if _, err := p.Recall(t.Context(), in[0], in[1]); sendError(t, err).Reason != StopInvalid {
+			if _, err := p.Recall(t.Context(), in[0], in[1]); sendError(t, err).Reason != producer.StopInvalid {
 				t.Errorf("%q: %v", in, err)
 			}
 		}
-		_, err = newProducer(t, &fake{}, Options{}).Recall(t.Context(), "orders", "handle")
-		if want := `recall from "orders": 50500 UNSUPPORTED: this transport does not support recalling messages; use one that implements transport.Recaller`; sendError(t, err).Fault() != SetupFault || err.Error() != want {
+		_, err = newProducer(t, bare{}, producer.Options{}).Recall(t.Context(), "orders", "handle")
+		if want := `recall from "orders": 50500 UNSUPPORTED: this transport does not support recalling messages; use one that implements transport.Recaller`; sendError(t, err).Fault() != producer.SetupFault || err.Error() != want {
 			t.Errorf("a transport without recall: %v\nwant %s", err, want)
 		}
 	})
+}
+
+var errLost = &tidegate.Error{Op: "EndTransaction", Endpoint: "a:1", MaybeStored: true, Message: "the response was lost"}
+
+// A server that has ended a transaction does not find it again. After a lost response that is the
+// success of the lost request; without one it is an error.
+func TestCommitAfterALostResponse(t *testing.T) {
+	notFound := codeError(tidegate.CodeNotFound)
+	for name, tt := range map[string]struct {
+		responses []error // of the first Commit and its repetition; the last one repeats
+		first     error
+		second    error
+	}{
+		"the response is lost":             {responses: []error{errLost, notFound}},
+		"it timed out":                     {responses: []error{context.DeadlineExceeded, notFound}},
+		"the commit is repeated":           {responses: []error{nil, notFound}},
+		"all responses are lost":           {responses: []error{errLost, errLost, errLost, notFound}, first: errLost},
+		"the server discarded it":          {responses: []error{notFound}, first: notFound, second: notFound},
+		"the server throttled it before":   {responses: []error{throttled(0), notFound}, first: notFound, second: notFound},
+		"the topic is gone after the loss": {responses: []error{errLost, codeError(tidegate.CodeTopicNotFound)}, first: tidegate.ErrTopicNotFound, second: tidegate.ErrTopicNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &transporttest.Fake{OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
+					return tt.responses[min(n, len(tt.responses))-1]
+				}}
+				p := newProducer(t, f, producer.Options{Checker: committed})
+				tx, err := p.Begin(t.Context(), message())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, want := range []error{tt.first, tt.second} {
+					if err := tx.Commit(t.Context()); !errors.Is(err, want) || want == nil && err != nil {
+						t.Errorf("commit %d: %v, want %v", i+1, err, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Two concurrent commits both succeed, although the server finds the transaction for one only.
+func TestConcurrentCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnEndTransaction: func(ctx context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
+			if n == 1 {
+				sleepFor(ctx, time.Second) // its response is slow
+				return nil
+			}
+			return codeError(tidegate.CodeNotFound)
+		}}
+		p := newProducer(t, f, producer.Options{Checker: committed})
+		tx, err := p.Begin(t.Context(), message())
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := make(chan error, 1)
+		go func() { first <- tx.Commit(t.Context()) }()
+		synctest.Wait()
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Half messages are in the accounts of Shutdown, once each, for any resolution.
+func TestAccountsHaveHalfMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSendHalf: func(_ context.Context, n int, _ *tidegate.Message) error {
+			if n == 4 {
+				return codeError(tidegate.CodeForbidden)
+			}
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{Spool: newSpool(t, spool.Options{}), Checker: func(context.Context, transport.TransactionCheck) transport.Resolution {
+			return transport.Rollback
+		}})
+		for _, result := range []error{nil, errBroken, nil, nil} {
+			_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return result })
+			_ = err // the fourth half message is rejected
+		}
+		if _, err := p.Begin(t.Context(), message()); err != nil {
+			t.Error(err)
+		}
+		a, err := p.Shutdown(t.Context())
+		if err != nil || a.Accepted != 5 || a.Delivered != 4 || a.Failed != 1 || a.Spooled != 0 || len(a.Undelivered) != 0 {
+			t.Errorf("%+v, %v; want 5 accepted, 4 delivered and 1 failed", a, err)
+		}
+	})
+}
+
+var errBroken = errors.New("the local transaction broke")
+
+// Shutdown reports a half message that it aborted, although a producer with a spool moves others
+// there: nothing could resolve a half message of a spool.
+func TestShutdownReportsAHalfMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSendHalf: func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) }}
+		p := newProducer(t, f, producer.Options{Checker: committed, Spool: newSpool(t, spool.Options{})})
+		result := make(chan error, 1)
+		go func() {
+			_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error {
+				t.Error("the local transaction was called")
+				return nil
+			})
+			result <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		a, err := p.Shutdown(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || a.Accepted != 1 || len(a.Undelivered) != 1 ||
+			!a.Undelivered[0].MaybeStored || a.Undelivered[0].Message.ID == "" {
+			t.Errorf("%+v, %v; want one undelivered message that may be stored", a, err)
+		}
+		if err := <-result; !errors.Is(err, tidegate.ErrClosed) {
+			t.Errorf("%v, want ErrClosed", err)
+		}
+	})
+}
+
+// A full producer sends half messages: a function of SendAsync that waits for its transaction must
+// not wait for itself.
+func TestHalfMessagesDoNotWaitForAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+			<-release
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{Checker: committed, MaxPending: 1, WhenFull: producer.RejectWhenFull})
+		if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Begin(t.Context(), message()); err != nil {
+			t.Error(err)
+		}
+		close(release)
+		if err := p.Flush(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The wait after a failure of the checks grows with consecutive failures only: one that follows
+// minutes of service is a first failure.
+func TestServeChecksReturnsSoonAfterAService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const quick = 12 // failures at once, which take the wait to its maximum
+		var ended time.Time
+		var waits []time.Duration
+		f := &transporttest.Fake{OnServeChecks: func(ctx context.Context, n int, _ func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+			if n > 1 {
+				waits = append(waits, time.Since(ended))
+			}
+			if n == quick+1 {
+				sleepFor(ctx, 2*time.Minute)
+			} else if n > quick+1 {
+				<-ctx.Done()
+			}
+			ended = time.Now()
+			return codeError(tidegate.CodeInternalServerError)
+		}}
+		p := newProducer(t, f, producer.Options{Checker: committed})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := p.ServeChecks(ctx, "orders"); err != nil {
+			t.Error(err)
+		}
+		if len(waits) != quick+1 || waits[quick-1] < 4*waits[0] || waits[quick] > 2*waits[0] {
+			t.Errorf("waits %v; want that after the service like the first one, and less than those before it", waits)
+		}
+	})
+}
+
+// A half message that certainly did not reach a server is sent again, for example over a switch of
+// the failover. One that may have reached a server is not.
+func TestHalfMessageWithoutAServer(t *testing.T) {
+	unconnected := &tidegate.Error{Op: "SendMessage", Endpoint: "a:1", Err: tidegate.ErrUnavailable}
+	for name, tt := range map[string]struct {
+		responses []error
+		want      error
+		attempts  int
+	}{
+		"a switch":                 {[]error{unconnected, unconnected}, nil, 3},
+		"a long outage":            {slices.Repeat([]error{&tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true}}, 10), nil, 11},
+		"lost after the switch":    {[]error{unconnected, errLost}, errLost, 2},
+		"throttled after a switch": {[]error{unconnected, throttled(0)}, tidegate.ErrThrottled, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &transporttest.Fake{OnSendHalf: func(_ context.Context, n int, _ *tidegate.Message) error {
+					if n <= len(tt.responses) {
+						return tt.responses[n-1]
+					}
+					return nil
+				}}
+				p := newProducer(t, f, producer.Options{Checker: committed})
+				called := false
+				r, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error {
+					called = true
+					return nil
+				})
+				if !errors.Is(err, tt.want) || called != (tt.want == nil) || len(messagesOf(f, "SendHalf")) != tt.attempts {
+					t.Errorf("%+v, %v after %d half messages; local transaction called: %v", r, err, len(messagesOf(f, "SendHalf")), called)
+				}
+				for _, m := range messagesOf(f, "SendHalf") {
+					if m.ID != messagesOf(f, "SendHalf")[0].ID {
+						t.Errorf("the attempts have the IDs %s and %s", messagesOf(f, "SendHalf")[0].ID, m.ID)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Before it serves the checks again, the producer waits at least as long as the server requests.
+func TestServeChecksWaitsAsTheServerRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var again time.Duration
+		f := &transporttest.Fake{OnServeChecks: func(ctx context.Context, n int, _ func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+			if n == 1 {
+				return throttled(30 * time.Second)
+			}
+			again = time.Since(start)
+			<-ctx.Done()
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{Checker: committed})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := p.ServeChecks(ctx, "orders"); err != nil || again != 30*time.Second {
+			t.Errorf("%v, served again after %v, want 30s", err, again)
+		}
+	})
+}
+
+// The receipt of a half message has the number of its attempts.
+func TestReceiptOfAHalfMessageCountsAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSendHalf: func(_ context.Context, n int, _ *tidegate.Message) error {
+			if n <= 2 {
+				return &tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true}
+			}
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{Checker: committed})
+		tx, err := p.Begin(t.Context(), message())
+		if err != nil || tx.Receipt().Attempts != 3 {
+			t.Fatalf("%+v, %v; want a receipt after 3 attempts", tx, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// unnamed is a transport whose half messages have no transaction ID.
+type unnamed struct{ *transporttest.Fake }
+
+func (u unnamed) SendHalf(ctx context.Context, m *tidegate.Message) transport.SendResult {
+	r := u.Fake.SendHalf(ctx, m)
+	r.Receipt.TransactionID = ""
+	return r
+}
+
+// Begin fails if the response has no transaction ID, because no request could end the
+// transaction. The server may have stored the message.
+func TestHalfMessageWithoutATransactionID(t *testing.T) {
+	f := &transporttest.Fake{}
+	p := newProducer(t, unnamed{f}, producer.Options{Checker: committed})
+	tx, err := p.Begin(t.Context(), message())
+	if e := sendError(t, err); tx != nil || e.Reason != producer.StopPermanent || !e.MaybeStored || len(messagesOf(f, "SendHalf")) != 1 {
+		t.Errorf("%+v, %v after %d half messages; want a permanent failure of one that may be stored", tx, e, len(messagesOf(f, "SendHalf")))
+	}
+}
+
+// A permanent failure without an attempt is a fault of the set-up: no message can be sent.
+func TestPermanentFailureWithoutAnAttempt(t *testing.T) {
+	p := newProducer(t, bare{}, producer.Options{})
+	_, err := p.Begin(t.Context(), message()) // the transport has no transactions
+	if e := sendError(t, err); e.Reason != producer.StopPermanent || e.Attempts != 0 || e.Fault() != producer.SetupFault {
+		t.Errorf("%v: reason %v after %d attempts, fault %v; want a set-up fault", e, e.Reason, e.Attempts, e.Fault())
+	}
 }

@@ -75,9 +75,12 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "internal/guard"},
 		tests:   []string{"backoff", "consumer"}, // over a Table
 	},
-	"transport/transporttest": {imports: []string{"", "transport", "backoff", "broker/settings"}},
-	"producer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/filelock", "internal/guard", "internal/tally", "internal/wallclock"}},
-	"consumer":                {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/guard", "internal/tally"}},
+	"transport/transporttest": {
+		imports: []string{"", "transport", "backoff", "broker/settings"},
+		tests:   []string{"producer"}, // the example
+	},
+	"producer": {imports: []string{"", "transport", "backoff", "ratelimit", "internal/filelock", "internal/guard", "internal/tally", "internal/wallclock"}},
+	"consumer": {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/guard", "internal/tally"}},
 	"oteltidegate": {
 		imports: []string{"", "producer", "consumer", "transport"},
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker

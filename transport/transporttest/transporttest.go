@@ -1,5 +1,6 @@
-// Package transporttest is the conformance suite for implementations of [transport.Transport]. Its
-// cases check the promises in the comments of package transport.
+// Package transporttest has a [Fake] for the tests of programs that send and receive messages, and
+// the conformance suite for implementations of [transport.Transport]. The cases of the suite check
+// the promises in the comments of package transport.
 //
 //	func TestTransport(t *testing.T) {
 //		transporttest.Run(t, func(t *testing.T) transporttest.Fixture { … }, transporttest.Server{Virtual: true})

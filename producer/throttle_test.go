@@ -1,0 +1,618 @@
+package producer_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/ratelimit"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
+)
+
+// A throttled lane pauses, and then sends one message until that is accepted.
+func TestThrottledLaneProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			if time.Since(start) < 5*time.Second {
+				return all(len(msgs), throttled(0))
+			}
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{MaxThrottles: producer.UntilContextEnds})
+		for i, err := range sendAll(t.Context(), p, numbered(256)) {
+			if err != nil {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}
+		refused := 0
+		for _, c := range f.Calls("Send") {
+			if c.At.Sub(start) < 5*time.Second {
+				refused++
+				if c.At.Sub(start) > 10*time.Millisecond && len(c.Messages) != 1 {
+					t.Errorf("%v after the start a request of %d messages", c.At.Sub(start), len(c.Messages))
+				}
+			}
+		}
+		if refused > 105 { // pauses of 50 ms
+			t.Errorf("%d refused requests in 5s", refused)
+		}
+		if took := time.Since(start); took > 15*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// Pauses that other messages caused end no message without an attempt. A server that throttles
+// permanently does not hold such messages permanently: after two minutes pauses count like
+// attempts.
+func TestThrottledLaneExhaustsAllThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			return all(len(msgs), throttled(0))
+		}}
+		var mu sync.Mutex
+		ended := map[string]producer.Attempt{}
+		p := newProducer(t, f, producer.Options{OnAttempt: func(a producer.Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Stop != producer.NotStopped {
+				ended[a.MessageID] = a
+			}
+		}})
+		start := time.Now()
+		for i, err := range sendAll(t.Context(), p, numbered(256)) {
+			if e := sendError(t, err); e.Reason != producer.StopExhausted || e.Throttles != 3 || tidegate.RetryAfter(err) != 0 {
+				t.Errorf("message %d: %+v", i, e)
+			}
+		}
+		if took := time.Since(start); took > 2*time.Minute+20*time.Second { // one alone: 2.1s to 3.1s, and probes are 50 ms apart
+			t.Errorf("256 messages failed after %v", took)
+		}
+		if n := len(f.Calls("Send")); n > 256*3 || len(ended) != 256 {
+			t.Errorf("%d requests, %d ends observed", n, len(ended))
+		}
+		for id, a := range ended {
+			if after := a.Began.Add(a.Duration).Sub(start); a.Number == 0 && after < 2*time.Minute {
+				t.Errorf("message %s ended after %v without an attempt", id, after)
+			}
+		}
+	})
+}
+
+// A server whose queue is full for a moment gets the next message soon, and all messages once it
+// has accepted one.
+func TestThrottledLaneOpensSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			if time.Since(start) < 100*time.Millisecond {
+				return all(len(msgs), throttled(0))
+			}
+			return nil
+		}}
+		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+			return transport.Lane{Endpoint: "a:1", MaxMessages: 1}, nil
+		}
+		var mu sync.Mutex
+		first := time.Duration(math.MaxInt64) // success
+		p := newProducer(t, f, producer.Options{OnAttempt: func(a producer.Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Err == nil {
+				first = min(first, a.Began.Sub(start))
+			}
+		}})
+		for i, err := range sendAll(t.Context(), p, numbered(256)) {
+			if err != nil {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}
+		if first > 300*time.Millisecond {
+			t.Errorf("the first success after %v; the server accepted from 100 ms on", first)
+		}
+		if took := time.Since(start); took > 1500*time.Millisecond { // a throttled message waits 1.2 s at most
+			t.Errorf("all messages after %v", took)
+		}
+	})
+}
+
+// Short push-backs have the lane probed often. This does not end the later messages before the end
+// of their own backoff.
+func TestShortPushBacksExhaustNobodyEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			if time.Since(start) < 1900*time.Millisecond { // a send alone has attempts at 0, 0.8 to 1.2 s, and 2.1 to 3.1 s
+				return all(len(msgs), throttled(20*time.Millisecond))
+			}
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{})
+		for i, err := range sendAll(t.Context(), p, numbered(200)) {
+			if err != nil {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}
+		if took := time.Since(start); took > 4*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// A paused lane ends a message at once if the pause outlasts its deadline.
+func TestPausedLaneFailsEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n == 1 {
+				return all(len(msgs), throttled(4*time.Second))
+			}
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{})
+		first := make(chan error, 1)
+		go func() {
+			_, err := p.Send(t.Context(), message())
+			first <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		_, err := p.Send(ctx, message())
+		if e := sendError(t, err); e.Reason != producer.StopDeadline || e.Attempts != 0 || e.Needed != 4100*time.Millisecond || e.Remaining != 3*time.Second {
+			t.Errorf("got %+v", e)
+		}
+		if tidegate.RetryAfter(err) != 4*time.Second || time.Since(start) != 0 {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The same if the topic was sent to another server before, which is gone: no message waits for that
+// one.
+func TestPausedLaneFailsEarlyBesideALostOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{}
+		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+			endpoint := "a:1"
+			if len(f.Calls("Send")) > 0 {
+				endpoint = "b:2" // although it is busy
+			}
+			return transport.Lane{Endpoint: endpoint, MaxMessages: 100}, nil
+		}
+		f.OnSend = func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n == 2 {
+				return all(len(msgs), throttled(time.Minute))
+			}
+			return nil
+		}
+		p := newProducer(t, f, producer.Options{})
+		if _, err := p.Send(t.Context(), message()); err != nil {
+			t.Fatal(err)
+		}
+		first := make(chan error, 1)
+		go func() {
+			_, err := p.Send(t.Context(), message())
+			first <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		for range 2 {
+			_, err := p.Send(ctx, message())
+			if e := sendError(t, err); e.Reason != producer.StopDeadline || time.Since(start) != 0 {
+				t.Errorf("%v after %v", err, time.Since(start))
+			}
+		}
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The wait that a server requests may be as long as can be: every send with a deadline ends at
+// once.
+func TestEndlessPushBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProducer(t, always(throttled(math.MaxInt64)), producer.Options{})
+		start := time.Now()
+		forever, cancel := context.WithCancel(t.Context())
+		if err := p.SendAsync(forever, message(), func(tidegate.Receipt, error) {}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+		defer stop()
+		for range 2 {
+			_, err := p.Send(ctx, message())
+			if e := sendError(t, err); e.Reason != producer.StopDeadline || e.Needed < 200*365*24*time.Hour || time.Since(start) != 0 {
+				t.Errorf("%+v after %v", e, time.Since(start))
+			}
+		}
+		cancel()
+	})
+}
+
+// A server throttles all requests and announces ten minutes. Then the transport switches to
+// another server. The throttled messages and those behind them follow within seconds.
+func TestThrottledMessagesFollowASwitch(t *testing.T) {
+	for _, group := range []string{"", "g"} {
+		t.Run("group "+group, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				f := &transporttest.Fake{}
+				f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+					endpoint := "a:1"
+					if time.Since(start) > 30*time.Second {
+						endpoint = "b:2"
+					}
+					return transport.Lane{Endpoint: endpoint, MaxMessages: 100}, nil
+				}
+				f.OnSend = func(_ context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
+					if lane.Endpoint == "a:1" {
+						return all(len(msgs), throttled(10*time.Minute))
+					}
+					return nil
+				}
+				p := newProducer(t, f, producer.Options{})
+				msgs := numbered(20)
+				for _, m := range msgs {
+					m.MessageGroup = group
+				}
+				for i, r := range p.SendBatch(t.Context(), msgs) {
+					if r.Err != nil || r.Receipt.Endpoint != "b:2" {
+						t.Errorf("message %d: %+v", i, r)
+					}
+				}
+				if took := time.Since(start); took > 35*time.Second {
+					t.Errorf("the messages followed after %v; the switch was after 30 s", took)
+				}
+				if len(f.Calls("Lane")) > 100 {
+					t.Errorf("%d lanes were requested in 35 s", len(f.Calls("Lane")))
+				}
+			})
+		})
+	}
+}
+
+// A server that throttled a message gets it again after the requested wait, not before. Another
+// server gets it after the wait of the policy.
+func TestPushBackHoldsForItsServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		f := &transporttest.Fake{}
+		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+			for _, ep := range []string{"a:1", "b:2"} {
+				if !slices.Contains(r.Avoid, ep) {
+					return transport.Lane{Endpoint: ep, MaxMessages: 100}, nil
+				}
+			}
+			return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
+		}
+		f.OnSend = func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n <= 2 {
+				return all(len(msgs), throttled(time.Minute))
+			}
+			return nil
+		}
+		p := newProducer(t, f, producer.Options{})
+		if _, err := p.Send(t.Context(), message()); err != nil {
+			t.Fatal(err)
+		}
+		if len(f.Calls("Send")) != 3 || f.Calls("Send")[0].Lane.Endpoint != "a:1" || f.Calls("Send")[1].Lane.Endpoint != "b:2" {
+			t.Fatalf("the attempts were %+v", f.Calls("Send"))
+		}
+		if at := f.Calls("Send")[1].At.Sub(start); at < 800*time.Millisecond || at > 1200*time.Millisecond {
+			t.Errorf("the other server got the message after %v, want 1 s ± 20 %%", at)
+		}
+		third := f.Calls("Send")[2]
+		if at := third.At.Sub(start); third.Lane.Endpoint != "a:1" || at < time.Minute || at > 62*time.Second {
+			t.Errorf("the third attempt was at %s after %v, want a:1 after a minute", third.Lane.Endpoint, at)
+		}
+	})
+}
+
+// Each message of a request has an event with the number of messages in the request. A message that
+// reaches a limit while it waits in the queue has an event without an attempt: its Duration and
+// Messages are 0, and nothing can have been stored.
+func TestEventsOfMessagesThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			return all(len(msgs), throttled(0))
+		}}
+		var mu sync.Mutex
+		attempted, waited := 0, 0
+		p := newProducer(t, f, producer.Options{OnAttempt: func(a producer.Attempt) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case a.Messages > 0:
+				attempted++
+			case a.Duration != 0 || a.MaybeStored || a.Stop == producer.NotStopped || a.Class != tidegate.ClassThrottled:
+				t.Errorf("event %+v of a message that waited", a)
+			default:
+				waited++
+			}
+		}})
+		const messages = 200
+		for i, err := range sendAll(t.Context(), p, numbered(messages)) {
+			if e := sendError(t, err); e.Reason != producer.StopExhausted || e.MaybeStored {
+				t.Errorf("message %d: %+v", i, e)
+			}
+		}
+		sent := 0
+		for _, c := range f.Calls("Send") {
+			sent += len(c.Messages)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if attempted != sent || waited == 0 || waited > messages {
+			t.Errorf("%d events of attempts and %d of messages that waited, want %d and some", attempted, waited, sent)
+		}
+	})
+}
+
+// A server that throttles 200 topics for half a second, and then has no limit, does not fail their
+// sends half a minute later: the messages that wait at the limiter follow its rate.
+func TestTopicsShareALimiterAfterAShortThrottle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			busy := time.Since(start) < 500*time.Millisecond
+			sleepFor(ctx, time.Millisecond)
+			errs := make([]error, len(msgs))
+			for i := range msgs {
+				if busy {
+					errs[i] = throttled(0)
+				}
+			}
+			return errs
+		}}
+		p := newProducer(t, f, producer.Options{Limiter: limiter})
+		var wg sync.WaitGroup
+		for range 2 {
+			for i := range 200 {
+				wg.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+					defer cancel()
+					msg := message()
+					msg.Topic = fmt.Sprintf("topic-%d", i)
+					if _, err := p.Send(ctx, msg); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		wg.Wait()
+		if d := time.Since(start); d > 15*time.Second {
+			t.Errorf("the last of 400 sends took %v, want at most 15s", d)
+		}
+	})
+}
+
+// A broker that fails every request gets hardly more requests than calls.
+//
+// Widespread failures cause no storm of retries.
+func TestBudgetBoundsRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := always(codeError(tidegate.CodeInternalServerError))
+		p := newProducer(t, f, producer.Options{MaxAttempts: 5, Budget: budget})
+		for range 1000 { // spends the saved tokens
+			p.Send(t.Context(), message())
+		}
+		before := len(f.Calls("Send"))
+		stopped := 0
+		for range 1000 {
+			_, err := p.Send(t.Context(), message())
+			if sendError(t, err).Reason == producer.StopBudget {
+				stopped++
+			}
+		}
+		if n := len(f.Calls("Send")) - before; n > 1100 || stopped < 900 {
+			t.Errorf("%d requests for 1000 calls, %d stopped by the budget", n, stopped)
+		}
+	})
+}
+
+func TestBudgetPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{Capacity: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		retries := map[ratelimit.Priority]int{}
+		for range 120 {
+			for _, priority := range []ratelimit.Priority{ratelimit.Low, ratelimit.Normal, ratelimit.High} {
+				f := always(codeError(tidegate.CodeInternalServerError))
+				p := newProducer(t, f, producer.Options{MaxAttempts: 2, Budget: budget, Priority: priority})
+				p.Send(t.Context(), message())
+				retries[priority] += len(f.Calls("Send")) - 1
+			}
+		}
+		// Each round of three calls earns 0.3 and spends up to 3 of 100. Low stops at 50 and Normal
+		// at 10; High spends the rest and all that is earned.
+		total := retries[ratelimit.Low] + retries[ratelimit.Normal] + retries[ratelimit.High]
+		if low, normal := retries[ratelimit.Low], retries[ratelimit.Normal]; low < 17 || low > 20 || normal < low+15 || normal > low+30 ||
+			retries[ratelimit.High] < normal+30 || total > 100+120*3/10 {
+			t.Errorf("retries by priority: %v", retries)
+		}
+	})
+}
+
+// A limiter that learns is charged for first attempts, and gets every result.
+func TestAdaptiveLimiterObserves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &learning{}
+		p := newProducer(t, script(throttled(0), codeError(protocol.CodeProxyTimeout)), producer.Options{Limiter: l})
+		if _, err := p.Send(t.Context(), message()); err != nil {
+			t.Fatal(err)
+		}
+		if want := []tidegate.Class{tidegate.ClassThrottled, tidegate.ClassTransient, tidegate.ClassOK}; l.asked != 1 || !slices.Equal(l.seen, want) {
+			t.Errorf("asked %d times, observed %v", l.asked, l.seen)
+		}
+	})
+}
+
+type learning struct {
+	asked int
+	seen  []tidegate.Class
+}
+
+func (l *learning) WaitN(_ context.Context, n int) error { l.asked += n; return nil }
+func (l *learning) Observe(err error)                    { l.seen = append(l.seen, tidegate.Classify(err)) }
+
+// A broker that is busy now and then gets every message in the end, with few requests more than
+// messages.
+func TestBusyBrokerGetsEveryMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rnd := rand.New(rand.NewPCG(1, 2))
+		var mu sync.Mutex
+		sent := 0
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			sent += len(msgs)
+			errs := make([]error, len(msgs))
+			for i := range msgs {
+				if rnd.IntN(10) < 3 {
+					errs[i] = throttled(0)
+				}
+			}
+			return errs
+		}}
+		p := newProducer(t, f, producer.Options{Limiter: limiter, MaxThrottles: producer.UntilContextEnds})
+		const n = 1000
+		var msgs []*tidegate.Message
+		for range n {
+			msgs = append(msgs, message())
+		}
+		for i, r := range p.SendBatch(t.Context(), msgs) {
+			if r.Err != nil {
+				t.Errorf("message %d: %v", i, r.Err)
+			}
+		}
+		if sent > n*3/2 {
+			t.Errorf("%d messages were sent %d times, want at most 1.5 times each", n, sent)
+		}
+	})
+}
+
+// A broker that admits 1 000 messages a second and is offered 5 000 stores as many
+// as it admits, and rejects few.
+func TestAdaptiveGoodput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bucket := rate.NewLimiter(1000, 100)
+		var mu sync.Mutex
+		stored, refused := 0, 0
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, time.Millisecond)
+			errs := make([]error, len(msgs))
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range msgs {
+				if bucket.Allow() {
+					stored++
+				} else {
+					refused++
+					errs[i] = throttled(0)
+				}
+			}
+			return errs
+		}}
+		p := newProducer(t, f, producer.Options{Limiter: limiter, MaxThrottles: producer.UntilContextEnds, WhenFull: producer.RejectWhenFull, MaxPending: 2000})
+		const warm, long = 10 * time.Second, 20 * time.Second
+		start := time.Now()
+		for time.Since(start) < long {
+			for range 50 {
+				_ = p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}) // most are rejected: the producer is full
+			}
+			time.Sleep(10 * time.Millisecond)
+			if d := time.Since(start); d >= warm && d < warm+10*time.Millisecond {
+				mu.Lock()
+				stored, refused = 0, 0
+				mu.Unlock()
+			}
+		}
+		mu.Lock()
+		goodput, share := float64(stored)/(long-warm).Seconds(), float64(refused)/float64(stored+refused)
+		mu.Unlock()
+		t.Logf("goodput %.0f/s, %.1f %% refused", goodput, 100*share)
+		if goodput < 950 || share > 0.10 {
+			t.Errorf("goodput %.0f/s of 1000/s, %.1f %% refused", goodput, 100*share)
+		}
+		p.Close()
+	})
+}
+
+// Messages that the limiter took out of a request do not wait for its response.
+func TestLimiterReturnsMessagesToOtherLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{}
+		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+			for _, ep := range []string{"a:1", "b:2"} {
+				if !slices.Contains(r.Avoid, ep) {
+					return transport.Lane{Endpoint: ep, MaxMessages: 100}, nil
+				}
+			}
+			return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
+		}
+		f.OnSend = func(ctx context.Context, _ int, lane transport.Lane, _ []*tidegate.Message) []error {
+			if lane.Endpoint == "a:1" {
+				sleepFor(ctx, 2*time.Second)
+			}
+			return nil
+		}
+		p := newProducer(t, f, producer.Options{Limiter: rate.NewLimiter(100, 1)})
+		start := time.Now()
+		for _, r := range p.SendBatch(t.Context(), numbered(20)) {
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+		}
+		var last time.Duration
+		for _, c := range f.Calls("Send") {
+			last = max(last, c.At.Sub(start))
+		}
+		if last > time.Second {
+			t.Errorf("the last of 20 messages was sent after %v; the limiter permits 100/s", last)
+		}
+	})
+}
