@@ -12,21 +12,8 @@ import (
 	"github.com/tidegate/tidegate/oteltidegate"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
-
-// accepting is a server that stores every message. A program would use rocketmq.New.
-type accepting struct{ transport.Transport }
-
-func (accepting) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	fmt.Println("with a trace context:", msgs[0].TraceContext != "")
-	return make([]transport.SendResult, len(msgs))
-}
-
-func (accepting) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
-	return transport.ProducerSettings{}, nil
-}
-
-func (accepting) Capabilities(string) transport.Capabilities { return transport.Capabilities{} }
 
 func Example() {
 	spans := tracetest.NewSpanRecorder() // an exporter, in a program
@@ -36,7 +23,12 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	p, err := producer.New(accepting{}, i.ProducerOptions(producer.Options{}))
+	// A program would use rocketmq.New instead.
+	server := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		fmt.Println("with a trace context:", msgs[0].TraceContext != "")
+		return nil
+	}}
+	p, err := producer.New(server, i.ProducerOptions(producer.Options{}))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package oteltidegate
 
 import (
-	"context"
 	"errors"
 	"testing"
 
@@ -11,27 +10,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
-
-// A picky server rejects messages without a body.
-type picky struct{ transport.Transport }
-
-func (picky) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	results := make([]transport.SendResult, len(msgs))
-	for i, m := range msgs {
-		if len(m.Body) == 0 {
-			results[i].Err = &tidegate.Error{Code: tidegate.CodeBadRequest}
-		}
-	}
-	return results
-}
-
-func (picky) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
-	return transport.ProducerSettings{}, nil
-}
-
-func (picky) Capabilities(string) transport.Capabilities { return transport.Capabilities{} }
 
 // An instrumentation forgets a send that ended, also if its span is not recorded. Such spans are
 // not comparable: comparing two of them panics.
@@ -47,7 +27,7 @@ func TestEndedSendsAreForgotten(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			inner, err := producer.New(picky{}, i.ProducerOptions(producer.Options{}))
+			inner, err := producer.New(&transporttest.Fake{}, i.ProducerOptions(producer.Options{}))
 			if err != nil {
 				t.Fatal(err)
 			}

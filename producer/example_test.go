@@ -15,34 +15,22 @@ import (
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
-// A demo is a server that throttles the first attempt and knows the topic orders
-// alone. Programs use transport/rocketmq instead.
-type demo struct{ attempts int }
-
-func (d *demo) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	results := make([]transport.SendResult, len(msgs))
-	for i, m := range msgs {
-		d.attempts++
-		switch {
-		case m.Topic != "orders":
-			results[i].Err = &tidegate.Error{Op: "SendMessage", Subject: m.Topic, Endpoint: "broker:8081", Code: tidegate.CodeTopicNotFound}
-		case d.attempts == 1:
-			results[i].Err = &tidegate.Error{Op: "SendMessage", Subject: m.Topic, Endpoint: "broker:8081", Code: tidegate.CodeTooManyRequests}
-		default:
-			results[i].Receipt = tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Endpoint: "broker:8081"}
+// rejecting returns a server that responds to the first n requests with a code, and accepts all
+// others. Programs use transport/rocketmq instead.
+func rejecting(n int, code tidegate.Code) *transporttest.Fake {
+	return &transporttest.Fake{OnSend: func(_ context.Context, request int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		if request > n {
+			return nil
 		}
-	}
-	return results
-}
-
-func (d *demo) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
-	return transport.ProducerSettings{}, nil
+		return []error{&tidegate.Error{Op: "SendMessage", Subject: msgs[0].Topic, Endpoint: "broker:8081", Code: code}}
+	}}
 }
 
 func ExampleProducer_Send() {
-	p, err := producer.New(&demo{}, producer.Options{Backoff: backoff.Steps{10 * time.Millisecond}})
+	p, err := producer.New(rejecting(1, tidegate.CodeTooManyRequests), producer.Options{Backoff: backoff.Steps{10 * time.Millisecond}})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -54,23 +42,6 @@ func ExampleProducer_Send() {
 	receipt, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
 	fmt.Println(receipt.Attempts, err)
 	// Output: 2 <nil>
-}
-
-// An outage is a server that refuses connections for a while.
-type outage struct {
-	demo
-	over atomic.Bool
-}
-
-func (o *outage) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	if o.over.Load() {
-		return o.demo.Send(ctx, msgs)
-	}
-	results := make([]transport.SendResult, len(msgs))
-	for i := range results {
-		results[i].Err = &tidegate.Error{Op: "SendMessage", Subject: msgs[i].Topic, Endpoint: "broker:8081", Err: tidegate.ErrUnavailable}
-	}
-	return results
 }
 
 // Messages of an outage wait on the local disk, and are sent when it is over.
@@ -88,7 +59,13 @@ func ExampleSpool() {
 	}
 	defer s.Close() // after the producer
 
-	server := &outage{demo: demo{attempts: 1}}
+	var over atomic.Bool
+	server := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+		if over.Load() {
+			return nil
+		}
+		return []error{tidegate.ErrUnavailable}
+	}}
 	p, err := producer.New(server, producer.Options{Spool: s})
 	if err != nil {
 		fmt.Println(err)
@@ -97,7 +74,7 @@ func ExampleSpool() {
 	receipt, err := p.Send(context.Background(), &tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
 	fmt.Println("spooled:", receipt.Spooled, "error:", err)
 
-	server.over.Store(true)
+	over.Store(true)
 	for s.Stats().Pending > 0 {
 		<-time.After(10 * time.Millisecond)
 	}
@@ -109,7 +86,7 @@ func ExampleSpool() {
 }
 
 func ExampleProducer_SendAsync() {
-	p, err := producer.New(&demo{attempts: 1}, producer.Options{})
+	p, err := producer.New(&transporttest.Fake{}, producer.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -135,28 +112,17 @@ func ExampleProducer_SendAsync() {
 	// 3 3 0 <nil>
 }
 
-// A transactional server adds half messages to the demo.
-type transactional struct{ demo }
-
-func (*transactional) SendHalf(_ context.Context, m *tidegate.Message) transport.SendResult {
-	return transport.SendResult{Receipt: tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Endpoint: "broker:8081", TransactionID: "1"}}
-}
-
-func (*transactional) EndTransaction(_ context.Context, _ transport.Transaction, r transport.Resolution) error {
-	fmt.Println("the server receives:", r)
-	return nil
-}
-
-func (*transactional) ServeChecks(ctx context.Context, _ []string, _ func(context.Context, transport.TransactionCheck) transport.Resolution) error {
-	<-ctx.Done() // this server has no unresolved transactions
-	return nil
-}
-
 // Consumers receive the message if, and only if, the order is in the database. The directory
 // examples/transaction has the whole program with an SQL database.
 func ExampleProducer_Transact() {
 	orders := map[string]string{} // the database: orders by message ID
-	p, err := producer.New(&transactional{}, producer.Options{
+	server := &transporttest.Fake{
+		OnEndTransaction: func(_ context.Context, _ int, _ transport.Transaction, r transport.Resolution) error {
+			fmt.Println("the server receives:", r)
+			return nil
+		},
+	}
+	p, err := producer.New(server, producer.Options{
 		Checker: func(_ context.Context, check transport.TransactionCheck) transport.Resolution {
 			if _, ok := orders[check.Transaction.MessageID]; ok {
 				return transport.Commit
@@ -197,7 +163,7 @@ func ExampleProducer_Transact() {
 }
 
 func ExampleProducer_SendBatch() {
-	p, err := producer.New(&demo{attempts: 1}, producer.Options{})
+	p, err := producer.New(&transporttest.Fake{}, producer.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -216,7 +182,7 @@ func ExampleProducer_SendBatch() {
 }
 
 func ExampleSendError_Fault() {
-	p, err := producer.New(&demo{}, producer.Options{})
+	p, err := producer.New(rejecting(1, tidegate.CodeTopicNotFound), producer.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return
