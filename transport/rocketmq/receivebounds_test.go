@@ -3,13 +3,16 @@ package rocketmq_test
 import (
 	"bytes"
 	"compress/gzip"
-
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -193,4 +196,127 @@ func TestReceiveGarbage(t *testing.T) {
 			t.Errorf("%v is %v", err, tidegate.Classify(err))
 		}
 	})
+}
+
+// After the first message beyond MaxBytes all messages are released, also those that would fit:
+// otherwise a message could overtake an earlier one of its message group.
+func TestReceiveBeyondItsBytesKeepsTheOrder(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		sizes []int // of the bodies, in the order of the response
+		want  int   // messages that Receive returns
+	}{
+		{"a small one behind a large one", []int{1000, 2000, 10}, 1},
+		{"a small one before a large one", []int{1000, 10, 2000}, 2},
+		{"small ones behind a large one", []int{2000, 2000, 10, 10}, 1},
+		{"all fit", []int{1000, 1000, 400}, 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+					for i, size := range tt.sizes {
+						sendMessage(st, zipped(size, fmt.Sprint(i)))
+					}
+					sendStatus(st, rmqpb.Code_OK)
+					return nil
+				}
+				s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+					return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+				}
+				r := request1
+				r.MaxBytes = 2500
+				list, err := newClient(t, n, nil).Receive(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got, released, want, rest []string
+				for _, d := range list {
+					got = append(got, d.Handle)
+				}
+				for _, c := range s.of("ChangeInvisibleDuration") {
+					released = append(released, c.req.(*rmqpb.ChangeInvisibleDurationRequest).GetReceiptHandle())
+				}
+				slices.Sort(released) // the releases are concurrent
+				for i := range tt.sizes {
+					if i < tt.want {
+						want = append(want, fmt.Sprint(i))
+					} else {
+						rest = append(rest, fmt.Sprint(i))
+					}
+				}
+				if !slices.Equal(got, want) || !slices.Equal(released, rest) {
+					t.Errorf("received %q and released %q, want %q and %q", got, released, want, rest)
+				}
+			})
+		})
+	}
+}
+
+// RocketMQ lets a receive wait for at least 5 s, also if the request has a shorter wait, and uses
+// the deadline of the request as its maximum. The request therefore has RequestTimeout in addition
+// to these 5 s.
+func TestShortReceiveOutlastsTheServersMinimum(t *testing.T) {
+	for _, tt := range []struct{ wait, deadline time.Duration }{
+		{0, 8 * time.Second}, {time.Second, 8 * time.Second}, {20 * time.Second, 23 * time.Second},
+	} {
+		t.Run(tt.wait.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork()
+				s := newServer(t, n, testAddr)
+				var left atomic.Int64
+				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+					if at, ok := st.Context().Deadline(); ok {
+						left.Store(int64(time.Until(at)))
+					}
+					time.Sleep(max(tt.wait, 5*time.Second))
+					sendStatus(st, rmqpb.Code_MESSAGE_NOT_FOUND)
+					return nil
+				}
+				r := request1
+				r.Wait = tt.wait
+				if list, err := newClient(t, n, nil).Receive(t.Context(), r); err != nil || len(list) != 0 {
+					t.Errorf("%d messages, %v; want none", len(list), err)
+				}
+				if d := time.Duration(left.Load()).Round(10 * time.Millisecond); d != tt.deadline {
+					t.Errorf("the request ends after %v, want %v", d, tt.deadline)
+				}
+			})
+		})
+	}
+}
+
+// The remaining time that a message reports counts from its arrival, however far the server's clock
+// is behind: a clock 3 s behind would end a lease of 2 s immediately.
+func TestReportedInvisibleTimeNeedsNoClock(t *testing.T) {
+	for behind, reported := range map[time.Duration]bool{0: true, time.Second: false, 3 * time.Second: true, 4 * time.Second: true, time.Hour: true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+				sendStatus(st, rmqpb.Code_OK)
+				sendMessage(st, func(m *rmqpb.Message) {
+					if reported {
+						m.SystemProperties.InvisibleDuration = durationpb.New(2 * time.Second)
+					}
+				})
+				sendTime(st, time.Now().Add(-behind))
+				return nil
+			}
+			want := 2 * time.Second
+			if !reported {
+				want -= behind
+			}
+			r := request1
+			r.InvisibleDuration = 2 * time.Second
+			ds, err := newClient(t, n, nil).Receive(t.Context(), r)
+			if err != nil || len(ds) != 1 {
+				t.Fatal(ds, err)
+			}
+			if left := time.Until(ds[0].InvisibleUntil); left != want {
+				t.Errorf("clock %v behind, reported %v: %v are left, want %v", behind, reported, left, want)
+			}
+		})
+	}
 }

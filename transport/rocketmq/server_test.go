@@ -346,16 +346,3 @@ func delivered(change func(*rmqpb.Message)) *rmqpb.Message {
 	}
 	return m
 }
-
-// The headers and trailers between this client and a tidegate broker, and a feature, as WIRE.md has
-// them.
-const (
-	maxBytesKey   = "x-tidegate-max-bytes"
-	reasonKey     = "x-tidegate-reason"
-	snoozeKey     = "x-tidegate-snooze"
-	ladderKey     = "x-tidegate-ladder"
-	retryKey      = "x-tidegate-retry"
-	reconsumeKey  = "x-tidegate-reconsume"
-	watchedKey    = "x-tidegate-watched"
-	severalTopics = "topics"
-)
