@@ -19,7 +19,7 @@ import (
 
 var (
 	combinedSeed      = flag.Uint64("combined.seed", 0, "run one sequence of the combined test, the one with this seed")
-	combinedSequences = flag.Int("combined.sequences", max(1, 3/costly), "how many sequences the combined test runs")
+	combinedSequences = flag.Int("combined.sequences", 1, "how many sequences the combined test runs")
 )
 
 // Random operations of all kinds run at the same time on the same topics and groups, with restarts

@@ -17,7 +17,7 @@ import (
 
 var (
 	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
-	modelSequences = flag.Int("model.sequences", 30/costly, "how many sequences the model test runs")
+	modelSequences = flag.Int("model.sequences", 6, "how many sequences the model test runs")
 )
 
 func TestModel(t *testing.T) {

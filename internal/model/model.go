@@ -11,6 +11,7 @@ import (
 var (
 	seedFlag = flag.Uint64("model.seed", 0, "run the random model with this seed only")
 	factor   = flag.Float64("model.factor", 1, "run this many times the sequences of the random model")
+	all      = flag.Bool("model.all", false, "run all rounds of random tests, not a fifth of them")
 )
 
 // Run runs a model with so many random seeds, multiplied by the flag -model.factor, until one
@@ -32,10 +33,15 @@ func Run(t *testing.T, sequences int, run func(t *testing.T, r *rand.Rand)) {
 	}
 }
 
-// Rounds returns n, or a fifth of it with the race detector: n is the number of rounds of a random
+// Rounds returns a fifth of n, or n with the flag -model.all: n is the number of rounds of a random
 // test, or the number of messages of a large one. The step "random tests" of .ci/run runs the
-// packages that use it without the race detector, so with all rounds.
-func Rounds(n int) int { return max(1, n/costly) }
+// packages that use it with all rounds.
+func Rounds(n int) int {
+	if *all {
+		return n
+	}
+	return max(1, n/5)
+}
 
 func once(t *testing.T, seed uint64, run func(t *testing.T, r *rand.Rand)) {
 	t.Helper()

@@ -16,11 +16,7 @@ import (
 // Random operations change a Progress as the rules demand, and in no other way.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	sequences := 10_000
-	if testing.Short() || raceEnabled {
-		sequences = 300
-	}
-	shared.Run(t, sequences, runModel)
+	shared.Run(t, 10_000, runModel)
 }
 
 func runModel(t *testing.T, rnd *rand.Rand) {

@@ -1,5 +1,0 @@
-//go:build !race
-
-package consume
-
-const raceEnabled = false
