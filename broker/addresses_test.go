@@ -214,7 +214,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		fail := func() {
 			t.Helper()
 			mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
-			if _, err := b.Retry(t.Context(), one(t, b, "g", "orders"), 0, ""); err != nil {
+			if _, err := b.Settle(t.Context(), one(t, b, "g", "orders"), transport.Verdict{Kind: transport.Retry}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -284,11 +284,11 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour}
-		if _, err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute, ""); err != nil {
+		if _, err := b.Settle(t.Context(), receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		putAddress(t, b, "t", settings.Address{RedeliveryDelay: new(settings.Milliseconds(2000)), MaxDeliveryAttempts: new(-1)})
-		if _, err := b.Retry(t.Context(), receive(t, b, r)[0], time.Minute, ""); err != nil {
+		if _, err := b.Settle(t.Context(), receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		failed := time.Now()
@@ -296,7 +296,7 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 		if time.Since(failed) != 2*time.Second || d.Attempt != 3 {
 			t.Errorf("attempt %d came after %v", d.Attempt, time.Since(failed))
 		}
-		if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 			t.Fatal(err)
 		}
 		putAddress(t, b, "t", settings.Address{MaxDeliveryAttempts: new(2), DeadLetterAddress: new("DLA")})
@@ -348,7 +348,7 @@ func TestExpiry(t *testing.T) {
 		putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(60_000)), ExpiryAddress: new("expired")})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "tried", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32}
-		if _, err := b.Retry(t.Context(), receive(t, b, r)[0], time.Second, ""); err != nil {
+		if _, err := b.Settle(t.Context(), receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "untried", Body: []byte("x")})
@@ -395,7 +395,7 @@ func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 		putAddress(t, b, "#", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true)})
 		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
 		created := time.Now()
-		if _, err := b.Retry(t.Context(), one(t, b, "g", "orders"), 0, ""); err != nil {
+		if _, err := b.Settle(t.Context(), one(t, b, "g", "orders"), transport.Verdict{Kind: transport.Retry}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(45 * time.Second)

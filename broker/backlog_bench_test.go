@@ -145,7 +145,7 @@ func BenchmarkDueRetry(b *testing.B) {
 			var wg sync.WaitGroup
 			for i, d := range receive(b, br, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Push: true}) {
 				wg.Go(func() {
-					if _, err := br.Retry(b.Context(), d, after(done+i), ""); err != nil {
+					if _, err := br.Settle(b.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: after(done + i)}); err != nil {
 						b.Error(err)
 					}
 				})

@@ -49,7 +49,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Hour)}})
 				putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
 				mustSend(t, b, &tidegate.Message{ID: "0", Topic: "t", MessageGroup: "a", Body: []byte("x")})
-				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), 3*time.Second, ""); err != nil {
+				if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: 3 * time.Second}); err != nil {
 					t.Fatal(err)
 				}
 				elapse(c.wait)
@@ -161,7 +161,7 @@ func TestReadyIsWhatReceivesGet(t *testing.T) {
 				}
 				send("a", 17)
 				failed := one(t, b, "g", "t") // takes one message: no receive reaches the others
-				if _, err := b.Retry(t.Context(), failed, transport.BySchedule, "no such account"); err != nil {
+				if _, err := b.Settle(t.Context(), failed, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule, Reason: "no such account"}); err != nil {
 					t.Fatal(err)
 				}
 				expect("after the failure", 0, 16, state)
@@ -247,7 +247,7 @@ func TestWhyAGroupDoesNotConsume(t *testing.T) {
 		},
 		"retrying": func(t *testing.T, b *broker.Broker) {
 			send(t, b, 1)
-			if _, err := b.Retry(t.Context(), take(t, b, 1, "*")[0], time.Hour, ""); err != nil {
+			if _, err := b.Settle(t.Context(), take(t, b, 1, "*")[0], transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -35,14 +35,14 @@ func TestChangeIsRepeatable(t *testing.T) {
 			t.Helper()
 			c := *d
 			var err error
-			if c.Handle, err = b.ChangeInvisibleDuration(t.Context(), d, dur); err != nil {
+			if c.Handle, err = b.Extend(t.Context(), d, dur, false); err != nil {
 				t.Fatal(err)
 			}
 			return &c
 		}
 		repeat := func(d *tidegate.Delivery) string {
 			t.Helper()
-			h, err := b.RepeatChange(t.Context(), d, time.Minute)
+			h, err := b.Extend(t.Context(), d, time.Minute, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,17 +50,17 @@ func TestChangeIsRepeatable(t *testing.T) {
 		}
 		refused := func(d *tidegate.Delivery, repeatToo bool) {
 			t.Helper()
-			_, retried := b.Retry(t.Context(), d, 0, "")
-			_, given := b.ChangeInvisibleDuration(t.Context(), d, 0)
-			_, changed := b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
-			_, dead := b.DeadLetter(t.Context(), d, "")
-			_, givenAgain := b.RepeatChange(t.Context(), d, 0)
+			_, retried := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})
+			_, given := b.Extend(t.Context(), d, 0, false)
+			_, changed := b.Extend(t.Context(), d, time.Minute, false)
+			_, dead := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})
+			_, givenAgain := b.Extend(t.Context(), d, 0, true)
 			errs := map[string]error{
 				"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "release": given, "release again": givenAgain,
 				"change": changed, "dead letter": dead,
 			}
 			if repeatToo {
-				_, errs["repeated change"] = b.RepeatChange(t.Context(), d, time.Minute)
+				_, errs["repeated change"] = b.Extend(t.Context(), d, time.Minute, true)
 			}
 			for name, err := range errs {
 				if !errors.Is(err, tidegate.ErrInvalidHandle) {

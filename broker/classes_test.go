@@ -100,7 +100,7 @@ func countLetters(t *testing.T, seed uint64) {
 			t.Error(err)
 		}
 		for _, d := range ds {
-			if _, err := b.Retry(t.Context(), d, 0, fmt.Sprintf("%c %d", 'a'+rnd.IntN(5), rnd.IntN(9))); err != nil {
+			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Reason: fmt.Sprintf("%c %d", 'a'+rnd.IntN(5), rnd.IntN(9))}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -187,7 +187,7 @@ func TestClassesAreBounded(t *testing.T) {
 		}
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-			if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), name(i)); err != nil {
+			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: name(i)}); err != nil {
 				t.Fatal(err)
 			}
 		}

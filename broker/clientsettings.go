@@ -63,6 +63,6 @@ func (b *Broker) Queues(ctx context.Context, _, topic string) ([]int, error) {
 func (b *Broker) Capabilities(string) transport.Capabilities {
 	return transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true,
-		RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
+		RepeatReceive: true, RepeatChange: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
 	}
 }

@@ -29,7 +29,7 @@ func TestDeadLetterOfALostDelivery(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
-		if _, err := b.DeadLetter(t.Context(), d, "poison"); codeOf(err) != tidegate.CodeInvalidReceiptHandle {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); codeOf(err) != tidegate.CodeInvalidReceiptHandle {
 			t.Errorf("the dead letter of a delivery that was lost: %v", err)
 		}
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || ds[0].Attempt != 1 {
@@ -172,13 +172,13 @@ func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
 		putAddress(t, b, "t", settings.Address{DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto, MaxDeliveryAttempts: &one})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Topic: "DLQ.t"}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("first")})
-		if _, err := b.DeadLetter(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "t"})[0], "makes DLQ.t"); err != nil {
+		if _, err := b.Settle(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "t"})[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "makes DLQ.t"}); err != nil {
 			t.Fatal(err)
 		}
 		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "DLQ.t"}))
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "later", Body: []byte("later")})
 		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
-			if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{Delay: 5 * time.Minute}); err != nil {
+			if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: 5 * time.Minute}); err != nil {
 				t.Fatal(err)
 			}
 		}

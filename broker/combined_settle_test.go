@@ -108,14 +108,14 @@ func (c *combined) settle(rnd *rand.Rand) {
 		var err error
 		switch rnd.IntN(8) {
 		case 0:
-			_, err = c.b.Retry(ctx, h.Delivery, dur, "")
+			_, err = c.b.Settle(ctx, h.Delivery, transport.Verdict{Kind: transport.Retry, Delay: dur})
 		case 7:
-			err = c.b.Snooze(ctx, h.Delivery, dur)
+			_, err = c.b.Settle(ctx, h.Delivery, transport.Verdict{Kind: transport.Snooze, Delay: dur})
 		case 1:
-			err = serve(c.b).NegativeAck(ctx, h.Delivery, dur)
+			_, err = c.b.Settle(ctx, h.Delivery, transport.Verdict{Kind: transport.NegativeAck, Delay: dur})
 		case 2:
 			var r serving.Reconsumed
-			mode := transport.ReconsumeMode{}
+			mode := transport.Verdict{Kind: transport.RetryTopic}
 			if rnd.IntN(4) == 0 {
 				mode.Delay = time.Duration(1+rnd.IntN(864_000)) * time.Second
 			}
@@ -127,7 +127,7 @@ func (c *combined) settle(rnd *rand.Rand) {
 			if rnd.IntN(2) == 0 {
 				dur = 0
 			}
-			if handle, err = c.b.ChangeInvisibleDuration(ctx, h.Delivery, dur); err == nil && dur > 0 {
+			if handle, err = c.b.Extend(ctx, h.Delivery, dur, false); err == nil && dur > 0 {
 				changed := *h.Delivery
 				changed.Handle, changed.InvisibleUntil = handle, time.Now().Add(dur)
 				c.mu.Lock()
@@ -135,7 +135,7 @@ func (c *combined) settle(rnd *rand.Rand) {
 				c.mu.Unlock()
 			}
 		case 4:
-			if _, err = c.b.DeadLetter(ctx, h.Delivery, "combined"); err == nil {
+			if _, err = c.b.Settle(ctx, h.Delivery, transport.Verdict{Kind: transport.DeadLetter, Reason: "combined"}); err == nil {
 				c.acked(h, "dead letter")
 			}
 		case 5:

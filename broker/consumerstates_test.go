@@ -78,7 +78,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 		d := take()
 		is("received", counts{inflight: 1})
 		nothing("in flight")
-		if _, err := b.Retry(t.Context(), d, 10*time.Second, ""); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		is("failed", counts{waiting: 1})
@@ -92,7 +92,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 		is("not answered", counts{waiting: 1})
 		time.Sleep(30 * time.Second) // the ladder's second step
 		is("the next interval is over", counts{ready: 1})
-		if _, err := b.Retry(t.Context(), take(), 10*time.Second, ""); err != nil {
+		if _, err := b.Settle(t.Context(), take(), transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		is("the last retry failed", counts{dead: 1})
@@ -106,7 +106,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		nothing("a day later")
 		is("a day later", counts{commit: 1, dead: 1})
-		if _, err := b.Retry(t.Context(), d, 0, ""); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a message that is consumed fails with %v", err)
 		}
 	})
@@ -137,13 +137,13 @@ func TestStatesOfASimpleConsumer(t *testing.T) {
 		pass(10, counts{ready: 1})
 		d := receive(t, b, r)[0]
 		pass(5, counts{inflight: 1})
-		handle, err := b.ChangeInvisibleDuration(t.Context(), d, 20*time.Second)
+		handle, err := b.Extend(t.Context(), d, 20*time.Second, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		pass(10, counts{inflight: 1})
 		d.Handle = handle
-		if _, err := b.ChangeInvisibleDuration(t.Context(), d, 0); err != nil { // gives it back
+		if _, err := b.Extend(t.Context(), d, 0, false); err != nil { // gives it back
 			t.Fatal(err)
 		}
 		pass(10, counts{ready: 1})
@@ -183,7 +183,7 @@ func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 20 * time.Millisecond})[0]
 		time.Sleep(15 * time.Millisecond)
-		handle, err := b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
+		handle, err := b.Extend(t.Context(), d, time.Minute, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package broker_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -62,7 +61,7 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 		first := time.Now()
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true})[0]
 		time.Sleep(4 * time.Second) // it is consumed, and fails
-		if _, err := b.Retry(t.Context(), d, 10*time.Second, ""); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Minute})
@@ -142,7 +141,7 @@ func TestChangeCountsFromTheCall(t *testing.T) {
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 20 * time.Second})[0]
 			time.Sleep(15 * time.Second)
 			called := time.Now()
-			if _, err := b.ChangeInvisibleDuration(t.Context(), d, dur); err != nil {
+			if _, err := b.Extend(t.Context(), d, dur, false); err != nil {
 				t.Fatal(err)
 			}
 			again := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour, InvisibleDuration: time.Millisecond})
@@ -166,13 +165,17 @@ func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 		for name, end := range map[string]func(d *tidegate.Delivery){
 			"timed out":    func(*tidegate.Delivery) { time.Sleep(30 * time.Second) },
 			"acknowledged": func(d *tidegate.Delivery) { b.Ack(t.Context(), []*tidegate.Delivery{d}) },
-			"failed":       func(d *tidegate.Delivery) { _, _ = b.Retry(t.Context(), d, time.Hour, "") },
-			"given up":     func(d *tidegate.Delivery) { _ = second(b.DeadLetter(t.Context(), d, "no use")) },
+			"failed": func(d *tidegate.Delivery) {
+				_, _ = b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour})
+			},
+			"given up": func(d *tidegate.Delivery) {
+				_ = second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}))
+			},
 		} {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte(name)})
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 			end(d)
-			_, err := b.ChangeInvisibleDuration(t.Context(), d, time.Minute)
+			_, err := b.Extend(t.Context(), d, time.Minute, false)
 			if !errors.Is(err, tidegate.ErrInvalidHandle) {
 				t.Errorf("%s: changed with %v, want 40013", name, err)
 			}
@@ -198,10 +201,10 @@ func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 		}
 		r.InvisibleDuration = time.Hour
 		d := receive(t, b, r)[0]
-		if _, err := b.ChangeInvisibleDuration(t.Context(), d, time.Hour+1); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+		if _, err := b.Extend(t.Context(), d, time.Hour+1, false); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
 			t.Errorf("changed with %v, want 40011", err)
 		}
-		if _, err := b.Retry(t.Context(), d, time.Hour+1, ""); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour + 1}); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
 			t.Errorf("retried with %v, want 40011", err)
 		}
 	})
@@ -226,26 +229,26 @@ func TestRepeatedChangesHaveAMaximum(t *testing.T) {
 			start := time.Now()
 			for range 4 { // until 10, 20, 30 and 40 minutes after the delivery
 				time.Sleep(10 * time.Minute)
-				handle, err := b.ChangeInvisibleDuration(t.Context(), d, 20*time.Minute)
+				handle, err := b.Extend(t.Context(), d, 20*time.Minute, false)
 				if err != nil {
 					t.Fatalf("after %v: %v", time.Since(start), err)
 				}
 				d.Handle = handle
 			}
 			time.Sleep(10 * time.Minute)
-			for _, change := range []func(context.Context, *tidegate.Delivery, time.Duration) (string, error){b.ChangeInvisibleDuration, b.RepeatChange} {
-				_, err := change(t.Context(), d, 10*time.Minute+1)
+			for _, repeat := range []bool{false, true} {
+				_, err := b.Extend(t.Context(), d, 10*time.Minute+1, repeat)
 				if codeOf(err) != tidegate.CodeIllegalInvisibleTime || !strings.Contains(err.Error(), "1h0m0s") || !strings.Contains(err.Error(), "10m0s are left") {
 					t.Errorf("more than the rest: %v; want 40011 with the limit and the rest", err)
 				}
 			}
-			handle, err := b.ChangeInvisibleDuration(t.Context(), d, 10*time.Minute)
+			handle, err := b.Extend(t.Context(), d, 10*time.Minute, false)
 			if err != nil {
 				t.Fatalf("the rest: %v", err)
 			}
 			time.Sleep(10*time.Minute - 1)
 			d.Handle = handle
-			if _, err := b.ChangeInvisibleDuration(t.Context(), d, 2); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+			if _, err := b.Extend(t.Context(), d, 2, false); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
 				t.Errorf("at the end: %v, want 40011", err)
 			}
 			r.Wait = 2 * time.Minute
@@ -253,10 +256,10 @@ func TestRepeatedChangesHaveAMaximum(t *testing.T) {
 				t.Errorf("attempt %d after %v", d.Attempt, time.Since(start))
 			}
 			time.Sleep(10 * time.Minute) // the next delivery has its own time
-			if d.Handle, err = b.ChangeInvisibleDuration(t.Context(), d, 50*time.Minute); err != nil {
+			if d.Handle, err = b.Extend(t.Context(), d, 50*time.Minute, false); err != nil {
 				t.Errorf("the next delivery: %v", err)
 			}
-			if _, err := b.ChangeInvisibleDuration(t.Context(), d, 0); err != nil {
+			if _, err := b.Extend(t.Context(), d, 0, false); err != nil {
 				t.Errorf("giving it back: %v", err)
 			}
 		})
@@ -282,7 +285,7 @@ func TestRetriesStayInTheirGroup(t *testing.T) {
 		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "consumes", Topic: "t"}))
 		for attempt := range 3 {
 			d := receive(t, b, transport.ReceiveRequest{Group: "fails", Topic: "t", Push: true, Wait: time.Hour})[0]
-			if _, err := b.Retry(t.Context(), d, time.Second, ""); err != nil {
+			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
 				t.Fatal(err)
 			}
 			if ds := receive(t, b, transport.ReceiveRequest{Group: "consumes", Topic: "t", Wait: time.Minute}); len(ds) != 0 {

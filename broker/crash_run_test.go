@@ -232,21 +232,21 @@ func (r *recorder) answer(d *tidegate.Delivery, how int, dur time.Duration) {
 		f.kind = "retry"
 		r.note(f)
 		f.until = time.Now().Add(dur)
-		_, err = r.b.Retry(ctx, d, dur, "")
+		_, err = r.b.Settle(ctx, d, transport.Verdict{Kind: transport.Retry, Delay: dur})
 	case 4:
 		f.kind = "change"
 		r.note(f)
 		dur += time.Second
 		f.until = time.Now().Add(dur)
 		c := *d
-		if c.Handle, err = r.b.ChangeInvisibleDuration(ctx, d, dur); err == nil {
+		if c.Handle, err = r.b.Extend(ctx, d, dur, false); err == nil {
 			r.ds = append(r.ds, &c)
 		}
 	case 6:
 		f.kind = "snooze"
 		r.note(f)
 		f.until = time.Now().Add(dur)
-		err = r.b.Snooze(ctx, d, dur)
+		_, err = r.b.Settle(ctx, d, transport.Verdict{Kind: transport.Snooze, Delay: dur})
 	case 5:
 		if d.ConsumerGroup == "h" {
 			f.kind = "release"
@@ -256,7 +256,7 @@ func (r *recorder) answer(d *tidegate.Delivery, how int, dur time.Duration) {
 		}
 		f.kind = "dead letter"
 		r.note(f)
-		_, err = r.b.DeadLetter(ctx, d, "crash")
+		_, err = r.b.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "crash"})
 	}
 	if err == nil {
 		f.answer = true

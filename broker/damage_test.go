@@ -271,7 +271,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 					}
 				}
 				old = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true})
-				if _, err := b.Retry(t.Context(), old[0], 0, ""); err != nil {
+				if _, err := b.Settle(t.Context(), old[0], transport.Verdict{Kind: transport.Retry}); err != nil {
 					t.Fatal(err)
 				}
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})

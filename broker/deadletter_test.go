@@ -55,7 +55,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		for range 3 {
-			if _, err := b.DeadLetter(t.Context(), d, "no use"); err != nil {
+			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -68,7 +68,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 		}
 		// A dead letter that fails again keeps its first origin.
 		again := receive(t, b, transport.ReceiveRequest{Group: "h", Topic: "%DLQ%g"})[0]
-		if _, err := b.DeadLetter(t.Context(), again, "still no use"); err != nil {
+		if _, err := b.Settle(t.Context(), again, transport.Verdict{Kind: transport.DeadLetter, Reason: "still no use"}); err != nil {
 			t.Fatal(err)
 		}
 		o, _ := receiveAll(t, b, "%DLQ%h")[0].DeadLetter()
@@ -96,7 +96,7 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 				break
 			}
 			deliveries++
-			if _, err := b.Retry(t.Context(), ds[0], time.Second, ""); err != nil {
+			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -105,7 +105,7 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		if _, err := b.Retry(t.Context(), d, time.Minute, ""); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
@@ -130,14 +130,14 @@ func TestDeadLetterComesLate(t *testing.T) {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Max: 2})
 			time.Sleep(31 * time.Second)
 			synctest.Wait()
-			if _, err := b.DeadLetter(t.Context(), ds[0], "late"); err != nil {
+			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "late"}); err != nil {
 				t.Errorf("push %v: %v", push, err)
 			}
 			again := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Wait: time.Minute, Max: 2})
 			if len(again) != 1 || string(again[0].Body) != "y" || again[0].Attempt != 2 {
 				t.Errorf("push %v: delivered again: %v", push, again)
 			}
-			if _, err := b.DeadLetter(t.Context(), ds[1], "too late"); !errors.Is(err, tidegate.ErrInvalidHandle) {
+			if _, err := b.Settle(t.Context(), ds[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "too late"}); !errors.Is(err, tidegate.ErrInvalidHandle) {
 				t.Errorf("push %v: another client has it: %v", push, err)
 			}
 			if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {

@@ -31,7 +31,7 @@ func TestDeadLettersAreSummedUp(t *testing.T) {
 		}
 		for done := 0; done < n; {
 			for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute}) {
-				if _, err := b.DeadLetter(t.Context(), d, "bad"); err != nil {
+				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"}); err != nil {
 					t.Fatal(err)
 				}
 				done++

@@ -134,12 +134,12 @@
 //
 // # Retry topics
 //
-// Consumers of a group with [settings.RetryTopic].Enabled can call [Broker.Reconsume] (TDMQ for
-// Pulsar: retry and dead letters). The broker then acknowledges the message and stores it again in
-// a retry topic of the group. Each receive from the original topic also takes from the retry topic.
-// After MaxRetries (16) the message goes to the group's dead letter topic. A negative
-// acknowledgement delivers the same message again after a delay (1 minute), with a maximum of its
-// own.
+// Consumers of a group with [settings.RetryTopic].Enabled can settle a delivery with a
+// [transport.RetryTopic] (TDMQ for Pulsar: retry and dead letters). The broker then acknowledges
+// the message and stores it again in a retry topic of the group. Each receive from the original
+// topic also takes from the retry topic. After MaxRetries (16) the message goes to the group's dead
+// letter topic. A negative acknowledgement delivers the same message again after a delay (1
+// minute), with a maximum of its own.
 //
 // # Delayed messages
 //

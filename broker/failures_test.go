@@ -20,7 +20,7 @@ func TestFailures(t *testing.T) {
 	t.Parallel()
 	fail := func(after time.Duration, reason string) func(*testing.T, *broker.Broker, *tidegate.Delivery) error {
 		return func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) error {
-			_, err := b.Retry(t.Context(), d, after, reason)
+			_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: after, Reason: reason})
 			return err
 		}
 	}
@@ -42,11 +42,11 @@ func TestFailures(t *testing.T) {
 		"timeout":      {settings.Group{}, settings.Address{}, "", nil, status.Failure{Cause: "timeout", Fate: "retry"}},
 		"last timeout": {settings.Group{MaxAttempts: 1}, settings.Address{}, "", nil, status.Failure{Cause: "timeout", Fate: "dead_letter"}},
 		"requested": {settings.Group{}, settings.Address{}, "", func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) error {
-			_, err := b.DeadLetter(t.Context(), d, "poison")
+			_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"})
 			return err
 		}, status.Failure{Reason: "poison", Cause: "dead_letter", Fate: "dead_letter"}},
 		"retry topic": {settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}, settings.Address{}, "", func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) error {
-			_, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{Delay: 7 * time.Second})
+			_, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second})
 			return err
 		}, status.Failure{Cause: "reconsume_later", Fate: "retry_topic", Delay: settings.Duration(7 * time.Second)}},
 	} {
@@ -103,7 +103,7 @@ func TestFailurePages(t *testing.T) {
 			putTopic(t, b, topic, settings.Topic{Queues: 1})
 			for range 5 {
 				mustSend(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})
-				if _, err := b.Retry(t.Context(), one(t, b, "g", topic), time.Hour, topic); err != nil {
+				if _, err := b.Settle(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.Retry, Delay: time.Hour, Reason: topic}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -112,7 +112,7 @@ func TestFailurePages(t *testing.T) {
 				t.Fatal(err)
 			}
 			mustSend(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})
-			if err := b.Snooze(t.Context(), one(t, b, "g", topic), time.Hour); err != nil {
+			if _, err := b.Settle(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.Snooze, Delay: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -28,7 +28,7 @@ func TestSharedRetryTopicWithFilters(t *testing.T) {
 				for _, topic := range []string{"t1", "t2"} {
 					putTopic(t, b, topic, settings.Topic{})
 					mustSend(t, b, &tidegate.Message{Topic: topic, ID: topic, Tag: "b", Body: []byte("x")})
-					if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.ReconsumeMode{Level: 1}); err != nil {
+					if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.RetryTopic, Level: 1}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -49,7 +49,7 @@ func consumeFailing(t *testing.T, b *broker.Broker, n int) (ids []string) {
 		for i, d := range ds {
 			var err error
 			if i%5 == 0 && d.Attempt == 1 {
-				_, err = b.Retry(t.Context(), d, time.Second, "")
+				_, err = b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 			} else {
 				err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]
 				ids = append(ids, d.ID)

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Every receipt handle of a client is rejected with 40013, or names a delivery that is there.
@@ -24,8 +25,8 @@ func FuzzHandle(f *testing.F) {
 	f.Add("")
 	f.Fuzz(func(t *testing.T, s string) {
 		d := &tidegate.Delivery{Handle: s}
-		_, retried := b.Retry(t.Context(), d, 0, "")
-		_, changed := b.ChangeInvisibleDuration(t.Context(), d, time.Second)
+		_, retried := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})
+		_, changed := b.Extend(t.Context(), d, time.Second, false)
 		for name, err := range map[string]error{
 			"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "change": changed,
 		} {

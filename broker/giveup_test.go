@@ -41,7 +41,7 @@ func TestRequestedDeadLettersAreKept(t *testing.T) {
 		}},
 		"redrive of parked messages": {settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark}, func(t *testing.T, b *broker.Broker) {
 			for range 10 {
-				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), time.Second, ""); err != nil {
+				if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -121,7 +121,9 @@ func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
 		release := holdWrites(b)
 		answers := make(chan error, 2)
 		for range 2 {
-			go func() { answers <- second(b.DeadLetter(t.Context(), d, "r")) }()
+			go func() {
+				answers <- second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}))
+			}()
 			synctest.Wait()
 		}
 		if len(answers) != 0 {
@@ -148,7 +150,7 @@ func TestLostMessageIsNoDeadLetter(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		corruptMessage(t, b, "t", 0, 0)
-		if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 			t.Error(err)
 		}
 		if s := subscriptionOf(t, b, "g"); s.DeadLetters != 0 || s.Acked != 0 || s.Backlog != (status.Backlog{}) || serve(b).Stats().Damaged != 1 {

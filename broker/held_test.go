@@ -30,7 +30,7 @@ func TestGroupHasFilteredAndHeld(t *testing.T) {
 			t.Fatalf("received %d", len(ds))
 		}
 		time.Sleep(time.Minute)
-		if _, err := b.ChangeInvisibleDuration(t.Context(), ds[0], 2*time.Hour); err != nil {
+		if _, err := b.Extend(t.Context(), ds[0], 2*time.Hour, false); err != nil {
 			t.Fatal(err)
 		}
 		g, err := b.Group("billing")

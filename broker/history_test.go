@@ -79,10 +79,10 @@ func TestHistory(t *testing.T) {
 		}
 		ds := receive(t, b, transport.ReceiveRequest{Group: "billing", Topic: "orders", Max: 3, InvisibleDuration: time.Hour})
 		ackDeliveries(t, b, ds[:1])
-		if _, err := b.Retry(t.Context(), ds[1], 30*time.Second, ""); err != nil { // due after 33 s, in slot 3
+		if _, err := b.Settle(t.Context(), ds[1], transport.Verdict{Kind: transport.Retry, Delay: 30 * time.Second}); err != nil { // due after 33 s, in slot 3
 			t.Fatal(err)
 		}
-		if _, err := b.DeadLetter(t.Context(), ds[2], "poison"); err != nil {
+		if _, err := b.Settle(t.Context(), ds[2], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(9 * time.Second)

@@ -35,7 +35,7 @@ func TestLeasePages(t *testing.T) {
 			switch i % 4 {
 			case 0:
 				state = "waiting_retry"
-				if _, err := b.Retry(t.Context(), ds[0], time.Duration(40-i)*time.Minute, ""); err != nil {
+				if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Duration(40-i) * time.Minute}); err != nil {
 					t.Fatal(err)
 				}
 			case 1:

@@ -47,7 +47,7 @@ func testLeases(t *testing.T) {
 		}
 	}
 	full(b)
-	if _, err := b.Retry(t.Context(), held[0], 0, ""); err != nil {
+	if _, err := b.Settle(t.Context(), held[0], transport.Verdict{Kind: transport.Retry}); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Wait() // it is ready

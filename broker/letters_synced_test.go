@@ -61,7 +61,7 @@ func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 			t.Fatalf("received %d messages", len(ds))
 		}
 		done := make(chan error)
-		go func() { done <- second(b.DeadLetter(t.Context(), ds[0], "")) }()
+		go func() { done <- second(b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter})) }()
 		stored := func() int64 {
 			info, err := b.Topic(letters)
 			if err != nil {

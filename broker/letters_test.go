@@ -48,7 +48,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 				for i := range 4 {
 					mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 					for _, g := range []string{"g", "other"} {
-						if _, err := b.Retry(t.Context(), one(t, b, g, "t"), 0, ""); err != nil {
+						if _, err := b.Settle(t.Context(), one(t, b, g, "t"), transport.Verdict{Kind: transport.Retry}); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -130,7 +130,7 @@ func TestDuplicateOfADeadLetter(t *testing.T) {
 		putTopic(t, b, "DLA", settings.Topic{Queues: 1})
 		putAddress(t, b, "t", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
+		if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {

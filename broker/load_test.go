@@ -53,7 +53,7 @@ func TestLoadIsConsumedWhole(t *testing.T) {
 							}
 							for _, d := range ds {
 								if deliveries.Add(1)%17 == 0 {
-									if _, err := b.Retry(ctx, d, time.Millisecond, ""); err != nil {
+									if _, err := b.Settle(ctx, d, transport.Verdict{Kind: transport.Retry, Delay: time.Millisecond}); err != nil {
 										t.Error(err)
 									}
 									continue

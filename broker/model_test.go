@@ -197,19 +197,18 @@ func (m *model) answer() {
 		err = m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0]
 		want.state = consume.Commit
 	case 1:
-		_, err = m.b.Retry(m.t.Context(), d, dur, "")
+		_, err = m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: dur})
 		if want.state, want.due = consume.WaitingRetry, now.Add(dur); last {
 			want.state = consume.DeadLetter
 		}
 	case 2:
-		do := m.b.ChangeInvisibleDuration
-		if m.rnd.IntN(2) == 0 { // perhaps the response to another one was lost
-			do = m.b.RepeatChange
+		repeat := m.rnd.IntN(2) == 0 // perhaps the response to another one was lost
+		if repeat {
 			valid = valid || dur > 0 && l.state == consume.Inflight && l.replaced == d.Handle && l.due.After(now)
 		}
 		tooLong := valid && dur > 0 && now.Add(dur).After(l.since.Add(modelMaxInvisible))
 		want.due, want.replaced = now.Add(dur), d.Handle
-		want.handle, err = do(m.t.Context(), d, dur)
+		want.handle, err = m.b.Extend(m.t.Context(), d, dur, repeat)
 		if tooLong {
 			m.note("a change of %s by %v, %v after its delivery: %v", d.ID[26:], dur, now.Sub(l.since), err)
 			if codeOf(err) != tidegate.CodeIllegalInvisibleTime {
@@ -240,10 +239,10 @@ func (m *model) answer() {
 			err = tidegate.ErrInvalidHandle // it has no response
 		}
 	case 5:
-		err = m.b.Snooze(m.t.Context(), d, dur)
+		_, err = m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur})
 		want.state, want.due, want.attempt, want.handle = consume.WaitingRetry, now.Add(dur), l.attempt-1, ""
 	case 4: // may come late, and again
-		_, err = m.b.DeadLetter(m.t.Context(), d, "model")
+		_, err = m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "model"})
 		done := l.state == consume.Commit || l.state == consume.DeadLetter
 		if valid = done || l.handle == d.Handle; !done {
 			want.state = consume.DeadLetter

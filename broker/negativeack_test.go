@@ -140,7 +140,7 @@ func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
 			t.Fatalf("attempt %d", d.Attempt)
 		}
 		allow(5)
-		if _, err := b.Retry(t.Context(), d, time.Hour, ""); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		allow(2)

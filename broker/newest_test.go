@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/fingerprint"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // With the newest letters first, the letters of each queue come in descending order: for any size
@@ -102,7 +103,7 @@ func TestRedriveOfAClass(t *testing.T) {
 			for i := range 6 {
 				mustSend(t, b, &tidegate.Message{Topic: topic, ID: fmt.Sprint(topic, i), Body: []byte("x")})
 				reason := fmt.Sprintf("%s %d", []string{"no account", "no order"}[i%2], i)
-				if _, err := b.DeadLetter(t.Context(), one(t, b, "g", topic), reason); err != nil {
+				if _, err := b.Settle(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.DeadLetter, Reason: reason}); err != nil {
 					t.Fatal(err)
 				}
 			}

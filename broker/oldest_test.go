@@ -44,7 +44,7 @@ func TestOldestAge(t *testing.T) {
 		ages(20*time.Second, 0)
 		time.Sleep(5 * time.Second)
 		ages(25*time.Second, 5*time.Second)
-		if _, err := b.Retry(t.Context(), first[0], time.Hour, ""); err != nil {
+		if _, err := b.Settle(t.Context(), first[0], transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		ages(25*time.Second, 5*time.Second)

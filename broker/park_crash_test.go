@@ -47,7 +47,7 @@ func loseParked(t *testing.T, seed uint64) {
 			for _, d := range receive(t, b, request) {
 				var err error
 				if own.IntN(4) == 0 {
-					_, err = b.Retry(t.Context(), d, 0, "")
+					_, err = b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})
 					p.responded(func() {})
 				} else {
 					err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]

@@ -104,12 +104,12 @@ func (m *parkModel) settle(good bool) {
 				m.finish(group, n)
 			}
 		case op < 7:
-			_, err = m.b.Retry(m.t.Context(), d, 0, "")
+			_, err = m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Retry})
 		case op < 8:
 			serve(m.b).Return(m.t.Context(), []*tidegate.Delivery{d})
 		case op < 9:
 			d.Attempt += m.rnd.IntN(2)
-			_, err = m.b.DeadLetter(m.t.Context(), d, "wanted")
+			_, err = m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "wanted"})
 		default:
 			continue
 		}

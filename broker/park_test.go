@@ -52,7 +52,7 @@ func idsOf(ds []*tidegate.Delivery) string {
 func failDeliveries(t *testing.T, b *broker.Broker, ds []*tidegate.Delivery) {
 	t.Helper()
 	for _, d := range ds {
-		if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -103,7 +103,7 @@ func TestParkedMessageGroup(t *testing.T) {
 		slices.SortFunc(ds, func(x, y *tidegate.Delivery) int { return strings.Compare(x.ID, y.ID) })
 		ackDeliveries(t, b, ds[1:])
 		failDeliveries(t, b, ds[:1])
-		if _, err := b.Retry(t.Context(), ds[0], 0, ""); err == nil {
+		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry}); err == nil {
 			t.Error("the handle of a parked message is accepted")
 		}
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:2/1"))
@@ -201,7 +201,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 		for attempt := 1; attempt <= 5; attempt++ {
 			ds := expectMessages(t, receives(), fmt.Sprintf("a:1/%d", attempt))
 			if attempt == 4 { // RocketMQ's FIFO consumer, having retried by itself: a failure
-				if _, err := b.DeadLetter(t.Context(), ds[0], "mine"); err != nil {
+				if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "mine"}); err != nil {
 					t.Fatal(err)
 				}
 			} else {
@@ -261,7 +261,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "a:3")
 		d := expectMessages(t, receives(), "a:1/1")[0]
-		if _, err := b.DeadLetter(t.Context(), d, "poison"); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); err != nil {
 			t.Fatal(err)
 		}
 		d = expectMessages(t, receives(), "a:2/1")[0]
@@ -269,7 +269,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		synctest.Wait()
 		d.Attempt = 2 // its own count
 		for range 2 {
-			if _, err := b.DeadLetter(t.Context(), d, "used up"); err != nil {
+			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "used up"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -285,7 +285,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.DeadLetter(t.Context(), d, "again"); err == nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err == nil {
 			t.Error("the handle from before the redrive is accepted")
 		}
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))

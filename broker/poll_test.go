@@ -29,7 +29,7 @@ func TestWaitingReceiveIsWoken(t *testing.T) {
 		if len(ds) != 1 || time.Since(start) != 7*time.Second {
 			t.Fatalf("%d deliveries after %v", len(ds), time.Since(start))
 		}
-		if _, err := b.Retry(t.Context(), ds[0], 5*time.Second, ""); err != nil {
+		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: 5 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		ds = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 20 * time.Second})
@@ -400,7 +400,7 @@ func TestRetriesAndNewMessagesShare(t *testing.T) {
 					if d.Attempt > 1 {
 						retried++
 					}
-					if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
+					if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -50,8 +50,8 @@ func TestPurgeTopic(t *testing.T) {
 				if len(ds) != 4 {
 					t.Fatalf("%d deliveries", len(ds))
 				}
-				_, err := b.Retry(t.Context(), ds[1], time.Minute, "")
-				if err := errors.Join(err, b.Ack(t.Context(), ds[:1])[0], second(b.DeadLetter(t.Context(), ds[2], "r"))); err != nil {
+				_, err := b.Settle(t.Context(), ds[1], transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
+				if err := errors.Join(err, b.Ack(t.Context(), ds[:1])[0], second(b.Settle(t.Context(), ds[2], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}))); err != nil {
 					t.Fatal(err)
 				}
 				elapse(time.Second) // the progress so far is on disk, and comes back, unlike that of the purge
@@ -190,9 +190,9 @@ func TestPurgeInUse(t *testing.T) {
 						case 0:
 							err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]
 						case 1:
-							_, err = b.Retry(t.Context(), d, time.Second, "")
+							_, err = b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 						case 2:
-							_, err = b.DeadLetter(t.Context(), d, "r")
+							_, err = b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})
 						}
 						if err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
 							t.Error(err)
@@ -269,7 +269,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 			if len(ds) != 2 || ds[0].Attempt != 1 {
 				t.Fatalf("received %v", ds)
 			}
-			if _, err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
+			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 				t.Fatal(err)
 			}
 			if round == 1 { // the group first

@@ -115,7 +115,7 @@ func TestDryRuns(t *testing.T) {
 					for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Hour}) {
 						switch i {
 						case 0, 1:
-							if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
+							if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 								t.Fatal(err)
 							}
 						case 2:

@@ -94,7 +94,7 @@ func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 		before := 0
 		for i := range 100 {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errImpatient)
-			_, err := b.DeadLetter(ctx, d, "")
+			_, err := b.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter})
 			cancel()
 			var e *tidegate.Error
 			if !errors.Is(err, errImpatient) || !errors.As(err, &e) || !e.MaybeStored {
@@ -109,7 +109,7 @@ func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 			t.Errorf("%d goroutines after the first request, %d after 99 more", before, n)
 		}
 		done := make(chan error)
-		go func() { done <- second(b.DeadLetter(t.Context(), d, "")) }()
+		go func() { done <- second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})) }()
 		synctest.Wait()
 		fs.setStanding(false)
 		if err := <-done; err != nil {

@@ -20,7 +20,7 @@ func deadAfter(t *testing.T, b *broker.Broker, group, topic string, retries int)
 	t.Helper()
 	mustSend(t, b, &tidegate.Message{Topic: topic, ID: "m", Body: []byte("x")})
 	for i := range retries + 1 {
-		r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, group, topic), transport.ReconsumeMode{})
+		r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, group, topic), transport.Verdict{Kind: transport.RetryTopic})
 		if err != nil || r.DeadLetter != (i == retries) {
 			t.Fatalf("retry %d: %+v, %v", i+1, r, err)
 		}
@@ -56,7 +56,7 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 						t.Fatalf("the dead letter: %q", d.Properties)
 					}
 					asked := time.Now()
-					r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{})
+					r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic})
 					if err != nil || r.Topic != c.retry || r.Times != times || r.DeadLetter || r.DeliverAt.Sub(asked) != (settings.RetryTopic{}).WithDefaults().Levels.Delay(times-1) {
 						t.Fatalf("retry %d: %+v, %v", times, r, err)
 					}
@@ -65,7 +65,7 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 				if d.Topic != c.dead || d.Properties["REAL_TOPIC"] != c.dead || d.Properties["RETRY_TOPIC"] != c.retry || d.Properties["RECONSUMETIMES"] != "3" {
 					t.Errorf("%s: %q", d.Topic, d.Properties)
 				}
-				r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{})
+				r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic})
 				if err != nil || !r.DeadLetter || r.Topic != c.deadAgain {
 					t.Errorf("%+v, %v", r, err)
 				}
@@ -90,7 +90,7 @@ func TestRedrivenMessageIsReconsumed(t *testing.T) {
 		if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Redriven != 1 {
 			t.Fatalf("%+v, %v", done, err)
 		}
-		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{}); err != nil || r.DeadLetter || r.Times != 1 || r.Topic != "t-g-RETRY" {
+		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic}); err != nil || r.DeadLetter || r.Times != 1 || r.Topic != "t-g-RETRY" {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
@@ -108,7 +108,7 @@ func TestMessageSentToARetryTopic(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: retry, ID: "m", Body: []byte("x")})
 			for times := 1; times <= 2; times++ {
 				d := one(t, b, "g", "t")
-				if r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{}); err != nil || r.Topic != retry || r.Times != times {
+				if r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}); err != nil || r.Topic != retry || r.Times != times {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
@@ -158,13 +158,13 @@ func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
 	renamed := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming272}}
 	for name, c := range map[string]struct {
 		received bool // from the retry topic too
-		mode     transport.ReconsumeMode
+		mode     transport.Verdict
 		wait     time.Duration
 	}{
-		"delayed":                    {false, transport.ReconsumeMode{Delay: time.Hour}, 0},
-		"delayed, received before":   {true, transport.ReconsumeMode{Delay: time.Hour}, 0},
-		"there":                      {false, transport.ReconsumeMode{Level: 1}, time.Minute},
-		"there, and received before": {true, transport.ReconsumeMode{Level: 1}, time.Minute},
+		"delayed":                    {false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, 0},
+		"delayed, received before":   {true, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, 0},
+		"there":                      {false, transport.Verdict{Kind: transport.RetryTopic, Level: 1}, time.Minute},
+		"there, and received before": {true, transport.Verdict{Kind: transport.RetryTopic, Level: 1}, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

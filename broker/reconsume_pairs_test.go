@@ -29,7 +29,7 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 			putGroup(t, b, p.group, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 			for i := range 3 {
 				mustSend(t, b, &tidegate.Message{Topic: p.topic, ID: fmt.Sprint(p.topic, i), Body: []byte("x")})
-				if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, p.group, p.topic), transport.ReconsumeMode{Delay: time.Hour}); err != nil || r.Topic != "T-X-B-RETRY" {
+				if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, p.group, p.topic), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}); err != nil || r.Topic != "T-X-B-RETRY" {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
@@ -88,7 +88,7 @@ func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 				if busy {
 					mustSend(t, b, &tidegate.Message{Topic: "t", ID: "lost", Body: []byte("x")})
-					if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{Delay: time.Hour}); err != nil {
+					if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -78,7 +78,7 @@ func TestReconsumeLater(t *testing.T) {
 		d := one(t, b, "sub1", "topic1")
 		for times := 1; times <= 16; times++ {
 			asked := time.Now()
-			r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{})
+			r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +100,7 @@ func TestReconsumeLater(t *testing.T) {
 				t.Fatalf("retry %d: %+v", times, d)
 			}
 		}
-		r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{Delay: time.Hour})
+		r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour})
 		if err != nil || r.Topic != "topic1-sub1-DLQ" || !r.DeadLetter || r.Times != 16 || !r.DeliverAt.IsZero() || ids[r.MessageID] {
 			t.Fatalf("the 17th: %+v, %v", r, err)
 		}
@@ -130,11 +130,11 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
 		var e *tidegate.Error
-		if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{}); !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "retry_topic.enabled") {
+		if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}); !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "retry_topic.enabled") {
 			t.Errorf("%v", err)
 		}
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
-		if _, err := b.Retry(t.Context(), d, time.Second, ""); err != nil { // no ReconsumeLater
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil { // no ReconsumeLater
 			t.Fatal(err)
 		}
 		if d = one(t, b, "g", "t"); d.Attempt != 2 || d.Properties["RETRY_TOPIC"] != "" {
@@ -144,7 +144,7 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 			t.Errorf("%d messages in the retry topic", len(ds))
 		}
 		// A message that fails without it becomes a dead letter in the same place.
-		if _, err := b.DeadLetter(t.Context(), d, "no use"); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(receiveAll(t, b, "t-g-DLQ")); n != 1 {
@@ -184,7 +184,7 @@ func TestSharedRetryTopic(t *testing.T) {
 		for _, topic := range []string{"t1", "t2"} {
 			putTopic(t, b, topic, settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: topic, ID: "of " + topic, Body: []byte("x")})
-			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.ReconsumeMode{Level: 1}); err != nil || r.Topic != "g-retry" {
+			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.RetryTopic, Level: 1}); err != nil || r.Topic != "g-retry" {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}
@@ -226,7 +226,7 @@ func TestRetryTopicWakes(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "retried", Body: []byte("x")})
-		if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{Delay: time.Hour}); err != nil {
+		if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
@@ -302,7 +302,7 @@ func loseReconsumed(t *testing.T, seed uint64) {
 		}
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: n, InvisibleDuration: time.Minute})
 		for _, d := range ds {
-			if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{}); err != nil {
+			if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}); err != nil {
 				t.Fatal(err)
 			}
 			p.responded(func() { moved[d.ID] = true })

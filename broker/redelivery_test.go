@@ -33,7 +33,7 @@ func failures(t *testing.T, b *broker.Broker, group, topic string) (waits []time
 		waits = append(waits, time.Since(last))
 		last = time.Now()
 		// The consumer's wish does not count here.
-		if _, err := b.Retry(t.Context(), ds[0], 7*time.Minute, ""); err != nil {
+		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +97,7 @@ func TestRedeliveryDelaysOneMessage(t *testing.T) {
 			}
 			return ds[0]
 		}
-		if _, err := b.Retry(t.Context(), take(), time.Hour, ""); err != nil {
+		if _, err := b.Settle(t.Context(), take(), transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		failed := time.Now()
@@ -143,7 +143,7 @@ func TestCollisionsAreAvoided(t *testing.T) {
 		start := time.Now()
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32, InvisibleDuration: time.Second})
 		for _, d := range ds[:4] { // the others time out
-			if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
+			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 				t.Fatal(err)
 			}
 		}

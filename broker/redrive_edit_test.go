@@ -74,14 +74,14 @@ func TestEditedRedrive(t *testing.T) {
 							d.Properties["p"] != "w" || d.Properties["r"] != "" || d.Properties[protocol.PropertyDeadLetterRedrives] != fmt.Sprint(round) {
 							t.Fatalf("round %d: %+v", round, d)
 						}
-						if _, err := b.Retry(t.Context(), d, time.Minute, ""); err != nil {
+						if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
 							t.Fatal(err)
 						}
 						elapse(time.Minute)
 						if d = one(t, b, "g", "t"); d.ID != id || d.Attempt != 2 {
 							t.Errorf("round %d: after a retry %+v", round, d)
 						}
-						if _, err := b.DeadLetter(t.Context(), d, "again"); err != nil {
+						if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err != nil {
 							t.Fatal(err)
 						}
 						page, err := b.DeadLetters("g", status.DeadLetterQuery{})

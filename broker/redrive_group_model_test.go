@@ -164,7 +164,7 @@ func (m *groupModel) receive(group string, fail bool) {
 			ackDeliveries(m.t, m.b, []*tidegate.Delivery{d})
 			continue
 		}
-		if _, err := m.b.DeadLetter(m.t.Context(), d, "r"); err != nil {
+		if _, err := m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 			m.t.Fatal(err)
 		}
 		m.letters[d.ID]++

@@ -88,14 +88,14 @@ func TestRedriveToOneGroup(t *testing.T) {
 					if d.ID != "m" || d.Topic != "t" || d.Attempt != 1 || d.Tag != "tag" || d.Properties["p"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != fmt.Sprint(round) {
 						t.Fatalf("round %d: %+v", round, d)
 					}
-					if _, err := b.Retry(t.Context(), d, time.Minute, ""); err != nil {
+					if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
 						t.Fatal(err)
 					}
 					elapse(time.Minute)
 					if d = one(t, b, "g", "t"); d.Attempt != 2 || d.Topic != "t" {
 						t.Errorf("round %d: after a retry %+v", round, d)
 					}
-					if _, err := b.DeadLetter(t.Context(), d, "again"); err != nil {
+					if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err != nil {
 						t.Fatal(err)
 					}
 					if f := fateOfGroup(t, b, "g"); f.State != "dead_letter" || f.DeadLetter == nil || f.DeadLetter.MessageID != "m" {
@@ -217,7 +217,7 @@ func TestRedriveToOneGroupByAddress(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
 		for round := range 2 {
 			for range 2 {
-				if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), 0, "no"); err != nil {
+				if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Reason: "no"}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -252,7 +252,7 @@ func loseRedriveToGroup(t *testing.T, seed uint64) {
 			for i := 0; i < n/2; {
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: topic, Max: 32, InvisibleDuration: time.Hour})
 				for _, d := range ds {
-					if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+					if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -54,7 +54,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
 	retries := settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}}
 	reconsumed := func(t *testing.T, b *broker.Broker) {
-		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
+		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}
@@ -63,17 +63,17 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 		die   func(*testing.T, *broker.Broker)
 	}{
 		"given up": {settings.TopicNormal, func(t *testing.T, b *broker.Broker) {
-			if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no use"); err != nil {
+			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
 				t.Fatal(err)
 			}
 		}},
 		"last attempt": {settings.TopicNormal, func(t *testing.T, b *broker.Broker) {
-			if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), 0, ""); err != nil {
+			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry}); err != nil {
 				t.Fatal(err)
 			}
 		}},
 		"last retry": {settings.TopicDelay, func(t *testing.T, b *broker.Broker) {
-			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{}); err != nil || !r.DeadLetter {
+			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic}); err != nil || !r.DeadLetter {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		}},
@@ -100,7 +100,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 				if d.ID != "m" || d.Topic != "t" || !d.DeliverAt.IsZero() || len(d.Properties) != 2 || d.Properties["k"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" {
 					t.Errorf("the redriven message is %+v", d.Message)
 				}
-				if r, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{}); err != nil || r.Times != 1 || r.DeadLetter {
+				if r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}); err != nil || r.Times != 1 || r.DeadLetter {
 					t.Errorf("its retries do not begin anew: %+v, %v", r, err)
 				}
 			})
@@ -114,7 +114,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 	t.Parallel()
 	giveUp := func(t *testing.T, b *broker.Broker, group, topic, from, id string) {
 		t.Helper()
-		if _, err := b.DeadLetter(t.Context(), one(t, b, group, topic), "no use"); err != nil {
+		if _, err := b.Settle(t.Context(), one(t, b, group, topic), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
 			t.Fatal(err)
 		}
 		page, err := b.DeadLetters(group, status.DeadLetterQuery{})
@@ -141,7 +141,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 			putTopic(t, b, "t", settings.Topic{})
 			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-			r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.ReconsumeMode{Level: 1})
+			r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Level: 1})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -33,7 +33,7 @@ func kill(t *testing.T, b *broker.Broker, ms ...*tidegate.Message) {
 		if len(ds) != 1 {
 			t.Fatalf("%d deliveries", len(ds))
 		}
-		if _, err := b.DeadLetter(t.Context(), ds[0], "because of "+m.ID); err != nil {
+		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "because of " + m.ID}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -165,7 +165,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 			if d.Attempt != 1 || !reflect.DeepEqual(got, want) {
 				t.Errorf("attempt %d of %+v, want %+v", d.Attempt, got, want)
 			}
-			if _, err := b.DeadLetter(t.Context(), d, "again"); err != nil {
+			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err != nil {
 				t.Fatal(err)
 			}
 			page, err := b.DeadLetters("g", status.DeadLetterQuery{})
@@ -346,7 +346,7 @@ func loseRedrive(t *testing.T, seed uint64) {
 		for i := 0; i < n; {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
 			for _, d := range ds {
-				if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -27,7 +27,7 @@ func TestRepeatedReceiveOfAnyGroup(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{ID: "first", Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Hour}
 		ds := expectMessages(t, receive(t, b, r), "first/1")
-		if _, err := serve(b).ReconsumeLater(t.Context(), ds[0], transport.ReconsumeMode{Delay: time.Second}); err != nil {
+		if _, err := serve(b).ReconsumeLater(t.Context(), ds[0], transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)

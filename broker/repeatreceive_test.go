@@ -31,7 +31,7 @@ func TestRepeatedReceivePartly(t *testing.T) {
 			by[d.ID] = d
 		}
 		ackDeliveries(t, b, []*tidegate.Delivery{by["a:1"]})
-		if _, err := b.ChangeInvisibleDuration(t.Context(), by["b:1"], time.Hour); err != nil {
+		if _, err := b.Extend(t.Context(), by["b:1"], time.Hour, false); err != nil {
 			t.Fatal(err)
 		}
 		serve(b).Return(t.Context(), []*tidegate.Delivery{by["c:1"]})
@@ -64,7 +64,7 @@ func TestLostResponseIsReleasedLate(t *testing.T) {
 		lost := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
 		again := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
 		serve(b).Return(t.Context(), lost[:1])
-		if _, err := b.ChangeInvisibleDuration(t.Context(), lost[1], 0); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		if _, err := b.Extend(t.Context(), lost[1], 0, false); !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("a handle of the lost response is released: %v", err)
 		}
 		once := r

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Dead letters that were redriven or purged take no space of their topic's retention, in any place.
@@ -34,7 +35,7 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 					for range n {
 						mustSend(t, b, &tidegate.Message{ID: fmt.Sprint("m", next), Topic: "t", Body: make([]byte, 100)})
 						next++
-						if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "r"); err != nil {
+						if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 							t.Fatal(err)
 						}
 						elapse(1500 * time.Millisecond)

@@ -28,7 +28,7 @@ func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *broker.B
 		mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
 	}
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})[0]
-	if _, err := b.Retry(t.Context(), d, 0, ""); err != nil {
+	if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}) // passes the others
@@ -125,7 +125,7 @@ func TestRetentionKeepsMessagesThatWereBlocked(t *testing.T) {
 		}
 		for started := time.Now(); time.Since(started) < time.Hour; {
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})[0]
-			if _, err := b.Retry(t.Context(), d, time.Minute, ""); err != nil {
+			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -228,7 +228,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 				for i := range 10 {
 					mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("xy")})
 					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-					if _, err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
+					if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 						t.Fatal(err)
 					}
 					elapse(30 * time.Second)
@@ -257,7 +257,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 				}
 				mustSend(t, b, &tidegate.Message{ID: "new", Topic: "t", Body: []byte("xy")})
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-				if _, err := b.DeadLetter(t.Context(), ds[0], "r"); err != nil {
+				if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 					t.Fatal(err)
 				}
 				all := receiveAll(t, b, "%DLQ%g")

@@ -125,7 +125,7 @@ func (k *retentionModel) settle() {
 		purged := slices.ContainsFunc(k.messages, func(m *retentionMessage) bool { return m.id == d.ID && m.purged })
 		switch k.rnd.IntN(6) {
 		case 0:
-			_, _ = k.b.Retry(k.t.Context(), d, time.Duration(k.rnd.IntN(120))*time.Second, "")
+			_, _ = k.b.Settle(k.t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Duration(k.rnd.IntN(120)) * time.Second})
 		case 1:
 			serve(k.b).Return(k.t.Context(), []*tidegate.Delivery{d})
 		default:

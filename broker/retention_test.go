@@ -207,7 +207,7 @@ func TestRetentionKeepsUnfinishedMessages(t *testing.T) {
 					req := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 2 * time.Hour, Push: true, Max: 1}
 					inflight := receive(t, b, req)[0]
 					waiting := receive(t, b, req)[0]
-					if _, err := b.Retry(t.Context(), waiting, 2*time.Hour, ""); err != nil {
+					if _, err := b.Settle(t.Context(), waiting, transport.Verdict{Kind: transport.Retry, Delay: 2 * time.Hour}); err != nil {
 						t.Fatal(err)
 					}
 					req.InvisibleDuration, req.Push = time.Hour, false
@@ -241,7 +241,7 @@ func TestRetentionKeepsUnfinishedMessages(t *testing.T) {
 					if len(ds) != 1 || string(ds[0].Body) != "waiting" || ds[0].Attempt != 2 {
 						t.Fatalf("received %v", ds)
 					}
-					if _, err := b.Retry(t.Context(), ds[0], time.Hour, ""); err != nil { // the last attempt
+					if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil { // the last attempt
 						t.Error(err)
 					}
 					if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 || string(ds[0].Body) != "waiting" {
@@ -378,7 +378,7 @@ func TestConsumedStepsOverFailedMessages(t *testing.T) {
 			}
 			b.Ack(t.Context(), ds)
 		}
-		if _, err := b.Retry(t.Context(), failed, 5*time.Hour, ""); err != nil {
+		if _, err := b.Settle(t.Context(), failed, transport.Verdict{Kind: transport.Retry, Delay: 5 * time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		elapse(2 * time.Second)

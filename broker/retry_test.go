@@ -121,7 +121,7 @@ func TestWholeLadder(t *testing.T) {
 			if ds[0].Attempt != attempt {
 				t.Fatalf("attempt is %d, want %d", ds[0].Attempt, attempt)
 			}
-			if _, err := b.Retry(t.Context(), ds[0], ladder.Delay(attempt-1), ""); err != nil {
+			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: ladder.Delay(attempt - 1)}); err != nil {
 				t.Fatal(err)
 			}
 			due = time.Now().Add(ladder.Delay(attempt - 1))

@@ -55,7 +55,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 					elapse(c.wait)
 					over := deletedMeanwhile(t, b)
 					d.Attempt = 17 // a consumer that retries by itself has counted further
-					if _, err := b.DeadLetter(t.Context(), d, "r"); !errors.Is(err, tidegate.ErrTopicNotFound) {
+					if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
 						t.Errorf("returned %v", err)
 					}
 					over()
@@ -77,12 +77,12 @@ func TestDeadLetterThatFails(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
 		over := deletedMeanwhile(t, b)
-		if _, err := b.DeadLetter(t.Context(), d, "r"); err == nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err == nil {
 			t.Error("it was confirmed, and there is no dead letter")
 		}
 		over()
 		elapse(2 * time.Second)
-		if _, err := b.DeadLetter(t.Context(), d, "r"); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 			t.Error(err)
 		}
 		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {

@@ -81,7 +81,7 @@ func (m *rewindModel) settle() {
 				m.tries[k] = 100 // done: may not come again
 			}
 		case 1:
-			if _, err := m.b.Retry(m.t.Context(), d, 0, ""); err != nil {
+			if _, err := m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 				m.t.Fatal(err)
 			}
 			synctest.Wait()

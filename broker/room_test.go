@@ -197,7 +197,7 @@ func TestDeadLettersWaitForTheirTopicWithoutRoom(t *testing.T) {
 		release := holdSettings(t, b)
 		done := make(chan error, n)
 		for _, d := range ds {
-			go func() { done <- second(b.DeadLetter(t.Context(), d, "")) }()
+			go func() { done <- second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})) }()
 		}
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -25,6 +25,6 @@ func (b served) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck ti
 
 // NegativeAck is a Reconsume with a negative acknowledgement.
 func (b served) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error {
-	_, err := b.Reconsume(ctx, d, transport.ReconsumeMode{Negative: true, Delay: delay})
+	_, err := b.Settle(ctx, d, transport.Verdict{Kind: transport.NegativeAck, Delay: delay})
 	return err
 }

@@ -67,41 +67,34 @@ var errImpatient = errors.New("impatient")
 // effect happens later, as MaybeStored announces.
 func TestSettlementsEndWithTheirContext(t *testing.T) {
 	t.Parallel()
-	for name, settle := range map[string]func(*broker.Broker, context.Context, *tidegate.Delivery) error{
+	settles := map[string]func(*broker.Broker, context.Context, *tidegate.Delivery) error{
 		"Ack": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
 			return b.Ack(ctx, []*tidegate.Delivery{d})[0]
 		},
-		"Retry": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
-			_, err := b.Retry(ctx, d, time.Hour, "")
-			return err
-		},
-		"ChangeInvisibleDuration": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
-			h, err := b.ChangeInvisibleDuration(ctx, d, time.Hour)
+		"Extend": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
+			h, err := b.Extend(ctx, d, time.Hour, false)
 			if err != nil && h != "" {
 				return errors.New("a handle beside an error")
 			}
 			return err
 		},
-		"DeadLetter": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
-			return second(b.DeadLetter(ctx, d, ""))
-		},
-		"NegativeAck": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
-			return serve(b).NegativeAck(ctx, d, time.Hour)
-		},
-		"Snooze": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
-			return b.Snooze(ctx, d, time.Hour)
-		},
-		"ReconsumeLater": func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
-			_, err := serve(b).ReconsumeLater(ctx, d, transport.ReconsumeMode{})
-			return err
-		},
-	} {
+	}
+	for _, k := range []transport.VerdictKind{transport.Release, transport.Retry, transport.DeadLetter, transport.Snooze, transport.RetryTopic, transport.NegativeAck} {
+		settles[k.String()] = func(b *broker.Broker, ctx context.Context, d *tidegate.Delivery) error {
+			v := transport.Verdict{Kind: k, Delay: time.Hour}
+			if k == transport.Release || k == transport.DeadLetter {
+				v.Delay = 0
+			}
+			return second(b.Settle(ctx, d, v))
+		}
+	}
+	for name, settle := range settles {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := &standingFS{FS: vfs.NewMem()}
 				b := open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
 				putTopic(t, b, "t", settings.Topic{Queues: 1})
-				putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: name == "ReconsumeLater"}})
+				putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: name == transport.RetryTopic.String()}})
 				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 				ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute})
 				if err != nil || len(ds) != 1 {

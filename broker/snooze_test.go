@@ -31,18 +31,19 @@ func TestSnooze(t *testing.T) {
 				}
 				return ds[0]
 			}
-			if _, err := b.Retry(t.Context(), receive(), 0, ""); err != nil {
+			if _, err := b.Settle(t.Context(), receive(), transport.Verdict{Kind: transport.Retry}); err != nil {
 				t.Fatal(err)
 			}
 			d := receive() // the last attempt
 			for i := range 10 {
 				dur := time.Duration(i*i) * 7 * time.Second
 				asked := time.Now()
-				if err := b.Snooze(t.Context(), d, dur); err != nil {
+				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur}); err != nil {
 					t.Fatal(err)
 				}
 				for name, err := range map[string]error{
-					"Ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Snooze": b.Snooze(t.Context(), d, 0), "DeadLetter": second(b.DeadLetter(t.Context(), d, "")),
+					"Ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Snooze": second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze})),
+					"DeadLetter": second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})),
 				} {
 					if !errors.Is(err, tidegate.ErrInvalidHandle) {
 						t.Errorf("%s of a delivery that was snoozed: %v", name, err)
@@ -90,7 +91,7 @@ func TestSnoozeKeepsTheOrder(t *testing.T) {
 			}
 			got += fmt.Sprint(ds[0].ID, "@", time.Since(began), " ")
 			if i == 0 {
-				err = b.Snooze(t.Context(), ds[0], time.Minute)
+				_, err = b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Snooze, Delay: time.Minute})
 			} else {
 				err = b.Ack(t.Context(), ds)[0]
 			}
@@ -112,11 +113,11 @@ func TestSnoozeBounds(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
 		for _, dur := range []time.Duration{-1, broker.DefaultMaxInvisibleDuration + 1} {
-			if err := b.Snooze(t.Context(), d, dur); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur}); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
 				t.Errorf("%v: %v", dur, err)
 			}
 		}
-		if err := b.Snooze(t.Context(), d, broker.DefaultMaxInvisibleDuration); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: broker.DefaultMaxInvisibleDuration}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -73,7 +73,7 @@ func TestStats(t *testing.T) {
 		}
 
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Minute, Push: true})
-		if _, err := b.Retry(t.Context(), ds[0], time.Second, ""); err != nil {
+		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
@@ -132,7 +132,7 @@ func TestRetryLatenessIsMeasured(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{ID: "1", Topic: "t", Body: []byte("b")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Minute})[0]
-		if _, err := b.Retry(t.Context(), d, time.Second, ""); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range subscriptions(b) { // a processor that is busy for 3 s

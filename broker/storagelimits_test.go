@@ -68,8 +68,8 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		if len(ds) != 10 {
 			t.Fatalf("%d received", len(ds))
 		}
-		_, err := b.Retry(t.Context(), ds[1], time.Second, "")
-		if err := errors.Join(err, second(b.DeadLetter(t.Context(), ds[0], "no")), errors.Join(b.Ack(t.Context(), ds[2:])...)); err != nil {
+		_, err := b.Settle(t.Context(), ds[1], transport.Verdict{Kind: transport.Retry, Delay: time.Second})
+		if err := errors.Join(err, second(b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"})), errors.Join(b.Ack(t.Context(), ds[2:])...)); err != nil {
 			t.Error(err)
 		}
 		free(5 * gib / 4)

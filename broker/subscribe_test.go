@@ -27,7 +27,7 @@ func TestStartLatestKeepsRetries(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		putGroup(t, b, "g", settings.Group{Start: settings.StartLatest, RetryTopic: settings.RetryTopic{Enabled: true}})
-		if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{Delay: time.Second}); err != nil {
+		if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		elapse(time.Minute) // it is in the retry topic, from which no receive has come

@@ -37,10 +37,10 @@ func TestSurvey(t *testing.T) {
 			t.Fatalf("received %d", len(ds))
 		}
 		received := time.Now()
-		if _, err := b.Retry(t.Context(), ds[0], time.Minute, ""); err != nil {
+		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.DeadLetter(t.Context(), ds[1], "poison"); err != nil {
+		if _, err := b.Settle(t.Context(), ds[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); err != nil {
 			t.Fatal(err)
 		}
 		ackDeliveries(t, b, ds[2:3])

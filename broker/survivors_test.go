@@ -41,7 +41,7 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 		ends := make(chan end)
 		call := func() {
 			begun := time.Since(start)
-			_, err := b.DeadLetter(t.Context(), ds[0], "")
+			_, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter})
 			ends <- end{begun, time.Since(start), err}
 		}
 		const repeated = 24
@@ -81,7 +81,7 @@ func TestClaimedAttemptsAreBounded(t *testing.T) {
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 	d.Attempt = math.MaxInt32
-	if _, err := b.DeadLetter(t.Context(), d, ""); err != nil {
+	if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter}); err != nil {
 		t.Fatal(err)
 	}
 	page, err := b.DeadLetters("g", status.DeadLetterQuery{})

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // fateOf returns the only fate of the only message with an ID.
@@ -54,7 +55,7 @@ func TestTraceStates(t *testing.T) {
 		expect("0", "done", 0)
 
 		began := time.Now()
-		if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), time.Minute, "no such account"); err != nil {
+		if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Minute, Reason: "no such account"}); err != nil {
 			t.Fatal(err)
 		}
 		if f := expect("1", "waiting_retry", 1); !f.Due.Equal(began.Add(time.Minute)) {
@@ -63,7 +64,7 @@ func TestTraceStates(t *testing.T) {
 		time.Sleep(time.Minute + time.Second)
 		synctest.Wait()
 		expect("1", "ready", 1)
-		if _, err := b.Retry(t.Context(), one(t, b, "g", "t"), time.Minute, "still no such account"); err != nil {
+		if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Minute, Reason: "still no such account"}); err != nil {
 			t.Fatal(err)
 		}
 		if f := expect("1", "dead_letter", 2); f.Reason != "still no such account" || f.DeadLetter == nil || f.DeadLetter.MessageID != "1" {
@@ -97,7 +98,7 @@ func TestTraceRedriven(t *testing.T) {
 					t.Errorf("the fate of %s is %+v, want a redrive as %s", before, f, id)
 				}
 			}
-			if _, err := b.DeadLetter(t.Context(), one(t, b, "g", "t"), "no such account"); err != nil {
+			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no such account"}); err != nil {
 				t.Fatal(err)
 			}
 			if f := fateOf(t, b, "t", id); f.DeadLetter == nil || f.RedrivenAs != "" {
@@ -128,7 +129,7 @@ func TestTraceParked(t *testing.T) {
 		if f := fateOf(t, b, "t", "a2"); f.State != "held" || f.Behind == nil || f.Behind.ID != "a1" {
 			t.Errorf("behind a message in flight: %+v", f)
 		}
-		if _, err := b.Retry(t.Context(), head, 0, "no money"); err != nil {
+		if _, err := b.Settle(t.Context(), head, transport.Verdict{Kind: transport.Retry, Reason: "no money"}); err != nil {
 			t.Fatal(err)
 		}
 		if f := fateOf(t, b, "t", "a1"); f.State != "parked" || f.Reason != "no money" || f.Behind != nil || !f.Due.Equal(time.Now()) {

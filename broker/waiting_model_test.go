@@ -99,7 +99,7 @@ func (m *waitingModel) step() {
 			return
 		}
 		after := time.Duration(1+m.rnd.IntN(20)) * time.Second
-		if _, err := m.b.Retry(m.t.Context(), d, after, ""); err != nil {
+		if _, err := m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: after}); err != nil {
 			m.t.Error(err)
 		}
 		m.mu.Lock()

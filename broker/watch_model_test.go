@@ -128,7 +128,7 @@ func (m *watchesModel) bringBack() {
 	}
 	d := m.held[0]
 	m.held = m.held[1:]
-	if _, err := m.b.DeadLetter(m.t.Context(), d, ""); err != nil {
+	if _, err := m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter}); err != nil {
 		m.t.Error(err)
 	}
 	if done, err := m.b.RedriveDeadLetters(m.t.Context(), "g", status.DeadLetterSelection{ToGroupOnly: true}); err != nil || done.Redriven != 1 {

@@ -82,7 +82,7 @@ func TestWatchIsWoken(t *testing.T) {
 	for name, c := range map[string]test{
 		"a new message": {event: func(t *testing.T, b *broker.Broker, _ *tidegate.Delivery) { mustSend(t, b, message("1"), message("2")) }},
 		"a retry": {sent: []*tidegate.Message{message("1")}, after: 20 * time.Second, event: func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) {
-			_, err := b.Retry(t.Context(), d, 20*time.Second, "")
+			_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: 20 * time.Second})
 			no(t, err)
 		}},
 		"a release": {sent: []*tidegate.Message{message("1")}, event: func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) {
@@ -109,12 +109,12 @@ func TestWatchIsWoken(t *testing.T) {
 		"the dead letter of a predecessor": {
 			group: settings.Group{FIFO: true, MaxAttempts: 1}, sent: []*tidegate.Message{grouped("1"), grouped("2")},
 			event: func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) {
-				_, err := b.DeadLetter(t.Context(), d, "")
+				_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})
 				no(t, err)
 			},
 		},
 		"the redrive of a dead letter": {sent: []*tidegate.Message{message("1")}, event: func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) {
-			_, err := b.DeadLetter(t.Context(), d, "")
+			_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})
 			no(t, err)
 			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
 			if no(t, err); done.Redriven != 1 {
@@ -122,7 +122,7 @@ func TestWatchIsWoken(t *testing.T) {
 			}
 		}},
 		"the redrive of a parked message": {group: parking, sent: []*tidegate.Message{grouped("1")}, event: func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) {
-			_, err := b.Retry(t.Context(), d, time.Second, "")
+			_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 			no(t, err)
 			done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{})
 			if no(t, err); done.Messages != 1 {
@@ -135,7 +135,7 @@ func TestWatchIsWoken(t *testing.T) {
 			no(t, err)
 		}},
 		"a message of the retry topic": {group: retrying, sent: []*tidegate.Message{message("1")}, after: 10 * time.Second, event: func(t *testing.T, b *broker.Broker, d *tidegate.Delivery) {
-			_, err := serve(b).ReconsumeLater(t.Context(), d, transport.ReconsumeMode{Level: 1})
+			_, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Level: 1})
 			no(t, err)
 		}},
 		"the deletion of the topic": {gone: true, event: func(t *testing.T, b *broker.Broker, _ *tidegate.Delivery) {
@@ -279,7 +279,7 @@ func TestWatchOfANewRetryTopic(t *testing.T) {
 		if len(ds) != 1 {
 			t.Fatal("there is no message")
 		}
-		if _, err := b.DeadLetter(context.WithoutCancel(t.Context()), ds[0], ""); err != nil {
+		if _, err := b.Settle(context.WithoutCancel(t.Context()), ds[0], transport.Verdict{Kind: transport.DeadLetter}); err != nil {
 			t.Fatal(err)
 		}
 		w, _ := watch(t, b)

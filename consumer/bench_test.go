@@ -14,7 +14,6 @@ import (
 
 // free is a transport that costs nothing: its deliveries are there from the beginning.
 type free struct {
-	transport.Base
 	ring                        []*tidegate.Delivery
 	next, left                  atomic.Int64
 	receives, requests, settled atomic.Int64
@@ -47,18 +46,14 @@ func (f *free) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return make([]error, len(ds))
 }
 
-func (f *free) Retry(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error) {
+func (f *free) Settle(context.Context, *tidegate.Delivery, transport.Verdict) (transport.RetryResult, error) {
 	return transport.RetryResult{}, nil
 }
 
-func (f *free) Release(context.Context, *tidegate.Delivery) error { return nil }
-
-func (f *free) ChangeInvisibleDuration(context.Context, *tidegate.Delivery, time.Duration) (string, error) {
+func (f *free) Extend(context.Context, *tidegate.Delivery, time.Duration, bool) (string, error) {
 	return "", nil
 }
-func (f *free) DeadLetter(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error) {
-	return transport.RetryResult{}, nil
-}
+
 func (f *free) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {
 	return transport.ProducerSettings{}, nil
 }

@@ -18,7 +18,7 @@ func TestJudge(t *testing.T) {
 	steps := backoff.Steps{time.Second, time.Minute, time.Hour}
 	bounded := verdict.Rules{MaxAttempts: 3, Schedule: steps}
 	endless := verdict.Rules{Schedule: steps}
-	snoozing := verdict.Rules{MaxAttempts: 3, Schedule: steps, Snooze: true}
+	snoozing := verdict.Rules{MaxAttempts: 3, Schedule: steps, Takes: transport.Snooze}
 	policied := verdict.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 2, Schedule: steps}
 	discarding := verdict.Rules{OwnAttempts: 2, Discard: true, Schedule: steps}
 	broken := errors.New("no connection")
@@ -27,58 +27,58 @@ func TestJudge(t *testing.T) {
 		attempt int
 		err     error
 		rules   verdict.Rules
-		want    verdict.Verdict
+		want    verdict.Decision
 	}{
-		{"success", 1, nil, bounded, verdict.Verdict{Action: verdict.Ack}},
-		{"success at the last attempt", 3, nil, bounded, verdict.Verdict{Action: verdict.Ack}},
-		{"first failure", 1, broken, bounded, verdict.Verdict{Action: verdict.Retry, Delay: time.Second}},
-		{"second failure", 2, broken, bounded, verdict.Verdict{Action: verdict.Retry, Delay: time.Minute}},
-		{"last attempt", 3, broken, bounded, verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection"}},
-		{"more than the last", 9, broken, bounded, verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection"}},
-		{"no limit known", 99, broken, endless, verdict.Verdict{Action: verdict.Retry, Delay: time.Hour}},
-		{"an attempt that a server did not count", 0, broken, endless, verdict.Verdict{Action: verdict.Retry, Delay: time.Second}},
-		{"retry after", 1, RetryIn(7*time.Second, broken), bounded, verdict.Verdict{Action: verdict.Retry, Delay: 7 * time.Second}},
-		{"retry after, wrapped", 1, fmt.Errorf("a: %w", fmt.Errorf("b: %w", RetryIn(0, broken))), bounded, verdict.Verdict{Action: verdict.Retry}},
-		{"retry after, negative", 1, RetryIn(-1, nil), bounded, verdict.Verdict{Action: verdict.Retry}},
-		{"retry after the last", 3, RetryIn(time.Second, broken), bounded, verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection"}},
-		{"retry after, longer than the server takes", 1, RetryIn(time.Hour*13, broken), bounded, verdict.Verdict{Action: verdict.Retry, Delay: 12 * time.Hour}},
-		{"dead letter", 1, DeadLetterNow(broken), bounded, verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection"}},
+		{"success", 1, nil, bounded, verdict.Decision{Act: verdict.Ack}},
+		{"success at the last attempt", 3, nil, bounded, verdict.Decision{Act: verdict.Ack}},
+		{"first failure", 1, broken, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}},
+		{"second failure", 2, broken, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}}},
+		{"last attempt", 3, broken, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"more than the last", 9, broken, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"no limit known", 99, broken, endless, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
+		{"an attempt that a server did not count", 0, broken, endless, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}},
+		{"retry after", 1, RetryIn(7*time.Second, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Second}}},
+		{"retry after, wrapped", 1, fmt.Errorf("a: %w", fmt.Errorf("b: %w", RetryIn(0, broken))), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}},
+		{"retry after, negative", 1, RetryIn(-1, nil), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}},
+		{"retry after the last", 3, RetryIn(time.Second, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"retry after, longer than the server takes", 1, RetryIn(time.Hour*13, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 12 * time.Hour}}},
+		{"dead letter", 1, DeadLetterNow(broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
 		{"dead letter, wrapped", 1, fmt.Errorf("order 7: %w", DeadLetterNow(broken)), endless,
-			verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "order 7: no connection"}},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "order 7: no connection"}}},
 		{"dead letter without a reason", 1, DeadLetterNow(nil), endless,
-			verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "dead letter requested by the handler"}},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "dead letter requested by the handler"}}},
 		{"dead letter beats retry after", 1, DeadLetterNow(RetryIn(time.Second, broken)), bounded,
-			verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection"}},
-		{"retry after, joined", 1, errors.Join(broken, RetryIn(7*time.Second, nil)), bounded, verdict.Verdict{Action: verdict.Retry, Delay: 7 * time.Second}},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"retry after, joined", 1, errors.Join(broken, RetryIn(7*time.Second, nil)), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Second}}},
 		{"dead letter, joined", 1, errors.Join(broken, DeadLetterNow(nil)), bounded,
-			verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection dead letter requested by the handler"}},
-		{"snooze in the last attempt", 3, fmt.Errorf("not yet: %w", Snooze(time.Minute)), snoozing, verdict.Verdict{Action: verdict.SnoozeFor, Delay: time.Minute}},
-		{"snooze, longer than the server takes", 1, Snooze(13 * time.Hour), snoozing, verdict.Verdict{Action: verdict.SnoozeFor, Delay: 12 * time.Hour}},
-		{"snooze without the server's help", 3, Snooze(time.Minute), bounded, verdict.Verdict{Action: verdict.Retry, Delay: time.Minute, Spent: true}},
-		{"dead letter beats snooze", 1, DeadLetterNow(Snooze(time.Minute)), snoozing, verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "postponed for 1m0s"}},
-		{"before the policy's last attempt", 1, broken, policied, verdict.Verdict{Action: verdict.Retry, Delay: time.Second}},
-		{"the policy's last attempt", 2, broken, policied, verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection"}},
-		{"the policy discards", 2, broken, discarding, verdict.Verdict{Action: verdict.Discard, Reason: "no connection"}},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection dead letter requested by the handler"}}},
+		{"snooze in the last attempt", 3, fmt.Errorf("not yet: %w", Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: time.Minute}}},
+		{"snooze, longer than the server takes", 1, Snooze(13 * time.Hour), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: 12 * time.Hour}}},
+		{"snooze without the server's help", 3, Snooze(time.Minute), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}, Spent: true}},
+		{"dead letter beats snooze", 1, DeadLetterNow(Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "postponed for 1m0s"}}},
+		{"before the policy's last attempt", 1, broken, policied, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}},
+		{"the policy's last attempt", 2, broken, policied, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"the policy discards", 2, broken, discarding, verdict.Decision{Verdict: transport.Verdict{Reason: "no connection"}, Act: verdict.Discard}},
 		{"the policy discards, as late as the server", 3, broken, verdict.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 3, Discard: true, Schedule: steps},
-			verdict.Verdict{Action: verdict.Discard, Reason: "no connection"}},
+			verdict.Decision{Verdict: transport.Verdict{Reason: "no connection"}, Act: verdict.Discard}},
 		{"the policy would discard later than the server", 3, broken, verdict.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
-			verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection"}},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
 		{"after both maximums, the lower one decides", 9, broken, verdict.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
-			verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection"}},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
 		{"a server that decides has the lower maximum", 5, broken, verdict.Rules{ServerAttempts: 2, OwnAttempts: 5, Discard: true, Schedule: steps},
-			verdict.Verdict{Action: verdict.Retry, Delay: time.Hour}},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
 		{"a server that decides has the lower maximum, without discard", 5, broken, verdict.Rules{ServerAttempts: 2, OwnAttempts: 5, Schedule: steps},
-			verdict.Verdict{Action: verdict.Retry, Delay: time.Hour}},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
 		{"a server that decides has the higher maximum", 5, broken, verdict.Rules{ServerAttempts: 5, OwnAttempts: 5, Discard: true, Schedule: steps},
-			verdict.Verdict{Action: verdict.Discard, Reason: "no connection"}},
-		{"discard without a maximum", 9, broken, verdict.Rules{Discard: true, Schedule: steps}, verdict.Verdict{Action: verdict.Retry, Delay: time.Hour}},
-		{"dead letter beats discard", 2, DeadLetterNow(broken), discarding, verdict.Verdict{Action: verdict.DeadLetterNow, Reason: "no connection"}},
-		{"snooze in the policy's last attempt", 2, Snooze(time.Minute), verdict.Rules{OwnAttempts: 2, Snooze: true, Schedule: steps},
-			verdict.Verdict{Action: verdict.SnoozeFor, Delay: time.Minute}},
-		{"panic", 2, &PanicError{Value: "boom"}, bounded, verdict.Verdict{Action: verdict.Retry, Delay: time.Minute}},
+			verdict.Decision{Verdict: transport.Verdict{Reason: "no connection"}, Act: verdict.Discard}},
+		{"discard without a maximum", 9, broken, verdict.Rules{Discard: true, Schedule: steps}, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
+		{"dead letter beats discard", 2, DeadLetterNow(broken), discarding, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"snooze in the policy's last attempt", 2, Snooze(time.Minute), verdict.Rules{OwnAttempts: 2, Takes: transport.Snooze, Schedule: steps},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: time.Minute}}},
+		{"panic", 2, &PanicError{Value: "boom"}, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if tt.want.Action == verdict.Retry {
+			if tt.want.Is(transport.Retry) {
 				tt.want.Reason = verdict.Read(tt.err).Reason
 			}
 			if got := verdict.Judge(tt.attempt, verdict.Read(tt.err), tt.rules); got != tt.want {

@@ -46,7 +46,7 @@ func (d *demo) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tide
 	return nil, context.Cause(ctx)
 }
 
-func (d *demo) DeadLetter(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error) {
+func (d *demo) Settle(context.Context, *tidegate.Delivery, transport.Verdict) (transport.RetryResult, error) {
 	return transport.RetryResult{}, nil
 }
 

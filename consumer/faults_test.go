@@ -33,22 +33,21 @@ func (d *distant) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*t
 	return ds, err
 }
 
-func (d *distant) Release(ctx context.Context, x *tidegate.Delivery) error {
+func (d *distant) Settle(ctx context.Context, x *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	if v.Kind != transport.Release {
+		return d.server.Settle(ctx, x, v)
+	}
 	<-time.After(d.there)
-	err := d.server.Release(context.WithoutCancel(ctx), x)
+	res, err := d.server.Settle(context.WithoutCancel(ctx), x, v)
 	<-time.After(d.back)
-	return err
+	return res, err
 }
 
-func (d *distant) ChangeInvisibleDuration(ctx context.Context, x *tidegate.Delivery, dur time.Duration) (string, error) {
+func (d *distant) Extend(ctx context.Context, x *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
 	<-time.After(d.there)
-	h, err := d.server.ChangeInvisibleDuration(context.WithoutCancel(ctx), x, dur)
+	h, err := d.server.Extend(context.WithoutCancel(ctx), x, dur, repeat)
 	<-time.After(d.back)
 	return h, err
-}
-
-func (d *distant) RepeatChange(ctx context.Context, x *tidegate.Delivery, dur time.Duration) (string, error) {
-	return d.ChangeInvisibleDuration(ctx, x, dur)
 }
 
 // The handler's context ends before the server may deliver the message again, with any delay of the

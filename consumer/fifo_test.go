@@ -289,7 +289,7 @@ func TestDeliveriesAfterAFailure(t *testing.T) {
 	if got := next(); it.current.ID != "1" || got != "" {
 		t.Fatalf("%s and %q are handled, want 1 alone", it.current.ID, got)
 	}
-	h.returned(it, handled{verdict: verdict.Verdict{Action: verdict.Retry}, failed: true}, now)
+	h.returned(it, handled{decision: verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}, failed: true}, now)
 	arrive("1 again")
 	if got := next(); got != "1 again" {
 		t.Errorf("%q is handled after the failure, want the redelivery", got)

@@ -155,11 +155,11 @@ func (h *hand) unwanted(it *item) bool {
 }
 
 // release is the verdict for a delivery that is returned to the queue.
-var release = verdict.Verdict{Action: verdict.GiveBack}
+var release = verdict.Decision{Verdict: transport.Verdict{Kind: transport.Release}}
 
 // drop ends an unread delivery with a verdict. It returns the delivery, or nil if an extension has
 // to end first.
-func (h *hand) drop(it *item, v verdict.Verdict) []*item {
+func (h *hand) drop(it *item, v verdict.Decision) []*item {
 	h.lines.Close(it.line)
 	if h.settle(it, v) {
 		return []*item{it}
@@ -208,9 +208,9 @@ func (h *hand) dropUnread() (c change) {
 	for _, it := range h.all() {
 		if it.unread() && h.unwanted(it) {
 			v := release
-			if h.gate.State() == killswitch.Tripped && !h.stopped && it.caps.Snooze && h.excuses.Count(it.key()) > 0 {
+			if h.gate.State() == killswitch.Tripped && !h.stopped && it.caps.Verdicts.Has(transport.Snooze) && h.excuses.Count(it.key()) > 0 {
 				// The next probe should receive other messages.
-				v = verdict.Verdict{Action: verdict.SnoozeFor, Delay: min(h.excuses.Delay(h.opts.KillSwitch.Probe), maxInvisibleDuration)}
+				v = verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: min(h.excuses.Delay(h.opts.KillSwitch.Probe), maxInvisibleDuration)}}
 			}
 			c.release = append(c.release, h.drop(it, v)...)
 		}

@@ -78,7 +78,7 @@ func runHandModel(t *testing.T, r *rand.Rand) {
 		case len(m.attempts) > 0:
 			m.settled(true)
 		case len(m.handlers) > 0:
-			m.handle(verdict.Verdict{Action: verdict.Ack}, false)
+			m.handle(verdict.Decision{Act: verdict.Ack}, false)
 		default:
 			m.now = m.timer
 		}
@@ -118,8 +118,11 @@ func (m *handModel) step() {
 	case n < 30 && len(m.grants) > 0:
 		m.receive()
 	case n < 50 && len(m.handlers) > 0:
-		action := []verdict.Action{verdict.Ack, verdict.Ack, verdict.Ack, verdict.Retry, verdict.DeadLetterNow}[m.r.IntN(5)]
-		m.handle(verdict.Verdict{Action: action}, action != verdict.Ack)
+		d := verdict.Decision{Act: verdict.Ack}
+		if n := m.r.IntN(5); n > 2 {
+			d = verdict.Decision{Verdict: transport.Verdict{Kind: []transport.VerdictKind{transport.Retry, transport.DeadLetter}[n-3]}}
+		}
+		m.handle(d, d.Act != verdict.Ack)
 	case n < 75 && len(m.attempts) > 0:
 		m.settled(m.r.IntN(4) > 0)
 	case n < 85 && len(m.renewals) > 0:
@@ -151,8 +154,11 @@ func pop[T any](m *handModel, list *[]T) (x T) {
 func (m *handModel) receive() {
 	g := pop(m, &m.grants)
 	a := arrival{source: g.source, grant: g.grant, sent: m.now.Add(-time.Second), invisible: m.opts.InvisibleDuration, fifo: m.r.IntN(2) == 0}
-	suspend, snooze := m.r.IntN(2) == 0, m.r.IntN(2) == 0
-	a.caps = func(string) transport.Capabilities { return transport.Capabilities{Suspend: suspend, Snooze: snooze} }
+	caps := transport.Capabilities{Suspend: m.r.IntN(2) == 0}
+	if m.r.IntN(2) == 0 {
+		caps.Verdicts = transport.Snooze
+	}
+	a.caps = func(string) transport.Capabilities { return caps }
 	for i := range m.r.IntN(g.grant.Messages + 1) {
 		m.number++
 		d := &tidegate.Delivery{Message: tidegate.Message{ID: fmt.Sprint(m.number), Topic: "orders"}, Attempt: 1}
@@ -172,9 +178,9 @@ func (m *handModel) receive() {
 }
 
 // handle ends a handler with a verdict.
-func (m *handModel) handle(v verdict.Verdict, failed bool) {
+func (m *handModel) handle(d verdict.Decision, failed bool) {
 	it := pop(m, &m.handlers)
-	carryOut, c := m.returned(it, handled{verdict: v, took: time.Millisecond, failed: failed}, m.now)
+	carryOut, c := m.returned(it, handled{decision: d, took: time.Millisecond, failed: failed}, m.now)
 	if carryOut {
 		m.attempts = append(m.attempts, it)
 	}
@@ -189,7 +195,7 @@ func (m *handModel) handle(v verdict.Verdict, failed bool) {
 // settled ends an attempt to settle a delivery.
 func (m *handModel) settled(good bool) {
 	it := pop(m, &m.attempts)
-	if it.Verdict.Action == verdict.Forget {
+	if it.Decision.Act == verdict.Forget {
 		good = true
 	}
 	if at := m.now.Add(time.Second); !good && at.Before(it.lease.Until) {
@@ -198,10 +204,7 @@ func (m *handModel) settled(good bool) {
 	}
 	it.disposition = Unsettled
 	if good {
-		it.disposition = map[verdict.Action]Disposition{
-			verdict.Ack: Acked, verdict.Retry: Retried, verdict.DeadLetterNow: DeadLettered, verdict.GiveBack: Released,
-			verdict.SnoozeFor: Snoozed, verdict.Forget: LeaseLost,
-		}[it.Verdict.Action]
+		it.conclude(transport.RetryResult{}, nil)
 	}
 	delete(m.in, it)
 	m.follow(m.removeSettled(m.now, it))

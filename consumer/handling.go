@@ -81,10 +81,10 @@ func (h *hand) leave() (hire int) {
 
 // A handled is a delivery whose handler has returned.
 type handled struct {
-	verdict verdict.Verdict
-	took    time.Duration
-	failed  bool // because of the message or a dependency
-	decided bool // the handler decided the end of the message, by DeadLetterNow
+	decision verdict.Decision
+	took     time.Duration
+	failed   bool // because of the message or a dependency
+	decided  bool // the handler decided the end of the message, by DeadLetterNow
 }
 
 // returned ends the running phase of a delivery with its verdict, and reports whether to carry the
@@ -100,11 +100,11 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 		h.running--
 	}
 	h.credits.Handled(r.took)
-	v := r.verdict
+	v := r.decision
 	switch {
 	case it.lost:
-		v = verdict.Verdict{Action: verdict.Forget}
-	case v.Action == verdict.GiveBack: // the run ends: neither a success nor a failure
+		v = verdict.Decision{Act: verdict.Forget}
+	case v.Is(transport.Release): // the run ends: neither a success nor a failure
 	default:
 		probe := h.gate.State() == killswitch.Probing
 		excusable, changed := h.gate.Handled(now, r.failed)
@@ -115,7 +115,7 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 			c = h.gateChanged(now)
 		}
 	}
-	if v.Action != verdict.Ack {
+	if v.Act != verdict.Ack {
 		h.lines.Close(it.line)
 	}
 	return h.settle(it, v), c
@@ -125,29 +125,29 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 // verdict without the switch, in two cases: the server would count the attempt in any case, or the
 // message has no excuse left, because a message that always fails has to reach its last attempt. A
 // failed probe is not released, because the next probe would handle it again.
-func (h *hand) excuse(it *item, v verdict.Verdict, probe bool) verdict.Verdict {
-	if !it.caps.Snooze && (!it.caps.Suspend || probe) {
+func (h *hand) excuse(it *item, v verdict.Decision, probe bool) verdict.Decision {
+	if !it.caps.Verdicts.Has(transport.Snooze) && (!it.caps.Suspend || probe) {
 		return v
 	}
 	delay, ok := h.excuses.Excuse(it.key(), h.opts.KillSwitch.Probe)
 	switch {
 	case !ok:
 		return v
-	case it.caps.Snooze:
-		return verdict.Verdict{Action: verdict.SnoozeFor, Delay: min(delay, maxInvisibleDuration)}
+	case it.caps.Verdicts.Has(transport.Snooze):
+		return verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: min(delay, maxInvisibleDuration)}}
 	}
 	return release
 }
 
 // settle begins the settling phase, and reports whether to carry the verdict out now. During an
 // extension the verdict has to wait for the response, which has the valid handle.
-func (h *hand) settle(it *item, v verdict.Verdict) bool {
+func (h *hand) settle(it *item, v verdict.Decision) bool {
 	if it.unread() {
 		h.unread--
 	}
-	it.phase, it.Verdict = settling, v
+	it.phase, it.Decision = settling, v
 	h.unschedule(it)
-	return !it.renewing || v.Action == verdict.Forget
+	return !it.renewing || v.Act == verdict.Forget
 }
 
 // removeSettled ends deliveries that are settled.

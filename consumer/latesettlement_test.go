@@ -84,7 +84,7 @@ func TestSettlementPostponedAtTheEndOfTheShutdown(t *testing.T) {
 		source: &source{topic: r.topics[0]}, sent: now, invisible: time.Minute,
 	}, now)
 	it := r.hand.take(func(error) {})
-	if carryOut, _ := r.hand.returned(it, handled{verdict: verdict.Verdict{Action: verdict.Ack}}, now); !carryOut {
+	if carryOut, _ := r.hand.returned(it, handled{decision: verdict.Decision{Act: verdict.Ack}}, now); !carryOut {
 		t.Fatal("the acknowledgement is not carried out")
 	}
 	it.Last = errLost

@@ -102,7 +102,7 @@ type Outcome struct {
 func (r *run) outcome(it *item) Outcome {
 	return Outcome{
 		Delivery: &it.current, Disposition: it.disposition, Delay: it.delay, Duration: it.duration,
-		AttemptSpent: it.Verdict.Spent && it.disposition == Retried, Err: it.result.err, SettleErr: it.settleErr,
+		AttemptSpent: it.Decision.Spent && it.disposition == Retried, Err: it.result.err, SettleErr: it.settleErr,
 	}
 }
 
@@ -123,7 +123,7 @@ func (r *run) observe(it *item) {
 			r.log.LogAttrs(r.detached, level, text, slices.Concat(of, detail)...)
 		}
 	}
-	if it.Verdict.Spent {
+	if it.Decision.Spent {
 		r.spent.Do(func() {
 			r.log.Warn("the server counts the attempts of postponed messages", "topic", it.current.Topic, "group", r.sub.Group, "endpoint", it.current.Endpoint)
 		})

@@ -234,21 +234,20 @@ type forgetful struct {
 	repeats atomic.Int64
 }
 
-func (f *forgetful) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	h, err := f.server.ChangeInvisibleDuration(ctx, d, dur)
+func (f *forgetful) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
+	if repeat {
+		f.repeats.Add(1)
+		own := *d
+		f.mu.Lock()
+		own.Handle = f.entries[d.Offset].handle
+		f.mu.Unlock()
+		return f.server.Extend(ctx, &own, dur, true)
+	}
+	h, err := f.server.Extend(ctx, d, dur, false)
 	if err == nil && !f.lost.Swap(true) {
 		return "", &tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}
 	}
 	return h, err
-}
-
-func (f *forgetful) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	f.repeats.Add(1)
-	own := *d
-	f.mu.Lock()
-	own.Handle = f.entries[d.Offset].handle
-	f.mu.Unlock()
-	return f.server.ChangeInvisibleDuration(ctx, &own, dur)
 }
 
 // After the lost response to an extension, the next one is sent as a repetition to a server that

@@ -16,14 +16,17 @@ import (
 // reconsumer is a server with retry topics.
 type reconsumer struct {
 	*server
-	err   error // of the requests, after they took effect if lost
-	lost  bool
-	modes []transport.ReconsumeMode
+	err      error // of the requests, after they took effect if lost
+	lost     bool
+	verdicts []transport.Verdict
 }
 
-func (r *reconsumer) Reconsume(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (transport.RetryResult, error) {
+func (r *reconsumer) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	if v.Kind != transport.RetryTopic && v.Kind != transport.NegativeAck {
+		return r.server.Settle(ctx, d, v)
+	}
 	r.mu.Lock()
-	r.modes = append(r.modes, m)
+	r.verdicts = append(r.verdicts, v)
 	err := r.err
 	if r.lost {
 		r.err = nil
@@ -47,15 +50,15 @@ func TestReconsumeOnAPlainServer(t *testing.T) {
 		attempt int // that fails with it
 		want    time.Duration
 	}{
-		"a delay":                        {Reconsume(transport.ReconsumeMode{Delay: 7 * time.Second}, away), 1, 7 * time.Second},
-		"more than a server takes":       {Reconsume(transport.ReconsumeMode{Delay: 100 * time.Hour}, away), 1, 12 * time.Hour},
-		"a level":                        {Reconsume(transport.ReconsumeMode{Level: 3}, away), 1, 10 * time.Second},
-		"a level above the last":         {Reconsume(transport.ReconsumeMode{Level: 99}, away), 1, 2 * time.Hour},
-		"the next level":                 {Reconsume(transport.ReconsumeMode{}, away), 1, time.Second},
-		"the next level, second attempt": {Reconsume(transport.ReconsumeMode{}, away), 2, 5 * time.Second},
-		"negative":                       {Reconsume(transport.ReconsumeMode{Negative: true}, away), 1, time.Minute},
-		"negative, with a delay":         {Reconsume(transport.ReconsumeMode{Delay: 3 * time.Second, Negative: true}, away), 1, 3 * time.Second},
-		"wrapped":                        {fmt.Errorf("pay: %w", Reconsume(transport.ReconsumeMode{Delay: 7 * time.Second}, away)), 1, 7 * time.Second},
+		"a delay":                        {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second}, away), 1, 7 * time.Second},
+		"more than a server takes":       {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 100 * time.Hour}, away), 1, 12 * time.Hour},
+		"a level":                        {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 3}, away), 1, 10 * time.Second},
+		"a level above the last":         {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 99}, away), 1, 2 * time.Hour},
+		"the next level":                 {Reconsume(transport.Verdict{Kind: transport.RetryTopic}, away), 1, time.Second},
+		"the next level, second attempt": {Reconsume(transport.Verdict{Kind: transport.RetryTopic}, away), 2, 5 * time.Second},
+		"negative":                       {Reconsume(transport.Verdict{Kind: transport.NegativeAck}, away), 1, time.Minute},
+		"negative, with a delay":         {Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: 3 * time.Second}, away), 1, 3 * time.Second},
+		"wrapped":                        {fmt.Errorf("pay: %w", Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second}, away)), 1, 7 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -90,25 +93,25 @@ func TestReconsumeRequests(t *testing.T) {
 		fail        error
 		err         error // of the server
 		lost        bool
-		mode        transport.ReconsumeMode
+		verdict     transport.Verdict
 		disposition Disposition
 		delay       time.Duration
 		is          error // the match of SettleErr
 	}{
-		"delay":    {Reconsume(transport.ReconsumeMode{Delay: time.Hour}, nil), nil, false, transport.ReconsumeMode{Delay: time.Hour}, Reconsumed, time.Minute, nil},
-		"level":    {Reconsume(transport.ReconsumeMode{Level: 4}, nil), nil, false, transport.ReconsumeMode{Level: 4}, Reconsumed, time.Minute, nil},
-		"next":     {Reconsume(transport.ReconsumeMode{}, nil), nil, false, transport.ReconsumeMode{}, Reconsumed, time.Minute, nil},
-		"negative": {Reconsume(transport.ReconsumeMode{Delay: time.Hour, Negative: true}, nil), nil, false, transport.ReconsumeMode{Negative: true, Delay: time.Hour}, Retried, time.Minute, nil},
-		"refused":  {Reconsume(transport.ReconsumeMode{Delay: time.Hour}, nil), refused, false, transport.ReconsumeMode{Delay: time.Hour}, Retried, time.Hour, refused},
-		"lost":     {Reconsume(transport.ReconsumeMode{}, nil), lost, true, transport.ReconsumeMode{}, PerhapsSettled, 0, verdict.ErrPerhaps},
+		"delay":    {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, Reconsumed, time.Minute, nil},
+		"level":    {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 4}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic, Level: 4}, Reconsumed, time.Minute, nil},
+		"next":     {Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic}, Reconsumed, time.Minute, nil},
+		"negative": {Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, nil), nil, false, transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, Retried, time.Minute, nil},
+		"refused":  {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, nil), refused, false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, Retried, time.Hour, refused},
+		"lost":     {Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), lost, true, transport.Verdict{Kind: transport.RetryTopic}, PerhapsSettled, 0, verdict.ErrPerhaps},
 		// A dead letter is the stronger wish.
-		"dead letter": {errors.Join(Reconsume(transport.ReconsumeMode{}, nil), DeadLetterNow(nil)), nil, false, transport.ReconsumeMode{}, DeadLettered, 0, nil},
+		"dead letter": {errors.Join(Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), DeadLetterNow(nil)), nil, false, transport.Verdict{Kind: transport.RetryTopic}, DeadLettered, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &reconsumer{server: newServer(t), err: tt.err, lost: tt.lost}
 				s.caps = ours
-				s.caps.Reconsume = true
+				s.caps.Verdicts |= transport.RetryTopic | transport.NegativeAck
 				s.fill(1)
 				var seen outcomes
 				stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return tt.fail }, PushOptions{OnDelivery: seen.add})
@@ -118,8 +121,11 @@ func TestReconsumeRequests(t *testing.T) {
 				if len(list) != 1 || list[0].Disposition != tt.disposition || list[0].Delay != tt.delay || !errors.Is(list[0].SettleErr, tt.is) {
 					t.Errorf("outcomes %+v, want %v after %v, %v", list, tt.disposition, tt.delay, tt.is)
 				}
-				if tt.disposition != DeadLettered && (len(s.modes) == 0 || s.modes[0] != tt.mode) {
-					t.Errorf("modes %+v, want %+v", s.modes, tt.mode)
+				for i := range s.verdicts {
+					s.verdicts[i].Reason = ""
+				}
+				if tt.disposition != DeadLettered && (len(s.verdicts) == 0 || s.verdicts[0] != tt.verdict) {
+					t.Errorf("verdicts %+v, want %+v", s.verdicts, tt.verdict)
 				}
 			})
 		})
@@ -132,7 +138,7 @@ func TestSimpleReconsumeNeedsTheTransport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Reconsume(t.Context(), &tidegate.Delivery{}, transport.ReconsumeMode{})
+	_, err = s.Settle(t.Context(), &tidegate.Delivery{}, transport.Verdict{Kind: transport.RetryTopic})
 	if e, _ := errors.AsType[*tidegate.Error](err); e == nil || e.Code != tidegate.CodeNotImplemented {
 		t.Error(err)
 	}

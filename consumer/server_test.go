@@ -15,14 +15,13 @@ import (
 // server is a small server in one piece. Its FIFO groups are RocketMQ's: several messages of a
 // message group in one response.
 type server struct {
-	transport.Base // Reconsume
-	t              *testing.T
-	settings       transport.ConsumerSettings
-	queues         []int
-	caps           transport.Capabilities
-	result         transport.RetryResult // of every Retry
-	deaf           bool                  // as on RocketMQ: retries do not wake a parked receive, and are late
-	ran            time.Duration         // of each invisible time, before the response came
+	t        *testing.T
+	settings transport.ConsumerSettings
+	queues   []int
+	caps     transport.Capabilities
+	result   transport.RetryResult // of every Retry
+	deaf     bool                  // as on RocketMQ: retries do not wake a parked receive, and are late
+	ran      time.Duration         // of each invisible time, before the response came
 
 	// Called without a lock before the server does anything; an error is the response.
 	onReceive, onSettings func() error
@@ -69,7 +68,7 @@ type retryCall struct {
 }
 
 // ours are the capabilities of a tidegate broker, beside deciding about retries.
-var ours = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RepeatChange: true, Snooze: true}
+var ours = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RepeatChange: true, Verdicts: transport.Snooze}
 
 func newServer(t *testing.T) *server {
 	return &server{t: t, queues: []int{transport.AnyQueue}, wake: make(chan struct{}), dead: map[string]string{}, given: map[string][]*entry{}}
@@ -268,61 +267,50 @@ func (s *server) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-func (s *server) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, _ string) (transport.RetryResult, error) {
-	return s.result, s.settle(ctx, d, s.onRetry, func(e *entry) {
-		s.retries = append(s.retries, retryCall{d.ID, d.Attempt, after})
-		if s.deaf {
-			after += 2200 * time.Millisecond // as seen on RocketMQ 5.2.0
+func (s *server) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (res transport.RetryResult, err error) {
+	switch v.Kind {
+	case transport.Release:
+		return res, s.settle(ctx, d, s.onChange, func(e *entry) {
+			s.released = append(s.released, d.ID)
+			if s.caps.Suspend {
+				e.attempt--
+			}
+			s.end(e, time.Now())
+		})
+	case transport.Retry:
+		return s.result, s.settle(ctx, d, s.onRetry, func(e *entry) {
+			s.retries = append(s.retries, retryCall{d.ID, d.Attempt, v.Delay})
+			if s.deaf {
+				v.Delay += 2200 * time.Millisecond // as seen on RocketMQ 5.2.0
+			}
+			s.end(e, time.Now().Add(v.Delay))
+		})
+	case transport.DeadLetter:
+		return res, s.settle(ctx, d, s.onDead, func(e *entry) {
+			s.dead[d.ID] = v.Reason
+			e.done = true
+			s.end(e, e.due)
+		})
+	case transport.Snooze:
+		if s.caps.Verdicts.Has(transport.Snooze) {
+			return res, s.settle(ctx, d, s.onSnooze, func(e *entry) {
+				s.snoozes = append(s.snoozes, retryCall{d.ID, d.Attempt, v.Delay})
+				e.attempt--
+				s.end(e, time.Now().Add(v.Delay))
+			})
 		}
-		s.end(e, time.Now().Add(after))
-	})
+	}
+	return res, v.Unsupported(d)
 }
 
-func (s *server) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+func (s *server) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, _ bool) (handle string, err error) {
 	err = s.settle(ctx, d, s.onChange, func(e *entry) {
-		if dur == 0 {
-			s.end(e, time.Now())
-			return
-		}
 		s.changes = append(s.changes, dur)
 		s.serial++
 		e.handle, e.due = fmt.Sprint(d.Offset, "/", s.serial), time.Now().Add(dur)
 		handle = e.handle
 	})
 	return handle, err
-}
-
-func (s *server) Release(ctx context.Context, d *tidegate.Delivery) error {
-	return s.settle(ctx, d, s.onChange, func(e *entry) {
-		s.released = append(s.released, d.ID)
-		if s.caps.Suspend {
-			e.attempt--
-		}
-		s.end(e, time.Now())
-	})
-}
-
-func (s *server) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
-	return s.ChangeInvisibleDuration(ctx, d, dur)
-}
-
-func (s *server) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	if !s.caps.Snooze {
-		return &tidegate.Error{Subject: d.ID, Code: tidegate.CodeNotImplemented}
-	}
-	return s.settle(ctx, d, s.onSnooze, func(e *entry) {
-		s.snoozes = append(s.snoozes, retryCall{d.ID, d.Attempt, dur})
-		e.attempt--
-		s.end(e, time.Now().Add(dur))
-	})
-}
-
-func (s *server) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
-	return transport.RetryResult{}, s.settle(ctx, d, s.onDead, func(e *entry) {
-		s.dead[d.ID] = reason
-		e.done = true
-		s.end(e, e.due)
-	})
 }
 
 func (s *server) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {

@@ -32,7 +32,7 @@ func (it *item) conclude(res transport.RetryResult, err error) {
 
 // carryOut starts to settle a delivery. It does not block.
 func (r *run) carryOut(it *item) {
-	switch it.Verdict.Action {
+	switch it.Decision.Act {
 	case verdict.Forget:
 		r.conclude(it, transport.RetryResult{}, it.lostErr)
 	case verdict.Ack, verdict.Discard:
@@ -41,36 +41,16 @@ func (r *run) carryOut(it *item) {
 		r.settlers.Do(func() {
 			ctx, cancel := r.tryContext(it.grace)
 			defer cancel()
-			res, err := r.attempt(ctx, it)
+			res, err := r.transport.Settle(ctx, &it.current, it.Decision.Request())
 			r.attempted(it, res, err)
 		})
 	}
 }
 
-// attempt makes one settlement attempt, except for acknowledgements.
-func (r *run) attempt(ctx context.Context, it *item) (res transport.RetryResult, err error) {
-	v := &it.Verdict
-	switch v.Action {
-	case verdict.DeadLetterNow:
-		return r.transport.DeadLetter(ctx, &it.current, v.Reason)
-	case verdict.SnoozeFor:
-		return res, r.transport.Snooze(ctx, &it.current, v.Delay) // see rulesFor
-	case verdict.ReconsumeIn:
-		return r.transport.Reconsume(ctx, &it.current, v.Mode) // likewise
-	case verdict.GiveBack:
-		return res, r.transport.Release(ctx, &it.current)
-	}
-	delay := v.Delay
-	if v.ByServer {
-		delay = transport.BySchedule
-	}
-	return r.transport.Retry(ctx, &it.current, delay, v.Reason)
-}
-
 // attempted handles the result of a settlement attempt. Failed attempts are repeated until the
 // lease ends, because a missing acknowledgement causes a redelivery.
 func (r *run) attempted(it *item, res transport.RetryResult, err error) {
-	harmless := it.Verdict.Action != verdict.DeadLetterNow || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
+	harmless := !it.Decision.Is(transport.DeadLetter) || r.capsOf(it.current.Endpoint).IdempotentDeadLetter
 	r.goOn(it, res, it.After(err, harmless, it.unsure))
 }
 
@@ -98,7 +78,7 @@ func (r *run) goOn(it *item, res transport.RetryResult, next verdict.Step) {
 	case verdict.RetryInstead:
 		r.warn("the server rejected the handler's result; retrying the message", it, it.Last)
 		it.Refused = it.Last
-		it.Verdict = verdict.Again(it.current.Attempt, it.Failure, r.rulesFor(it))
+		it.Decision = verdict.Again(it.current.Attempt, it.Failure, r.rulesFor(it))
 		r.carryOut(it)
 	case verdict.Failed:
 		r.conclude(it, res, it.Last)
@@ -119,10 +99,7 @@ func (r *run) find(it *item) error {
 // remembers the replaced handle. RocketMQ does not; there a lost response to an extension causes a
 // redelivery.
 func (r *run) change(ctx context.Context, it *item, d time.Duration) (handle string, err error) {
-	if it.unsure && r.capsOf(it.current.Endpoint).RepeatChange {
-		return r.transport.RepeatChange(ctx, &it.current, d)
-	}
-	return r.transport.ChangeInvisibleDuration(ctx, &it.current, d)
+	return r.transport.Extend(ctx, &it.current, d, it.unsure)
 }
 
 // tryContext returns the context of one settlement attempt. It outlives Run's context. grace is the
@@ -155,18 +132,20 @@ func (r *run) conclude(it *item, res transport.RetryResult, err error) {
 // Reconsume returns an error for a handler that consumes the message later, as Apache Pulsar's
 // clients do. The returned error may be wrapped or joined. err is the failure; it may be nil.
 //
-// Without mode.Negative the message goes to the group's retry topic: the delivery is acknowledged,
-// and the message is delivered as a new message of the retry topic after mode.Delay, or after the
-// delay of mode.Level. The zero mode selects level 1 for a message's first retry, level 2 for its
-// second, and so on. After the group's maximum of retries the message becomes a dead letter. The
-// group needs retry topics (RetryTopic.Enabled), and the consumer's credentials need the right to
-// send to them.
+// v is a transport.RetryTopic or a transport.NegativeAck. With another kind the returned error is a
+// failure like others. The Reason of v is not used: the reason is the text of err.
 //
-// With mode.Negative the server delivers the same message again, with the next attempt number. The
+// A RetryTopic goes to the group's retry topic: the delivery is acknowledged, and the message is
+// delivered as a new message of the retry topic after v.Delay, or after the delay of v.Level.
+// Without either it is level 1 for a message's first retry, level 2 for its second, and so on.
+// After the group's maximum of retries the message becomes a dead letter. The group needs retry
+// topics (RetryTopic.Enabled), and the consumer's credentials need the right to send to them.
+//
+// With a NegativeAck the server delivers the same message again, with the next attempt number. The
 // group's maximum of attempts and the redelivery delay of address settings do not apply; the
 // group's NegativeAck settings can set another maximum.
 //
-// If the server rejects the mode or the group has no retry topics, the message is retried in its
+// If the server rejects v or the group has no retry topics, the message is retried in its
 // own topic after the same delay, 0 to 12 h, as by [RetryIn]. Outcome.Disposition is [Retried]
 // then, and Outcome.SettleErr has the reason. On a RocketMQ this is always the case: there the
 // levels are 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, and a negative
@@ -174,8 +153,8 @@ func (r *run) conclude(it *item, res transport.RetryResult, err error) {
 //
 // Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: reconsumeLater,
 // negativeAcknowledge.
-func Reconsume(mode transport.ReconsumeMode, err error) error {
-	return &verdict.Reconsume{Mode: mode, Err: err}
+func Reconsume(v transport.Verdict, err error) error {
+	return &verdict.Reconsume{Verdict: v, Err: err}
 }
 
 // errReconsume is the reason why a message is retried in its own topic.
@@ -186,18 +165,15 @@ func errReconsume(d *tidegate.Delivery) error {
 	}
 }
 
-// Reconsume sends a failed message to the group's retry topic. With mode.Negative the server
-// delivers the same message again instead. Reconsume makes one attempt and returns the server's
-// decision. The receipt handle of d is invalid afterwards.
+// Settle ends the delivery by a verdict, in one attempt, and returns the fate of the message where
+// the server reports it. The receipt handle of d is invalid afterwards. On RocketMQ, repeating a
+// failed call with a transport.DeadLetter can create a second dead letter.
 //
 // The error matches tidegate.ErrInvalidHandle if the invisible time is over. Its code is 50100 if
-// the server has no retry topics and no negative acknowledgements, such as RocketMQ, 40000 if the
-// group has no retry topics, and 40300 if the credentials may not send to them.
-//
-// Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms.
-func (s *Simple) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (result transport.RetryResult, err error) {
+// the server does not take the verdict ([transport.Capabilities].Verdicts).
+func (s *Simple) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (result transport.RetryResult, err error) {
 	err = s.settle(ctx, d, func() (err error) {
-		result, err = s.transport.Reconsume(ctx, d, mode)
+		result, err = s.transport.Settle(ctx, d, v)
 		return err
 	})
 	return result, err

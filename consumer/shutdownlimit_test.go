@@ -23,23 +23,14 @@ func (s silentServer) Ack(ctx context.Context, ds []*tidegate.Delivery) []error 
 	return errs
 }
 
-func (s silentServer) Retry(ctx context.Context, _ *tidegate.Delivery, _ time.Duration, _ string) (transport.RetryResult, error) {
+func (s silentServer) Settle(ctx context.Context, _ *tidegate.Delivery, _ transport.Verdict) (transport.RetryResult, error) {
 	<-ctx.Done()
 	return transport.RetryResult{}, context.Cause(ctx)
 }
 
-func (s silentServer) Release(ctx context.Context, _ *tidegate.Delivery) error {
-	<-ctx.Done()
-	return context.Cause(ctx)
-}
-
-func (s silentServer) ChangeInvisibleDuration(ctx context.Context, _ *tidegate.Delivery, _ time.Duration) (string, error) {
+func (s silentServer) Extend(ctx context.Context, _ *tidegate.Delivery, _ time.Duration, _ bool) (string, error) {
 	<-ctx.Done()
 	return "", context.Cause(ctx)
-}
-
-func (s silentServer) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	return s.ChangeInvisibleDuration(ctx, d, dur)
 }
 
 // Run ends within ShutdownTimeout if the handlers return when their contexts end, also if more

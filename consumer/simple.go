@@ -97,7 +97,7 @@ func (s *Simple) Receive(ctx context.Context, n int) ([]*tidegate.Delivery, erro
 //
 // If the response to a ChangeInvisibleDuration was lost, d.Handle may have been replaced. If the
 // server rejects the handle, Ack therefore requests the valid one and repeats the attempt once. It
-// sets d.Handle and d.InvisibleUntil then. DeadLetter and Reconsume do the same. It cannot
+// sets d.Handle and d.InvisibleUntil then. Settle does the same. Neither can
 // request the valid handle from a server without [transport.Capabilities].RepeatChange.
 func (s *Simple) Ack(ctx context.Context, d *tidegate.Delivery) error {
 	return s.settle(ctx, d, func() error {
@@ -116,7 +116,7 @@ func (s *Simple) settle(ctx context.Context, d *tidegate.Delivery, try func() er
 		return err
 	}
 	before, now := d.Handle, time.Now()
-	handle, lost := s.transport.RepeatChange(ctx, d, s.opts.InvisibleDuration)
+	handle, lost := s.transport.Extend(ctx, d, s.opts.InvisibleDuration, true)
 	if lost != nil || handle == "" || handle == before {
 		return err // the lease has ended
 	}
@@ -140,12 +140,8 @@ func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 			Message: fmt.Sprintf("%v is not between 0 and %v", dur, maxInvisibleDuration),
 		})
 	}
-	change := s.transport.ChangeInvisibleDuration
-	if dur > 0 && s.transport.Capabilities(d.Endpoint).RepeatChange {
-		change = s.transport.RepeatChange // the same, unless the response to an earlier call was lost
-	}
 	now := time.Now()
-	handle, err := change(ctx, d, dur)
+	handle, err := s.transport.Extend(ctx, d, dur, dur > 0) // the response to an earlier call may have been lost
 	if err != nil {
 		return err
 	}
@@ -154,15 +150,6 @@ func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delive
 	}
 	d.InvisibleUntil = now.Add(dur)
 	return nil
-}
-
-// DeadLetter makes the message a dead letter of the group at once, in one attempt. On RocketMQ,
-// repeating a failed call can create a second dead letter.
-func (s *Simple) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) error {
-	return s.settle(ctx, d, func() error {
-		_, err := s.transport.DeadLetter(ctx, d, reason)
-		return err
-	})
 }
 
 // All receives messages until ctx ends, and then ends without an error.

@@ -53,14 +53,14 @@ func TestSimpleReceiveAndAck(t *testing.T) {
 	stale := &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
 	m.EXPECT().Ack(gomock.Any(), got[:1]).Return([]error{nil})
 	m.EXPECT().Ack(gomock.Any(), got[1:]).Return([]error{stale})
-	m.EXPECT().DeadLetter(gomock.Any(), got[1], "because").Return(transport.RetryResult{}, nil)
+	m.EXPECT().Settle(gomock.Any(), got[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "because"}).Return(transport.RetryResult{}, nil)
 	if err := s.Ack(t.Context(), got[0]); err != nil {
 		t.Error(err)
 	}
 	if err := s.Ack(t.Context(), got[1]); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		t.Errorf("got %v", err)
 	}
-	if err := s.DeadLetter(t.Context(), got[1], "because"); err != nil {
+	if _, err := s.Settle(t.Context(), got[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "because"}); err != nil {
 		t.Error(err)
 	}
 	for _, n := range []int{0, -1, 33} {
@@ -80,11 +80,11 @@ func TestSimpleChangeInvisibleDuration(t *testing.T) {
 		s, m := newSimple(t, consumer.SimpleOptions{})
 		d := deliveries("1")[0]
 		before := *d
-		m.EXPECT().ChangeInvisibleDuration(gomock.Any(), d, time.Minute).Return("a handle that is none", errors.New("lost"))
+		m.EXPECT().Extend(gomock.Any(), d, time.Minute, true).Return("a handle that is none", errors.New("lost"))
 		if err := s.ChangeInvisibleDuration(t.Context(), d, time.Minute); err == nil || !reflect.DeepEqual(*d, before) {
 			t.Errorf("error %v, delivery %+v", err, d)
 		}
-		m.EXPECT().ChangeInvisibleDuration(gomock.Any(), d, time.Minute).Return("new", nil)
+		m.EXPECT().Extend(gomock.Any(), d, time.Minute, true).Return("new", nil)
 		if err := s.ChangeInvisibleDuration(t.Context(), d, time.Minute); err != nil || d.Handle != "new" ||
 			!d.InvisibleUntil.Equal(time.Now().Add(time.Minute)) {
 			t.Errorf("error %v, delivery %+v", err, d)
@@ -182,9 +182,9 @@ func TestDeadLetterIsRepeatedOnlyWhereSafe(t *testing.T) {
 				func(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 					return nil, backoff.Sleep(ctx, r.Wait)
 				})
-			lost := m.EXPECT().DeadLetter(gomock.Any(), gomock.Any(), "x").Return(transport.RetryResult{}, errors.New("the answer was lost"))
+			lost := m.EXPECT().Settle(gomock.Any(), gomock.Any(), transport.Verdict{Kind: transport.DeadLetter, Reason: "x"}).Return(transport.RetryResult{}, errors.New("the answer was lost"))
 			if caps.IdempotentDeadLetter {
-				m.EXPECT().DeadLetter(gomock.Any(), gomock.Any(), "x").After(lost.Call).Return(transport.RetryResult{}, nil)
+				m.EXPECT().Settle(gomock.Any(), gomock.Any(), transport.Verdict{Kind: transport.DeadLetter, Reason: "x"}).After(lost.Call).Return(transport.RetryResult{}, nil)
 			}
 			var got []consumer.Disposition
 			p, err := consumer.NewPush(m, sub, func(context.Context, *tidegate.Delivery) error { return errors.New("x") },

@@ -34,7 +34,7 @@ func TestSimpleAckWithAReplacedHandle(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := mocks.NewMockTransport(gomock.NewController(t))
 			m.EXPECT().Capabilities(gomock.Any()).Return(transport.Capabilities{RepeatChange: true}).AnyTimes()
-			m.EXPECT().RepeatChange(gomock.Any(), gomock.Any(), 30*time.Second).Return(tt.handle, tt.err)
+			m.EXPECT().Extend(gomock.Any(), gomock.Any(), 30*time.Second, true).Return(tt.handle, tt.err)
 			attempts := 0
 			m.EXPECT().Ack(gomock.Any(), gomock.Any()).AnyTimes().DoAndReturn(func(_ context.Context, ds []*tidegate.Delivery) []error {
 				if attempts++; ds[0].Handle == "new" {

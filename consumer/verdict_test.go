@@ -44,7 +44,7 @@ func TestSnooze(t *testing.T) {
 				}
 				for i, o := range list[:3] {
 					attempt, want := 1, Outcome{Delivery: o.Delivery, Disposition: Snoozed, Delay: time.Minute, Err: o.Err}
-					if !caps.Snooze {
+					if !caps.Verdicts.Has(transport.Snooze) {
 						attempt, want.Disposition, want.AttemptSpent = i+1, Retried, true
 					}
 					if o != want || o.Delivery.ID != "m0" || o.Delivery.Attempt != attempt || at[i+1]-at[i] != time.Minute {

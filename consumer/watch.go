@@ -77,7 +77,7 @@ func (h *hand) lose(it *item, err error) task {
 		return task{it: it, do: cancelHandler, cancel: it.cancel}
 	}
 	h.lines.Close(it.line)
-	h.settle(it, verdict.Verdict{Action: verdict.Forget})
+	h.settle(it, verdict.Decision{Act: verdict.Forget})
 	return task{it: it, do: endLost}
 }
 

@@ -75,14 +75,14 @@ func (r *run) handled(it *item, took time.Duration) {
 	h := handled{took: took, failed: failure != nil && !failure.Snooze, decided: failure != nil && failure.DeadLetter}
 	switch {
 	case failure == nil:
-		h.verdict = verdict.Verdict{Action: verdict.Ack}
+		h.decision = verdict.Decision{Act: verdict.Ack}
 	case errors.Is(context.Cause(r.handlers), ErrShutdown):
 		// The shutdown interrupted the handler, so the failure does not count against the message.
-		h.verdict = verdict.Verdict{Action: verdict.GiveBack}
+		h.decision = verdict.Decision{Verdict: transport.Verdict{Kind: transport.Release}}
 		it.cancelled = true
 	default:
-		h.verdict = verdict.Judge(it.current.Attempt, failure, r.rulesFor(it))
-		if h.verdict.Plain {
+		h.decision = verdict.Judge(it.current.Attempt, failure, r.rulesFor(it))
+		if h.decision.Plain {
 			it.Refused = errReconsume(&it.current)
 		}
 	}

@@ -205,273 +205,80 @@ func (c *MockSettlerAckCall) DoAndReturn(f func(context.Context, []*tidegate.Del
 	return c
 }
 
-// ChangeInvisibleDuration mocks base method.
-func (m *MockSettler) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+// Extend mocks base method.
+func (m *MockSettler) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
 	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "ChangeInvisibleDuration", ctx, d, dur)
+	ret := m.ctrl.Call(m, "Extend", ctx, d, dur, repeat)
 	ret0, _ := ret[0].(string)
 	ret1, _ := ret[1].(error)
 	return ret0, ret1
 }
 
-// ChangeInvisibleDuration indicates an expected call of ChangeInvisibleDuration.
-func (mr *MockSettlerMockRecorder) ChangeInvisibleDuration(ctx, d, dur any) *MockSettlerChangeInvisibleDurationCall {
+// Extend indicates an expected call of Extend.
+func (mr *MockSettlerMockRecorder) Extend(ctx, d, dur, repeat any) *MockSettlerExtendCall {
 	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "ChangeInvisibleDuration", reflect.TypeOf((*MockSettler)(nil).ChangeInvisibleDuration), ctx, d, dur)
-	return &MockSettlerChangeInvisibleDurationCall{Call: call}
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Extend", reflect.TypeOf((*MockSettler)(nil).Extend), ctx, d, dur, repeat)
+	return &MockSettlerExtendCall{Call: call}
 }
 
-// MockSettlerChangeInvisibleDurationCall wrap *gomock.Call
-type MockSettlerChangeInvisibleDurationCall struct {
+// MockSettlerExtendCall wrap *gomock.Call
+type MockSettlerExtendCall struct {
 	*gomock.Call
 }
 
 // Return rewrite *gomock.Call.Return
-func (c *MockSettlerChangeInvisibleDurationCall) Return(handle string, err error) *MockSettlerChangeInvisibleDurationCall {
+func (c *MockSettlerExtendCall) Return(handle string, err error) *MockSettlerExtendCall {
 	c.Call = c.Call.Return(handle, err)
 	return c
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockSettlerChangeInvisibleDurationCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockSettlerChangeInvisibleDurationCall {
+func (c *MockSettlerExtendCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration, bool) (string, error)) *MockSettlerExtendCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerChangeInvisibleDurationCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockSettlerChangeInvisibleDurationCall {
+func (c *MockSettlerExtendCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration, bool) (string, error)) *MockSettlerExtendCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }
 
-// DeadLetter mocks base method.
-func (m *MockSettler) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+// Settle mocks base method.
+func (m *MockSettler) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
 	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "DeadLetter", ctx, d, reason)
+	ret := m.ctrl.Call(m, "Settle", ctx, d, v)
 	ret0, _ := ret[0].(transport.RetryResult)
 	ret1, _ := ret[1].(error)
 	return ret0, ret1
 }
 
-// DeadLetter indicates an expected call of DeadLetter.
-func (mr *MockSettlerMockRecorder) DeadLetter(ctx, d, reason any) *MockSettlerDeadLetterCall {
+// Settle indicates an expected call of Settle.
+func (mr *MockSettlerMockRecorder) Settle(ctx, d, v any) *MockSettlerSettleCall {
 	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "DeadLetter", reflect.TypeOf((*MockSettler)(nil).DeadLetter), ctx, d, reason)
-	return &MockSettlerDeadLetterCall{Call: call}
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Settle", reflect.TypeOf((*MockSettler)(nil).Settle), ctx, d, v)
+	return &MockSettlerSettleCall{Call: call}
 }
 
-// MockSettlerDeadLetterCall wrap *gomock.Call
-type MockSettlerDeadLetterCall struct {
+// MockSettlerSettleCall wrap *gomock.Call
+type MockSettlerSettleCall struct {
 	*gomock.Call
 }
 
 // Return rewrite *gomock.Call.Return
-func (c *MockSettlerDeadLetterCall) Return(arg0 transport.RetryResult, arg1 error) *MockSettlerDeadLetterCall {
+func (c *MockSettlerSettleCall) Return(arg0 transport.RetryResult, arg1 error) *MockSettlerSettleCall {
 	c.Call = c.Call.Return(arg0, arg1)
 	return c
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockSettlerDeadLetterCall) Do(f func(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error)) *MockSettlerDeadLetterCall {
+func (c *MockSettlerSettleCall) Do(f func(context.Context, *tidegate.Delivery, transport.Verdict) (transport.RetryResult, error)) *MockSettlerSettleCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerDeadLetterCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error)) *MockSettlerDeadLetterCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
-// Reconsume mocks base method.
-func (m *MockSettler) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Reconsume", ctx, d, mode)
-	ret0, _ := ret[0].(transport.RetryResult)
-	ret1, _ := ret[1].(error)
-	return ret0, ret1
-}
-
-// Reconsume indicates an expected call of Reconsume.
-func (mr *MockSettlerMockRecorder) Reconsume(ctx, d, mode any) *MockSettlerReconsumeCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Reconsume", reflect.TypeOf((*MockSettler)(nil).Reconsume), ctx, d, mode)
-	return &MockSettlerReconsumeCall{Call: call}
-}
-
-// MockSettlerReconsumeCall wrap *gomock.Call
-type MockSettlerReconsumeCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockSettlerReconsumeCall) Return(arg0 transport.RetryResult, arg1 error) *MockSettlerReconsumeCall {
-	c.Call = c.Call.Return(arg0, arg1)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockSettlerReconsumeCall) Do(f func(context.Context, *tidegate.Delivery, transport.ReconsumeMode) (transport.RetryResult, error)) *MockSettlerReconsumeCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerReconsumeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, transport.ReconsumeMode) (transport.RetryResult, error)) *MockSettlerReconsumeCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
-// Release mocks base method.
-func (m *MockSettler) Release(ctx context.Context, d *tidegate.Delivery) error {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Release", ctx, d)
-	ret0, _ := ret[0].(error)
-	return ret0
-}
-
-// Release indicates an expected call of Release.
-func (mr *MockSettlerMockRecorder) Release(ctx, d any) *MockSettlerReleaseCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Release", reflect.TypeOf((*MockSettler)(nil).Release), ctx, d)
-	return &MockSettlerReleaseCall{Call: call}
-}
-
-// MockSettlerReleaseCall wrap *gomock.Call
-type MockSettlerReleaseCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockSettlerReleaseCall) Return(arg0 error) *MockSettlerReleaseCall {
-	c.Call = c.Call.Return(arg0)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockSettlerReleaseCall) Do(f func(context.Context, *tidegate.Delivery) error) *MockSettlerReleaseCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerReleaseCall) DoAndReturn(f func(context.Context, *tidegate.Delivery) error) *MockSettlerReleaseCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
-// RepeatChange mocks base method.
-func (m *MockSettler) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "RepeatChange", ctx, d, dur)
-	ret0, _ := ret[0].(string)
-	ret1, _ := ret[1].(error)
-	return ret0, ret1
-}
-
-// RepeatChange indicates an expected call of RepeatChange.
-func (mr *MockSettlerMockRecorder) RepeatChange(ctx, d, dur any) *MockSettlerRepeatChangeCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "RepeatChange", reflect.TypeOf((*MockSettler)(nil).RepeatChange), ctx, d, dur)
-	return &MockSettlerRepeatChangeCall{Call: call}
-}
-
-// MockSettlerRepeatChangeCall wrap *gomock.Call
-type MockSettlerRepeatChangeCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockSettlerRepeatChangeCall) Return(handle string, err error) *MockSettlerRepeatChangeCall {
-	c.Call = c.Call.Return(handle, err)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockSettlerRepeatChangeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockSettlerRepeatChangeCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerRepeatChangeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockSettlerRepeatChangeCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
-// Retry mocks base method.
-func (m *MockSettler) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Retry", ctx, d, after, reason)
-	ret0, _ := ret[0].(transport.RetryResult)
-	ret1, _ := ret[1].(error)
-	return ret0, ret1
-}
-
-// Retry indicates an expected call of Retry.
-func (mr *MockSettlerMockRecorder) Retry(ctx, d, after, reason any) *MockSettlerRetryCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Retry", reflect.TypeOf((*MockSettler)(nil).Retry), ctx, d, after, reason)
-	return &MockSettlerRetryCall{Call: call}
-}
-
-// MockSettlerRetryCall wrap *gomock.Call
-type MockSettlerRetryCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockSettlerRetryCall) Return(arg0 transport.RetryResult, arg1 error) *MockSettlerRetryCall {
-	c.Call = c.Call.Return(arg0, arg1)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockSettlerRetryCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error)) *MockSettlerRetryCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerRetryCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error)) *MockSettlerRetryCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
-// Snooze mocks base method.
-func (m *MockSettler) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Snooze", ctx, d, dur)
-	ret0, _ := ret[0].(error)
-	return ret0
-}
-
-// Snooze indicates an expected call of Snooze.
-func (mr *MockSettlerMockRecorder) Snooze(ctx, d, dur any) *MockSettlerSnoozeCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Snooze", reflect.TypeOf((*MockSettler)(nil).Snooze), ctx, d, dur)
-	return &MockSettlerSnoozeCall{Call: call}
-}
-
-// MockSettlerSnoozeCall wrap *gomock.Call
-type MockSettlerSnoozeCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockSettlerSnoozeCall) Return(arg0 error) *MockSettlerSnoozeCall {
-	c.Call = c.Call.Return(arg0)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockSettlerSnoozeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockSettlerSnoozeCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockSettlerSnoozeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockSettlerSnoozeCall {
+func (c *MockSettlerSettleCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, transport.Verdict) (transport.RetryResult, error)) *MockSettlerSettleCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }
@@ -755,45 +562,6 @@ func (c *MockTransportCapabilitiesCall) DoAndReturn(f func(string) transport.Cap
 	return c
 }
 
-// ChangeInvisibleDuration mocks base method.
-func (m *MockTransport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "ChangeInvisibleDuration", ctx, d, dur)
-	ret0, _ := ret[0].(string)
-	ret1, _ := ret[1].(error)
-	return ret0, ret1
-}
-
-// ChangeInvisibleDuration indicates an expected call of ChangeInvisibleDuration.
-func (mr *MockTransportMockRecorder) ChangeInvisibleDuration(ctx, d, dur any) *MockTransportChangeInvisibleDurationCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "ChangeInvisibleDuration", reflect.TypeOf((*MockTransport)(nil).ChangeInvisibleDuration), ctx, d, dur)
-	return &MockTransportChangeInvisibleDurationCall{Call: call}
-}
-
-// MockTransportChangeInvisibleDurationCall wrap *gomock.Call
-type MockTransportChangeInvisibleDurationCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockTransportChangeInvisibleDurationCall) Return(handle string, err error) *MockTransportChangeInvisibleDurationCall {
-	c.Call = c.Call.Return(handle, err)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockTransportChangeInvisibleDurationCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockTransportChangeInvisibleDurationCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportChangeInvisibleDurationCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockTransportChangeInvisibleDurationCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
 // Close mocks base method.
 func (m *MockTransport) Close() error {
 	m.ctrl.T.Helper()
@@ -871,41 +639,41 @@ func (c *MockTransportConsumerSettingsCall) DoAndReturn(f func(context.Context, 
 	return c
 }
 
-// DeadLetter mocks base method.
-func (m *MockTransport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+// Extend mocks base method.
+func (m *MockTransport) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
 	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "DeadLetter", ctx, d, reason)
-	ret0, _ := ret[0].(transport.RetryResult)
+	ret := m.ctrl.Call(m, "Extend", ctx, d, dur, repeat)
+	ret0, _ := ret[0].(string)
 	ret1, _ := ret[1].(error)
 	return ret0, ret1
 }
 
-// DeadLetter indicates an expected call of DeadLetter.
-func (mr *MockTransportMockRecorder) DeadLetter(ctx, d, reason any) *MockTransportDeadLetterCall {
+// Extend indicates an expected call of Extend.
+func (mr *MockTransportMockRecorder) Extend(ctx, d, dur, repeat any) *MockTransportExtendCall {
 	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "DeadLetter", reflect.TypeOf((*MockTransport)(nil).DeadLetter), ctx, d, reason)
-	return &MockTransportDeadLetterCall{Call: call}
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Extend", reflect.TypeOf((*MockTransport)(nil).Extend), ctx, d, dur, repeat)
+	return &MockTransportExtendCall{Call: call}
 }
 
-// MockTransportDeadLetterCall wrap *gomock.Call
-type MockTransportDeadLetterCall struct {
+// MockTransportExtendCall wrap *gomock.Call
+type MockTransportExtendCall struct {
 	*gomock.Call
 }
 
 // Return rewrite *gomock.Call.Return
-func (c *MockTransportDeadLetterCall) Return(arg0 transport.RetryResult, arg1 error) *MockTransportDeadLetterCall {
-	c.Call = c.Call.Return(arg0, arg1)
+func (c *MockTransportExtendCall) Return(handle string, err error) *MockTransportExtendCall {
+	c.Call = c.Call.Return(handle, err)
 	return c
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockTransportDeadLetterCall) Do(f func(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error)) *MockTransportDeadLetterCall {
+func (c *MockTransportExtendCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration, bool) (string, error)) *MockTransportExtendCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportDeadLetterCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error)) *MockTransportDeadLetterCall {
+func (c *MockTransportExtendCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration, bool) (string, error)) *MockTransportExtendCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }
@@ -1027,161 +795,6 @@ func (c *MockTransportReceiveCall) DoAndReturn(f func(context.Context, transport
 	return c
 }
 
-// Reconsume mocks base method.
-func (m *MockTransport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Reconsume", ctx, d, mode)
-	ret0, _ := ret[0].(transport.RetryResult)
-	ret1, _ := ret[1].(error)
-	return ret0, ret1
-}
-
-// Reconsume indicates an expected call of Reconsume.
-func (mr *MockTransportMockRecorder) Reconsume(ctx, d, mode any) *MockTransportReconsumeCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Reconsume", reflect.TypeOf((*MockTransport)(nil).Reconsume), ctx, d, mode)
-	return &MockTransportReconsumeCall{Call: call}
-}
-
-// MockTransportReconsumeCall wrap *gomock.Call
-type MockTransportReconsumeCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockTransportReconsumeCall) Return(arg0 transport.RetryResult, arg1 error) *MockTransportReconsumeCall {
-	c.Call = c.Call.Return(arg0, arg1)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockTransportReconsumeCall) Do(f func(context.Context, *tidegate.Delivery, transport.ReconsumeMode) (transport.RetryResult, error)) *MockTransportReconsumeCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportReconsumeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, transport.ReconsumeMode) (transport.RetryResult, error)) *MockTransportReconsumeCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
-// Release mocks base method.
-func (m *MockTransport) Release(ctx context.Context, d *tidegate.Delivery) error {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Release", ctx, d)
-	ret0, _ := ret[0].(error)
-	return ret0
-}
-
-// Release indicates an expected call of Release.
-func (mr *MockTransportMockRecorder) Release(ctx, d any) *MockTransportReleaseCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Release", reflect.TypeOf((*MockTransport)(nil).Release), ctx, d)
-	return &MockTransportReleaseCall{Call: call}
-}
-
-// MockTransportReleaseCall wrap *gomock.Call
-type MockTransportReleaseCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockTransportReleaseCall) Return(arg0 error) *MockTransportReleaseCall {
-	c.Call = c.Call.Return(arg0)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockTransportReleaseCall) Do(f func(context.Context, *tidegate.Delivery) error) *MockTransportReleaseCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportReleaseCall) DoAndReturn(f func(context.Context, *tidegate.Delivery) error) *MockTransportReleaseCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
-// RepeatChange mocks base method.
-func (m *MockTransport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "RepeatChange", ctx, d, dur)
-	ret0, _ := ret[0].(string)
-	ret1, _ := ret[1].(error)
-	return ret0, ret1
-}
-
-// RepeatChange indicates an expected call of RepeatChange.
-func (mr *MockTransportMockRecorder) RepeatChange(ctx, d, dur any) *MockTransportRepeatChangeCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "RepeatChange", reflect.TypeOf((*MockTransport)(nil).RepeatChange), ctx, d, dur)
-	return &MockTransportRepeatChangeCall{Call: call}
-}
-
-// MockTransportRepeatChangeCall wrap *gomock.Call
-type MockTransportRepeatChangeCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockTransportRepeatChangeCall) Return(handle string, err error) *MockTransportRepeatChangeCall {
-	c.Call = c.Call.Return(handle, err)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockTransportRepeatChangeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockTransportRepeatChangeCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportRepeatChangeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) (string, error)) *MockTransportRepeatChangeCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
-// Retry mocks base method.
-func (m *MockTransport) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Retry", ctx, d, after, reason)
-	ret0, _ := ret[0].(transport.RetryResult)
-	ret1, _ := ret[1].(error)
-	return ret0, ret1
-}
-
-// Retry indicates an expected call of Retry.
-func (mr *MockTransportMockRecorder) Retry(ctx, d, after, reason any) *MockTransportRetryCall {
-	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Retry", reflect.TypeOf((*MockTransport)(nil).Retry), ctx, d, after, reason)
-	return &MockTransportRetryCall{Call: call}
-}
-
-// MockTransportRetryCall wrap *gomock.Call
-type MockTransportRetryCall struct {
-	*gomock.Call
-}
-
-// Return rewrite *gomock.Call.Return
-func (c *MockTransportRetryCall) Return(arg0 transport.RetryResult, arg1 error) *MockTransportRetryCall {
-	c.Call = c.Call.Return(arg0, arg1)
-	return c
-}
-
-// Do rewrite *gomock.Call.Do
-func (c *MockTransportRetryCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error)) *MockTransportRetryCall {
-	c.Call = c.Call.Do(f)
-	return c
-}
-
-// DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportRetryCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error)) *MockTransportRetryCall {
-	c.Call = c.Call.DoAndReturn(f)
-	return c
-}
-
 // Send mocks base method.
 func (m *MockTransport) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
 	m.ctrl.T.Helper()
@@ -1220,40 +833,41 @@ func (c *MockTransportSendCall) DoAndReturn(f func(context.Context, []*tidegate.
 	return c
 }
 
-// Snooze mocks base method.
-func (m *MockTransport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+// Settle mocks base method.
+func (m *MockTransport) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
 	m.ctrl.T.Helper()
-	ret := m.ctrl.Call(m, "Snooze", ctx, d, dur)
-	ret0, _ := ret[0].(error)
-	return ret0
+	ret := m.ctrl.Call(m, "Settle", ctx, d, v)
+	ret0, _ := ret[0].(transport.RetryResult)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
 }
 
-// Snooze indicates an expected call of Snooze.
-func (mr *MockTransportMockRecorder) Snooze(ctx, d, dur any) *MockTransportSnoozeCall {
+// Settle indicates an expected call of Settle.
+func (mr *MockTransportMockRecorder) Settle(ctx, d, v any) *MockTransportSettleCall {
 	mr.mock.ctrl.T.Helper()
-	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Snooze", reflect.TypeOf((*MockTransport)(nil).Snooze), ctx, d, dur)
-	return &MockTransportSnoozeCall{Call: call}
+	call := mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Settle", reflect.TypeOf((*MockTransport)(nil).Settle), ctx, d, v)
+	return &MockTransportSettleCall{Call: call}
 }
 
-// MockTransportSnoozeCall wrap *gomock.Call
-type MockTransportSnoozeCall struct {
+// MockTransportSettleCall wrap *gomock.Call
+type MockTransportSettleCall struct {
 	*gomock.Call
 }
 
 // Return rewrite *gomock.Call.Return
-func (c *MockTransportSnoozeCall) Return(arg0 error) *MockTransportSnoozeCall {
-	c.Call = c.Call.Return(arg0)
+func (c *MockTransportSettleCall) Return(arg0 transport.RetryResult, arg1 error) *MockTransportSettleCall {
+	c.Call = c.Call.Return(arg0, arg1)
 	return c
 }
 
 // Do rewrite *gomock.Call.Do
-func (c *MockTransportSnoozeCall) Do(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockTransportSnoozeCall {
+func (c *MockTransportSettleCall) Do(f func(context.Context, *tidegate.Delivery, transport.Verdict) (transport.RetryResult, error)) *MockTransportSettleCall {
 	c.Call = c.Call.Do(f)
 	return c
 }
 
 // DoAndReturn rewrite *gomock.Call.DoAndReturn
-func (c *MockTransportSnoozeCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, time.Duration) error) *MockTransportSnoozeCall {
+func (c *MockTransportSettleCall) DoAndReturn(f func(context.Context, *tidegate.Delivery, transport.Verdict) (transport.RetryResult, error)) *MockTransportSettleCall {
 	c.Call = c.Call.DoAndReturn(f)
 	return c
 }

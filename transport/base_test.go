@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,39 +20,27 @@ func (minimal) Receive(context.Context, transport.ReceiveRequest) ([]*tidegate.D
 	return nil, nil
 }
 func (minimal) Ack(context.Context, []*tidegate.Delivery) []error { return nil }
-func (minimal) Retry(context.Context, *tidegate.Delivery, time.Duration, string) (transport.RetryResult, error) {
+func (minimal) Settle(context.Context, *tidegate.Delivery, transport.Verdict) (transport.RetryResult, error) {
 	return transport.RetryResult{}, nil
 }
-func (minimal) Release(context.Context, *tidegate.Delivery) error { return nil }
-func (minimal) ChangeInvisibleDuration(context.Context, *tidegate.Delivery, time.Duration) (string, error) {
+func (minimal) Extend(context.Context, *tidegate.Delivery, time.Duration, bool) (string, error) {
 	return "", nil
-}
-func (minimal) DeadLetter(context.Context, *tidegate.Delivery, string) (transport.RetryResult, error) {
-	return transport.RetryResult{}, nil
 }
 func (minimal) Close() error { return nil }
 
 var _ transport.Transport = minimal{}
 
-// The methods of Base that need a capability fail with CodeNotImplemented, and name the delivery's
-// topic and endpoint.
-func TestBaseLacksCapabilities(t *testing.T) {
+// The error names the verdict, and the delivery's topic and endpoint.
+func TestUnsupported(t *testing.T) {
 	d := &tidegate.Delivery{Message: tidegate.Message{Topic: "orders"}, Endpoint: "broker:8081"}
-	for _, tt := range []struct {
-		name string
-		call func(transport.Transport) error
-	}{
-		{"RepeatChange", func(x transport.Transport) error { _, err := x.RepeatChange(t.Context(), d, time.Minute); return err }},
-		{"Snooze", func(x transport.Transport) error { return x.Snooze(t.Context(), d, time.Minute) }},
-		{"Reconsume", func(x transport.Transport) error {
-			_, err := x.Reconsume(t.Context(), d, transport.ReconsumeMode{})
-			return err
-		}},
+	for kind, name := range map[transport.VerdictKind]string{
+		transport.Release: "Release", transport.Retry: "Retry", transport.DeadLetter: "DeadLetter", transport.Snooze: "Snooze",
+		transport.RetryTopic: "RetryTopic", transport.NegativeAck: "NegativeAck",
+		transport.Snooze | transport.NegativeAck: "Snooze|NegativeAck", transport.Retry | 1<<9: "Retry|VerdictKind(512)",
 	} {
-		err := tt.call(minimal{})
-		e, ok := errors.AsType[*tidegate.Error](err)
-		if !ok || e.Code != tidegate.CodeNotImplemented || e.Op != tt.name || e.Subject != "orders" || e.Endpoint != "broker:8081" {
-			t.Errorf("%s: error %v, want CodeNotImplemented for orders at broker:8081", tt.name, err)
+		e, ok := errors.AsType[*tidegate.Error](transport.Verdict{Kind: kind}.Unsupported(d))
+		if !ok || e.Code != tidegate.CodeNotImplemented || e.Subject != "orders" || e.Endpoint != "broker:8081" || !strings.Contains(e.Message, " "+name+";") {
+			t.Errorf("%s: error %v, want CodeNotImplemented for orders at broker:8081", name, e)
 		}
 	}
 }

@@ -36,29 +36,26 @@ type Capabilities struct {
 	// PushBack: the response to a throttled request has the time to wait.
 	PushBack bool
 
-	// Suspend: a release ([Settler].Release) of a delivery that was received with Push does not
+	// Verdicts are the verdicts that the server takes beside [Release], [Retry] and [DeadLetter],
+	// for example Snooze|RetryTopic.
+	Verdicts VerdictKind
+
+	// Suspend: a [Release] of a delivery that was received with Push does not
 	// count as an attempt. Consumers release unhandled messages when they stop or pause. Without
 	// Suspend a release counts as an attempt, and after the last attempt the message is a dead
 	// letter. RocketMQ 5.5 does not count releases either, but does not announce it, so the SDK
 	// treats it like the servers without Suspend.
 	Suspend bool
 
-	// IdempotentDeadLetter: repeating DeadLetter creates no second dead letter.
+	// IdempotentDeadLetter: repeating a [DeadLetter] creates no second dead letter.
 	IdempotentDeadLetter bool
 
-	// RetryResult: Retry accepts [BySchedule] and returns the server's decision. The server counts
-	// attempts by the current settings of the message's topic and group. The consumer therefore
-	// leaves the delay and the last attempt to the server.
+	// RetryResult: a [Retry] can have [BySchedule], and Settle returns the server's decision. The
+	// server counts attempts by the current settings of the message's topic and group. The consumer
+	// therefore leaves the delay and the last attempt to the server.
 	RetryResult bool
 
-	// Snooze: the server can postpone a delivery without counting the attempt ([Settler].Snooze).
-	Snooze bool
-
-	// Reconsume: the server has retry topics and negative acknowledgements ([Settler].Reconsume).
-	Reconsume bool
-
-	// RepeatChange: a change of an invisible duration can be repeated after its response was lost
-	// ([Settler].RepeatChange).
+	// RepeatChange: an extension can be repeated after its response was lost ([Settler].Extend).
 	RepeatChange bool
 
 	// RepeatReceive: a receive with an AttemptID can be repeated in groups of every kind, also with

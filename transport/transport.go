@@ -29,8 +29,10 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -126,91 +128,130 @@ type Receiver interface {
 	Receive(ctx context.Context, r ReceiveRequest) ([]*tidegate.Delivery, error)
 }
 
-// BySchedule as the delay of Retry means the delay of the server's retry schedule, by its current
-// settings for the topic and group of the message.
-const BySchedule time.Duration = math.MinInt64
-
 // A Settler ends deliveries or postpones their end. Its errors match tidegate.ErrInvalidHandle if
 // the handle of the delivery is no longer valid.
-//
-// The last three methods need a capability of the server that delivered the message. Without it
-// they fail with CodeNotImplemented and do nothing, as those of [Base] do.
 type Settler interface {
 	// Ack acknowledges deliveries of one topic and group in as few requests as possible. It returns
 	// an error for each delivery, in their order. Nil means acknowledged, or, over a protocol that
 	// does not confirm acknowledgements, written to the connection.
 	Ack(ctx context.Context, ds []*tidegate.Delivery) []error
 
-	// Retry reports a failed consumption. The server delivers the message again after the delay,
-	// with the next attempt number; it may choose another delay. After the last attempt it makes
-	// the message a dead letter, or parks its message group (see [Fate]). The handle is not valid
-	// afterwards. A server that does not store attempt numbers may count from 1 again after a
-	// crash.
+	// Settle ends a delivery by a verdict. The handle is not valid afterwards. The result has the
+	// fate of the message, where the server reports it: see the kinds of verdicts.
 	//
-	// On servers with [Capabilities].RetryResult the delay may be [BySchedule], the result
-	// describes the server's decision, and reason is stored with a dead letter. On other servers
-	// the result is zero and the reason is lost.
-	Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (RetryResult, error)
+	// A server takes [Release], [Retry] and [DeadLetter], and those of [Capabilities].Verdicts of
+	// the server that delivered the message. For another verdict the error has CodeNotImplemented,
+	// and nothing happens.
+	Settle(ctx context.Context, d *tidegate.Delivery, v Verdict) (RetryResult, error)
 
-	// Release returns a delivery that no handler has seen to the queue: the message is ready at
-	// once, and the handle is not valid afterwards. The released attempt does not count if the
-	// receive had Push set and the server has [Capabilities].Suspend; other servers may count it.
-	Release(ctx context.Context, d *tidegate.Delivery) error
-
-	// ChangeInvisibleDuration makes the message invisible for dur from now, instead of the rest of
-	// its invisible duration. It returns the handle that replaces d.Handle, and reports neither
-	// success nor failure of the consumption. The attempt counts if the delivery is not settled
-	// until then, because a handler may have ended the process.
+	// Extend makes the message invisible for dur from now, instead of the rest of its invisible
+	// duration. It returns the handle that replaces d.Handle, and reports neither success nor
+	// failure of the consumption. The attempt counts if the delivery is not settled until then,
+	// because a handler may have ended the process.
+	//
+	// repeat marks the repetition of an Extend whose response may have been lost. If that call
+	// replaced d.Handle, a server with [Capabilities].RepeatChange makes the change again and
+	// returns the same new handle. If there was no such call, the server makes the change. Without
+	// the capability a repetition is a call like another one.
 	//
 	// A push consumer extends a lease with a dur above 0. A simple consumer can also make the
-	// message ready at once, with a dur of 0; the attempt counts. The effect of 0 on a delivery of
-	// a receive with Push is undefined: use Release or Retry.
-	ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
-
-	// DeadLetter makes the message a dead letter of the group at once, and returns the fate of the
-	// message: FateDeadLetter, or in the last attempt of a FIFO group FateParked or FateAgain if
-	// the group is configured so. FateUntold means that the server does not report it, or that the
-	// message had ended before. On servers with [Capabilities].IdempotentDeadLetter a second call
-	// for the same delivery succeeds and does nothing; on others it can create a second dead
-	// letter.
-	DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (RetryResult, error)
-
-	// RepeatChange is ChangeInvisibleDuration with dur above 0, after a call whose response may
-	// have been lost. If that call replaced d.Handle, the server makes the change again and returns
-	// the same new handle. Otherwise it makes the change. It needs [Capabilities].RepeatChange.
-	RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
-
-	// Snooze ends the delivery. The message is delivered again after dur with the same attempt
-	// number; zero means at once. The error has CodeIllegalInvisibleTime if dur is negative or
-	// above the server's maximum. It needs [Capabilities].Snooze.
-	Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error
-
-	// Reconsume ends a failed delivery as Apache Pulsar does, through the group's retry topic or by
-	// a negative acknowledgement, and returns the fate of the message. The handle is not valid
-	// afterwards. The error has CodeBadRequest if the group has no retry topics or no such level,
-	// and CodeForbidden if the credentials may not send to the group's retry topic and its dead
-	// letter topic. It needs [Capabilities].Reconsume.
-	Reconsume(ctx context.Context, d *tidegate.Delivery, mode ReconsumeMode) (RetryResult, error)
+	// message ready at once, with a dur of 0 and without repeat; the attempt counts. The effect of
+	// 0 on a delivery of a receive with Push is undefined: use Settle.
+	Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (handle string, err error)
 }
 
-// A ReconsumeMode selects how [Settler].Reconsume ends a delivery. The zero value selects a retry
-// through the retry topic with the next level: level 1 after the first failure, level 2 after the
-// second, up to the last one.
-type ReconsumeMode struct {
-	// Delay is the time until the next delivery, 1 s to 864 000 s. A negative acknowledgement takes
-	// shorter ones too. Zero means Level, or for a negative acknowledgement the group's delay.
+// A Verdict is the end of a delivery that is not acknowledged. The zero value releases it.
+type Verdict struct {
+	Kind VerdictKind
+
+	// Delay is the time until the next delivery, of Retry, Snooze, RetryTopic and NegativeAck.
 	Delay time.Duration
 
-	// Level is one of the group's delay levels, the first of them 1. It excludes Delay. Zero means
-	// Delay, or the next level.
+	// Level is one of the group's delay levels, the first of them 1. It is of RetryTopic alone, and
+	// excludes Delay.
 	Level int
 
-	// Negative selects a negative acknowledgement: the server delivers the same message again, with
-	// the next attempt number, instead of a new message through the retry topic. It excludes Level.
-	Negative bool
+	// Reason is stored with a dead letter by servers with [Capabilities].RetryResult. It is lost on
+	// others.
+	Reason string
 }
 
-// A RetryResult is the server's decision after a failed consumption.
+// Unsupported returns the error of a Settle of d for a verdict that the server does not take.
+func (v Verdict) Unsupported(d *tidegate.Delivery) error {
+	return &tidegate.Error{
+		Op: "Settle", Subject: d.Topic, Endpoint: d.Endpoint, Code: tidegate.CodeNotImplemented,
+		Message: "the server does not take the verdict " + v.Kind.String() + "; check Capabilities.Verdicts first",
+	}
+}
+
+// A VerdictKind is the kind of a verdict, or a set of kinds, joined by |.
+type VerdictKind uint
+
+const (
+	// Release returns a delivery that no handler has seen to the queue: the message is ready at
+	// once. The attempt does not count if the receive had Push set and the server has
+	// [Capabilities].Suspend; other servers may count it.
+	Release VerdictKind = 0
+
+	// Retry reports a failed consumption. The server delivers the message again after Delay, with
+	// the next attempt number; it may choose another delay. After the last attempt it makes the
+	// message a dead letter, or parks its message group (see [Fate]). A server that does not store
+	// attempt numbers may count from 1 again after a crash. On servers with
+	// [Capabilities].RetryResult the delay may be [BySchedule], and the result describes the
+	// server's decision; on other servers it is zero.
+	Retry VerdictKind = 1 << (iota - 1)
+
+	// DeadLetter makes the message a dead letter of the group at once. The fate is FateDeadLetter,
+	// or in the last attempt of a FIFO group FateParked or FateAgain if the group is configured so.
+	// FateUntold means that the server does not report it, or that the message had ended before. On
+	// servers with [Capabilities].IdempotentDeadLetter a second call for the same delivery succeeds
+	// and does nothing; on others it can create a second dead letter.
+	DeadLetter
+
+	// Snooze delivers the message again after Delay with the same attempt number; zero means at
+	// once. The error has CodeIllegalInvisibleTime if Delay is negative or above the server's
+	// maximum.
+	Snooze
+
+	// RetryTopic ends a failed delivery as Apache Pulsar's reconsumeLater does: the message becomes
+	// a new one of the group's retry topic, delivered after Delay, 1 s to 864 000 s, or after the
+	// delay of Level. With neither, the level is 1 after the first failure, 2 after the second, up
+	// to the last one. The error has CodeBadRequest if the group has no retry topics or no such
+	// level, and CodeForbidden if the credentials may not send to the group's retry topic and its
+	// dead letter topic.
+	RetryTopic
+
+	// NegativeAck ends a failed delivery as Apache Pulsar's negativeAcknowledge does: the server
+	// delivers the same message again after Delay, with the next attempt number. Zero means the
+	// group's delay.
+	NegativeAck
+)
+
+// String returns the name of the kind, or the names of a set, joined by "|".
+func (k VerdictKind) String() string {
+	if k == Release {
+		return "Release"
+	}
+	var names []string
+	for i, name := range [...]string{"Retry", "DeadLetter", "Snooze", "RetryTopic", "NegativeAck"} {
+		if bit := Retry << i; k&bit != 0 {
+			names, k = append(names, name), k&^bit
+		}
+	}
+	if k != 0 {
+		names = append(names, fmt.Sprintf("VerdictKind(%d)", uint(k)))
+	}
+	return strings.Join(names, "|")
+}
+
+// Has reports whether a set of kinds has all of another one.
+func (k VerdictKind) Has(other VerdictKind) bool { return k&other == other }
+
+// BySchedule as the delay of a [Retry] means the delay of the server's retry schedule, by its
+// current settings for the topic and group of the message.
+const BySchedule time.Duration = math.MinInt64
+
+// A RetryResult is the server's decision about a delivery that a verdict has ended.
 type RetryResult struct {
 	Fate  Fate
 	Delay time.Duration // of FateAgain: the time from the response to the next delivery

@@ -106,7 +106,7 @@ func (e *env) giveUp(group, topic, reason string, n int) {
 			e.t.Fatalf("%d left: received %d messages, %v", n, len(ds), err)
 		}
 		for _, d := range ds {
-			if _, err := e.b.DeadLetter(e.t.Context(), d, reason); err != nil {
+			if _, err := e.b.Settle(e.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: reason}); err != nil {
 				e.t.Fatal(err)
 			}
 			n--

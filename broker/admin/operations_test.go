@@ -130,7 +130,7 @@ func TestOperations(t *testing.T) {
 	if err != nil || len(ds) != 2 {
 		t.Fatalf("received %d, %v", len(ds), err)
 	}
-	if _, err := s.b.Retry(ctx, ds[0], 0, "no such customer"); err != nil {
+	if _, err := s.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.Retry, Reason: "no such customer"}); err != nil {
 		t.Fatal(err)
 	}
 	s.call("getTopic", func(c *admin.Client) error {
@@ -215,7 +215,7 @@ func TestOperations(t *testing.T) {
 		got, err := c.RedriveParked(ctx, "billing", status.ParkedSelection{Topic: "orders", MessageGroup: ds[0].MessageGroup, DeadLetter: true})
 		return errors.Join(err, equal(got.MessageGroups, 1))
 	})
-	if _, err := s.b.DeadLetter(ctx, ds[1], "also gone"); err != nil { // it had its last attempt, and is parked
+	if _, err := s.b.Settle(ctx, ds[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "also gone"}); err != nil { // it had its last attempt, and is parked
 		t.Fatal(err)
 	}
 	s.call("redriveParked", func(c *admin.Client) error {

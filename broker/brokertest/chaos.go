@@ -97,7 +97,7 @@ func (c *ChaosClient) postpone(ctx context.Context, ds []*tidegate.Delivery) []*
 	for i, d := range shuffled {
 		if delays[i] == 0 {
 			undelayed = append(undelayed, d)
-		} else if err := c.Client.Snooze(ctx, d, delays[i]); err != nil {
+		} else if _, err := c.Client.Settle(ctx, d, transport.Verdict{Kind: transport.Snooze, Delay: delays[i]}); err != nil {
 			undelayed = append(undelayed, d) // it stays on time
 		}
 	}
@@ -162,7 +162,7 @@ func (c *ChaosClient) Ack(ctx context.Context, ds []*tidegate.Delivery) []error 
 	var at []int
 	for i, d := range ds {
 		if c.duplicate(d) {
-			errs[i] = c.Client.Release(ctx, d)
+			_, errs[i] = c.Client.Settle(ctx, d, transport.Verdict{Kind: transport.Release})
 		} else {
 			rest, at = append(rest, d), append(at, i)
 		}

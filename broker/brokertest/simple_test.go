@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // After a ChangeInvisibleDuration whose response was lost, the repetition succeeds. Ack and
@@ -19,7 +20,8 @@ func TestSimpleAfterALostChange(t *testing.T) {
 	for name, settle := range map[string]func(context.Context, *consumer.Simple, *tidegate.Delivery) error{
 		"ack": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error { return s.Ack(ctx, d) },
 		"dead letter": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error {
-			return s.DeadLetter(ctx, d, "x")
+			_, err := s.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "x"})
+			return err
 		},
 		"change": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error {
 			if err := s.ChangeInvisibleDuration(ctx, d, 2*time.Minute); err != nil {

@@ -21,7 +21,7 @@ func TestTransports(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := transporttest.AllGuarantees()
 			s.Virtual, s.Capabilities = true, transport.Capabilities{
-				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true,
+				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
 				Watch: name == "grpc",
 			}
 			transporttest.Run(t, func(t *testing.T) transporttest.Fixture {

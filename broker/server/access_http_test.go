@@ -334,7 +334,7 @@ func TestKeysOfDeadLettersNeedRights(t *testing.T) {
 	if err != nil || len(ds) != 1 {
 		t.Fatal(ds, err)
 	}
-	if _, err := e.b.DeadLetter(ctx, ds[0], "the-reason"); err != nil {
+	if _, err := e.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "the-reason"}); err != nil {
 		t.Fatal(err)
 	}
 	for key, reads := range map[string]bool{"observer": false, "owner": false, "reader": true} {

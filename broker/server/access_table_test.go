@@ -343,10 +343,10 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 				if err != nil || len(ds) != 3 {
 					t.Fatal(ds, err)
 				}
-				if _, err := e.b.DeadLetter(ctx, ds[0], "why"); err != nil {
+				if _, err := e.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "why"}); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := e.b.Retry(ctx, ds[1], time.Hour, "why"); err != nil {
+				if _, err := e.b.Settle(ctx, ds[1], transport.Verdict{Kind: transport.Retry, Delay: time.Hour, Reason: "why"}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -53,7 +53,7 @@ func fail(t *testing.T, e *env, topic, messageGroup string, n int) {
 		t.Fatal(err)
 	}
 	for _, d := range ds {
-		if _, err := e.b.Retry(t.Context(), d, 0, ""); err != nil {
+		if _, err := e.b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 			t.Fatal(err)
 		}
 	}

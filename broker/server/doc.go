@@ -57,7 +57,7 @@
 //
 // Two request headers need no feature. x-tidegate-max-bytes bounds the total size of the bodies in
 // a ReceiveMessage; the first message can be larger. x-tidegate-repeat marks the repetition of a
-// ChangeInvisibleDuration whose response was lost (broker.Broker.RepeatChange).
+// ChangeInvisibleDuration whose response was lost (broker.Broker.Extend).
 //
 // # HTTP
 //

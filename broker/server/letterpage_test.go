@@ -36,7 +36,7 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 			if err != nil || len(ds) != 1 {
 				t.Fatal(len(ds), err)
 			}
-			if _, err := e.b.DeadLetter(t.Context(), ds[0], "bad"); err != nil {
+			if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"}); err != nil {
 				t.Fatal(err)
 			}
 		}

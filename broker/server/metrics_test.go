@@ -142,10 +142,10 @@ func tellStory(t *testing.T, e *env) {
 	// waits, and one is in flight.
 	ds := receive(5, true)
 	must(e.b.Ack(t.Context(), ds[:1])[0])
-	_, err := e.b.DeadLetter(t.Context(), ds[1], "poison")
+	_, err := e.b.Settle(t.Context(), ds[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"})
 	must(err)
 	retry := func(d *tidegate.Delivery, after time.Duration) {
-		_, err := e.b.Retry(t.Context(), d, after, "")
+		_, err := e.b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: after})
 		must(err)
 	}
 	failing := ds[2]

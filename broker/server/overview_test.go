@@ -87,11 +87,11 @@ func TestOverviewIsBounded(t *testing.T) {
 				t.Fatal(ds, err)
 			}
 			if i%2 == 0 {
-				if _, err := e.b.DeadLetter(t.Context(), ds[0], "poison"); err != nil {
+				if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); err != nil {
 					t.Fatal(err)
 				}
 				e.send(msg(topic, "2"))
-			} else if _, err := e.b.Retry(t.Context(), ds[0], 2*time.Hour, ""); err != nil {
+			} else if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: 2 * time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -42,7 +42,7 @@ func TestRedriveToOneGroupOverHTTP(t *testing.T) {
 			return ds
 		}
 		e.b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "normal", Body: []byte("x")}})
-		if _, err := e.b.DeadLetter(t.Context(), receive("g")[0], "no"); err != nil {
+		if _, err := e.b.Settle(t.Context(), receive("g")[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := e.b.Ack(t.Context(), receive("h"))[0]; err != nil {
@@ -85,7 +85,7 @@ func TestEditedRedriveOverHTTP(t *testing.T) {
 		if err != nil || len(ds) != 1 {
 			t.Fatal(ds, err)
 		}
-		if _, err := e.b.DeadLetter(t.Context(), ds[0], "no"); err != nil {
+		if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}); err != nil {
 			t.Fatal(err)
 		}
 		page, err := e.b.DeadLetters("g", status.DeadLetterQuery{})

@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/producer/spool"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -588,11 +589,13 @@ func (s *stumbling) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-func (s *stumbling) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	s.mu.Lock()
-	s.snoozed = append(s.snoozed, d.ID)
-	s.mu.Unlock()
-	return s.Client.Snooze(ctx, d, dur)
+func (s *stumbling) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	if v.Kind == transport.Snooze {
+		s.mu.Lock()
+		s.snoozed = append(s.snoozed, d.ID)
+		s.mu.Unlock()
+	}
+	return s.Client.Settle(ctx, d, v)
 }
 
 // afterLines calls reached once when it has a number of lines.

@@ -201,7 +201,7 @@ func sendAndFail(t *testing.T, b *broker.Broker, n int) {
 			t.Fatalf("%d left: %v", n, err)
 		}
 		for _, d := range ds {
-			if _, err := b.DeadLetter(ctx, d, "no such customer"); err != nil {
+			if _, err := b.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no such customer"}); err != nil {
 				t.Fatal(err)
 			}
 		}

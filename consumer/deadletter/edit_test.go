@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // change edits every field that an edit can change.
@@ -97,7 +98,7 @@ func TestEditOfTwoLettersWithOneID(t *testing.T) {
 				for _, body := range []string{"a", "b"} {
 					p.Broker.Send(&tidegate.Message{ID: "17", Topic: "short", Body: []byte(body)})
 					for _, d := range p.receive("billing", "short", 1) {
-						if _, err := p.DeadLetter(t.Context(), d, body); err != nil {
+						if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: body}); err != nil {
 							t.Fatal(err)
 						}
 					}

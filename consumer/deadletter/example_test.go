@@ -32,7 +32,7 @@ func exampleBroker(ctx context.Context) (address string, stop func()) {
 		must(b.Send(ctx, []*tidegate.Message{{ID: fmt.Sprint("order-", i), Topic: "orders", Body: []byte("3 apples")}})[0].Err)
 		ds, err := b.Receive(ctx, transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute})
 		must(err)
-		_, err = b.DeadLetter(ctx, ds[0], reason)
+		_, err = b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: reason})
 		must(err)
 	}
 	s, err := server.New(b, server.Options{Advertise: "127.0.0.1:8081"})

@@ -190,7 +190,7 @@ func (q Queue) release(ctx context.Context, held map[heldKey]*Letter) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveUpAfter)
-		err := q.Transport.Release(ctx, l.delivery)
+		_, err := q.Transport.Settle(ctx, l.delivery, transport.Verdict{Kind: transport.Release})
 		cancel()
 		if errors.Is(err, tidegate.ErrUnavailable) {
 			return // the other releases would wait as long

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
 
@@ -98,7 +99,7 @@ func TestFormsOfLetters(t *testing.T) {
 					}
 					p.Broker.Send(&tidegate.Message{ID: "full", Topic: "orders", Body: []byte("full"), Properties: properties})
 					for _, d := range p.receive("billing", "orders", 1) {
-						if _, err := p.DeadLetter(t.Context(), d, "always"); err != nil {
+						if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "always"}); err != nil {
 							t.Fatal(err)
 						}
 					}

@@ -65,7 +65,7 @@ func (p *place) fail(reason string, ids ...string) {
 func (p *place) giveUp(reason string, n int) {
 	p.t.Helper()
 	for _, d := range p.receive("billing", "orders", n) {
-		if _, err := p.DeadLetter(p.t.Context(), d, reason); err != nil {
+		if _, err := p.Settle(p.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: reason}); err != nil {
 			p.t.Fatal(err)
 		}
 	}

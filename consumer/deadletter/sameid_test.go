@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Letters of two topics can have the same message ID. Each is sent back to its own topic, also if a
@@ -43,7 +44,7 @@ func TestSameIDInTwoTopics(t *testing.T) {
 				for _, topic := range []string{"orders", "returns"} {
 					p.Broker.Send(&tidegate.Message{ID: "17", Topic: topic, Body: []byte(topic)})
 					for _, d := range p.receive("billing", topic, 1) {
-						if _, err := p.DeadLetter(t.Context(), d, "always"); err != nil {
+						if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "always"}); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -113,7 +114,7 @@ func TestTwoLettersWithOneID(t *testing.T) {
 				for _, body := range []string{"a", "b"} {
 					p.Broker.Send(&tidegate.Message{ID: "17", Topic: "short", Body: []byte(body)})
 					for _, d := range p.receive("billing", "short", 1) {
-						if _, err := p.DeadLetter(t.Context(), d, body); err != nil {
+						if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: body}); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -159,7 +160,7 @@ func TestSecondLetterWithOneIDIsGone(t *testing.T) {
 		for _, body := range []string{"a", "b"} {
 			p.Broker.Send(&tidegate.Message{ID: "17", Topic: "short", Body: []byte(body)})
 			for _, d := range p.receive("billing", "short", 1) {
-				if _, err := p.DeadLetter(t.Context(), d, body); err != nil {
+				if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: body}); err != nil {
 					t.Fatal(err)
 				}
 			}

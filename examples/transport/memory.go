@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -40,12 +39,17 @@ func newMemory(groups func(group string) transport.ConsumerSettings) *memory {
 	return &memory{groups: groups, states: map[string][]*state{}, leases: map[string]*state{}, repeats: map[string][]*state{}, changed: make(chan struct{})}
 }
 
-// ended returns the error of a call that must change nothing. m.mu is held.
-func (m *memory) ended(ctx context.Context) error {
-	if m.closed {
+// do calls f with m.mu held, unless the transport is closed or ctx has ended.
+func (m *memory) do(ctx context.Context, f func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
 		return &tidegate.Error{Err: tidegate.ErrClosed}
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
-	return context.Cause(ctx)
+	return f()
 }
 
 // wake ends the waits of all receives. m.mu is held.
@@ -63,43 +67,44 @@ func (m *memory) store(msg *tidegate.Message) {
 }
 
 func (m *memory) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	results := make([]transport.SendResult, len(msgs))
 	for i, msg := range msgs {
-		if results[i].Err = cmp.Or(m.ended(ctx), msg.Validate(0)); results[i].Err == nil {
-			m.store(msg)
-			results[i].Receipt = tidegate.Receipt{MessageID: msg.ID, Topic: msg.Topic, Queue: -1, Offset: -1, Endpoint: "memory"}
-		}
+		results[i].Receipt = tidegate.Receipt{MessageID: msg.ID, Topic: msg.Topic, Queue: -1, Offset: -1, Endpoint: "memory"}
+		results[i].Err = m.do(ctx, func() error {
+			err := msg.Validate(0)
+			if err == nil {
+				m.store(msg)
+			}
+			return err
+		})
 	}
 	return results
 }
 
-func (m *memory) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+func (m *memory) Receive(ctx context.Context, r transport.ReceiveRequest) (ds []*tidegate.Delivery, err error) {
+	if r.Filter.SQL || r.Repeat {
+		return nil, &tidegate.Error{Op: "ReceiveMessage", Subject: r.Topic, Code: tidegate.CodeNotImplemented}
+	}
+	if err := tidegate.ValidateGroup(r.Group); err != nil {
+		return nil, err
+	}
 	end := time.Now().Add(r.Wait)
 	for {
-		m.mu.Lock()
-		err := cmp.Or(m.ended(ctx), tidegate.ValidateGroup(r.Group))
-		if r.Filter.SQL || r.Repeat {
-			err = cmp.Or(err, error(&tidegate.Error{Op: "ReceiveMessage", Subject: r.Topic, Code: tidegate.CodeNotImplemented}))
+		var next time.Time
+		var changed chan struct{}
+		err := m.do(ctx, func() error {
+			ds, next = m.take(r, time.Now(), end)
+			changed = m.changed
+			return nil
+		})
+		if err != nil || len(ds) > 0 || !time.Now().Before(end) {
+			return ds, err
 		}
-		if err != nil {
-			m.mu.Unlock()
-			return nil, err
-		}
-		ds, next := m.take(r, time.Now(), end)
-		changed := m.changed
-		m.mu.Unlock()
-		if len(ds) > 0 || !time.Now().Before(end) {
-			return ds, nil
-		}
-		timer := time.NewTimer(time.Until(next))
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(time.Until(next)):
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
 }
 
@@ -156,11 +161,12 @@ func (m *memory) state(group string, i int) *state {
 }
 
 // lease gives the delivery a new handle.
-func (m *memory) lease(s *state, until time.Time) {
+func (m *memory) lease(s *state, until time.Time) (handle string) {
 	delete(m.leases, s.Handle)
 	m.serial++
 	s.Handle, s.due, s.InvisibleUntil = strconv.Itoa(m.serial), until, until
 	m.leases[s.Handle] = s
+	return s.Handle
 }
 
 // fail ends an attempt. It reports whether it was the last one; then it makes a dead letter.
@@ -187,22 +193,53 @@ func selects(f tidegate.Filter, tag string) bool {
 	return all || slices.ContainsFunc(strings.Split(f.Expression, "||"), func(t string) bool { return strings.TrimSpace(t) == tag })
 }
 
+// settle calls change with the state that d's handle names.
+func (m *memory) settle(ctx context.Context, d *tidegate.Delivery, change func(s *state)) error {
+	return m.do(ctx, func() error {
+		s := m.leases[d.Handle]
+		if s == nil || !time.Now().Before(s.due) {
+			return &tidegate.Error{Subject: d.Topic, Endpoint: "memory", Code: tidegate.CodeInvalidReceiptHandle}
+		}
+		change(s)
+		m.wake()
+		return nil
+	})
+}
+
+func (m *memory) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	errs := make([]error, len(ds))
+	for i, d := range ds {
+		errs[i] = m.settle(ctx, d, func(s *state) { s.done = true; delete(m.leases, s.Handle) })
+	}
+	return errs
+}
+
+// Settle counts the attempt of a Release, because the server announces no Capabilities.Suspend.
+func (m *memory) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (r transport.RetryResult, err error) {
+	switch v.Kind {
+	case transport.Release, transport.Retry: // the Delay of a Release is 0
+		return r, m.settle(ctx, d, func(s *state) { m.fail(s, time.Now().Add(v.Delay)) })
+	case transport.DeadLetter:
+		return r, m.settle(ctx, d, m.bury)
+	}
+	return r, v.Unsupported(d)
+}
+
+func (m *memory) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, _ bool) (handle string, err error) {
+	err = m.settle(ctx, d, func(s *state) { handle = m.lease(s, time.Now().Add(dur)) })
+	return handle, err
+}
+
 func (m *memory) ProducerSettings(ctx context.Context, _ string) (transport.ProducerSettings, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return transport.ProducerSettings{MaxAttempts: 3, MaxBodySize: tidegate.MaxBodySize}, m.ended(ctx)
+	return transport.ProducerSettings{MaxAttempts: 3, MaxBodySize: tidegate.MaxBodySize}, m.do(ctx, func() error { return nil })
 }
 
 func (m *memory) ConsumerSettings(ctx context.Context, group, _ string) (transport.ConsumerSettings, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.groups(group), m.ended(ctx)
+	return m.groups(group), m.do(ctx, func() error { return nil })
 }
 
 func (m *memory) Queues(ctx context.Context, _, _ string) ([]int, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return []int{transport.AnyQueue}, m.ended(ctx)
+	return []int{transport.AnyQueue}, m.do(ctx, func() error { return nil })
 }
 
 func (m *memory) Close() error {

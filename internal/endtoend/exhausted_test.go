@@ -114,7 +114,7 @@ func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
 		list := dispositions(t, b, consumer.Subscription{Topic: "orders", Group: "g"}, &tidegate.Message{Topic: "orders", Body: []byte("x")},
 			func(ctx context.Context, d *tidegate.Delivery) error {
 				if d.Properties["RECONSUMETIMES"] == "" {
-					_, err := b.Broker.Reconsume(ctx, d, transport.ReconsumeMode{})
+					_, err := b.Broker.Settle(ctx, d, transport.Verdict{Kind: transport.RetryTopic})
 					return err // the acknowledgement that follows comes late, and is rejected
 				}
 				return errors.New("the database is away")

@@ -58,7 +58,7 @@ func TestCancelledReceiveIsRepeated(t *testing.T) {
 				}
 			}
 			for _, d := range ds {
-				if err := leaver.Release(t.Context(), d); err != nil {
+				if _, err := leaver.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // newSimple returns a simple consumer of the group billing and the topic orders.
@@ -64,7 +65,7 @@ func TestSimpleConsumerByHand(t *testing.T) {
 		if d = receive(); d.Attempt != 2 || time.Since(begin) > time.Second {
 			t.Errorf("attempt %d after %v, want 2 at once", d.Attempt, time.Since(begin))
 		}
-		if err := s.DeadLetter(t.Context(), d, "no such customer"); err != nil {
+		if _, err := s.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no such customer"}); err != nil {
 			t.Error(err)
 		}
 		if l := b.WaitDeadLetter("billing"); l.Origin.Reason != "no such customer" || l.Origin.Attempts != 2 {
@@ -104,10 +105,11 @@ func TestLateCallsOfASimpleConsumer(t *testing.T) {
 			}
 		}
 		before := *late
+		_, dead := s.Settle(t.Context(), late, transport.Verdict{Kind: transport.DeadLetter, Reason: "late"})
 		for call, err := range map[string]error{
 			"Ack":                     s.Ack(t.Context(), late),
 			"ChangeInvisibleDuration": s.ChangeInvisibleDuration(t.Context(), late, time.Minute),
-			"DeadLetter":              s.DeadLetter(t.Context(), late, "late"),
+			"DeadLetter":              dead,
 		} {
 			if !errors.Is(err, tidegate.ErrInvalidHandle) || !strings.Contains(err.Error(), "orders") {
 				t.Errorf("%s of a delivery that is over: %v", call, err)

@@ -131,7 +131,7 @@ func TestLowerMaximumOfTheServer(t *testing.T) {
 		fifo := run("fifo", "orders", func(int) error { return failed })
 		run("plain", "mails", func(attempt int) error {
 			if attempt < 5 {
-				return consumer.Reconsume(transport.ReconsumeMode{Negative: true}, failed)
+				return consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck}, failed)
 			}
 			return failed
 		})

@@ -102,18 +102,22 @@ func TestReconsumeModesThroughTheSDK(t *testing.T) {
 		want   []time.Duration
 	}{
 		"any delay": {settings.RetryTopic{MaxRetries: 2}, func(times int) error {
-			return consumer.Reconsume(transport.ReconsumeMode{Delay: []time.Duration{s, 90 * s, s}[times]}, errAway)
+			return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: []time.Duration{s, 90 * s, s}[times]}, errAway)
 		}, []time.Duration{s, 90 * s}},
 		"a level": {settings.RetryTopic{MaxRetries: 3}, func(times int) error {
-			return consumer.Reconsume(transport.ReconsumeMode{Level: []int{3, 1, 14, 1}[times]}, errAway)
+			return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: []int{3, 1, 14, 1}[times]}, errAway)
 		}, []time.Duration{10 * s, s, 10 * time.Minute}},
-		"the next level":    {settings.RetryTopic{MaxRetries: 18}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, levels},
-		"own levels":        {settings.RetryTopic{MaxRetries: 3, Levels: own}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, []time.Duration{own[0], own[1], own[1]}},
-		"a level of theirs": {settings.RetryTopic{MaxRetries: 1, Levels: own}, func(int) error { return consumer.Reconsume(transport.ReconsumeMode{Level: 2}, errAway) }, own[1:]},
+		"the next level": {settings.RetryTopic{MaxRetries: 18}, func(int) error { return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, errAway) }, levels},
+		"own levels":     {settings.RetryTopic{MaxRetries: 3, Levels: own}, func(int) error { return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, errAway) }, []time.Duration{own[0], own[1], own[1]}},
+		"a level of theirs": {settings.RetryTopic{MaxRetries: 1, Levels: own}, func(int) error {
+			return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 2}, errAway)
+		}, own[1:]},
 		"exclusive": {settings.RetryTopic{MaxRetries: 2, SubscriptionType: settings.SubscriptionExclusive},
-			func(int) error { return consumer.Reconsume(transport.ReconsumeMode{Delay: time.Hour}, errAway) }, []time.Duration{0, 0}},
+			func(int) error {
+				return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, errAway)
+			}, []time.Duration{0, 0}},
 		"failover": {settings.RetryTopic{MaxRetries: 2, SubscriptionType: settings.SubscriptionFailover},
-			func(int) error { return consumer.Reconsume(transport.ReconsumeMode{}, errAway) }, []time.Duration{0, 0}},
+			func(int) error { return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, errAway) }, []time.Duration{0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -175,7 +179,7 @@ func TestReconsumeDelayBoundsThroughTheSDK(t *testing.T) {
 					return nil
 				}
 				first = false
-				return consumer.Reconsume(transport.ReconsumeMode{Delay: delay}, errAway)
+				return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: delay}, errAway)
 			})[0]
 			if d.Disposition != want.disposition || d.Delay.Round(time.Millisecond) != want.delay.Round(time.Millisecond) || (d.SettleErr != nil) != (want.disposition == consumer.Retried) {
 				t.Errorf("%v: %+v, want %v after %v", delay, d.Outcome, want.disposition, want.delay)
@@ -249,7 +253,7 @@ func TestReconsumedUntilDeadThroughTheSDK(t *testing.T) {
 					lasts = time.Minute
 				}
 				list := story(t, b, b.Client(), lasts, func(context.Context, *tidegate.Delivery) error {
-					return consumer.Reconsume(transport.ReconsumeMode{}, errAway)
+					return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, errAway)
 				})
 				deliveries := 1 + want.retries
 				if len(list) != deliveries || list[deliveries-1].Disposition != consumer.DeadLettered {
@@ -302,7 +306,7 @@ func TestReconsumeWithoutRetryTopicsThroughTheSDK(t *testing.T) {
 		b := brokertest.New(t)
 		b.CreateTopic("topic1", settings.Topic{})
 		b.CreateGroup("sub1", settings.Group{MaxAttempts: 4})
-		fails := []error{consumer.Reconsume(transport.ReconsumeMode{Delay: 20 * time.Minute}, errAway), consumer.Reconsume(transport.ReconsumeMode{Level: 3}, errAway), consumer.Reconsume(transport.ReconsumeMode{}, errAway), consumer.Reconsume(transport.ReconsumeMode{}, errAway)}
+		fails := []error{consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 20 * time.Minute}, errAway), consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 3}, errAway), consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, errAway), consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, errAway)}
 		n := 0
 		list := story(t, b, b.Client(), 25*time.Minute, func(context.Context, *tidegate.Delivery) error { n++; return fails[n-1] })
 		if got, want := waits(list), []time.Duration{20 * time.Minute, 10 * time.Second, 10 * time.Second}; !slices.Equal(got, want) {
@@ -347,7 +351,7 @@ func TestReconsumeNeedsToSendThroughTheSDK(t *testing.T) {
 			list := story(t, b, c, 2*time.Minute, func(context.Context, *tidegate.Delivery) error {
 				if first {
 					first = false
-					return consumer.Reconsume(transport.ReconsumeMode{Delay: time.Minute}, errAway)
+					return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Minute}, errAway)
 				}
 				return nil
 			})
@@ -402,7 +406,7 @@ func TestNegativeAckThroughTheSDK(t *testing.T) {
 					if d.Attempt == tt.ends && tt.want == consumer.Acked {
 						return nil
 					}
-					return consumer.Reconsume(transport.ReconsumeMode{Delay: tt.delay, Negative: true}, errAway)
+					return consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: tt.delay}, errAway)
 				})
 				if len(list) != tt.ends || list[tt.ends-1].Disposition != tt.want {
 					t.Fatalf("%d deliveries, the last %+v; want %d and %v", len(list), list[len(list)-1].Outcome, tt.ends, tt.want)
@@ -438,13 +442,13 @@ func TestSimpleConsumerReconsumes(t *testing.T) {
 		}
 		b.Send(&tidegate.Message{Topic: "topic1", ID: "m", Body: []byte("x")})
 		for i, tt := range []struct {
-			mode transport.ReconsumeMode
+			mode transport.Verdict
 			dead bool
 			wait time.Duration
 		}{
-			{transport.ReconsumeMode{Negative: true}, false, time.Minute},
-			{transport.ReconsumeMode{Level: 5}, false, time.Minute},
-			{transport.ReconsumeMode{Delay: time.Hour}, true, 0},
+			{transport.Verdict{Kind: transport.NegativeAck}, false, time.Minute},
+			{transport.Verdict{Kind: transport.RetryTopic, Level: 5}, false, time.Minute},
+			{transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, true, 0},
 		} {
 			start := time.Now()
 			var ds []*tidegate.Delivery
@@ -458,7 +462,7 @@ func TestSimpleConsumerReconsumes(t *testing.T) {
 			if i > 0 && time.Since(start).Round(100*time.Millisecond) != time.Minute {
 				t.Errorf("delivery %d after %v", i, time.Since(start))
 			}
-			got, err := c.Reconsume(t.Context(), ds[0], tt.mode)
+			got, err := c.Settle(t.Context(), ds[0], tt.mode)
 			if err != nil || (got.Fate == transport.FateDeadLetter) != tt.dead || got.Delay.Round(100*time.Millisecond) != tt.wait {
 				t.Errorf("delivery %d: %+v, %v", i, got, err)
 			}

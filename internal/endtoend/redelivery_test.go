@@ -126,7 +126,7 @@ func TestReconsumeLaterThroughGRPC(t *testing.T) {
 			if len(times) == 4 {
 				return nil
 			}
-			_, err := b.Broker.Reconsume(ctx, d, transport.ReconsumeMode{})
+			_, err := b.Broker.Settle(ctx, d, transport.Verdict{Kind: transport.RetryTopic})
 			return err // the acknowledgement that follows comes late, and is rejected
 		})
 		MustSend(t, NewProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "topic1", Body: []byte("x")})

@@ -69,10 +69,10 @@ func TestMessagesStayWhole(t *testing.T) {
 			failure, consumer.Snooze(time.Second), consumer.RetryIn(time.Second, failure), consumer.DeadLetterNow(failure),
 		}},
 		"own topic": {settings.TopicNormal, settings.Group{}, []error{
-			failure, consumer.RetryIn(5*time.Second, failure), consumer.Snooze(time.Second), consumer.Reconsume(transport.ReconsumeMode{Delay: time.Second, Negative: true}, failure), consumer.DeadLetterNow(failure),
+			failure, consumer.RetryIn(5*time.Second, failure), consumer.Snooze(time.Second), consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: time.Second}, failure), consumer.DeadLetterNow(failure),
 		}},
 		"retry topic": {settings.TopicNormal, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}, []error{
-			consumer.Reconsume(transport.ReconsumeMode{Delay: time.Second}, failure), consumer.Reconsume(transport.ReconsumeMode{Level: 1}, failure), failure, consumer.Reconsume(transport.ReconsumeMode{}, failure), consumer.DeadLetterNow(failure),
+			consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second}, failure), consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 1}, failure), failure, consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, failure), consumer.DeadLetterNow(failure),
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

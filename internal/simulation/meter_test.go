@@ -142,39 +142,14 @@ func (c counted) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return c.fullTransport.Ack(ctx, ds)
 }
 
-func (c counted) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	c.m.add("Retry")
-	return c.fullTransport.Retry(ctx, d, after, reason)
+func (c counted) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	c.m.add("Settle")
+	return c.fullTransport.Settle(ctx, d, v)
 }
 
-func (c counted) Release(ctx context.Context, d *tidegate.Delivery) error {
-	c.m.add("Release")
-	return c.fullTransport.Release(ctx, d)
-}
-
-func (c counted) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	c.m.add("ChangeInvisibleDuration")
-	return c.fullTransport.ChangeInvisibleDuration(ctx, d, dur)
-}
-
-func (c counted) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	c.m.add("RepeatChange")
-	return c.fullTransport.RepeatChange(ctx, d, dur)
-}
-
-func (c counted) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
-	c.m.add("DeadLetter")
-	return c.fullTransport.DeadLetter(ctx, d, reason)
-}
-
-func (c counted) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	c.m.add("Snooze")
-	return c.fullTransport.Snooze(ctx, d, dur)
-}
-
-func (c counted) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
-	c.m.add("Reconsume")
-	return c.fullTransport.Reconsume(ctx, d, mode)
+func (c counted) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
+	c.m.add("Extend")
+	return c.fullTransport.Extend(ctx, d, dur, repeat)
 }
 
 func (c counted) Recall(ctx context.Context, topic, handle string) (string, error) {

@@ -107,52 +107,27 @@ func (p *inProcessTransport) Ack(ctx context.Context, ds []*tidegate.Delivery) (
 	return errs
 }
 
-func (p *inProcessTransport) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (r transport.RetryResult, err error) {
-	err = p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) (err error) {
-		r, err = b.Retry(ctx, d, after, reason)
+func (p *inProcessTransport) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (r transport.RetryResult, err error) {
+	op := "ChangeInvisibleDuration"
+	switch v.Kind {
+	case transport.DeadLetter:
+		op = "ForwardMessageToDeadLetterQueue"
+	case transport.RetryTopic, transport.NegativeAck:
+		op = "SendMessage"
+	}
+	err = p.call(ctx, op, func(ctx context.Context, b *broker.Broker) (err error) {
+		r, err = b.Settle(ctx, d, v)
 		return err
 	})
 	return r, err
 }
 
-func (p *inProcessTransport) Release(ctx context.Context, d *tidegate.Delivery) error {
-	return p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) error { return b.Release(ctx, d) })
-}
-
-func (p *inProcessTransport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+func (p *inProcessTransport) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (handle string, err error) {
 	err = p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) (err error) {
-		handle, err = b.ChangeInvisibleDuration(ctx, d, dur)
+		handle, err = b.Extend(ctx, d, dur, repeat)
 		return err
 	})
 	return handle, err
-}
-
-func (p *inProcessTransport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
-	err = p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) (err error) {
-		handle, err = b.RepeatChange(ctx, d, dur)
-		return err
-	})
-	return handle, err
-}
-
-func (p *inProcessTransport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	return p.call(ctx, "ChangeInvisibleDuration", func(ctx context.Context, b *broker.Broker) error { return b.Snooze(ctx, d, dur) })
-}
-
-func (p *inProcessTransport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (r transport.RetryResult, err error) {
-	err = p.call(ctx, "ForwardMessageToDeadLetterQueue", func(ctx context.Context, b *broker.Broker) (err error) {
-		r, err = b.DeadLetter(ctx, d, reason)
-		return err
-	})
-	return r, err
-}
-
-func (p *inProcessTransport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (r transport.RetryResult, err error) {
-	err = p.call(ctx, "SendMessage", func(ctx context.Context, b *broker.Broker) (err error) {
-		r, err = b.Reconsume(ctx, d, mode)
-		return err
-	})
-	return r, err
 }
 
 func (p *inProcessTransport) Recall(ctx context.Context, topic, handle string) (id string, err error) {

@@ -81,7 +81,7 @@ func acknowledge(t *testing.T, ids bool) {
 	if n := frames.Load(); n != want {
 		t.Errorf("%d frames for the acknowledgements of 0 to 19 and 21 to 49, want %d", n, want)
 	}
-	if _, err := c.Retry(t.Context(), kept, 0, "again"); err != nil {
+	if _, err := c.Settle(t.Context(), kept, transport.Verdict{Kind: transport.Retry, Reason: "again"}); err != nil {
 		t.Error(err)
 	}
 	if ds := receive(); len(ds) != 1 || ds[0].ID != kept.ID {

@@ -245,11 +245,11 @@ func TestFailedSessionIsForgotten(t *testing.T) {
 func TestMessageWhoseCopyFailedIsNotAccepted(t *testing.T) {
 	for name, settle := range map[string]func(context.Context, *Client, *tidegate.Delivery) error{
 		"retry": func(ctx context.Context, c *Client, d *tidegate.Delivery) error {
-			_, err := c.Retry(ctx, d, time.Second, "failed")
+			_, err := c.Settle(ctx, d, transport.Verdict{Kind: transport.Retry, Delay: time.Second, Reason: "failed"})
 			return err
 		},
 		"dead letter": func(ctx context.Context, c *Client, d *tidegate.Delivery) error {
-			_, err := c.DeadLetter(ctx, d, "failed")
+			_, err := c.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "failed"})
 			return err
 		},
 	} {

@@ -22,7 +22,7 @@ func TestSuiteOnAPeer(t *testing.T) {
 	s.PushesThrottleBackoff, s.TimeoutsTakeTheSchedule, s.Recall = false, false, false
 	s.FullReceives = false
 	s.LacksPositions, s.LacksTopicTypes, s.LacksStoreTimes = true, true, true
-	s.Capabilities = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Snooze: true}
+	s.Capabilities = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Verdicts: transport.Snooze}
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 		var mu sync.Mutex
 		groups, topics := map[string]transport.ConsumerSettings{}, map[string]bool{}

@@ -30,7 +30,7 @@ import (
 func TestSuite(t *testing.T) {
 	s := transporttest.AllGuarantees()
 	s.Virtual, s.Capabilities = true, transport.Capabilities{
-		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true, Reconsume: true, Watch: true,
+		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck, Watch: true,
 	}
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}

@@ -122,39 +122,14 @@ func (r *recorder) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
 	return make([]error, len(ds))
 }
 
-func (r *recorder) Retry(_ context.Context, d *tidegate.Delivery, _ time.Duration, _ string) (transport.RetryResult, error) {
-	r.note("Retry", d.Endpoint)
+func (r *recorder) Settle(_ context.Context, d *tidegate.Delivery, _ transport.Verdict) (transport.RetryResult, error) {
+	r.note("Settle", d.Endpoint)
 	return transport.RetryResult{}, nil
 }
 
-func (r *recorder) Release(_ context.Context, d *tidegate.Delivery) error {
-	r.note("Release", d.Endpoint)
-	return nil
-}
-
-func (r *recorder) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, _ time.Duration) (string, error) {
-	r.note("ChangeInvisibleDuration", d.Endpoint)
+func (r *recorder) Extend(_ context.Context, d *tidegate.Delivery, _ time.Duration, _ bool) (string, error) {
+	r.note("Extend", d.Endpoint)
 	return "", nil
-}
-
-func (r *recorder) RepeatChange(_ context.Context, d *tidegate.Delivery, _ time.Duration) (string, error) {
-	r.note("RepeatChange", d.Endpoint)
-	return "", nil
-}
-
-func (r *recorder) DeadLetter(_ context.Context, d *tidegate.Delivery, _ string) (transport.RetryResult, error) {
-	r.note("DeadLetter", d.Endpoint)
-	return transport.RetryResult{}, nil
-}
-
-func (r *recorder) Snooze(_ context.Context, d *tidegate.Delivery, _ time.Duration) error {
-	r.note("Snooze", d.Endpoint)
-	return nil
-}
-
-func (r *recorder) Reconsume(_ context.Context, d *tidegate.Delivery, _ transport.ReconsumeMode) (transport.RetryResult, error) {
-	r.note("Reconsume", d.Endpoint)
-	return transport.RetryResult{}, nil
 }
 
 func (r *recorder) ProducerSettings(context.Context, string) (transport.ProducerSettings, error) {

@@ -74,8 +74,7 @@ func (t *Transport) Capabilities(endpoint string) transport.Capabilities {
 		all.Suspend = all.Suspend && c.Suspend
 		all.IdempotentDeadLetter = all.IdempotentDeadLetter && c.IdempotentDeadLetter
 		all.RetryResult = all.RetryResult && c.RetryResult
-		all.Snooze = all.Snooze && c.Snooze
-		all.Reconsume = all.Reconsume && c.Reconsume
+		all.Verdicts &= c.Verdicts
 		all.RepeatReceive = all.RepeatReceive && c.RepeatReceive
 		all.RepeatChange = all.RepeatChange && c.RepeatChange
 		all.Watch = all.Watch && c.Watch

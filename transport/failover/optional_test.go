@@ -156,7 +156,11 @@ func TestConsumerSettingsEndWithCtx(t *testing.T) {
 func TestCapabilitiesOfAllEndpoints(t *testing.T) {
 	for i := range reflect.TypeFor[transport.Capabilities]().NumField() {
 		var one transport.Capabilities
-		reflect.ValueOf(&one).Elem().Field(i).SetBool(true)
+		if f := reflect.ValueOf(&one).Elem().Field(i); f.Kind() == reflect.Bool {
+			f.SetBool(true)
+		} else {
+			f.SetUint(uint64(transport.Snooze))
+		}
 		for _, tt := range []struct{ a, b, want transport.Capabilities }{
 			{one, one, one}, {one, transport.Capabilities{}, transport.Capabilities{}}, {transport.Capabilities{}, one, transport.Capabilities{}},
 		} {

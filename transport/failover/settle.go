@@ -46,75 +46,25 @@ func (t *Transport) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-// Retry reports a failed consumption to the endpoint of the delivery. Its errors are those of Ack.
-func (t *Transport) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	e, inner, err := t.from("ChangeInvisibleDuration", d)
+// Settle ends the delivery at its endpoint. Its errors are those of Ack.
+func (t *Transport) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	e, inner, err := t.from("Settle", d)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
-	r, err := e.Transport.Retry(ctx, inner, after, reason)
+	r, err := e.Transport.Settle(ctx, inner, v)
 	return r, e.wrap(err)
 }
 
-// Release releases the message at the endpoint of the delivery. Its errors are those of Ack.
-func (t *Transport) Release(ctx context.Context, d *tidegate.Delivery) error {
-	e, inner, err := t.from("ChangeInvisibleDuration", d)
-	if err != nil {
-		return err
-	}
-	return e.wrap(e.Transport.Release(ctx, inner))
-}
-
-// ChangeInvisibleDuration changes the invisible duration at the endpoint of the delivery. Its
-// errors are those of Ack.
-func (t *Transport) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+// Extend changes the invisible duration at the endpoint of the delivery. Its errors are those of
+// Ack.
+func (t *Transport) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
 	e, inner, err := t.from("ChangeInvisibleDuration", d)
 	if err != nil {
 		return "", err
 	}
-	handle, err := e.Transport.ChangeInvisibleDuration(ctx, inner, dur)
+	handle, err := e.Transport.Extend(ctx, inner, dur, repeat)
 	return handle, e.wrap(err)
-}
-
-// RepeatChange repeats a change at the endpoint of the delivery. Its errors are those of Ack.
-func (t *Transport) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	e, inner, err := t.from("ChangeInvisibleDuration", d)
-	if err != nil {
-		return "", err
-	}
-	handle, err := e.Transport.RepeatChange(ctx, inner, dur)
-	return handle, e.wrap(err)
-}
-
-// DeadLetter makes the message a dead letter at the endpoint of the delivery. Its errors are those
-// of Ack.
-func (t *Transport) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
-	e, inner, err := t.from("ForwardMessageToDeadLetterQueue", d)
-	if err != nil {
-		return transport.RetryResult{}, err
-	}
-	result, err := e.Transport.DeadLetter(ctx, inner, reason)
-	return result, e.wrap(err)
-}
-
-// Snooze postpones the message at the endpoint of the delivery. Its errors are those of Ack.
-func (t *Transport) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	e, inner, err := t.from("Snooze", d)
-	if err != nil {
-		return err
-	}
-	return e.wrap(e.Transport.Snooze(ctx, inner, dur))
-}
-
-// Reconsume ends a failed delivery at its endpoint, as its ReconsumeMode states. Its errors are
-// those of Ack.
-func (t *Transport) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
-	e, inner, err := t.from("Reconsume", d)
-	if err != nil {
-		return transport.RetryResult{}, err
-	}
-	result, err := e.Transport.Reconsume(ctx, inner, mode)
-	return result, e.wrap(err)
 }
 
 // missing returns the error of an operation that an endpoint's transport does not support.

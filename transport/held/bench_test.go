@@ -104,7 +104,7 @@ func BenchmarkRenew(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		h, err := t.ChangeInvisibleDuration(b.Context(), d, time.Hour)
+		h, err := t.Extend(b.Context(), d, time.Hour, false)
 		if err != nil {
 			b.Fatal(err)
 		}

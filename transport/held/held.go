@@ -50,14 +50,13 @@ type Options struct {
 const openTimeout = 10 * time.Second
 
 // A Table holds the messages of a client and implements [transport.Receiver] and
-// [transport.Settler], without RetryResult, RepeatChange and Reconsume. Several goroutines may call
+// [transport.Settler], with the verdict Snooze. Several goroutines may call
 // its methods at the same time.
 //
 // It holds no lock while it calls a [System] or a [Link]. The liveness rests on package
 // internal/shelf, on one timer for all leases, and on the ends that the contracts of System and
 // Link promise: of Open, of Settle and of Close.
 type Table struct {
-	transport.Base
 	opts   Options
 	system System
 	ctx    context.Context //nolint:containedctx // of native calls that no caller waits for; ends with Close
@@ -101,9 +100,10 @@ func New(system System, opts Options) *Table {
 	return t
 }
 
-// Capabilities returns the capabilities that every Table has: RepeatReceive, Suspend and Snooze.
+// Capabilities returns the capabilities that every Table has: RepeatReceive, Suspend and the
+// verdict Snooze.
 func (*Table) Capabilities(string) transport.Capabilities {
-	return transport.Capabilities{RepeatReceive: true, Suspend: true, Snooze: true}
+	return transport.Capabilities{RepeatReceive: true, Suspend: true, Verdicts: transport.Snooze}
 }
 
 // Receive implements [transport.Receiver]. It ignores r.Queue. If r.Wait is shorter than

@@ -278,7 +278,7 @@ func TestIdleReturnsMessages(t *testing.T) {
 			q.Push = true
 			ds := take(t, f, q, c.first)
 			for _, d := range ds[1:] { // into the buffer
-				if err := f.Release(t.Context(), d); err != nil {
+				if _, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -324,7 +324,7 @@ func TestOrderIsKeptByRetries(t *testing.T) {
 		q := request("ledger")
 		first := one(t, f, q, "0", 1)
 		start := time.Now()
-		if _, err := f.Retry(t.Context(), first, 4*time.Second, ""); err != nil {
+		if _, err := f.Settle(t.Context(), first, transport.Verdict{Kind: transport.Retry, Delay: 4 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		second := one(t, f, q, "1", 1) // of the other message group
@@ -336,7 +336,7 @@ func TestOrderIsKeptByRetries(t *testing.T) {
 		one(t, f, q, "3", 1)
 		q.Wait = 40 * time.Second
 		first = one(t, f, q, "0", 3) // after the end of its lease
-		if _, err := f.Retry(t.Context(), first, time.Second, ""); err != nil {
+		if _, err := f.Settle(t.Context(), first, transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		q.Wait = 0
@@ -358,7 +358,7 @@ func TestDeliveriesAreCopies(t *testing.T) {
 				t.Errorf("delivered %+v", d.Message)
 			}
 			d.Body[0], d.Keys[0], d.Properties["p"] = 'x', "x", "x"
-			if _, err := f.Retry(t.Context(), d, 0, ""); err != nil {
+			if _, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 				t.Error(err)
 			}
 		}

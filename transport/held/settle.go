@@ -50,10 +50,27 @@ func (t *Table) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-// Retry implements [transport.Settler]. In a FIFO group the message waits in this process;
+// Settle implements [transport.Settler]. In a FIFO group a message that is to come again waits in
+// this process. A Retry must have a delay that is not negative; [transport.BySchedule] fails with
+// CodeNotImplemented.
+func (t *Table) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	switch v.Kind {
+	case transport.Release:
+		return transport.RetryResult{}, t.release(ctx, d)
+	case transport.Retry:
+		return t.retry(ctx, d, v.Delay, v.Reason)
+	case transport.DeadLetter:
+		return t.deadLetter(ctx, d, v.Reason)
+	case transport.Snooze:
+		return transport.RetryResult{}, t.snooze(ctx, d, v.Delay)
+	}
+	return transport.RetryResult{}, v.Unsupported(d)
+}
+
+// retry carries out a Retry. In a FIFO group the message waits in this process;
 // otherwise its outcome is [Retried]. In the last attempt it becomes a dead letter. The delay must
 // not be negative; [transport.BySchedule] fails with CodeNotImplemented. The result is zero.
-func (t *Table) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
+func (t *Table) retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	const op = "RetryMessage"
 	none := transport.RetryResult{}
 	if err := t.refused(ctx, after); err != nil {
@@ -74,9 +91,9 @@ func (t *Table) Retry(ctx context.Context, d *tidegate.Delivery, after time.Dura
 	return none, nil
 }
 
-// DeadLetter implements [transport.Settler]. A second call for the same delivery succeeds and does
+// deadLetter carries out a DeadLetter. A second call for the same delivery succeeds and does
 // nothing until the invisible duration of the delivery is over.
-func (t *Table) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+func (t *Table) deadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	const op = "ForwardMessageToDeadLetterQueue"
 	none := transport.RetryResult{}
 	if err := context.Cause(ctx); err != nil {
@@ -101,18 +118,9 @@ func (t *Table) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason str
 	return transport.RetryResult{Fate: transport.FateDeadLetter}, nil
 }
 
-// finish carries out a settlement that has begun.
-func (t *Table) finish(ctx context.Context, s shelf.Settlement, bury bool) error {
-	err := errAt(settle(ctx, []shelf.Settlement{s}), 0)
-	now := t.lock()
-	t.shelf.Finish(s.Message, err, bury, now)
-	t.unlock(now)
-	return err
-}
-
-// Release implements [transport.Settler] without a request. A delivery of a push receive stays in
+// release carries out a Release without a request. A delivery of a push receive stays in
 // this process, the first for the next receive; another one is [Retried].
-func (t *Table) Release(ctx context.Context, d *tidegate.Delivery) error {
+func (t *Table) release(ctx context.Context, d *tidegate.Delivery) error {
 	const op = "ChangeInvisibleDuration"
 	if err := t.refused(ctx, 0); err != nil {
 		return failure(op, d.Topic, err)
@@ -126,9 +134,27 @@ func (t *Table) Release(ctx context.Context, d *tidegate.Delivery) error {
 	return nil
 }
 
-// ChangeInvisibleDuration implements [transport.Settler] without a request. A dur of 0 ends the
+// snooze carries out a Snooze without a request: the message waits in this process. If
+// half of Options.MaxHeld messages wait already, it returns to the system instead, a second later
+// at the latest: [Released], so that the system delivers it again earlier than after dur, without a
+// failed attempt. In a FIFO group a message always waits here, to keep the order.
+func (t *Table) snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+	const op = "SnoozeMessage"
+	if err := t.refused(ctx, dur); err != nil {
+		return failure(op, d.Topic, err)
+	}
+	now := t.lock()
+	err := t.shelf.Snooze(d.Handle, dur, now)
+	t.unlock(now)
+	if err != nil {
+		return failure(op, d.Topic, err)
+	}
+	return nil
+}
+
+// Extend implements [transport.Settler] without a request. A dur of 0 ends the
 // lease at once.
-func (t *Table) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+func (t *Table) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, _ bool) (string, error) {
 	const op = "ChangeInvisibleDuration"
 	if err := t.refused(ctx, dur); err != nil {
 		return "", failure(op, d.Topic, err)
@@ -142,22 +168,13 @@ func (t *Table) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Deliver
 	return handle, nil
 }
 
-// Snooze implements [transport.Settler] without a request: the message waits in this process. If
-// half of Options.MaxHeld messages wait already, it returns to the system instead, a second later
-// at the latest: [Released], so that the system delivers it again earlier than after dur, without a
-// failed attempt. In a FIFO group a message always waits here, to keep the order.
-func (t *Table) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	const op = "SnoozeMessage"
-	if err := t.refused(ctx, dur); err != nil {
-		return failure(op, d.Topic, err)
-	}
+// finish carries out a settlement that has begun.
+func (t *Table) finish(ctx context.Context, s shelf.Settlement, bury bool) error {
+	err := errAt(settle(ctx, []shelf.Settlement{s}), 0)
 	now := t.lock()
-	err := t.shelf.Snooze(d.Handle, dur, now)
+	t.shelf.Finish(s.Message, err, bury, now)
 	t.unlock(now)
-	if err != nil {
-		return failure(op, d.Topic, err)
-	}
-	return nil
+	return err
 }
 
 // refused returns why a call with this ctx and duration does nothing.

@@ -78,12 +78,13 @@ func TestSettlementUnderWay(t *testing.T) {
 			ack(t, f, d)
 		}()
 		synctest.Wait()
-		_, change := f.ChangeInvisibleDuration(t.Context(), d, time.Second)
-		_, retry := f.Retry(t.Context(), d, 0, "")
-		_, dead := f.DeadLetter(t.Context(), d, "")
+		_, change := f.Extend(t.Context(), d, time.Second, false)
+		_, retry := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})
+		_, dead := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})
+		_, snooze := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze})
 		for what, err := range map[string]error{
 			"Ack": f.Ack(t.Context(), []*tidegate.Delivery{d})[0], "ChangeInvisibleDuration": change, "Retry": retry, "DeadLetter": dead,
-			"Snooze": f.Snooze(t.Context(), d, 0),
+			"Snooze": snooze,
 		} {
 			if tidegate.Classify(err) != tidegate.ClassTransient || errors.Is(err, tidegate.ErrInvalidHandle) {
 				t.Errorf("%s while an Ack is under way: %v, want a transient error", what, err)
@@ -158,12 +159,12 @@ func TestDeadLetterAgain(t *testing.T) {
 		d := one(t, f, request("billing"), "0", 1)
 		for range 2 {
 			time.Sleep(14 * time.Second)
-			if _, err := f.DeadLetter(t.Context(), d, "hopeless"); err != nil {
+			if _, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"}); err != nil {
 				t.Error(err)
 			}
 		}
 		time.Sleep(2 * time.Second)
-		_, err := f.DeadLetter(t.Context(), d, "hopeless")
+		_, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"})
 		wantError(t, "DeadLetter after the lease", err, tidegate.ErrInvalidHandle)
 		if fmt.Sprint(f.settled) != "[{id0 3}]" {
 			t.Errorf("settled %v, want one dead letter", f.settled)
@@ -190,7 +191,7 @@ func TestSnoozesAreBounded(t *testing.T) {
 		start := time.Now()
 		snooze := func(body string, d time.Duration) {
 			t.Helper()
-			if err := f.Snooze(t.Context(), one(t, f, request("billing"), body, 1), d); err != nil {
+			if _, err := f.Settle(t.Context(), one(t, f, request("billing"), body, 1), transport.Verdict{Kind: transport.Snooze, Delay: d}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -225,7 +226,7 @@ func TestSnoozesOfAFIFOGroupWaitHere(t *testing.T) {
 		q := request("ledger")
 		q.Wait = time.Minute
 		for _, body := range []string{"0", "1"} { // of two message groups
-			if err := f.Snooze(t.Context(), one(t, f, q, body, 1), 30*time.Second); err != nil {
+			if _, err := f.Settle(t.Context(), one(t, f, q, body, 1), transport.Verdict{Kind: transport.Snooze, Delay: 30 * time.Second}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -242,13 +243,14 @@ func TestBadDurations(t *testing.T) {
 		q.InvisibleDuration = 0
 		_, err := f.Receive(t.Context(), q)
 		wantCode(t, "Receive", err, tidegate.CodeIllegalInvisibleTime)
-		_, err = f.Retry(t.Context(), d, -1, "")
+		_, err = f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: -1})
 		wantCode(t, "Retry", err, tidegate.CodeIllegalInvisibleTime)
-		_, err = f.Retry(t.Context(), d, transport.BySchedule, "")
+		_, err = f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule})
 		wantCode(t, "Retry by the server's schedule", err, tidegate.CodeNotImplemented)
-		_, err = f.ChangeInvisibleDuration(t.Context(), d, -1)
+		_, err = f.Extend(t.Context(), d, -1, false)
 		wantCode(t, "ChangeInvisibleDuration", err, tidegate.CodeIllegalInvisibleTime)
-		wantCode(t, "Snooze", f.Snooze(t.Context(), d, -1), tidegate.CodeIllegalInvisibleTime)
+		_, err = f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: -1})
+		wantCode(t, "Snooze", err, tidegate.CodeIllegalInvisibleTime)
 		ack(t, f, d)
 	})
 }

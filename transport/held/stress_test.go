@@ -120,16 +120,16 @@ func (f *fake) end(ctx context.Context, d *tidegate.Delivery, r *rand.Rand) {
 		case 0:
 			return
 		case 1:
-			_, err = f.Retry(ctx, d, delay, "")
+			_, err = f.Settle(ctx, d, transport.Verdict{Kind: transport.Retry, Delay: delay})
 		case 2:
-			_, err = f.DeadLetter(ctx, d, "")
+			_, err = f.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter})
 		case 3:
-			err = f.Snooze(ctx, d, delay)
+			_, err = f.Settle(ctx, d, transport.Verdict{Kind: transport.Snooze, Delay: delay})
 		case 4:
-			err = f.Release(ctx, d)
+			_, err = f.Settle(ctx, d, transport.Verdict{Kind: transport.Release})
 		case 5:
 			var handle string
-			if handle, err = f.ChangeInvisibleDuration(ctx, d, delay); err == nil && delay > 0 {
+			if handle, err = f.Extend(ctx, d, delay, false); err == nil && delay > 0 {
 				d.Handle = handle
 				continue
 			}

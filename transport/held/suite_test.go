@@ -16,7 +16,7 @@ func suiteServer() transporttest.Server {
 	s := transporttest.AllGuarantees()
 	s.TimeoutsTakeTheSchedule, s.Recall = false, false
 	s.Virtual = true
-	s.Capabilities = transport.Capabilities{RepeatReceive: true, Suspend: true, Snooze: true, IdempotentDeadLetter: true}
+	s.Capabilities = transport.Capabilities{RepeatReceive: true, Suspend: true, Verdicts: transport.Snooze, IdempotentDeadLetter: true}
 	return s
 }
 

@@ -14,7 +14,7 @@ import (
 func TestCapabilitiesOfEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := transport.Capabilities{
-			Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
+			Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
 		}
 		c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) { problem(w, 404, 40402) })
 		for _, tt := range []struct {

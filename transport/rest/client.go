@@ -57,11 +57,10 @@ const (
 
 // A Client is a transport to one broker. Several goroutines may share it.
 type Client struct {
-	transport.Base // RepeatChange
-	api            *httpapi.Client
-	timeout        time.Duration
-	limit          int64
-	known          atomic.Bool // set after the first response of the broker
+	api     *httpapi.Client
+	timeout time.Duration
+	limit   int64
+	known   atomic.Bool // set after the first response of the broker
 }
 
 // New returns a transport to the broker at an address. The address is an http or https URL, or
@@ -110,7 +109,8 @@ func (c *Client) Capabilities(endpoint string) transport.Capabilities {
 	}
 	return transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,
-		RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
+		RetryResult: true, RepeatReceive: true,
+		Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
 	}
 }
 

@@ -31,7 +31,7 @@ func TestAProxyAnnouncesNoCapabilities(t *testing.T) {
 			io.WriteString(w, "<html>no backend</html>")
 		})
 		for _, want := range []transport.Capabilities{{}, {
-			Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
+			Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
 		}} {
 			if _, err := c.ProducerSettings(t.Context(), "t"); err == nil {
 				t.Fatal("no error")

@@ -83,7 +83,7 @@ func (c *Client) release(ctx context.Context, ds []*tidegate.Delivery) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	for _, d := range ds {
-		if err := c.Release(ctx, d); err != nil && ctx.Err() != nil {
+		if _, err := c.Settle(ctx, d, transport.Verdict{Kind: transport.Release}); err != nil && ctx.Err() != nil {
 			return
 		}
 	}

@@ -106,72 +106,15 @@ func (c *Client) settled(ctx context.Context, op string, d *tidegate.Delivery, p
 	return out.result(), nil
 }
 
-// Retry implements transport.Settler. A delay of transport.BySchedule means the broker's own
-// interval.
-func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	r := retryRequest{Handle: d.Handle, Reason: reason}
-	if after != transport.BySchedule {
-		r.After = new(after.String())
-	}
-	return c.settled(ctx, "ChangeInvisibleDuration", d, "retry", r)
-}
-
 type delayRequest struct {
 	Handle string `json:"handle"`
 	Delay  string `json:"delay,omitempty"`
 	Level  int    `json:"level,omitempty"`
 }
 
-// Snooze implements transport.Settler.
-func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	return errOf(c.settle(ctx, "ChangeInvisibleDuration", d, "snooze", delayRequest{Handle: d.Handle, Delay: dur.String()}, nil))
-}
-
-// Reconsume implements transport.Settler.
-func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
-	const op = "Reconsume"
-	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {
-		return transport.RetryResult{}, bad(op, d.Topic, "a level, and a delay or negative acknowledgement, exclude each other; give one of them")
-	}
-	r := delayRequest{Handle: d.Handle, Level: mode.Level}
-	if mode.Delay != 0 {
-		r.Delay = mode.Delay.String()
-	}
-	if mode.Negative {
-		return c.settled(ctx, op, d, "negative-acknowledge", r)
-	}
-	var out struct {
-		DeadLetter bool             `json:"dead_letter"`
-		Delay      httpapi.Duration `json:"delay"`
-	}
-	if f := c.settle(ctx, op, d, "reconsume-later", r, &out); f != nil {
-		return transport.RetryResult{}, f.Err
-	}
-	if out.DeadLetter {
-		return transport.RetryResult{Fate: transport.FateDeadLetter}, nil
-	}
-	return transport.RetryResult{Fate: transport.FateAgain, Delay: time.Duration(out.Delay)}, nil
-}
-
 type changeRequest struct {
 	Handle            string `json:"handle"`
 	InvisibleDuration string `json:"invisible_duration"`
-}
-
-// Release implements transport.Settler. The HTTP API has no request of its own for it: the broker
-// knows whether the receive had Push set.
-func (c *Client) Release(ctx context.Context, d *tidegate.Delivery) error {
-	_, err := c.ChangeInvisibleDuration(ctx, d, 0)
-	return err
-}
-
-// ChangeInvisibleDuration implements transport.Settler.
-func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
-	var out struct {
-		Handle string `json:"handle"`
-	}
-	f := c.settle(ctx, "ChangeInvisibleDuration", d, "change-invisible-duration", changeRequest{d.Handle, dur.String()}, &out)
-	return out.Handle, errOf(f)
 }
 
 type deadLetterRequest struct {
@@ -180,7 +123,61 @@ type deadLetterRequest struct {
 	Attempt int    `json:"attempt,omitempty"`
 }
 
-// DeadLetter implements transport.Settler.
-func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
-	return c.settled(ctx, "ForwardMessageToDeadLetterQueue", d, "dead-letter", deadLetterRequest{d.Handle, reason, d.Attempt})
+// Settle implements transport.Settler. A Retry with transport.BySchedule means the broker's own
+// interval. The HTTP API has no request of its own for a Release: the broker knows whether the
+// receive had Push set.
+func (c *Client) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	const opChange = "ChangeInvisibleDuration"
+	switch v.Kind {
+	case transport.Release:
+		_, err := c.Extend(ctx, d, 0, false)
+		return transport.RetryResult{}, err
+	case transport.Retry:
+		r := retryRequest{Handle: d.Handle, Reason: v.Reason}
+		if v.Delay != transport.BySchedule {
+			r.After = new(v.Delay.String())
+		}
+		return c.settled(ctx, opChange, d, "retry", r)
+	case transport.DeadLetter:
+		return c.settled(ctx, "ForwardMessageToDeadLetterQueue", d, "dead-letter", deadLetterRequest{d.Handle, v.Reason, d.Attempt})
+	case transport.Snooze:
+		return transport.RetryResult{}, errOf(c.settle(ctx, opChange, d, "snooze", delayRequest{Handle: d.Handle, Delay: v.Delay.String()}, nil))
+	case transport.NegativeAck:
+		return c.settled(ctx, "Reconsume", d, "negative-acknowledge", delayOf(d, v))
+	case transport.RetryTopic:
+		return c.reconsume(ctx, d, v)
+	}
+	return transport.RetryResult{}, v.Unsupported(d)
+}
+
+// delayOf is the request of a RetryTopic or NegativeAck.
+func delayOf(d *tidegate.Delivery, v transport.Verdict) delayRequest {
+	r := delayRequest{Handle: d.Handle, Level: v.Level}
+	if v.Delay != 0 {
+		r.Delay = v.Delay.String()
+	}
+	return r
+}
+
+func (c *Client) reconsume(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	var out struct {
+		DeadLetter bool             `json:"dead_letter"`
+		Delay      httpapi.Duration `json:"delay"`
+	}
+	if f := c.settle(ctx, "Reconsume", d, "reconsume-later", delayOf(d, v), &out); f != nil {
+		return transport.RetryResult{}, f.Err
+	}
+	if out.DeadLetter {
+		return transport.RetryResult{Fate: transport.FateDeadLetter}, nil
+	}
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: time.Duration(out.Delay)}, nil
+}
+
+// Extend implements transport.Settler. The HTTP API has no repetition of a change.
+func (c *Client) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, _ bool) (handle string, err error) {
+	var out struct {
+		Handle string `json:"handle"`
+	}
+	f := c.settle(ctx, "ChangeInvisibleDuration", d, "change-invisible-duration", changeRequest{d.Handle, dur.String()}, &out)
+	return out.Handle, errOf(f)
 }

@@ -21,18 +21,19 @@ func TestReconsume(t *testing.T) {
 		return transport.RetryResult{Fate: transport.FateAgain, Delay: d}
 	}
 	dead := transport.RetryResult{Fate: transport.FateDeadLetter}
-	type mode = transport.ReconsumeMode
+	type mode = transport.Verdict
+	const later, negative = transport.RetryTopic, transport.NegativeAck
 	for name, tt := range map[string]struct {
 		group settings.Group
 		modes []mode
 		want  []transport.RetryResult
 	}{
-		"next level":  {retries, []mode{{}, {}, {}}, []transport.RetryResult{again(time.Second), again(5 * time.Second), dead}},
-		"a level":     {retries, []mode{{Level: 3}}, []transport.RetryResult{again(10 * time.Second)}},
-		"a delay":     {retries, []mode{{Delay: time.Hour}}, []transport.RetryResult{again(time.Hour)}},
-		"negative":    {retries, []mode{{Negative: true}}, []transport.RetryResult{again(time.Minute)}},
-		"its own":     {retries, []mode{{Negative: true, Delay: 7 * time.Second}}, []transport.RetryResult{again(7 * time.Second)}},
-		"its maximum": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}}, []mode{{Negative: true}, {Negative: true}}, []transport.RetryResult{again(time.Minute), dead}},
+		"next level":  {retries, []mode{{Kind: later}, {Kind: later}, {Kind: later}}, []transport.RetryResult{again(time.Second), again(5 * time.Second), dead}},
+		"a level":     {retries, []mode{{Kind: later, Level: 3}}, []transport.RetryResult{again(10 * time.Second)}},
+		"a delay":     {retries, []mode{{Kind: later, Delay: time.Hour}}, []transport.RetryResult{again(time.Hour)}},
+		"negative":    {retries, []mode{{Kind: negative}}, []transport.RetryResult{again(time.Minute)}},
+		"its own":     {retries, []mode{{Kind: negative, Delay: 7 * time.Second}}, []transport.RetryResult{again(7 * time.Second)}},
+		"its maximum": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}}, []mode{{Kind: negative}, {Kind: negative}}, []transport.RetryResult{again(time.Minute), dead}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
@@ -42,12 +43,12 @@ func TestReconsume(t *testing.T) {
 				c := over(t, b, rest.Options{})
 				for i, mode := range tt.modes {
 					d := receiveOne(t, c)
-					got, err := c.Reconsume(t.Context(), d, mode)
+					got, err := c.Settle(t.Context(), d, mode)
 					got.Delay = got.Delay.Round(time.Millisecond)
 					if err != nil || got != tt.want[i] {
 						t.Fatalf("failure %d: %+v, %v; want %+v", i+1, got, err, tt.want[i])
 					}
-					if _, err := c.Reconsume(t.Context(), d, mode); !errors.Is(err, tidegate.ErrInvalidHandle) {
+					if _, err := c.Settle(t.Context(), d, mode); !errors.Is(err, tidegate.ErrInvalidHandle) {
 						t.Errorf("failure %d, again: %v, want ErrInvalidHandle", i+1, err)
 					}
 					if got.Fate == transport.FateAgain {
@@ -68,8 +69,11 @@ func TestReconsumeIsRejected(t *testing.T) {
 		b.Send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
 		c := over(t, b, rest.Options{})
 		d := receiveOne(t, c)
-		for _, mode := range []transport.ReconsumeMode{{}, {Level: 1}, {Delay: time.Minute}, {Level: 1, Delay: time.Minute}, {Level: 1, Negative: true}} {
-			_, err := c.Reconsume(t.Context(), d, mode)
+		for _, mode := range []transport.Verdict{
+			{Kind: transport.RetryTopic}, {Kind: transport.RetryTopic, Level: 1}, {Kind: transport.RetryTopic, Delay: time.Minute},
+			{Kind: transport.RetryTopic, Level: 1, Delay: time.Minute}, {Kind: transport.NegativeAck, Level: 1},
+		} {
+			_, err := c.Settle(t.Context(), d, mode)
 			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeBadRequest {
 				t.Errorf("%+v: %v, want code %d", mode, err, tidegate.CodeBadRequest)
 			}
@@ -94,7 +98,7 @@ func TestDeadLetterResult(t *testing.T) {
 				b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 1, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
 				b.Send(&tidegate.Message{Topic: "orders", MessageGroup: "customer 7", Body: []byte("x")})
 				c := over(t, b, rest.Options{})
-				if got, err := c.DeadLetter(t.Context(), receiveOne(t, c), "hopeless"); err != nil || got != want {
+				if got, err := c.Settle(t.Context(), receiveOne(t, c), transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"}); err != nil || got != want {
 					t.Errorf("%+v, %v; want %+v", got, err, want)
 				}
 			})

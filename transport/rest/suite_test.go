@@ -35,7 +35,7 @@ func TestTransport(t *testing.T) {
 	s.PushesThrottleBackoff = false
 	s.Virtual, s.Capabilities = true, transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true,
-		RetryResult: true, RepeatReceive: true, Snooze: true, Reconsume: true,
+		RetryResult: true, RepeatReceive: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
 	}
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 		b := brokertest.New(t)

@@ -149,7 +149,7 @@ func TestSessionStaysForDeliveries(t *testing.T) {
 			t.Fatal(ds, err)
 		}
 		time.Sleep(50 * time.Minute)
-		if _, err := c.ChangeInvisibleDuration(t.Context(), ds[0], time.Hour); err != nil {
+		if _, err := c.Extend(t.Context(), ds[0], time.Hour, false); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(59 * time.Minute)

@@ -18,18 +18,18 @@ import (
 // is not asked: it would extend the lease.
 func TestReconsumeRequests(t *testing.T) {
 	for name, tt := range map[string]struct {
-		mode     transport.ReconsumeMode
+		mode     transport.Verdict
 		header   string
 		duration time.Duration
 		bad      bool
 	}{
-		"delay":                        {mode: transport.ReconsumeMode{Delay: 90 * time.Second}, header: "delay", duration: 90 * time.Second},
-		"level":                        {mode: transport.ReconsumeMode{Level: 18}, header: "level=18"},
-		"next level":                   {header: "next"},
-		"negative":                     {mode: transport.ReconsumeMode{Negative: true}, header: "negative"},
-		"negative with a delay":        {mode: transport.ReconsumeMode{Negative: true, Delay: time.Hour}, header: "negative", duration: time.Hour},
-		"level and delay":              {mode: transport.ReconsumeMode{Level: 1, Delay: time.Second}, bad: true},
-		"negative acknowledgement too": {mode: transport.ReconsumeMode{Level: 1, Negative: true}, bad: true},
+		"delay":                        {mode: transport.Verdict{Kind: transport.RetryTopic, Delay: 90 * time.Second}, header: "delay", duration: 90 * time.Second},
+		"level":                        {mode: transport.Verdict{Kind: transport.RetryTopic, Level: 18}, header: "level=18"},
+		"next level":                   {mode: transport.Verdict{Kind: transport.RetryTopic}, header: "next"},
+		"negative":                     {mode: transport.Verdict{Kind: transport.NegativeAck}, header: "negative"},
+		"negative with a delay":        {mode: transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, header: "negative", duration: time.Hour},
+		"level and delay":              {mode: transport.Verdict{Kind: transport.RetryTopic, Level: 1, Delay: time.Second}, bad: true},
+		"negative acknowledgement too": {mode: transport.Verdict{Kind: transport.NegativeAck, Level: 1}, bad: true},
 	} {
 		for _, announced := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestReconsumeRequests(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got, err := c.Reconsume(t.Context(), ds[0], tt.mode)
+				got, err := c.Settle(t.Context(), ds[0], tt.mode)
 				sent := s.of("ChangeInvisibleDuration")
 				want := tidegate.CodeNotImplemented
 				if announced {

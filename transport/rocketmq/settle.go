@@ -166,14 +166,32 @@ func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmq
 	return nil
 }
 
-// Retry implements transport.Settler. RocketMQ counts it as a failed delivery. A negative delay
+// Settle implements transport.Settler. It sends no request for a verdict that the server has not
+// announced, because such a server would only extend the lease.
+func (c *Client) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	switch v.Kind {
+	case transport.Release:
+		return transport.RetryResult{}, c.release(ctx, d)
+	case transport.Retry:
+		return c.retry(ctx, d, v.Delay, v.Reason)
+	case transport.DeadLetter:
+		return c.deadLetter(ctx, d, v.Reason)
+	case transport.Snooze:
+		return transport.RetryResult{}, c.snooze(ctx, d, v.Delay)
+	case transport.RetryTopic, transport.NegativeAck:
+		return c.reconsume(ctx, d, v)
+	}
+	return transport.RetryResult{}, v.Unsupported(d)
+}
+
+// retry carries out a Retry. RocketMQ counts it as a failed delivery. A negative delay
 // other than [transport.BySchedule] means 0. [transport.BySchedule] on a server that does not
 // support it means the interval that the server pushed last.
 //
-// A tidegate broker accepts Retry only from push consumers. For deliveries that were not received
-// as one, Retry therefore opens the group's session as a push consumer if there is none. It sends
+// A tidegate broker accepts it only from push consumers. For deliveries that were not received
+// as one, retry therefore opens the group's session as a push consumer if there is none. It sends
 // at most 1 KiB of the reason.
-func (c *Client) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
+func (c *Client) retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opChange, d, func(ep *conn.Server) bool { return ep.Capabilities().Suspend })
 	if err != nil {
 		return transport.RetryResult{}, err
@@ -229,9 +247,9 @@ func reasonHeader(reason string) []string {
 	return []string{wire.HeaderReason, conn.EncodeReason(reason)}
 }
 
-// Release implements transport.Settler. It sends a change of the invisible duration to 0 with the
+// release carries out a Release. It sends a change of the invisible duration to 0 with the
 // flag suspend, which RocketMQ before 5.5 ignores.
-func (c *Client) Release(ctx context.Context, d *tidegate.Delivery) error {
+func (c *Client) release(ctx context.Context, d *tidegate.Delivery) error {
 	r, err := c.settling(ctx, opChange, d, nil)
 	if err != nil {
 		return err
@@ -242,27 +260,19 @@ func (c *Client) Release(ctx context.Context, d *tidegate.Delivery) error {
 	return nil
 }
 
-// ChangeInvisibleDuration implements transport.Settler. It sets the flag suspend for a tidegate
-// broker only. There the flag distinguishes it from a failure of a push consumer, and the attempt
-// counts when the lease ends. RocketMQ 5.5 would not count the attempt, so that a message whose
-// handler ends the process would return without end. With an error the handle is empty.
-func (c *Client) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	return c.extend(ctx, d, dur, nil)
-}
-
-// RepeatChange implements transport.Settler. It sends ChangeInvisibleDuration with a header.
-// With the header a tidegate broker finds the handle that replaced d.Handle. Other servers ignore
-// the header.
-func (c *Client) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
-	return c.extend(ctx, d, dur, []string{wire.HeaderRepeat, "true"})
-}
-
-func (c *Client) extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, headers []string) (string, error) {
+// Extend implements transport.Settler. It sets the flag suspend for a tidegate broker only. There
+// the flag distinguishes it from a failure of a push consumer, and the attempt counts when the
+// lease ends. RocketMQ 5.5 would not count the attempt, so that a message whose handler ends the
+// process would return without end. A repetition has a header with which a tidegate broker finds
+// the handle that replaced d.Handle; other servers ignore it. With an error the handle is empty.
+func (c *Client) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
 	r, err := c.settling(ctx, opChange, d, nil)
 	if err != nil {
 		return "", err
 	}
-	r.headers = headers
+	if repeat {
+		r.headers = []string{wire.HeaderRepeat, "true"}
+	}
 	handle, _, err := c.changeInvisible(ctx, r, d, dur, r.ep.Capabilities().Suspend)
 	if err != nil {
 		return "", err
@@ -271,14 +281,13 @@ func (c *Client) extend(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	return handle, nil
 }
 
-// Snooze implements transport.Settler. It sends ChangeInvisibleDuration with a header. Without an
-// announcement of the feature it sends no request.
-func (c *Client) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
+// snooze carries out a Snooze. It sends ChangeInvisibleDuration with a header.
+func (c *Client) snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	r, err := c.settling(ctx, opSnooze, d, nil)
 	if err != nil {
 		return err
 	}
-	if !r.ep.Capabilities().Snooze {
+	if !r.ep.Capabilities().Verdicts.Has(transport.Snooze) {
 		e := fail(opSnooze, d.Topic, tidegate.CodeNotImplemented, "the server cannot postpone a delivery without counting its attempt; check Capabilities first")
 		e.Endpoint = r.ep.Key
 		return e
@@ -305,9 +314,9 @@ func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Del
 	return res.GetReceiptHandle(), trailer, nil
 }
 
-// DeadLetter makes the message a dead letter. Only tidegate brokers receive the reason, at most 1
+// deadLetter carries out a DeadLetter. Only tidegate brokers receive the reason, at most 1
 // KiB of it, and report the fate of the message, in a trailer.
-func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+func (c *Client) deadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opDeadLetter, d, nil)
 	if err != nil {
 		return transport.RetryResult{}, err
@@ -331,24 +340,23 @@ func (c *Client) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 
 const opReconsume = "Reconsume"
 
-// Reconsume sends a change of the invisible duration to the delay, with a header of its own. It
-// sends no request to a server that does not announce the feature, because such a server would only
-// extend the lease.
-func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
+// reconsume carries out a RetryTopic or a NegativeAck. It sends a change of the invisible duration
+// to the delay, with a header of its own.
+func (c *Client) reconsume(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opReconsume, d, nil)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
-	if !r.ep.Capabilities().Reconsume {
+	if !r.ep.Capabilities().Verdicts.Has(v.Kind) {
 		e := fail(opReconsume, d.Topic, tidegate.CodeNotImplemented, "the server supports neither retry topics nor negative acknowledgements; check Capabilities first")
 		e.Endpoint = r.ep.Key
 		return transport.RetryResult{}, e
 	}
-	if mode.Level != 0 && (mode.Delay != 0 || mode.Negative) {
+	if v.Level != 0 && (v.Delay != 0 || v.Kind == transport.NegativeAck) {
 		return transport.RetryResult{}, fail(opReconsume, d.Topic, tidegate.CodeBadRequest, "a level, and a delay or negative acknowledgement, exclude each other; give one of them")
 	}
-	r.headers = []string{wire.HeaderReconsume, reconsumeHeader(mode)}
-	_, trailer, err := c.changeInvisible(ctx, r, d, mode.Delay, true)
+	r.headers = []string{wire.HeaderReconsume, reconsumeHeader(v)}
+	_, trailer, err := c.changeInvisible(ctx, r, d, v.Delay, true)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
@@ -357,13 +365,13 @@ func (c *Client) Reconsume(ctx context.Context, d *tidegate.Delivery, mode trans
 
 // reconsumeHeader returns the value of the header. The values "negative" and "delay" use the
 // invisible duration; "level=3" and "next" do not.
-func reconsumeHeader(mode transport.ReconsumeMode) string {
+func reconsumeHeader(v transport.Verdict) string {
 	switch {
-	case mode.Negative:
+	case v.Kind == transport.NegativeAck:
 		return "negative"
-	case mode.Level != 0:
-		return "level=" + strconv.Itoa(mode.Level)
-	case mode.Delay != 0:
+	case v.Level != 0:
+		return "level=" + strconv.Itoa(v.Level)
+	case v.Delay != 0:
 		return "delay"
 	}
 	return "next"

@@ -130,7 +130,7 @@ func TestSettlementsThatMayHaveWorked(t *testing.T) {
 			}
 			c := newClient(t, n, nil)
 			d := delivery("1", testAddr)
-			for op, err := range map[string]error{"Ack": c.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Retry": second(c.Retry(t.Context(), d, 0, ""))} {
+			for op, err := range map[string]error{"Ack": c.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Retry": second(c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}))} {
 				if e, isErr := errors.AsType[*tidegate.Error](err); !isErr || e.MaybeStored != tt.want {
 					t.Errorf("%s: %s: %+v, want MaybeStored %t", name, op, err, tt.want)
 				}
@@ -165,7 +165,7 @@ func TestSettleElsewhere(t *testing.T) {
 		if x, y := len(a.of("AckMessage")), len(b.of("AckMessage")); x != 1 || y != 1 {
 			t.Errorf("%d and %d requests, want one each", x, y)
 		}
-		if _, err := c.Retry(t.Context(), delivery("1", "10.0.0.1:1"), 0, ""); !errors.Is(err, tidegate.ErrInvalid) {
+		if _, err := c.Settle(t.Context(), delivery("1", "10.0.0.1:1"), transport.Verdict{Kind: transport.Retry}); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Error(err)
 		}
 		if errs := c.Ack(t.Context(), nil); len(errs) != 0 {
@@ -184,27 +184,27 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 		}
 		c := newClient(t, n, func(o *rocketmq.Options) { o.ClientID = "me" })
 		d := delivery("h", testAddr)
-		if h, err := c.ChangeInvisibleDuration(t.Context(), d, time.Minute); h != "new" || err != nil || d.Handle != "h" {
+		if h, err := c.Extend(t.Context(), d, time.Minute, false); h != "new" || err != nil || d.Handle != "h" {
 			t.Errorf("%q, %v, %+v", h, err, d)
 		}
-		if _, err := c.Retry(t.Context(), d, time.Hour, ""); err != nil {
+		if _, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
 			t.Error(err)
 		}
 		code = rmqpb.Code_INVALID_RECEIPT_HANDLE
-		if h, err := c.ChangeInvisibleDuration(t.Context(), d, time.Minute); h != "" || !errors.Is(err, tidegate.ErrInvalidHandle) {
+		if h, err := c.Extend(t.Context(), d, time.Minute, false); h != "" || !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Errorf("%q, %v", h, err)
 		}
-		if _, err := c.DeadLetter(t.Context(), d, "no such order: 7"); err != nil {
+		if _, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no such order: 7"}); err != nil {
 			t.Error(err)
 		}
-		if err := c.Release(t.Context(), d); !errors.Is(err, tidegate.ErrInvalidHandle) {
+		if _, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release}); !errors.Is(err, tidegate.ErrInvalidHandle) {
 			t.Error(err)
 		}
 		code = rmqpb.Code_OK
-		if err := c.Release(t.Context(), d); err != nil {
+		if _, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release}); err != nil {
 			t.Error(err)
 		}
-		if _, err := c.RepeatChange(t.Context(), d, time.Minute); err != nil {
+		if _, err := c.Extend(t.Context(), d, time.Minute, true); err != nil {
 			t.Error(err)
 		}
 		calls := s.of("ChangeInvisibleDuration")
@@ -305,12 +305,12 @@ func TestSuspend(t *testing.T) {
 }
 
 func release(ctx context.Context, c *rocketmq.Client, d *tidegate.Delivery) error {
-	return c.Release(ctx, d)
+	return second(c.Settle(ctx, d, transport.Verdict{Kind: transport.Release}))
 }
 
 func change(dur time.Duration) func(context.Context, *rocketmq.Client, *tidegate.Delivery) error {
 	return func(ctx context.Context, c *rocketmq.Client, d *tidegate.Delivery) error {
-		_, err := c.ChangeInvisibleDuration(ctx, d, dur)
+		_, err := c.Extend(ctx, d, dur, false)
 		return err
 	}
 }
@@ -337,7 +337,7 @@ func TestRetryResult(t *testing.T) {
 			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 			}
-			got, err := newClient(t, n, nil).Retry(t.Context(), delivery("h", testAddr), time.Second, "out of stock: Müller")
+			got, err := newClient(t, n, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: time.Second, Reason: "out of stock: Müller"})
 			if err != nil || got != tt.want {
 				t.Errorf("%q: %+v, %v; want %+v", tt.trailer, got, err, tt.want)
 			}
@@ -366,7 +366,7 @@ func TestRetryBySchedule(t *testing.T) {
 			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 			}
-			if _, err := newClient(t, n, nil).Retry(t.Context(), delivery("h", testAddr), after, ""); err != nil {
+			if _, err := newClient(t, n, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: after}); err != nil {
 				t.Fatal(err)
 			}
 			r := s.of("ChangeInvisibleDuration")[0]
@@ -399,7 +399,7 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 			if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := c.Retry(t.Context(), delivery("h", testAddr), 0, ""); err != nil {
+			if _, err := c.Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry}); err != nil {
 				t.Fatal(err)
 			}
 			var kinds []rmqpb.ClientType
@@ -413,7 +413,7 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 			if !slices.Equal(kinds, want) {
 				t.Errorf("features %q: sessions %v, want %v", features, kinds, want)
 			}
-			if _, err := c.ChangeInvisibleDuration(t.Context(), delivery("h", testAddr), 0); err != nil {
+			if _, err := c.Extend(t.Context(), delivery("h", testAddr), 0, false); err != nil {
 				t.Fatal(err)
 			}
 			receiver := s.of("ReceiveMessage")[0].md.Get("x-mq-client-id")[0]
@@ -454,7 +454,7 @@ func TestSnoozeNeedsTheServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = c.Snooze(t.Context(), ds[0], time.Minute)
+			_, err = c.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Snooze, Delay: time.Minute})
 			if e, isErr := errors.AsType[*tidegate.Error](err); announced == isErr || isErr && e.Code != tidegate.CodeNotImplemented {
 				t.Errorf("features %q: %v", features, err)
 			}

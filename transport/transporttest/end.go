@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/transport"
 )
 
 var errEnough = errors.New("the caller has enough")
@@ -93,7 +94,7 @@ var endCases = []testCase{
 				ds = e.receive(r)
 			}
 			for _, d := range ds {
-				if err := e.Transport.Release(e.Context(), d); err != nil {
+				if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Release}); err != nil {
 					e.Fatal(err)
 				}
 			}
@@ -131,15 +132,16 @@ var endCases = []testCase{
 				e.Errorf("Send: %v; want the cause of the context", r.Err)
 			}
 		}
-		_, retry := e.Transport.Retry(ctx, ds[1], 0, "")
-		_, dead := e.Transport.DeadLetter(ctx, ds[3], "no receive waits")
-		handle, change := e.Transport.ChangeInvisibleDuration(ctx, ds[2], 4*e.server.Unit)
+		_, retry := e.Transport.Settle(ctx, ds[1], transport.Verdict{Kind: transport.Retry})
+		_, dead := e.Transport.Settle(ctx, ds[3], transport.Verdict{Kind: transport.DeadLetter, Reason: "no receive waits"})
+		_, release := e.Transport.Settle(ctx, ds[0], transport.Verdict{Kind: transport.Release})
+		handle, change := e.Transport.Extend(ctx, ds[2], 4*e.server.Unit, false)
 		if handle != "" {
 			e.Errorf("ChangeInvisibleDuration returned the handle %q with a dead context", handle)
 		}
 		for name, err := range map[string]error{
 			"Ack":                     e.Transport.Ack(ctx, ds[:1])[0],
-			"Release":                 e.Transport.Release(ctx, ds[0]),
+			"Release":                 release,
 			"Retry":                   retry,
 			"ChangeInvisibleDuration": change,
 			"DeadLetter":              dead,
@@ -184,9 +186,10 @@ var endCases = []testCase{
 		}
 		ctx := e.Context()
 		_, receive := e.Transport.Receive(ctx, e.request())
-		_, retry := e.Transport.Retry(ctx, d, 0, "")
-		_, change := e.Transport.ChangeInvisibleDuration(ctx, d, e.server.Unit)
-		_, dead := e.Transport.DeadLetter(ctx, d, "closed")
+		_, retry := e.Transport.Settle(ctx, d, transport.Verdict{Kind: transport.Retry})
+		_, release := e.Transport.Settle(ctx, d, transport.Verdict{Kind: transport.Release})
+		_, change := e.Transport.Extend(ctx, d, e.server.Unit, false)
+		_, dead := e.Transport.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "closed"})
 		_, producer := e.Transport.ProducerSettings(ctx, e.topic)
 		_, consumer := e.Transport.ConsumerSettings(ctx, e.group, e.topic)
 		_, queues := e.Transport.Queues(ctx, e.group, e.topic)
@@ -194,7 +197,7 @@ var endCases = []testCase{
 			"Send":                    e.Transport.Send(ctx, []*tidegate.Message{e.message("y")})[0].Err,
 			"Receive":                 receive,
 			"Ack":                     e.ack(d),
-			"Release":                 e.Transport.Release(ctx, d),
+			"Release":                 release,
 			"Retry":                   retry,
 			"ChangeInvisibleDuration": change,
 			"DeadLetter":              dead,

@@ -78,7 +78,7 @@ var fifoCases = []testCase{
 			got[d.MessageGroup] = append(got[d.MessageGroup], string(d.Body))
 			if d.MessageGroup == "group0" {
 				failed = d
-				if _, err := e.Transport.Retry(e.Context(), d, 3*e.server.Unit, ""); err != nil {
+				if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: 3 * e.server.Unit}); err != nil {
 					e.Fatal(err)
 				}
 				continue
@@ -159,7 +159,7 @@ var fifoCases = []testCase{
 		e.setup(settings.TopicFIFO)
 		e.send(e.ordered(0, 0), e.ordered(0, 1))
 		r := e.fifoRequest()
-		if _, err := e.Transport.DeadLetter(e.Context(), e.oneOf(r), "hopeless"); err != nil {
+		if _, err := e.Transport.Settle(e.Context(), e.oneOf(r), transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"}); err != nil {
 			e.Fatal(err)
 		}
 		if d := e.oneOf(r); string(d.Body) != "1" || d.Attempt != 1 {

@@ -65,90 +65,92 @@ func (m *model) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-func (m *model) Retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (result transport.RetryResult, err error) {
-	err = m.settle(ctx, d, func(i int, c *subCopy) {
-		if after == transport.BySchedule && m.fault != "no ladder for failures" {
-			after = m.groups[d.ConsumerGroup].Retry.Delay(c.attempt - 1)
+// Settle takes the verdicts of every server, Snooze and NegativeAck.
+func (m *model) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (result transport.RetryResult, err error) {
+	group := m.groups[d.ConsumerGroup]
+	if v.Kind > transport.DeadLetter && !m.server.Capabilities.Verdicts.Has(v.Kind) && m.fault != "take every verdict" {
+		return result, v.Unsupported(d)
+	}
+	switch v.Kind {
+	case transport.Release:
+		err = m.settle(ctx, d, func(_ int, c *subCopy) {
+			free := c.push && m.server.Capabilities.Suspend && m.fault != "suspending counts" || m.server.LacksCountedReleases
+			c.due = time.Now()
+			if c.push || free {
+				c.held, c.handle = false, ""
+			}
+			if free {
+				c.attempt--
+			}
+		})
+	case transport.Retry:
+		err = m.settle(ctx, d, func(i int, c *subCopy) {
+			after := v.Delay
+			if after == transport.BySchedule && m.fault != "no ladder for failures" {
+				after = group.Retry.Delay(c.attempt - 1)
+			}
+			if m.server.LacksExactRetries && !group.FIFO {
+				after = 12 * time.Second // the server's own
+			}
+			result = transport.RetryResult{Fate: transport.FateAgain, Delay: after}
+			c.held, c.handle, c.due = false, "", time.Now().Add(after)
+			switch m.fault {
+			case "retry early":
+				c.due = c.due.Add(-after / 4)
+			case "retry late":
+				c.due = c.due.Add(after / 4)
+			case "retry does not count":
+				c.attempt--
+			}
+			if c.attempt >= group.MaxAttempts {
+				result = transport.RetryResult{Fate: transport.FateDeadLetter}
+				m.bury(d.ConsumerGroup, i, c, cmp.Or(v.Reason, "failed"))
+			}
+			if m.fault == "return no results" {
+				result = transport.RetryResult{}
+			}
+		})
+	case transport.DeadLetter:
+		m.mu.Lock()
+		over := m.copy(d.ConsumerGroup, index(d)).done && !m.isClosed()
+		m.mu.Unlock()
+		if over {
+			return result, nil
 		}
-		if m.server.LacksExactRetries && !m.groups[d.ConsumerGroup].FIFO {
-			after = 12 * time.Second // the server's own
+		err = m.settle(ctx, d, func(i int, c *subCopy) { m.bury(d.ConsumerGroup, i, c, v.Reason) })
+		if m.fault == "late dead letters succeed" && errors.Is(err, tidegate.ErrInvalidHandle) {
+			err = nil
 		}
-		result = transport.RetryResult{Fate: transport.FateAgain, Delay: after}
-		c.held, c.handle, c.due = false, "", time.Now().Add(after)
-		switch m.fault {
-		case "retry early":
-			c.due = c.due.Add(-after / 4)
-		case "retry late":
-			c.due = c.due.Add(after / 4)
-		case "retry does not count":
-			c.attempt--
-		}
-		if c.attempt >= m.groups[d.ConsumerGroup].MaxAttempts {
-			result = transport.RetryResult{Fate: transport.FateDeadLetter}
-			m.bury(d.ConsumerGroup, i, c, cmp.Or(reason, "failed"))
-		}
-		if m.fault == "return no results" {
-			result = transport.RetryResult{}
-		}
-	})
+	case transport.Snooze:
+		err = m.settle(ctx, d, func(_ int, c *subCopy) {
+			c.held, c.handle, c.due = false, "", time.Now().Add(v.Delay)
+			if m.fault == "snooze early" {
+				c.due = time.Now()
+			}
+			if m.fault != "snoozing counts" {
+				c.attempt--
+			}
+		})
+	case transport.NegativeAck:
+		err = m.settle(ctx, d, func(_ int, c *subCopy) {
+			c.held, c.handle, c.due = false, "", time.Now().Add(v.Delay)
+			if m.fault == "negative acknowledgements come early" {
+				c.due = time.Now()
+			}
+			result = transport.RetryResult{Fate: transport.FateAgain, Delay: v.Delay}
+		})
+	}
 	return result, err
 }
 
-func (m *model) Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	return m.settle(ctx, d, func(_ int, c *subCopy) {
-		c.held, c.handle, c.due = false, "", time.Now().Add(dur)
-		if m.fault == "snooze early" {
-			c.due = time.Now()
-		}
-		if m.fault != "snoozing counts" {
-			c.attempt--
-		}
-	})
-}
-
-// Reconsume knows negative acknowledgements only.
-func (m *model) Reconsume(ctx context.Context, d *tidegate.Delivery, mode transport.ReconsumeMode) (transport.RetryResult, error) {
-	err := m.settle(ctx, d, func(_ int, c *subCopy) {
-		c.held, c.handle, c.due = false, "", time.Now().Add(mode.Delay)
-		if m.fault == "negative acknowledgements come early" {
-			c.due = time.Now()
-		}
-	})
-	if err != nil {
-		return transport.RetryResult{}, err
-	}
-	return transport.RetryResult{Fate: transport.FateAgain, Delay: mode.Delay}, nil
-}
-
-func (m *model) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
-	return m.change(ctx, d, dur, false)
-}
-
-func (m *model) Release(ctx context.Context, d *tidegate.Delivery) error {
-	return m.settle(ctx, d, func(_ int, c *subCopy) {
-		free := c.push && m.server.Capabilities.Suspend && m.fault != "suspending counts" || m.server.LacksCountedReleases
-		c.due = time.Now()
-		if c.push || free {
-			c.held, c.handle = false, ""
-		}
-		if free {
-			c.attempt--
-		}
-	})
-}
-
-func (m *model) RepeatChange(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error) {
+func (m *model) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (handle string, err error) {
 	now, again := *d, false
 	m.mu.Lock()
-	if c := m.copy(d.ConsumerGroup, index(d)); c.replaced == d.Handle && c.changed == c.handle && m.fault != "no change twice" {
+	if c := m.copy(d.ConsumerGroup, index(d)); repeat && c.replaced == d.Handle && c.changed == c.handle && m.fault != "no change twice" {
 		now.Handle, again = c.handle, true
 	}
 	m.mu.Unlock()
-	return m.change(ctx, &now, dur, again)
-}
-
-func (m *model) change(ctx context.Context, d *tidegate.Delivery, dur time.Duration, again bool) (handle string, err error) {
-	err = m.settle(ctx, d, func(_ int, c *subCopy) {
+	err = m.settle(ctx, &now, func(_ int, c *subCopy) {
 		m.serial++
 		if m.fault == "change counts from the receipt" {
 			c.due = c.due.Add(dur)
@@ -163,18 +165,4 @@ func (m *model) change(ctx context.Context, d *tidegate.Delivery, dur time.Durat
 		handle = c.handle
 	})
 	return handle, err
-}
-
-func (m *model) DeadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
-	m.mu.Lock()
-	over := m.copy(d.ConsumerGroup, index(d)).done && !m.isClosed()
-	m.mu.Unlock()
-	if over {
-		return transport.RetryResult{}, nil
-	}
-	err := m.settle(ctx, d, func(i int, c *subCopy) { m.bury(d.ConsumerGroup, i, c, reason) })
-	if m.fault == "late dead letters succeed" && errors.Is(err, tidegate.ErrInvalidHandle) {
-		err = nil
-	}
-	return transport.RetryResult{}, err
 }

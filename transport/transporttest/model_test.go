@@ -52,7 +52,7 @@ type subCopy struct {
 }
 
 // everything has all capabilities of the model.
-var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatChange: true, RepeatReceive: true, Snooze: true, Reconsume: true, Watch: true}
+var everything = transport.Capabilities{Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatChange: true, RepeatReceive: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck, Watch: true}
 
 // perfect is a server that keeps all promises and has everything.
 func perfect() Server {

@@ -197,7 +197,7 @@ var receiveCases = []testCase{
 		}
 		e.mustAck(b)
 		start := time.Now()
-		if _, err := e.Transport.Retry(e.Context(), a, 0, ""); err != nil {
+		if _, err := e.Transport.Settle(e.Context(), a, transport.Verdict{Kind: transport.Retry}); err != nil {
 			e.Fatal(err)
 		}
 		if a = e.retried(e.request(), start, 0); a.Attempt != 2 {

@@ -19,7 +19,7 @@ var retryCases = []testCase{
 		d := e.one()
 		for i, delay := range []time.Duration{e.server.Unit / 2, 0} {
 			start := time.Now()
-			if _, err := e.Transport.Retry(e.Context(), d, delay, ""); err != nil {
+			if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: delay}); err != nil {
 				e.Fatal(err)
 			}
 			old := d
@@ -36,7 +36,7 @@ var retryCases = []testCase{
 		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		start := time.Now()
-		if _, err := e.Transport.Retry(e.Context(), e.one(), 4*e.server.Unit, ""); err != nil {
+		if _, err := e.Transport.Settle(e.Context(), e.one(), transport.Verdict{Kind: transport.Retry, Delay: 4 * e.server.Unit}); err != nil {
 			e.Fatal(err)
 		}
 		if !e.server.LacksExactRetries {
@@ -60,7 +60,7 @@ var retryCases = []testCase{
 			if last.Attempt != i+1 {
 				e.Fatalf("attempt %d, want %d", last.Attempt, i+1)
 			}
-			if _, err := e.Transport.Retry(e.Context(), last, 0, ""); err != nil {
+			if _, err := e.Transport.Settle(e.Context(), last, transport.Verdict{Kind: transport.Retry}); err != nil {
 				e.Fatal(err)
 			}
 		}
@@ -76,7 +76,7 @@ var retryCases = []testCase{
 			{Fate: transport.FateAgain, Delay: e.server.Unit}, {Fate: transport.FateAgain}, {Fate: transport.FateDeadLetter},
 		} {
 			last = e.one()
-			if got, err := e.Transport.Retry(e.Context(), last, want.Delay, "no such customer: Müller"); err != nil || got != want {
+			if got, err := e.Transport.Settle(e.Context(), last, transport.Verdict{Kind: transport.Retry, Delay: want.Delay, Reason: "no such customer: Müller"}); err != nil || got != want {
 				e.Fatalf("attempt %d: %+v, %v; want %+v", last.Attempt, got, err, want)
 			}
 		}
@@ -88,7 +88,7 @@ var retryCases = []testCase{
 		d := e.one()
 		for _, want := range e.ladder() {
 			start := time.Now()
-			if got, err := e.Transport.Retry(e.Context(), d, transport.BySchedule, ""); err != nil || got != (transport.RetryResult{Fate: transport.FateAgain, Delay: want}) {
+			if got, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule}); err != nil || got != (transport.RetryResult{Fate: transport.FateAgain, Delay: want}) {
 				e.Fatalf("attempt %d: %+v, %v; want the next after %v", d.Attempt, got, err, want)
 			}
 			e.sleep(want - e.server.Unit/4)
@@ -139,11 +139,11 @@ var retryCases = []testCase{
 		msg.Tag, msg.Keys, msg.Properties = "tag", []string{"key"}, map[string]string{"p": "v"}
 		e.send(msg)
 		d := e.one()
-		if _, err := e.Transport.DeadLetter(e.Context(), d, "no such customer: Müller"); err != nil {
+		if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no such customer: Müller"}); err != nil {
 			e.Fatal(err)
 		}
 		if e.server.Capabilities.IdempotentDeadLetter {
-			if _, err := e.Transport.DeadLetter(e.Context(), d, "again"); err != nil {
+			if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err != nil {
 				e.Errorf("a second time: %v", err)
 			}
 		}
@@ -159,7 +159,7 @@ var retryCases = []testCase{
 		e.sleep(2 * e.server.Unit)
 		second := e.one()
 		for _, reason := range []string{"", "hopeless"} {
-			if _, err := e.Transport.DeadLetter(e.Context(), first, reason); !errors.Is(err, tidegate.ErrInvalidHandle) {
+			if _, err := e.Transport.Settle(e.Context(), first, transport.Verdict{Kind: transport.DeadLetter, Reason: reason}); !errors.Is(err, tidegate.ErrInvalidHandle) {
 				e.Errorf("DeadLetter for %q with the handle of the delivery before: %v, want ErrInvalidHandle", reason, err)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
 
 var sendCases = []testCase{
@@ -212,7 +213,7 @@ var sendCases = []testCase{
 			again := *d
 			spoil(&d.Message)
 			failed := time.Now()
-			if _, err := e.Transport.Retry(e.Context(), &again, 0, ""); err != nil {
+			if _, err := e.Transport.Settle(e.Context(), &again, transport.Verdict{Kind: transport.Retry}); err != nil {
 				e.Fatal(err)
 			}
 			d = e.retried(e.request(), failed, 0)

@@ -24,10 +24,10 @@ type Server struct {
 	Virtual bool
 
 	// Unit scales the durations of the cases. Receives wait for one or two units. Invisible
-	// durations are two to four units, or one unit on servers with Capabilities.Snooze. RocketMQ
-	// 5.2 needs 5 s: its shortest wait is 5 s, and its shortest invisible duration is 10 s. Zero
-	// means 10 s with Virtual and 500 ms without; with 500 ms the server must accept invisible
-	// durations of 500 ms.
+	// durations are two to four units, or one unit on servers with the verdict Snooze. RocketMQ 5.2
+	// needs 5 s: its shortest wait is 5 s, and its shortest invisible duration is 10 s. Zero means
+	// 10 s with Virtual and 500 ms without; with 500 ms the server must accept invisible durations
+	// of 500 ms.
 	Unit time.Duration
 
 	// Slack is the largest accepted delay of an event after its expected time. Zero means 10 ms
@@ -173,8 +173,8 @@ type need struct {
 
 var (
 	needSuspend     = need{"Capabilities.Suspend", func(s Server) bool { return s.Capabilities.Suspend }}
-	needSnooze      = need{"Capabilities.Snooze", func(s Server) bool { return s.Capabilities.Snooze }}
-	needReconsume   = need{"Capabilities.Reconsume", func(s Server) bool { return s.Capabilities.Reconsume }}
+	needSnooze      = need{"Capabilities.Verdicts with Snooze", func(s Server) bool { return s.Capabilities.Verdicts.Has(transport.Snooze) }}
+	needReconsume   = need{"Capabilities.Verdicts with NegativeAck", func(s Server) bool { return s.Capabilities.Verdicts.Has(transport.NegativeAck) }}
 	needRetryResult = need{"Capabilities.RetryResult", func(s Server) bool { return s.Capabilities.RetryResult }}
 	needRepeat      = need{"Capabilities.RepeatReceive and Suspend", func(s Server) bool { return s.Capabilities.RepeatReceive && s.Capabilities.Suspend }}
 	needWatch       = need{"Capabilities.Watch", func(s Server) bool { return s.Capabilities.Watch }}

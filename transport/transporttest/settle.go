@@ -25,7 +25,7 @@ var settleCases = []testCase{
 			ds = append(ds, e.one())
 		}
 		start := time.Now()
-		if _, err := e.Transport.Retry(e.Context(), ds[1], 0, ""); err != nil {
+		if _, err := e.Transport.Settle(e.Context(), ds[1], transport.Verdict{Kind: transport.Retry}); err != nil {
 			e.Fatal(err)
 		}
 		errs := e.Transport.Ack(e.Context(), ds)
@@ -71,7 +71,7 @@ var settleCases = []testCase{
 		e.sleep(e.server.Unit)
 		changed := time.Now()
 		before := *first
-		handle, err := e.Transport.ChangeInvisibleDuration(e.Context(), first, 3*e.server.Unit)
+		handle, err := e.Transport.Extend(e.Context(), first, 3*e.server.Unit, false)
 		if err != nil {
 			e.Fatal(err)
 		}
@@ -81,7 +81,7 @@ var settleCases = []testCase{
 		e.stale(first)
 		if e.server.Capabilities.RepeatChange {
 			changed = time.Now()
-			if again, err := e.Transport.RepeatChange(e.Context(), first, 3*e.server.Unit); again != handle || err != nil {
+			if again, err := e.Transport.Extend(e.Context(), first, 3*e.server.Unit, true); again != handle || err != nil {
 				e.Errorf("repeated, as after a lost response: %q, %v, want %q as before", again, err, handle)
 			}
 		}
@@ -104,7 +104,7 @@ var settleCases = []testCase{
 		d := e.one()
 		for range 3 {
 			e.sleep(e.server.Unit)
-			handle, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 2*e.server.Unit)
+			handle, err := e.Transport.Extend(e.Context(), d, 2*e.server.Unit, false)
 			if err != nil {
 				e.Fatal(err)
 			}
@@ -120,7 +120,7 @@ var settleCases = []testCase{
 		e.send(e.message("x"))
 		d := e.one()
 		start := time.Now()
-		if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.server.Unit/2); err != nil {
+		if _, err := e.Transport.Extend(e.Context(), d, e.server.Unit/2, false); err != nil {
 			e.Fatal(err)
 		}
 		e.again(e.request(), start, e.server.Unit/2, "the message was redelivered")
@@ -130,7 +130,7 @@ var settleCases = []testCase{
 		e.send(e.message("x"))
 		d := e.one()
 		start := time.Now()
-		if _, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 0); err != nil {
+		if _, err := e.Transport.Extend(e.Context(), d, 0, false); err != nil {
 			e.Fatal(err)
 		}
 		again := e.again(e.request(), start, 0, "the message was redelivered")
@@ -148,7 +148,7 @@ var settleCases = []testCase{
 			r.Push = push
 			d := e.oneOf(r)
 			start := time.Now()
-			if err := e.Transport.Release(e.Context(), d); err != nil {
+			if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Release}); err != nil {
 				e.Fatal(err)
 			}
 			again := e.again(r, start, 0, "the released message was redelivered")
@@ -171,18 +171,18 @@ var settleCases = []testCase{
 			r.Push = push
 			d := e.oneOf(r)
 			failed := time.Now()
-			if _, err := e.Transport.Retry(e.Context(), d, 0, ""); err != nil {
+			if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
 				e.Fatal(err)
 			}
 			r.Wait, r.InvisibleDuration = 2*e.server.Unit, e.server.Unit
 			d = e.retried(r, failed, 0)
 			for _, dur := range []time.Duration{0, e.server.Unit / 2, 3 * e.server.Unit / 2, 0} { // the third is longer than the lease
 				start := time.Now()
-				if err := e.Transport.Snooze(e.Context(), d, dur); err != nil {
+				if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur}); err != nil {
 					e.Fatal(err)
 				}
 				e.stale(d)
-				if err := e.Transport.Snooze(e.Context(), d, dur); !errors.Is(err, tidegate.ErrInvalidHandle) {
+				if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur}); !errors.Is(err, tidegate.ErrInvalidHandle) {
 					e.Errorf("Snooze with an old handle: %v, want ErrInvalidHandle", err)
 				}
 				d = e.oneOf(r)
@@ -194,19 +194,34 @@ var settleCases = []testCase{
 			e.mustAck(d)
 		}
 	}},
+	{name: "UnsupportedVerdicts", run: func(e *env) {
+		e.setup(settings.TopicNormal)
+		e.send(e.message("x"))
+		d := e.one()
+		for _, k := range []transport.VerdictKind{transport.Snooze, transport.RetryTopic, transport.NegativeAck, 1 << 20} {
+			if e.server.Capabilities.Verdicts.Has(k) {
+				continue
+			}
+			_, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: k})
+			if te, ok := errors.AsType[*tidegate.Error](err); !ok || te.Code != tidegate.CodeNotImplemented {
+				e.Errorf("%v: %v, want the code %d", k, err, tidegate.CodeNotImplemented)
+			}
+		}
+		e.mustAck(d)
+	}},
 	{name: "NegativeAck", needs: needReconsume, run: func(e *env) {
 		e.setup(settings.TopicNormal)
 		e.send(e.message("x"))
 		d := e.one()
 		for attempt := 2; attempt <= 5; attempt++ { // more often than the group's maximum of attempts, which does not count
 			start := time.Now()
-			mode := transport.ReconsumeMode{Negative: true, Delay: e.server.Unit}
-			got, err := e.Transport.Reconsume(e.Context(), d, mode)
+			mode := transport.Verdict{Kind: transport.NegativeAck, Delay: e.server.Unit}
+			got, err := e.Transport.Settle(e.Context(), d, mode)
 			if err != nil || got.Fate != transport.FateAgain || got.Delay <= 0 || got.Delay > e.server.Unit {
 				e.Fatalf("%+v, %v; want a delivery after %v", got, err, e.server.Unit)
 			}
 			e.stale(d)
-			if _, err := e.Transport.Reconsume(e.Context(), d, mode); !errors.Is(err, tidegate.ErrInvalidHandle) {
+			if _, err := e.Transport.Settle(e.Context(), d, mode); !errors.Is(err, tidegate.ErrInvalidHandle) {
 				e.Errorf("an old handle: %v, want ErrInvalidHandle", err)
 			}
 			q := e.request()
@@ -226,7 +241,7 @@ var settleCases = []testCase{
 		e.send(first, second)
 		d := e.one()
 		start := time.Now()
-		if err := e.Transport.Snooze(e.Context(), d, e.server.Unit); err != nil {
+		if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: e.server.Unit}); err != nil {
 			e.Fatal(err)
 		}
 		e.none(e.request())
@@ -254,13 +269,13 @@ var settleCases = []testCase{
 				e.Fatalf("attempt %d, want 1", d.Attempt)
 			}
 			for range 4 {
-				h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.server.Unit)
+				h, err := e.Transport.Extend(e.Context(), d, e.server.Unit, false)
 				if err != nil {
 					e.Fatal(err)
 				}
 				d.Handle = h
 			}
-			if err := e.Transport.Release(e.Context(), d); err != nil {
+			if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Release}); err != nil {
 				e.Fatal(err)
 			}
 		}
@@ -274,7 +289,7 @@ var settleCases = []testCase{
 		d := e.oneOf(r)
 		start := time.Now()
 		for range 2 {
-			h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, 2*e.server.Unit)
+			h, err := e.Transport.Extend(e.Context(), d, 2*e.server.Unit, false)
 			if err != nil {
 				e.Fatal(err)
 			}
@@ -306,10 +321,10 @@ func (e *env) stale(d *tidegate.Delivery) {
 	if err := e.ack(d); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("Ack with an old handle: %v, want ErrInvalidHandle", err)
 	}
-	if _, err := e.Transport.Retry(e.Context(), d, 0, ""); !errors.Is(err, tidegate.ErrInvalidHandle) {
+	if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Retry}); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("Retry with an old handle: %v, want ErrInvalidHandle", err)
 	}
-	if h, err := e.Transport.ChangeInvisibleDuration(e.Context(), d, e.server.Unit); !errors.Is(err, tidegate.ErrInvalidHandle) {
+	if h, err := e.Transport.Extend(e.Context(), d, e.server.Unit, false); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		e.Errorf("ChangeInvisibleDuration with an old handle: %q, %v, want ErrInvalidHandle", h, err)
 	}
 }

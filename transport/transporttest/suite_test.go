@@ -160,6 +160,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"report all the time":            {"Watch"},
 		"leave no watch":                 {"Watch"},
 		"snoozing counts":                {"Snooze"},
+		"take every verdict":             {"UnsupportedVerdicts"},
 		"snooze early":                   {"Snooze", "SnoozeKeepsTheOrder"},
 
 		"negative acknowledgements come early": {"NegativeAck"},

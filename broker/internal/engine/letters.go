@@ -378,7 +378,7 @@ type Reconsumed struct {
 // or in its dead letter topic after the maximum of retries. It returns the new message when it is
 // on disk. The error is 40000 if the group has no retry topics or the mode is invalid, and 40013 if
 // the handle is not valid any more.
-func (l *Letters) ReconsumeLater(ctx context.Context, s *Subscription, h consume.Handle, mode transport.ReconsumeMode) (out Reconsumed, err error) {
+func (l *Letters) ReconsumeLater(ctx context.Context, s *Subscription, h consume.Handle, mode transport.Verdict) (out Reconsumed, err error) {
 	from := s.Consumed()
 	group, c := from.Group().Name(), from.Group().Settings().RetryTopic
 	if !c.Enabled {

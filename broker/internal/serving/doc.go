@@ -26,7 +26,7 @@ type Engine interface {
 	InvisibleBounds() (least, most time.Duration)
 	Return(ctx context.Context, ds []*tidegate.Delivery)
 	TopicOf(handle string) (topic, original string, err error)
-	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (Reconsumed, error)
+	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.Verdict) (Reconsumed, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
 	QueuesPage(topic, after string, limit int) (status.QueuePage, error)

@@ -208,11 +208,7 @@ func (s *settler) next(ctx context.Context) error {
 	return err
 }
 
-func (s *settler) Retry(ctx context.Context, _ *tidegate.Delivery, _ time.Duration, _ string) (transport.RetryResult, error) {
-	return transport.RetryResult{}, s.next(ctx)
-}
-
-func (s *settler) DeadLetter(ctx context.Context, _ *tidegate.Delivery, _ string) (transport.RetryResult, error) {
+func (s *settler) Settle(ctx context.Context, _ *tidegate.Delivery, _ transport.Verdict) (transport.RetryResult, error) {
 	return transport.RetryResult{}, s.next(ctx)
 }
 

@@ -295,7 +295,8 @@ func (b *benchCommand) createQueue(ctx context.Context, t Transport) error {
 		Group: b.load.Group, Topic: b.load.Topic, Queue: transport.AnyQueue, Push: true, Max: 1, InvisibleDuration: time.Minute, Wait: time.Millisecond,
 	})
 	for _, d := range ds {
-		err = errors.Join(err, t.Release(ctx, d))
+		_, serr := t.Settle(ctx, d, transport.Verdict{Kind: transport.Release})
+		err = errors.Join(err, serr)
 	}
 	queue := b.load.Topic + "." + b.load.Group
 	b.Note("the queue %s stays; %s removes it", output.Safe(queue), shell.Mention("artemis queue delete --name "+shell.Quote(queue)))

@@ -230,7 +230,7 @@ func (r *receiveCommand) look(ctx context.Context, t Transport, sub consumer.Sub
 	if err != nil {
 		return err
 	}
-	if r.then == "" && !t.Capabilities("").Snooze {
+	if r.then == "" && !t.Capabilities("").Verdicts.Has(transport.Snooze) {
 		return usagef(r.Command, "this server counts each delivery as an attempt, also if the message is only looked at: choose the fate of messages with --then")
 	}
 	if f.name == "ask" {
@@ -560,9 +560,9 @@ func settle(ctx context.Context, t Transport, d *tidegate.Delivery, f fate) erro
 	case "ack":
 		err = t.Ack(ctx, []*tidegate.Delivery{d})[0]
 	case "retry":
-		_, err = t.Retry(ctx, d, f.delay, f.reason)
+		_, err = t.Settle(ctx, d, transport.Verdict{Kind: transport.Retry, Delay: f.delay, Reason: f.reason})
 	case "dead":
-		_, err = t.DeadLetter(ctx, d, f.reason)
+		_, err = t.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: f.reason})
 	}
 	if err != nil {
 		return unsettled(d, err)
@@ -578,10 +578,10 @@ func (r *receiveCommand) release(ctx context.Context, t Transport, ds []*tidegat
 	var first error
 	failed := 0
 	for _, d := range ds {
-		if !t.Capabilities(d.Endpoint).Snooze {
+		if !t.Capabilities(d.Endpoint).Verdicts.Has(transport.Snooze) {
 			continue // it comes again after the lease
 		}
-		if err := t.Snooze(ctx, d, 0); err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
+		if _, err := t.Settle(ctx, d, transport.Verdict{Kind: transport.Snooze}); err != nil && !errors.Is(err, tidegate.ErrInvalidHandle) {
 			failed++
 			first = errors.Join(first, err)
 		}

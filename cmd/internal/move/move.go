@@ -23,10 +23,8 @@ import (
 // A Source is the server that has the messages.
 type Source interface {
 	transport.Receiver
-	Ack(ctx context.Context, ds []*tidegate.Delivery) []error
-	ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
+	transport.Settler
 	Capabilities(endpoint string) transport.Capabilities
-	Snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error
 }
 
 // A Target sends messages; a producer.Producer is one.
@@ -392,7 +390,7 @@ func (m *mover) extend(ctx context.Context, ds []*tidegate.Delivery, latest time
 		return began, false
 	}
 	for _, d := range ds {
-		handle, err := m.Source.ChangeInvisibleDuration(ctx, d, m.Lease)
+		handle, err := m.Source.Extend(ctx, d, m.Lease, false)
 		if err != nil {
 			return began, false
 		}
@@ -432,7 +430,7 @@ func (m *mover) leave(ctx context.Context, d *tidegate.Delivery, k key) error {
 	if err := m.Journal.Lease(time.Now().Add(asideFor)); err != nil {
 		return err
 	}
-	if handle, err := m.Source.ChangeInvisibleDuration(ctx, d, asideFor); err == nil {
+	if handle, err := m.Source.Extend(ctx, d, asideFor, false); err == nil {
 		d.Handle = handle
 	}
 	d.Body = nil // it is released without it
@@ -464,10 +462,10 @@ func (m *mover) release(ctx context.Context) {
 	for _, d := range m.left {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		var err error
-		if m.Source.Capabilities(d.Endpoint).Snooze {
-			err = m.Source.Snooze(ctx, d, 0)
+		if m.Source.Capabilities(d.Endpoint).Verdicts.Has(transport.Snooze) {
+			_, err = m.Source.Settle(ctx, d, transport.Verdict{Kind: transport.Snooze})
 		} else {
-			_, err = m.Source.ChangeInvisibleDuration(ctx, d, 0)
+			_, err = m.Source.Extend(ctx, d, 0, false)
 		}
 		cancel()
 		if errors.Is(err, tidegate.ErrUnavailable) {

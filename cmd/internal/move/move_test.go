@@ -48,14 +48,20 @@ type fakeSource struct {
 }
 
 func (s *fakeSource) Capabilities(string) transport.Capabilities {
-	return transport.Capabilities{Snooze: s.snoozes}
+	if s.snoozes {
+		return transport.Capabilities{Verdicts: transport.Snooze}
+	}
+	return transport.Capabilities{}
 }
 
-func (s *fakeSource) Snooze(_ context.Context, d *tidegate.Delivery, dur time.Duration) error {
+func (s *fakeSource) Settle(_ context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.snoozed = append(s.snoozed, fmt.Sprintf("%s %v", d.ID, dur))
-	return nil
+	if v.Kind != transport.Snooze {
+		return transport.RetryResult{}, v.Unsupported(d)
+	}
+	s.snoozed = append(s.snoozed, fmt.Sprintf("%s %v", d.ID, v.Delay))
+	return transport.RetryResult{}, nil
 }
 
 // leases notes a fault if the journal has no lease until a time. mu is held.
@@ -132,7 +138,7 @@ func (s *fakeSource) Ack(_ context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
-func (s *fakeSource) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+func (s *fakeSource) Extend(_ context.Context, d *tidegate.Delivery, dur time.Duration, _ bool) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.extends != nil {

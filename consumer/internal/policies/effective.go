@@ -84,7 +84,7 @@ func (s *Set) Effective(m *tidegate.Message, b Base) policy.Effective {
 func (c Choice) Rules(b Base) verdict.Rules {
 	r := verdict.NewRules(c.Own(b.Retry), b.Server, b.Capabilities)
 	r.OwnAttempts, r.Discard = c.MaxAttempts, c.Exhausted == policy.Discard
-	r.Snooze, r.Reconsume = b.Capabilities.Snooze, b.Capabilities.Reconsume
+	r.Takes = b.Capabilities.Verdicts
 	return r
 }
 

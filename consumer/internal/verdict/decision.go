@@ -22,10 +22,9 @@ type Rules struct {
 	// server decides. 0 means that there is no maximum, or that it is not known.
 	ServerAttempts int
 
-	Schedule  backoff.Policy
-	ByServer  bool // the server replaces the delay of Schedule by its own
-	Snooze    bool // the server can postpone a delivery without counting its attempt
-	Reconsume bool // the server has retry topics and negative acknowledgements
+	Schedule backoff.Policy
+	ByServer bool                  // the server replaces the delay of Schedule by its own
+	Takes    transport.VerdictKind // the verdicts that the server takes beside the common ones
 
 	OwnAttempts int  // deliveries that the consumer's policies allow; 0 means that they set no maximum
 	Discard     bool // a message that has used up OwnAttempts is acknowledged
@@ -67,49 +66,58 @@ func (r Rules) Limit() (attempts int, own bool) {
 // A ServerSchedule is the schedule of policy.ServerSchedule: a mark for the server's own one.
 type ServerSchedule struct{ backoff.Steps }
 
-// An Action is the request that settles a delivery.
-type Action int
+// An Act is what the consumer does to end a delivery.
+type Act int
 
-// The actions.
+// The acts.
 const (
-	Ack Action = iota
-	Retry
-	DeadLetterNow
-	SnoozeFor
-	ReconsumeIn
-	Discard  // acknowledge it although it failed
-	GiveBack // release it: it was not handled, or not to its end
-	Forget   // its lease is lost
+	Settle  Act = iota // by the verdict
+	Ack                // it was consumed
+	Discard            // acknowledge it although it failed
+	Forget             // nothing: its lease is lost
 )
 
-// A Verdict is the decision about a delivery.
-type Verdict struct {
-	Action   Action
-	Delay    time.Duration           // of Retry and SnoozeFor
-	ByServer bool                    // the server replaces Delay by its own
-	Spent    bool                    // the handler postponed the delivery, but its attempt counts
-	Mode     transport.ReconsumeMode // of ReconsumeIn
-	Plain    bool                    // a Retry in place of a ReconsumeIn, which the server does not have
-	Reason   string                  // of DeadLetterNow, Discard, and Retry if that was the last attempt
+// A Decision is the decision about a delivery. The zero value releases it.
+type Decision struct {
+	Act Act
+	transport.Verdict
+
+	ByServer bool // the server replaces Delay by its own
+	Spent    bool // the handler postponed the delivery, but its attempt counts
+	Plain    bool // a Retry in place of a RetryTopic or NegativeAck, which the server does not take
+}
+
+// Is reports whether the delivery is settled by a kind of verdict.
+func (d *Decision) Is(k transport.VerdictKind) bool { return d.Act == Settle && d.Kind == k }
+
+// Request is the verdict as it goes to the server.
+func (d *Decision) Request() transport.Verdict {
+	v := d.Verdict
+	if d.ByServer {
+		v.Delay = transport.BySchedule
+	}
+	return v
 }
 
 // Judge decides about delivery number attempt. f is nil if the handler succeeded.
-func Judge(attempt int, f *Failure, r Rules) Verdict {
+func Judge(attempt int, f *Failure, r Rules) Decision {
 	switch {
 	case f == nil:
-		return Verdict{Action: Ack}
-	case f.Snooze && !f.DeadLetter && r.Snooze:
-		return Verdict{Action: SnoozeFor, Delay: min(f.Delay, MaxDelay)}
+		return Decision{Act: Ack}
+	case f.Snooze && !f.DeadLetter && r.Takes.Has(transport.Snooze):
+		return Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: min(f.Delay, MaxDelay)}}
 	case f.Snooze && !f.DeadLetter:
-		return Verdict{Action: Retry, Delay: min(f.Delay, MaxDelay), Reason: f.Reason, Spent: true}
-	case f.Reconsume != nil && !f.DeadLetter && r.Reconsume:
-		return Verdict{Action: ReconsumeIn, Mode: *f.Reconsume, Reason: f.Reason}
+		return Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: min(f.Delay, MaxDelay), Reason: f.Reason}, Spent: true}
+	case f.Reconsume != nil && !f.DeadLetter && r.Takes.Has(f.Reconsume.Kind):
+		d := Decision{Verdict: *f.Reconsume}
+		d.Reason = f.Reason
+		return d
 	case f.DeadLetter:
-		return Verdict{Action: DeadLetterNow, Reason: f.Reason}
+		return Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: f.Reason}}
 	case r.Discard && r.exhausted(attempt):
-		return Verdict{Action: Discard, Reason: f.Reason}
+		return Decision{Act: Discard, Verdict: transport.Verdict{Reason: f.Reason}}
 	case r.exhausted(attempt), r.MaxAttempts > 0 && attempt >= r.MaxAttempts:
-		return Verdict{Action: DeadLetterNow, Reason: f.Reason}
+		return Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: f.Reason}}
 	}
 	return Again(attempt, f, r)
 }
@@ -121,8 +129,8 @@ func (r Rules) exhausted(attempt int) bool {
 }
 
 // Again returns the verdict of a retry after delivery number attempt.
-func Again(attempt int, f *Failure, r Rules) Verdict {
-	v := Verdict{Action: Retry, Delay: min(f.Delay, MaxDelay), Reason: f.Reason}
+func Again(attempt int, f *Failure, r Rules) Decision {
+	v := Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: min(f.Delay, MaxDelay), Reason: f.Reason}}
 	switch {
 	case f.Reconsume != nil:
 		v.Delay, v.Plain = min(instead(*f.Reconsume, attempt), MaxDelay), true

@@ -46,8 +46,8 @@ func (e *DeadLetter) Unwrap() error { return e.Err }
 
 // A Reconsume is the error of consumer.Reconsume.
 type Reconsume struct {
-	Mode transport.ReconsumeMode
-	Err  error // may be nil
+	Verdict transport.Verdict
+	Err     error // may be nil
 }
 
 // Error returns the text of the failure.
@@ -77,15 +77,15 @@ func levelDelay(level int) time.Duration { return levels[min(max(level, 1), len(
 const defaultNegativeAckDelay = time.Minute
 
 // instead returns the delay of a retry in the message's own topic after an attempt, where the
-// server does not have mode.
-func instead(mode transport.ReconsumeMode, attempt int) time.Duration {
+// server does not take v.
+func instead(v transport.Verdict, attempt int) time.Duration {
 	switch {
-	case mode.Delay != 0:
-		return max(mode.Delay, 0)
-	case mode.Negative:
+	case v.Delay != 0:
+		return max(v.Delay, 0)
+	case v.Kind == transport.NegativeAck:
 		return defaultNegativeAckDelay
-	case mode.Level > 0:
-		return levelDelay(mode.Level)
+	case v.Level > 0:
+		return levelDelay(v.Level)
 	}
 	return levelDelay(attempt)
 }

@@ -24,7 +24,7 @@ type Failure struct {
 	RetryIn    bool   // the handler returned RetryIn; see Delay
 	Snooze     bool   // the handler returned Snooze; see Delay
 	Delay      time.Duration
-	Reconsume  *transport.ReconsumeMode // the handler returned Reconsume
+	Reconsume  *transport.Verdict // the handler returned Reconsume: a RetryTopic or a NegativeAck
 }
 
 // Read returns the content of err, nil if err is nil.
@@ -40,8 +40,8 @@ func Read(err error) *Failure {
 	if sn, ok := errors.AsType[*Snooze](err); ok {
 		f.Snooze, f.Delay = true, sn.Delay
 	}
-	if re, ok := errors.AsType[*Reconsume](err); ok {
-		f.Reconsume = &re.Mode
+	if re, ok := errors.AsType[*Reconsume](err); ok && (re.Verdict.Kind == transport.RetryTopic || re.Verdict.Kind == transport.NegativeAck) {
+		f.Reconsume = &re.Verdict
 	}
 	return f
 }

@@ -10,7 +10,7 @@ import (
 // A valid handle shows that no earlier attempt has settled the delivery: if the next attempt fails,
 // the delivery is unsettled, not possibly settled.
 func TestFoundHandleShowsThatNothingIsSettled(t *testing.T) {
-	s := State{Verdict: Verdict{Action: Ack}}
+	s := State{Decision: Decision{Act: Ack}}
 	s.After(lost, true, false)
 	s.After(invalid, true, true)
 	s.Found(nil)

@@ -21,8 +21,11 @@ func runModel(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	throttled := &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: time.Second}
 	results := []error{nil, lost, lost, invalid, invalid, refused, throttled}
-	actions := []Action{Ack, Retry, DeadLetterNow, SnoozeFor, ReconsumeIn, GiveBack, Discard}
-	s := State{Verdict: Verdict{Action: actions[r.IntN(len(actions))]}}
+	decisions := []Decision{{Act: Ack}, {Act: Discard}}
+	for _, k := range []transport.VerdictKind{transport.Release, transport.Retry, transport.DeadLetter, transport.Snooze, transport.RetryTopic, transport.NegativeAck} {
+		decisions = append(decisions, Decision{Verdict: transport.Verdict{Kind: k}})
+	}
+	s := State{Decision: decisions[r.IntN(len(decisions))]}
 	unsure, harmless := r.IntN(2) == 0, r.IntN(4) > 0
 	attempts := 0 // since the last delay
 	var err error
@@ -45,7 +48,7 @@ func runModel(t *testing.T, r *rand.Rand) {
 			next = s.Found(found)
 		}
 		if next == RetryInstead {
-			s.Refused, s.Last, s.Verdict, next = s.Last, nil, Verdict{Action: Retry}, TryAgain
+			s.Refused, s.Last, s.Decision, next = s.Last, nil, Decision{Verdict: transport.Verdict{Kind: transport.Retry}}, TryAgain
 		}
 	}
 	end, _, report := s.Conclude(transport.RetryResult{}, s.Last)

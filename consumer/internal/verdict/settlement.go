@@ -21,11 +21,11 @@ var ErrPerhaps = errors.New("an earlier attempt, whose response was lost, may ha
 // or RetryInstead, which occurs once because it replaces the verdict by a retry. All other attempts
 // are paced by a backoff, and end with the lease.
 type State struct {
-	Verdict Verdict
-	Failure *Failure // of the handler, nil for none
-	Tries   int      // attempts that were repeated
-	Refused error    // why the handler's wish was replaced by a retry
-	Last    error    // of the last attempt
+	Decision Decision
+	Failure  *Failure // of the handler, nil for none
+	Tries    int      // attempts that were repeated
+	Refused  error    // why the handler's wish was replaced by a retry
+	Last     error    // of the last attempt
 
 	maybe   bool  // an attempt may have worked
 	settled error // it seems to have
@@ -79,7 +79,7 @@ func (s *State) After(err error, harmless, unsure bool) Step {
 		return FindHandle
 	case canRepeat(err, harmless):
 		return TryAgain
-	case (s.Verdict.Action == DeadLetterNow || s.Verdict.Action == ReconsumeIn) && permanent(err):
+	case (s.Decision.Is(transport.DeadLetter) || s.Decision.Is(transport.RetryTopic) || s.Decision.Is(transport.NegativeAck)) && permanent(err):
 		return RetryInstead // the server does not do that for us, and nothing may be lost
 	}
 	return Failed
@@ -109,32 +109,32 @@ func (s *State) Conclude(res transport.RetryResult, err error) (end End, delay t
 		report = s.Refused
 	}
 	switch {
-	case s.Verdict.Action == Forget:
+	case s.Decision.Act == Forget:
 		return LeaseLost, 0, report
 	case errors.Is(err, ErrPerhaps):
 		return PerhapsSettled, 0, report
-	case err != nil && s.Verdict.Action == GiveBack:
+	case err != nil && s.Decision.Is(transport.Release):
 		return Unsettled, 0, fmt.Errorf("release: %w", err)
 	case err != nil && errors.Is(err, tidegate.ErrInvalidHandle):
 		return LeaseLost, 0, report
 	case err != nil:
 		return Unsettled, 0, report
-	case s.Verdict.Action == Ack:
+	case s.Decision.Act == Ack:
 		return Acked, 0, report
-	case s.Verdict.Action == Discard:
+	case s.Decision.Act == Discard:
 		return Discarded, 0, report
-	case s.Verdict.Action == GiveBack:
+	case s.Decision.Is(transport.Release):
 		return Released, 0, report
-	case s.Verdict.Action == SnoozeFor:
-		return Snoozed, s.Verdict.Delay, report
-	case s.Verdict.Action == DeadLetterNow && res.Fate == transport.FateUntold, res.Fate == transport.FateDeadLetter:
+	case s.Decision.Is(transport.Snooze):
+		return Snoozed, s.Decision.Delay, report
+	case s.Decision.Is(transport.DeadLetter) && res.Fate == transport.FateUntold, res.Fate == transport.FateDeadLetter:
 		return DeadLettered, 0, report
 	case res.Fate == transport.FateParked:
 		return Parked, 0, report
-	case s.Verdict.Action == ReconsumeIn && !s.Verdict.Mode.Negative:
+	case s.Decision.Is(transport.RetryTopic):
 		return Reconsumed, res.Delay, report
 	case res.Fate == transport.FateAgain:
 		return Retried, res.Delay, report
 	}
-	return Retried, s.Verdict.Delay, report
+	return Retried, s.Decision.Delay, report
 }

@@ -18,7 +18,7 @@ var (
 func TestAfter(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before   error // of an earlier attempt
-		action   Action
+		decision Decision
 		err      error
 		harmless bool
 		unsure   bool
@@ -29,11 +29,11 @@ func TestAfter(t *testing.T) {
 		"a lost response, where a repetition harms": {err: lost, want: Failed},
 		"an invalid handle":                         {err: invalid, harmless: true, want: Failed},
 		"an invalid handle that may be replaced":    {err: invalid, harmless: true, unsure: true, want: FindHandle},
-		"a refused acknowledgement":                 {action: Ack, err: refused, harmless: true, want: Failed},
-		"a refused dead letter":                     {action: DeadLetterNow, err: refused, want: RetryInstead},
-		"a refused retry topic":                     {action: ReconsumeIn, err: refused, harmless: true, want: RetryInstead},
+		"a refused acknowledgement":                 {decision: Decision{Act: Ack}, err: refused, harmless: true, want: Failed},
+		"a refused dead letter":                     {decision: Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter}}, err: refused, want: RetryInstead},
+		"a refused retry topic":                     {decision: Decision{Verdict: transport.Verdict{Kind: transport.RetryTopic}}, err: refused, harmless: true, want: RetryInstead},
 	} {
-		s := State{Verdict: Verdict{Action: tt.action}}
+		s := State{Decision: tt.decision}
 		if got := s.After(tt.err, tt.harmless, tt.unsure); got != tt.want || !errors.Is(s.Last, tt.err) && tt.err != nil {
 			t.Errorf("%s: step %d after %v, want %d", name, got, s.Last, tt.want)
 		}
@@ -43,7 +43,7 @@ func TestAfter(t *testing.T) {
 // After a lost response an invalid handle shows that the first attempt has probably worked; a valid
 // one that was found shows that it has not.
 func TestPerhaps(t *testing.T) {
-	s := State{Verdict: Verdict{Action: Ack}}
+	s := State{Decision: Decision{Act: Ack}}
 	s.After(lost, true, false)
 	s.After(invalid, true, true)
 	if end, _, err := s.Conclude(transport.RetryResult{}, s.Last); end != PerhapsSettled || !errors.Is(err, ErrPerhaps) || !errors.Is(err, tidegate.ErrInvalidHandle) {
@@ -66,31 +66,31 @@ func TestPerhaps(t *testing.T) {
 func TestConclude(t *testing.T) {
 	wish := errors.New("the server has no retry topics")
 	for name, tt := range map[string]struct {
-		verdict Verdict
-		refused error
-		res     transport.RetryResult
-		err     error
-		end     End
-		delay   time.Duration
-		report  error
+		decision Decision
+		refused  error
+		res      transport.RetryResult
+		err      error
+		end      End
+		delay    time.Duration
+		report   error
 	}{
-		"acknowledged":         {verdict: Verdict{Action: Ack}, end: Acked},
-		"discarded":            {verdict: Verdict{Action: Discard}, end: Discarded},
-		"released":             {verdict: Verdict{Action: GiveBack}, end: Released},
-		"not released":         {verdict: Verdict{Action: GiveBack}, err: lost, end: Unsettled, report: lost},
-		"lost":                 {verdict: Verdict{Action: Forget}, err: invalid, end: LeaseLost, report: invalid},
-		"too late":             {verdict: Verdict{Action: Ack}, err: invalid, end: LeaseLost, report: invalid},
-		"not settled":          {verdict: Verdict{Action: Retry}, err: lost, end: Unsettled, report: lost},
-		"snoozed":              {verdict: Verdict{Action: SnoozeFor, Delay: time.Hour}, end: Snoozed, delay: time.Hour},
-		"dead letter":          {verdict: Verdict{Action: DeadLetterNow}, end: DeadLettered},
-		"dead letter, result":  {verdict: Verdict{Action: Retry}, res: transport.RetryResult{Fate: transport.FateDeadLetter}, end: DeadLettered},
-		"parked":               {verdict: Verdict{Action: DeadLetterNow}, res: transport.RetryResult{Fate: transport.FateParked}, end: Parked},
-		"reconsumed":           {verdict: Verdict{Action: ReconsumeIn}, res: transport.RetryResult{Fate: transport.FateAgain, Delay: time.Minute}, end: Reconsumed, delay: time.Minute},
-		"retried":              {verdict: Verdict{Action: Retry, Delay: time.Second}, end: Retried, delay: time.Second},
-		"retried, result":      {verdict: Verdict{Action: Retry, Delay: time.Second}, res: transport.RetryResult{Fate: transport.FateAgain, Delay: time.Hour}, end: Retried, delay: time.Hour},
-		"instead of a refusal": {verdict: Verdict{Action: Retry, Delay: time.Second}, refused: wish, end: Retried, delay: time.Second, report: wish},
+		"acknowledged":         {decision: Decision{Act: Ack}, end: Acked},
+		"discarded":            {decision: Decision{Act: Discard}, end: Discarded},
+		"released":             {decision: Decision{Verdict: transport.Verdict{Kind: transport.Release}}, end: Released},
+		"not released":         {decision: Decision{Verdict: transport.Verdict{Kind: transport.Release}}, err: lost, end: Unsettled, report: lost},
+		"lost":                 {decision: Decision{Act: Forget}, err: invalid, end: LeaseLost, report: invalid},
+		"too late":             {decision: Decision{Act: Ack}, err: invalid, end: LeaseLost, report: invalid},
+		"not settled":          {decision: Decision{Verdict: transport.Verdict{Kind: transport.Retry}}, err: lost, end: Unsettled, report: lost},
+		"snoozed":              {decision: Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: time.Hour}}, end: Snoozed, delay: time.Hour},
+		"dead letter":          {decision: Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter}}, end: DeadLettered},
+		"dead letter, result":  {decision: Decision{Verdict: transport.Verdict{Kind: transport.Retry}}, res: transport.RetryResult{Fate: transport.FateDeadLetter}, end: DeadLettered},
+		"parked":               {decision: Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter}}, res: transport.RetryResult{Fate: transport.FateParked}, end: Parked},
+		"reconsumed":           {decision: Decision{Verdict: transport.Verdict{Kind: transport.RetryTopic}}, res: transport.RetryResult{Fate: transport.FateAgain, Delay: time.Minute}, end: Reconsumed, delay: time.Minute},
+		"retried":              {decision: Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}, end: Retried, delay: time.Second},
+		"retried, result":      {decision: Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}, res: transport.RetryResult{Fate: transport.FateAgain, Delay: time.Hour}, end: Retried, delay: time.Hour},
+		"instead of a refusal": {decision: Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}, refused: wish, end: Retried, delay: time.Second, report: wish},
 	} {
-		s := State{Verdict: tt.verdict, Refused: tt.refused}
+		s := State{Decision: tt.decision, Refused: tt.refused}
 		end, delay, err := s.Conclude(tt.res, tt.err)
 		if end != tt.end || delay != tt.delay || !errors.Is(err, tt.report) || (err == nil) != (tt.report == nil) {
 			t.Errorf("%s: end %d after %v, %v; want %d after %v, %v", name, end, delay, err, tt.end, tt.delay, tt.report)

@@ -30,7 +30,7 @@ func TestPictureOfTheReadme(t *testing.T) {
 		var err error
 		switch {
 		case i < 318:
-			_, err = s.Retry(context.Background(), d, transport.BySchedule, "connection refused")
+			_, err = s.Settle(context.Background(), d, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule, Reason: "connection refused"})
 		case i < 336:
 			err = s.Ack(context.Background(), []*tidegate.Delivery{d})[0]
 		}

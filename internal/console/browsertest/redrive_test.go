@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A redrive of many letters survives the end of its tab: half of it is done, and the response of
@@ -141,7 +142,7 @@ func TestEditShortensLongIDs(t *testing.T) {
 		if len(ds) != 1 || ds[0].Message.ID != want {
 			t.Fatalf("the group received %d messages after edit %d, want one with the ID %s; the page: %s", len(ds), n, want, b.text())
 		}
-		if _, err := s.DeadLetter(t.Context(), ds[0], "still no account"); err != nil {
+		if _, err := s.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "still no account"}); err != nil {
 			t.Fatal(err)
 		}
 	}

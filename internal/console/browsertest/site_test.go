@@ -143,7 +143,7 @@ func (s *site) bury(group, topic string, n int, reason func(i int) string, messa
 	}
 	s.send(msgs...)
 	for i, d := range s.take(group, topic, n) {
-		if _, err := s.DeadLetter(context.Background(), d, reason(i)); err != nil {
+		if _, err := s.Settle(context.Background(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: reason(i)}); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -175,7 +175,7 @@ func (s *site) populate(n int) {
 	s.send(more...)
 	for i, d := range s.take("g", "normal", 10) {
 		if i%2 == 0 {
-			if _, err := s.Retry(context.Background(), d, transport.BySchedule, "connection refused"); err != nil {
+			if _, err := s.Settle(context.Background(), d, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule, Reason: "connection refused"}); err != nil {
 				s.t.Fatal(err)
 			}
 		}

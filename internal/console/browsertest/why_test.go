@@ -44,7 +44,7 @@ func TestWhyNothingIsConsumed(t *testing.T) {
 			prepare: func(s *site) {
 				s.orders(5, "customer-1")
 				for _, d := range s.take("billing", "orders", 1) {
-					if _, err := s.Retry(s.t.Context(), d, transport.BySchedule, "no such account 17"); err != nil {
+					if _, err := s.Settle(s.t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule, Reason: "no such account 17"}); err != nil {
 						s.t.Fatal(err)
 					}
 				}

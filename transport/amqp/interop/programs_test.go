@@ -114,14 +114,14 @@ func TestCopiesOfARepeatedID(t *testing.T) {
 		if err := send(t.Context(), c, m); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Retry(t.Context(), receive(t, c, r), 0, "first"); err != nil {
+		if _, err := c.Settle(t.Context(), receive(t, c, r), transport.Verdict{Kind: transport.Retry, Reason: "first"}); err != nil {
 			t.Fatal(err)
 		}
 		again := receive(t, c, r)
 		if again.Attempt != 2 {
 			t.Errorf("attempt %d, want 2", again.Attempt)
 		}
-		if _, err := c.DeadLetter(t.Context(), again, "hopeless"); err != nil {
+		if _, err := c.Settle(t.Context(), again, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -43,11 +43,11 @@ func TestRedeliveryDelay(t *testing.T) {
 		}
 	}
 	again("a failure", 2, time.Second, func() error {
-		_, err := c.Retry(t.Context(), d, 0, "no such customer")
+		_, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Reason: "no such customer"})
 		return err
 	})
 	again("a second failure", 3, 2*time.Second, func() error {
-		_, err := c.Retry(t.Context(), d, 0, "no such customer")
+		_, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Reason: "no such customer"})
 		return err
 	})
 	if errs := c.Ack(t.Context(), []*tidegate.Delivery{d}); errs[0] != nil {

@@ -42,7 +42,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	failed := receive(t, c, r)
-	if _, err := c.Retry(t.Context(), failed, 0, "no such customer"); err != nil {
+	if _, err := c.Settle(t.Context(), failed, transport.Verdict{Kind: transport.Retry, Reason: "no such customer"}); err != nil {
 		t.Fatal(err)
 	}
 	if failed = receive(t, c, r); failed.Attempt != 2 {

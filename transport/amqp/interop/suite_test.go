@@ -25,7 +25,7 @@ func realArtemis() transporttest.Server {
 	s.FullReceives = false
 	s.LacksPositions, s.LacksTopicTypes = true, true
 	s.Capabilities = transport.Capabilities{
-		Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Snooze: true,
+		Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Verdicts: transport.Snooze,
 	}
 	return s
 }

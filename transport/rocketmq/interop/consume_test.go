@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 var errHandler = errors.New("no such customer")
@@ -128,11 +129,11 @@ func TestSnooze(t *testing.T) {
 		}, consumer.PushOptions{})
 		x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
 		want, attempt := consumer.Snoozed, 1
-		if !x.server.Capabilities.Snooze {
+		if !x.server.Capabilities.Verdicts.Has(transport.Snooze) {
 			want, attempt = consumer.Retried, 2
 		}
-		if o := c.outcome(); o.Disposition != want || o.AttemptSpent == x.server.Capabilities.Snooze || o.Delay != time.Second {
-			t.Errorf("outcome %+v, want %v, and the attempt spent: %v", o, want, !x.server.Capabilities.Snooze)
+		if o := c.outcome(); o.Disposition != want || o.AttemptSpent == x.server.Capabilities.Verdicts.Has(transport.Snooze) || o.Delay != time.Second {
+			t.Errorf("outcome %+v, want %v, and the attempt spent: %v", o, want, !x.server.Capabilities.Verdicts.Has(transport.Snooze))
 		}
 		if o := c.outcome(); o.Disposition != consumer.Acked || o.Delivery.Attempt != attempt {
 			t.Errorf("outcome %+v, want attempt %d", o, attempt)
@@ -268,7 +269,7 @@ func TestSimpleConsumer(t *testing.T) {
 		if again.ID != sent.MessageID || again.Attempt != 2 {
 			t.Errorf("received attempt %d of %s, want 2 of %s", again.Attempt, again.ID, sent.MessageID)
 		}
-		if err := c.DeadLetter(x.ctx, again, "hopeless"); err != nil {
+		if _, err := c.Settle(x.ctx, again, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"}); err != nil {
 			t.Error(err)
 		}
 		x.wantLetter(sub, sent.MessageID, tidegate.DeadLetter{Attempts: 2, Reason: "hopeless"})

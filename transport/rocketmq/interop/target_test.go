@@ -51,8 +51,8 @@ var run = strconv.FormatInt(time.Now().UnixNano(), 36)
 func tidegateBroker() transporttest.Server {
 	s := transporttest.AllGuarantees()
 	s.Capabilities = transport.Capabilities{
-		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Snooze: true,
-		Reconsume: true, Watch: true,
+		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Watch: true,
+		Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
 	}
 	return s
 }

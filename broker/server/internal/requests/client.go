@@ -59,27 +59,28 @@ func Header(ctx context.Context, name string) string {
 // BySchedule reports whether the client leaves the retry interval to the broker.
 func BySchedule(ctx context.Context) bool { return Header(ctx, wire.HeaderLadder) == "true" }
 
-// ReconsumeMode parses the header that makes a ChangeInvisibleDuration the end of a failed
+// Reconsume parses the header that makes a ChangeInvisibleDuration the end of a failed
 // delivery: "next", "level=3", or "delay" and "negative", whose delay is the request's invisible
 // duration.
-func ReconsumeMode(value string, delay time.Duration) (m transport.ReconsumeMode, err error) {
+func Reconsume(value string, delay time.Duration) (v transport.Verdict, err error) {
+	v.Kind = transport.RetryTopic
 	level, isLevel := strings.CutPrefix(value, "level=")
 	switch {
 	case value == "next":
 	case value == "delay" && delay != 0:
-		m.Delay = delay
+		v.Delay = delay
 	case value == "negative":
-		m.Delay, m.Negative = delay, true
+		v.Kind, v.Delay = transport.NegativeAck, delay
 	case isLevel:
-		if m.Level, err = strconv.Atoi(level); err == nil && m.Level != 0 {
+		if v.Level, err = strconv.Atoi(level); err == nil && v.Level != 0 {
 			break
 		}
 		fallthrough
 	default:
-		return m, refusal.New(tidegate.CodeBadRequest, wire.HeaderReconsume,
+		return v, refusal.New(tidegate.CodeBadRequest, wire.HeaderReconsume,
 			fmt.Sprintf("the header %s is %.40q; give next, level=1 and so on, delay with an invisible duration above 0, or negative", wire.HeaderReconsume, value))
 	}
-	return m, nil
+	return v, nil
 }
 
 // MaxBytes returns the maximum size of the bodies of a receive that the client requests, or 0 if it

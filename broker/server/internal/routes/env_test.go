@@ -63,32 +63,17 @@ func (e *fakeMessageEngine) Ack(_ context.Context, ds []*tidegate.Delivery) []er
 	return out
 }
 
-func (e *fakeMessageEngine) ChangeInvisibleDuration(_ context.Context, d *tidegate.Delivery, dur time.Duration) (string, error) {
+func (e *fakeMessageEngine) Extend(_ context.Context, d *tidegate.Delivery, dur time.Duration, _ bool) (string, error) {
 	e.note("change %s %s %v", d.ConsumerGroup, d.Handle, dur)
 	return "next", e.failing[d.Handle]
 }
 
-func (e *fakeMessageEngine) Snooze(_ context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	e.note("snooze %s %s %v", d.ConsumerGroup, d.Handle, dur)
-	return e.failing[d.Handle]
-}
-
-func (e *fakeMessageEngine) Retry(_ context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	e.note("retry %s %s after %v: %s", d.ConsumerGroup, d.Handle, after, reason)
+func (e *fakeMessageEngine) Settle(_ context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	e.note("%v %s %s attempt %d delay %v: %s", v.Kind, d.ConsumerGroup, d.Handle, d.Attempt, v.Delay, v.Reason)
 	return e.settled, e.failing[d.Handle]
 }
 
-func (e *fakeMessageEngine) DeadLetter(_ context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
-	e.note("dead letter %s %s attempt %d: %s", d.ConsumerGroup, d.Handle, d.Attempt, reason)
-	return e.settled, e.failing[d.Handle]
-}
-
-func (e *fakeMessageEngine) Reconsume(_ context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (transport.RetryResult, error) {
-	e.note("reconsume %s %s negative %t delay %v", d.ConsumerGroup, d.Handle, m.Negative, m.Delay)
-	return e.settled, e.failing[d.Handle]
-}
-
-func (e *fakeMessageEngine) ReconsumeLater(_ context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (serving.Reconsumed, error) {
+func (e *fakeMessageEngine) ReconsumeLater(_ context.Context, d *tidegate.Delivery, m transport.Verdict) (serving.Reconsumed, error) {
 	e.note("later %s %s delay %v level %d", d.ConsumerGroup, d.Handle, m.Delay, m.Level)
 	return serving.Reconsumed{}, e.failing[d.Handle]
 }

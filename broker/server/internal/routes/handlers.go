@@ -318,7 +318,7 @@ type MessageEngine interface {
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
 	TopicOf(handle string) (topic, original string, err error)
 	Group(name string) (status.Group, error)
-	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.ReconsumeMode) (serving.Reconsumed, error)
+	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.Verdict) (serving.Reconsumed, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 }
 

@@ -124,7 +124,7 @@ func (h *Messages) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int,
 	dur := time.Duration(*req.InvisibleDuration)
 	err = h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
 		out.InvisibleUntil = time.Now().Add(dur) // or a little later
-		out.Handle, err = h.Engine.ChangeInvisibleDuration(ctx, d, dur)
+		out.Handle, err = h.Engine.Extend(ctx, d, dur, false)
 		return err
 	})
 	if err != nil {
@@ -181,7 +181,8 @@ func (h *Messages) Snooze(w http.ResponseWriter, r *http.Request) (int, any, err
 			"delay is missing; give the time until the next delivery, or \"0s\" for none")
 	}
 	return noContent(h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
-		return h.Engine.Snooze(ctx, d, time.Duration(*req.Delay))
+		_, err := h.Engine.Settle(ctx, d, transport.Verdict{Kind: transport.Snooze, Delay: time.Duration(*req.Delay)})
+		return err
 	}))
 }
 
@@ -222,7 +223,7 @@ func (h *Messages) Retry(w http.ResponseWriter, r *http.Request) (int, any, erro
 	}
 	var result transport.RetryResult
 	err = h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
-		result, err = h.Engine.Retry(ctx, d, after, requests.Bounded(req.Reason))
+		result, err = h.Engine.Settle(ctx, d, transport.Verdict{Kind: transport.Retry, Delay: after, Reason: requests.Bounded(req.Reason)})
 		return err
 	})
 	return retried(result, err)
@@ -250,7 +251,7 @@ func (h *Messages) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any,
 	call := MessageCall{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	var result transport.RetryResult
 	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		result, err = h.Engine.DeadLetter(ctx, d, req.Reason)
+		result, err = h.Engine.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: req.Reason})
 		return err
 	})
 	return retried(result, err)
@@ -326,7 +327,7 @@ func (h *Messages) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, 
 	var out ReconsumeResult
 	call := MessageCall{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, transport.ReconsumeMode{Delay: time.Duration(req.Delay), Level: req.Level})
+		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Duration(req.Delay), Level: req.Level})
 		return err
 	})
 	if err != nil {
@@ -356,7 +357,7 @@ func (h *Messages) NegativeAcknowledge(w http.ResponseWriter, r *http.Request) (
 	call := MessageCall{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	var result transport.RetryResult
 	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		result, err = h.Engine.Reconsume(ctx, d, transport.ReconsumeMode{Negative: true, Delay: time.Duration(req.Delay)})
+		result, err = h.Engine.Settle(ctx, d, transport.Verdict{Kind: transport.NegativeAck, Delay: time.Duration(req.Delay)})
 		return err
 	})
 	return retried(result, err)

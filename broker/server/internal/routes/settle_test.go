@@ -26,14 +26,14 @@ func TestSettlements(t *testing.T) {
 	}{
 		"release":                 {func(e *env) messageHandler { return e.ChangeInvisible }, `{"handle":"h","invisible_duration":"0s"}`, again, "change g h 0s", "ChangeInvisibleDuration", 200, `"handle":"next"`},
 		"longer":                  {func(e *env) messageHandler { return e.ChangeInvisible }, `{"handle":"h","invisible_duration":"1m"}`, again, "change g h 1m0s", "ChangeInvisibleDuration", 200, `"invisible_until":`},
-		"snooze":                  {func(e *env) messageHandler { return e.Snooze }, `{"handle":"h","delay":"5s"}`, again, "snooze g h 5s", "ChangeInvisibleDuration", 204, `null`},
-		"retry after":             {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","after":"5s","reason":"r"}`, again, "retry g h after 5s: r", "ChangeInvisibleDuration", 200, `{"fate":"again","delay":"30s"}`},
-		"retry by attempt":        {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","attempt":3}`, again, "retry g h after 30s: ", "ChangeInvisibleDuration", 200, `{"fate":"again","delay":"30s"}`},
-		"last retry":              {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","after":"5s"}`, transport.RetryResult{Fate: transport.FateDeadLetter}, "retry g h after 5s: ", "ChangeInvisibleDuration", 200, `{"fate":"dead_letter"}`},
-		"last retry of a group":   {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","after":"5s"}`, transport.RetryResult{Fate: transport.FateParked}, "retry g h after 5s: ", "ChangeInvisibleDuration", 200, `{"fate":"parked"}`},
-		"retry of a finished one": {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","after":"5s"}`, transport.RetryResult{}, "retry g h after 5s: ", "ChangeInvisibleDuration", 200, `{}`},
-		"dead letter":             {func(e *env) messageHandler { return e.DeadLetter }, `{"handle":"h","reason":"bad","attempt":2}`, transport.RetryResult{Fate: transport.FateDeadLetter}, "dead letter g h attempt 2: bad", "ForwardMessageToDeadLetterQueue", 200, `{"fate":"dead_letter"}`},
-		"negative":                {func(e *env) messageHandler { return e.NegativeAcknowledge }, `{"handle":"h","delay":"5s"}`, again, "reconsume g h negative true delay 5s", "NegativeAck", 200, `{"fate":"again","delay":"30s"}`},
+		"snooze":                  {func(e *env) messageHandler { return e.Snooze }, `{"handle":"h","delay":"5s"}`, again, "Snooze g h attempt 0 delay 5s: ", "ChangeInvisibleDuration", 204, `null`},
+		"retry after":             {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","after":"5s","reason":"r"}`, again, "Retry g h attempt 0 delay 5s: r", "ChangeInvisibleDuration", 200, `{"fate":"again","delay":"30s"}`},
+		"retry by attempt":        {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","attempt":3}`, again, "Retry g h attempt 3 delay 30s: ", "ChangeInvisibleDuration", 200, `{"fate":"again","delay":"30s"}`},
+		"last retry":              {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","after":"5s"}`, transport.RetryResult{Fate: transport.FateDeadLetter}, "Retry g h attempt 0 delay 5s: ", "ChangeInvisibleDuration", 200, `{"fate":"dead_letter"}`},
+		"last retry of a group":   {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","after":"5s"}`, transport.RetryResult{Fate: transport.FateParked}, "Retry g h attempt 0 delay 5s: ", "ChangeInvisibleDuration", 200, `{"fate":"parked"}`},
+		"retry of a finished one": {func(e *env) messageHandler { return e.Retry }, `{"handle":"h","after":"5s"}`, transport.RetryResult{}, "Retry g h attempt 0 delay 5s: ", "ChangeInvisibleDuration", 200, `{}`},
+		"dead letter":             {func(e *env) messageHandler { return e.DeadLetter }, `{"handle":"h","reason":"bad","attempt":2}`, transport.RetryResult{Fate: transport.FateDeadLetter}, "DeadLetter g h attempt 2 delay 0s: bad", "ForwardMessageToDeadLetterQueue", 200, `{"fate":"dead_letter"}`},
+		"negative":                {func(e *env) messageHandler { return e.NegativeAcknowledge }, `{"handle":"h","delay":"5s"}`, again, "NegativeAck g h attempt 0 delay 5s: ", "NegativeAck", 200, `{"fate":"again","delay":"30s"}`},
 		"later by level":          {func(e *env) messageHandler { return e.ReconsumeLater }, `{"handle":"h","level":2}`, again, "later g h delay 0s level 2", "ReconsumeLater", 200, ""},
 		"recall":                  {func(e *env) messageHandler { return e.RecallMessage }, `{"recall_handle":"r"}`, again, "recall t r", "RecallMessage", 200, `{"id":"id"}`},
 	} {
@@ -102,7 +102,7 @@ func TestShortDelaysAreNotTheInterval(t *testing.T) {
 		if _, _, err := e.call(e.Retry, `{"handle":"h","after":"`+after+`"}`); err != nil {
 			t.Fatal(after, err)
 		}
-		if got := e.engine.calls[0]; strings.Contains(got, "after "+transport.BySchedule.String()+":") {
+		if got := e.engine.calls[0]; strings.Contains(got, "delay "+transport.BySchedule.String()+":") {
 			t.Errorf("%s: %s", after, got)
 		}
 	}

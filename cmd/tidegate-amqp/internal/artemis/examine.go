@@ -195,7 +195,7 @@ func receive(ctx context.Context, d *cli.Patient, t cli.Transport) {
 		d.OK("group", "a receiver is attached to the queue %s with credit, and no message arrived within %v: the queue is empty, or other consumers hold its messages ('artemis queue stat')", queue, patience)
 		return
 	}
-	if err := t.Release(bounded, ds[0]); err != nil {
+	if _, err := t.Settle(bounded, ds[0], transport.Verdict{Kind: transport.Release}); err != nil {
 		d.Failed("group", fmt.Errorf("message %s arrived, and its release failed: %w", output.Safe(ds[0].ID), err), "the server delivers the message again when the connection has ended")
 		return
 	}

@@ -35,7 +35,7 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 	if err != nil || len(ds) != 1 {
 		t.Fatal(ds, err)
 	}
-	if _, err := b.Retry(t.Context(), ds[0], 0, ""); err != nil {
+	if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry}); err != nil {
 		t.Fatal(err)
 	}
 	automatic := func() (both [2]bool) {

@@ -110,7 +110,7 @@ func makeLetters(ctx context.Context, t *testing.T, p *process, n, size int) err
 			if err != nil || len(ds) == 0 {
 				return errors.Join(err, errors.New("nothing was received"))
 			}
-			_, err = c.c.DeadLetter(ctx, ds[0], "bad")
+			_, err = c.c.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"})
 			return err
 		}); err != nil {
 			return err

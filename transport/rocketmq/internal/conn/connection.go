@@ -321,9 +321,9 @@ func parseFeatures(values []string) Features {
 			case wire.FeatureRetry:
 				f.RetryResult = true
 			case wire.FeatureSnooze:
-				f.Snooze = true
+				f.Verdicts |= transport.Snooze
 			case wire.FeatureReconsume:
-				f.Reconsume = true
+				f.Verdicts |= transport.RetryTopic | transport.NegativeAck
 			case wire.FeatureTopics:
 				f.Topics = true
 			case wire.FeatureHeartbeats:
