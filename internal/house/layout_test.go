@@ -77,7 +77,7 @@ var importTable = map[string]row{
 	},
 	"transport/transporttest": {
 		imports: []string{"", "transport", "backoff", "broker/settings"},
-		tests:   []string{"producer"}, // the example
+		tests:   []string{"producer", "consumer"}, // of the Fake
 	},
 	"producer": {imports: []string{"", "transport", "backoff", "ratelimit", "internal/filelock", "internal/guard", "internal/tally", "internal/wallclock"}},
 	"consumer": {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/guard", "internal/tally"}},

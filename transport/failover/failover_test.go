@@ -75,26 +75,6 @@ func (l learned) ProducerSettings(ctx context.Context, topic string) (transport.
 	return l.Transport.ProducerSettings(ctx, topic)
 }
 
-// A fake is an endpoint whose sends and pings fail as the test sets it.
-type fake struct {
-	transport.Transport
-	fail  func() error // of sends
-	sick  func() error // of pings
-	sends atomic.Int64
-}
-
-func (f *fake) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	f.sends.Add(1)
-	list := make([]transport.SendResult, len(msgs))
-	for i := range list {
-		list[i] = transport.SendResult{Receipt: tidegate.Receipt{MessageID: msgs[i].ID}, Err: f.fail()}
-	}
-	return list
-}
-
-func (f *fake) Ping(context.Context, ...string) error { return f.sick() }
-func (f *fake) Close() error                          { return nil }
-
 var (
 	errDown      = &tidegate.Error{Op: "SendMessage", Err: tidegate.ErrUnavailable}
 	errThrottled = &tidegate.Error{Op: "SendMessage", Code: tidegate.CodeTooManyRequests}
@@ -106,8 +86,7 @@ var (
 func run(t *testing.T, d time.Duration, o failover.Options, first, ping func(now time.Duration) error) (switches []string, failed int) {
 	t.Helper()
 	begin := time.Now()
-	well := func() error { return nil }
-	a := &fake{fail: func() error { return first(time.Since(begin)) }, sick: func() error { return ping(time.Since(begin)) }}
+	a := endpoint(func() error { return first(time.Since(begin)) }, func() error { return ping(time.Since(begin)) })
 	var mu sync.Mutex
 	o.OnSwitch = func(e failover.Event) {
 		mu.Lock()
@@ -117,7 +96,7 @@ func run(t *testing.T, d time.Duration, o failover.Options, first, ping func(now
 			t.Errorf("%+v", e)
 		}
 	}
-	x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: &fake{fail: well, sick: well}}}, o)
+	x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: endpoint(well, well)}}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,8 +206,8 @@ func TestAlternatingFaultsDoNotFlap(t *testing.T) {
 // endpoint without sends: they return to it like after any other outage.
 func TestLateThrottlesKeepNobodyAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begin, well := time.Now(), func() error { return nil }
-		a := &fake{sick: well, fail: func() error {
+		begin := time.Now()
+		a := endpoint(func() error {
 			switch now := time.Since(begin); {
 			case now < time.Second: // slow, and throttled in the end
 				time.Sleep(30*time.Second - now)
@@ -237,8 +216,8 @@ func TestLateThrottlesKeepNobodyAway(t *testing.T) {
 				return errDown
 			}
 			return nil
-		}}
-		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: &fake{fail: well, sick: well}}}, failover.Options{})
+		}, well)
+		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: endpoint(well, well)}}, failover.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,8 +243,8 @@ func TestLateThrottlesKeepNobodyAway(t *testing.T) {
 func TestRareSendsLeaveAThrottlingEndpoint(t *testing.T) {
 	for gap, most := range map[time.Duration]int{31 * time.Second: 20, time.Minute: 20, 5 * time.Minute: 30, 20 * time.Minute: 50} {
 		synctest.Test(t, func(t *testing.T) {
-			a := &fake{sick: well, fail: func() error { return errThrottled }}
-			x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+			a := endpoint(func() error { return errThrottled }, well)
+			x := pair(t, a, endpoint(well, well), failover.Options{})
 			if !sent(x) {
 				time.Sleep(gap)
 			}
@@ -291,9 +270,9 @@ func TestRareSendsLeaveAThrottlingEndpoint(t *testing.T) {
 // If two endpoints throttle all the time, sends do not switch between them.
 func TestThrottlesEverywhereDoNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		well, busy := func() error { return nil }, func() error { return errThrottled }
+		busy := func() error { return errThrottled }
 		var switches atomic.Int64
-		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: &fake{fail: busy, sick: well}}, {Name: "b", Transport: &fake{fail: busy, sick: well}}},
+		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: endpoint(busy, well)}, {Name: "b", Transport: endpoint(busy, well)}},
 			failover.Options{OnSwitch: func(failover.Event) { switches.Add(1) }})
 		if err != nil {
 			t.Fatal(err)

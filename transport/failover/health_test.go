@@ -14,9 +14,24 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 func well() error { return nil }
+
+// endpoint returns an endpoint whose sends and pings end with the errors of the functions.
+func endpoint(send, ping func() error) *transporttest.Fake {
+	return &transporttest.Fake{
+		OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			errs := make([]error, len(msgs))
+			for i := range errs {
+				errs[i] = send()
+			}
+			return errs
+		},
+		OnPing: func(context.Context, int, []string) error { return ping() },
+	}
+}
 
 // pair returns a failover of the endpoints a and b that is closed with the test.
 func pair(t *testing.T, a, b transport.Transport, o failover.Options) *failover.Transport {
@@ -42,7 +57,7 @@ func sent(x *failover.Transport) bool {
 // failures in a row.
 func TestRareSendsLeaveAFailingEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := pair(t, &fake{sick: well, fail: func() error { return errDown }}, &fake{fail: well, sick: well}, failover.Options{})
+		x := pair(t, endpoint(func() error { return errDown }, well), endpoint(well, well), failover.Options{})
 		for n := range 3 {
 			if x.Active() != "a" {
 				t.Errorf("left after %d failures, want 3", n)
@@ -60,7 +75,11 @@ func TestRareSendsLeaveAFailingEndpoint(t *testing.T) {
 func TestShortDeadlinesDoNotSwitch(t *testing.T) {
 	for deadline, want := range map[time.Duration]string{100 * time.Millisecond: "a", 300 * time.Millisecond: "b"} {
 		synctest.Test(t, func(t *testing.T) {
-			x := pair(t, &hanging{fake{sick: well}}, &fake{fail: well, sick: well}, failover.Options{})
+			hanging := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				<-ctx.Done()
+				return slices.Repeat([]error{&tidegate.Error{Op: "SendMessage", Err: context.Cause(ctx)}}, len(msgs))
+			}}
+			x := pair(t, hanging, endpoint(well, well), failover.Options{})
 			for range 10 {
 				ctx, cancel := context.WithTimeout(t.Context(), deadline)
 				x.Send(ctx, []*tidegate.Message{{ID: "1", Topic: "t"}})
@@ -82,31 +101,22 @@ func TestShortDeadlinesDoNotSwitch(t *testing.T) {
 	}
 }
 
-// A hanging endpoint responds to no send before its ctx ends.
-type hanging struct{ fake }
-
-func (h *hanging) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	<-ctx.Done()
-	return slices.Repeat([]transport.SendResult{{Err: &tidegate.Error{Op: "SendMessage", Err: context.Cause(ctx)}}}, len(msgs))
-}
-
 // The results of sends that began before a switch do not keep sends away from the endpoint.
 func TestLateResultsDoNotCount(t *testing.T) {
 	for _, late := range []error{errThrottled, errDown} {
 		synctest.Test(t, func(t *testing.T) {
 			begin, slow := time.Now(), []time.Duration{10 * time.Second, 30 * time.Second, 70 * time.Second}
-			a := &fake{sick: well}
-			a.fail = func() error {
-				if n := int(a.sends.Load()); n <= len(slow) {
+			a := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, _ []*tidegate.Message) []error {
+				if n <= len(slow) {
 					time.Sleep(slow[n-1])
-					return late
+					return []error{late}
 				}
 				if time.Since(begin) < time.Minute {
-					return errDown
+					return []error{errDown}
 				}
 				return nil
-			}
-			x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{SwitchBack: 80 * time.Second})
+			}}
+			x := pair(t, a, endpoint(well, well), failover.Options{SwitchBack: 80 * time.Second})
 			for range slow {
 				go sent(x)
 				time.Sleep(time.Millisecond)
@@ -130,8 +140,8 @@ func TestThrottledProbesSucceed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := during(0, 10*time.Second, errDown)
 		begin := time.Now()
-		a := &fake{fail: func() error { return down(time.Since(begin)) }, sick: func() error { return errThrottled }}
-		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+		a := endpoint(func() error { return down(time.Since(begin)) }, func() error { return errThrottled })
+		x := pair(t, a, endpoint(well, well), failover.Options{})
 		for range 3 {
 			sent(x)
 		}
@@ -145,25 +155,13 @@ func TestThrottledProbesSucceed(t *testing.T) {
 	})
 }
 
-// laned is an endpoint with lanes.
-type laned struct {
-	fake
-	lane func(context.Context) error
-}
-
-func (l *laned) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
-	return transport.Lane{Endpoint: "server", MaxMessages: 1}, l.lane(ctx)
-}
-
-func (l *laned) SendLane(ctx context.Context, _ transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
-	return l.Send(ctx, msgs)
-}
-
 // A producer that gets no lane sends nothing: the failed lookups count as failed sends.
 func TestFailedLanesSwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &laned{fake{fail: well, sick: well}, func(context.Context) error { return errDown }}
-		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+		a := &transporttest.Fake{OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
+			return transport.Lane{}, errDown
+		}}
+		x := pair(t, a, endpoint(well, well), failover.Options{})
 		for range 3 {
 			if _, err := x.Lane(t.Context(), transport.LaneRequest{Topic: "t"}); err == nil {
 				t.Error("a lane of an endpoint that fails")
@@ -174,8 +172,11 @@ func TestFailedLanesSwitch(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) { // a caller that gives up shows nothing
-		a := &laned{fake{fail: well, sick: well}, func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }}
-		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+		a := &transporttest.Fake{OnLane: func(ctx context.Context, _ int, _ transport.LaneRequest) (transport.Lane, error) {
+			<-ctx.Done()
+			return transport.Lane{}, context.Cause(ctx)
+		}}
+		x := pair(t, a, endpoint(well, well), failover.Options{})
 		for range 5 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			x.Lane(ctx, transport.LaneRequest{Topic: "t"})
@@ -187,30 +188,11 @@ func TestFailedLanesSwitch(t *testing.T) {
 	})
 }
 
-// half is an endpoint with transactions.
-type half struct {
-	fake
-	half  func(context.Context) error
-	serve func(ctx context.Context) error
-}
-
-func (h *half) SendHalf(ctx context.Context, m *tidegate.Message) transport.SendResult {
-	return transport.SendResult{Receipt: tidegate.Receipt{MessageID: m.ID}, Err: h.half(ctx)}
-}
-
-func (h *half) EndTransaction(context.Context, transport.Transaction, transport.Resolution) error {
-	return nil
-}
-
-func (h *half) ServeChecks(ctx context.Context, _ []string, _ func(context.Context, transport.TransactionCheck) transport.Resolution) error {
-	return h.serve(ctx)
-}
-
 // Attempts that wait for a connection end when sends leave a failing endpoint. They do not end when
 // sends return to an earlier one: the endpoint that they use works, and their requests may be under
 // way.
 func TestOnlyAFailingEndpointEndsWaitingAttempts(t *testing.T) {
-	waits := func(ctx context.Context) error {
+	waits := func(ctx context.Context, _ int, _ *tidegate.Message) error {
 		select {
 		case <-ctx.Done():
 			return &tidegate.Error{Err: context.Cause(ctx), NotConnected: true}
@@ -221,8 +203,8 @@ func TestOnlyAFailingEndpointEndsWaitingAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		down := during(time.Second, 2*time.Second, errDown)
-		a := &half{fake: fake{fail: func() error { return down(time.Since(begin)) }, sick: well}, half: waits}
-		b := &half{fake: fake{fail: well, sick: well}, half: waits}
+		a, b := endpoint(func() error { return down(time.Since(begin)) }, well), endpoint(well, well)
+		a.OnSendHalf, b.OnSendHalf = waits, waits
 		x := pair(t, a, b, failover.Options{})
 		ends := map[string]error{}
 		await := func(name string) func() {
@@ -255,8 +237,8 @@ func TestOnSwitchPanics(t *testing.T) {
 		var log bytes.Buffer
 		begin, calls := time.Now(), 0
 		down := during(time.Second, 10*time.Second, errDown)
-		a := &fake{fail: func() error { return down(time.Since(begin)) }, sick: func() error { return down(time.Since(begin)) }}
-		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{
+		a := endpoint(func() error { return down(time.Since(begin)) }, func() error { return down(time.Since(begin)) })
+		x := pair(t, a, endpoint(well, well), failover.Options{
 			Logger:   slog.New(slog.NewTextHandler(&log, nil)),
 			OnSwitch: func(failover.Event) { calls++; panic("not today") },
 		})
@@ -276,8 +258,8 @@ func TestOnSwitchBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		down := during(time.Second, 10*time.Second, errDown)
-		a := &fake{fail: func() error { return down(time.Since(begin)) }, sick: func() error { return down(time.Since(begin)) }}
-		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{OnSwitch: func(failover.Event) { time.Sleep(time.Hour) }})
+		a := endpoint(func() error { return down(time.Since(begin)) }, func() error { return down(time.Since(begin)) })
+		x := pair(t, a, endpoint(well, well), failover.Options{OnSwitch: func(failover.Event) { time.Sleep(time.Hour) }})
 		time.Sleep(time.Second)
 		for range 3 {
 			sent(x)
@@ -290,6 +272,13 @@ func TestOnSwitchBlocks(t *testing.T) {
 			t.Error("sends do not return while OnSwitch blocks")
 		}
 	})
+}
+
+// serving returns an endpoint that serves checks by a function.
+func serving(serve func(context.Context) error) *transporttest.Fake {
+	return &transporttest.Fake{OnServeChecks: func(ctx context.Context, _ int, _ func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+		return serve(ctx)
+	}}
 }
 
 func TestServeChecks(t *testing.T) {
@@ -313,7 +302,7 @@ func TestServeChecks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				x := pair(t, &half{fake: fake{sick: well}, serve: tt.a}, &half{fake: fake{sick: well}, serve: tt.b},
+				x := pair(t, serving(tt.a), serving(tt.b),
 					failover.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()

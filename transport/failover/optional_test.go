@@ -12,13 +12,14 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // A lane of an endpoint that sends have left takes no message.
 func TestLanesEndWithASwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &laned{fake{fail: func() error { return errDown }, sick: well}, func(context.Context) error { return nil }}
-		x := pair(t, a, &fake{fail: well, sick: well}, failover.Options{})
+		a := endpoint(func() error { return errDown }, well)
+		x := pair(t, a, endpoint(well, well), failover.Options{})
 		lane, err := x.Lane(t.Context(), transport.LaneRequest{Topic: "t"})
 		if err != nil {
 			t.Fatal(err)
@@ -29,16 +30,16 @@ func TestLanesEndWithASwitch(t *testing.T) {
 				t.Errorf("%v of a failing endpoint", r[0].Err)
 			}
 		}
-		before := a.sends.Load()
-		if r := x.SendLane(t.Context(), lane, msgs); !errors.Is(r[0].Err, transport.ErrLaneChanged) || a.sends.Load() != before {
-			t.Errorf("%v and %d sends to the endpoint after the switch, want ErrLaneChanged and none", r[0].Err, a.sends.Load()-before)
+		before := len(a.Calls("Send"))
+		if r := x.SendLane(t.Context(), lane, msgs); !errors.Is(r[0].Err, transport.ErrLaneChanged) || len(a.Calls("Send")) != before {
+			t.Errorf("%v and %d sends to the endpoint after the switch, want ErrLaneChanged and none", r[0].Err, len(a.Calls("Send"))-before)
 		}
 	})
 }
 
 // A configured endpoint has the given settings and capabilities.
 type configured struct {
-	fake
+	transporttest.Fake
 	settings func(context.Context) (transport.ConsumerSettings, error)
 	can      transport.Capabilities
 	ping     func(context.Context) error
@@ -201,7 +202,7 @@ func TestPingOfSeveralEndpoints(t *testing.T) {
 func TestCloseWaitsForOnSwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var done atomic.Bool
-		x := pair(t, &fake{fail: func() error { return errDown }, sick: well}, &fake{fail: well, sick: well}, failover.Options{
+		x := pair(t, endpoint(func() error { return errDown }, well), endpoint(well, well), failover.Options{
 			OnSwitch: func(failover.Event) {
 				time.Sleep(time.Minute)
 				done.Store(true)
@@ -217,19 +218,15 @@ func TestCloseWaitsForOnSwitch(t *testing.T) {
 	})
 }
 
-// An asking endpoint checks one transaction, and ends with ctx.
-type asking struct{ half }
-
-func (a *asking) ServeChecks(ctx context.Context, _ []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
-	check(ctx, transport.TransactionCheck{Transaction: transport.Transaction{ID: "1", Endpoint: "server"}})
-	<-ctx.Done()
-	return nil
-}
-
 // A check names the server as EndTransaction expects it.
 func TestChecksNameTheEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := pair(t, &asking{half{fake: fake{sick: well}}}, &fake{sick: well}, failover.Options{})
+		asking := &transporttest.Fake{OnServeChecks: func(ctx context.Context, _ int, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+			check(ctx, transport.TransactionCheck{Transaction: transport.Transaction{ID: "1", Endpoint: "server"}})
+			<-ctx.Done()
+			return nil
+		}}
+		x := pair(t, asking, endpoint(well, well), failover.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		err := x.ServeChecks(ctx, []string{"t"}, func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
 			defer cancel()

@@ -11,27 +11,22 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
-
-// delayed is an endpoint whose receipts have a recall handle, if it is not empty.
-type delayed struct {
-	fake
-	handle string
-}
-
-func (d *delayed) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	return []transport.SendResult{{Receipt: tidegate.Receipt{MessageID: msgs[0].ID, Endpoint: "server", RecallHandle: d.handle}}}
-}
 
 // A receipt has a recall handle only if the endpoint returned one. It names the endpoint.
 func TestRecallHandleNamesTheEndpoint(t *testing.T) {
-	for _, tt := range []struct{ name, handle, want string }{
-		{"a delayed message", "h", "a/h"},
-		{"a message without a delivery time", "", ""},
+	for _, tt := range []struct {
+		name string
+		at   time.Time
+		want string
+	}{
+		{"a delayed message", time.Unix(1, 0), "a/1"},
+		{"a message without a delivery time", time.Time{}, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			x := pair(t, &delayed{fake{fail: well, sick: well}, tt.handle}, &fake{fail: well, sick: well}, failover.Options{})
-			r := x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "orders"}})[0]
+			x := pair(t, &transporttest.Fake{}, &transporttest.Fake{}, failover.Options{})
+			r := x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "orders", DeliverAt: tt.at}})[0]
 			if r.Err != nil || r.Receipt.RecallHandle != tt.want {
 				t.Errorf("%s: recall handle %q, %v; want %q", tt.name, r.Receipt.RecallHandle, r.Err, tt.want)
 			}
@@ -53,7 +48,7 @@ func TestEventsHaveTheFailure(t *testing.T) {
 			return nil
 		}
 		once := during(5*time.Second, 6*time.Second, errDown)
-		x := pair(t, &fake{fail: down, sick: down}, &fake{fail: func() error { return once(time.Since(begin)) }, sick: well}, failover.Options{
+		x := pair(t, endpoint(down, down), endpoint(func() error { return once(time.Since(begin)) }, well), failover.Options{
 			SwitchBack: 10 * time.Second,
 			OnSwitch: func(e failover.Event) {
 				mu.Lock()
@@ -79,7 +74,8 @@ func TestRepeatHasTheErrorOfTheActiveEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := errors.New("the first"), errors.New("the second")
 		a, b := newStore(), newStore()
-		a.fake.fail, a.fake.sick = func() error { return errDown }, func() error { return errDown }
+		down := endpoint(func() error { return errDown }, func() error { return errDown })
+		a.OnSend, a.OnPing = down.OnSend, down.OnPing
 		a.fail, b.fail = func() error { return first }, func() error { return second }
 		x := pair(t, a, b, failover.Options{Failures: 1})
 		sent(x)
@@ -120,22 +116,6 @@ func TestReceiveFromAClosedEndpoint(t *testing.T) {
 	})
 }
 
-// partial is an endpoint that accepts the messages of a request that accept names.
-type partial struct {
-	fake
-	accept string
-}
-
-func (p *partial) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	list := make([]transport.SendResult, len(msgs))
-	for i, m := range msgs {
-		if m.ID != p.accept {
-			list[i].Err = errDown
-		}
-	}
-	return list
-}
-
 // An endpoint that accepts a message of a request works, even if it rejects all others.
 func TestPartlyAcceptedRequestsKeepTheEndpoint(t *testing.T) {
 	for _, tt := range []struct{ name, accept, active string }{
@@ -144,7 +124,16 @@ func TestPartlyAcceptedRequestsKeepTheEndpoint(t *testing.T) {
 		{"none", "", "b"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			x := pair(t, &partial{fake{fail: well, sick: well}, tt.accept}, &fake{fail: well, sick: well}, failover.Options{})
+			partial := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				errs := make([]error, len(msgs))
+				for i, m := range msgs {
+					if m.ID != tt.accept {
+						errs[i] = errDown
+					}
+				}
+				return errs
+			}}
+			x := pair(t, partial, endpoint(well, well), failover.Options{})
 			for range 3 { // Options.Failures
 				x.Send(t.Context(), []*tidegate.Message{{ID: "1"}, {ID: "2"}, {ID: "3"}})
 			}
@@ -158,8 +147,8 @@ func TestPartlyAcceptedRequestsKeepTheEndpoint(t *testing.T) {
 // The results of half messages count for switching.
 func TestFailedHalfMessagesSwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fails := func(context.Context) error { return errDown }
-		x := pair(t, &half{fake: fake{fail: well, sick: well}, half: fails}, &half{fake: fake{fail: well, sick: well}, half: fails}, failover.Options{})
+		fails := func(context.Context, int, *tidegate.Message) error { return errDown }
+		x := pair(t, &transporttest.Fake{OnSendHalf: fails}, &transporttest.Fake{OnSendHalf: fails}, failover.Options{})
 		for range 3 { // Options.Failures
 			x.SendHalf(t.Context(), &tidegate.Message{ID: "1", Topic: "t"})
 		}
@@ -176,7 +165,7 @@ func TestSwitchesEndWith64WaitingEvents(t *testing.T) {
 		events := 0
 		release := make(chan struct{})
 		bad := func() error { return errDown }
-		x := pair(t, &fake{fail: bad, sick: well}, &fake{fail: bad, sick: well}, failover.Options{
+		x := pair(t, endpoint(bad, well), endpoint(bad, well), failover.Options{
 			Failures: 1, SwitchBack: time.Hour,
 			OnSwitch: func(failover.Event) {
 				<-release
@@ -200,21 +189,11 @@ func TestSwitchesEndWith64WaitingEvents(t *testing.T) {
 	})
 }
 
-// changing is an endpoint whose lane changes before each send.
-type changing struct{ fake }
-
-func (c *changing) Lane(context.Context, transport.LaneRequest) (transport.Lane, error) {
-	return transport.Lane{Endpoint: "server", MaxMessages: 1}, nil
-}
-
-func (c *changing) SendLane(context.Context, transport.Lane, []*tidegate.Message) []transport.SendResult {
-	return []transport.SendResult{{Err: &tidegate.Error{Op: "SendMessage", Err: transport.ErrLaneChanged}}}
-}
-
 // A changed lane is no failure of the endpoint: nothing was sent.
 func TestChangedLanesDoNotSwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		x := pair(t, &changing{fake{fail: well, sick: well}}, &fake{fail: well, sick: well}, failover.Options{Failures: 1})
+		changing := endpoint(func() error { return &tidegate.Error{Op: "SendMessage", Err: transport.ErrLaneChanged} }, well)
+		x := pair(t, changing, endpoint(well, well), failover.Options{Failures: 1})
 		for range 10 {
 			lane, err := x.Lane(t.Context(), transport.LaneRequest{Topic: "t"})
 			if err != nil {

@@ -13,12 +13,14 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // A store is an endpoint with messages by topic, none of which has a tag. Its queues and errors are
 // those of the test.
 type store struct {
-	fake
+	transporttest.Fake
+
 	mu       sync.Mutex
 	messages map[string]int
 	receives []transport.ReceiveRequest
@@ -27,11 +29,13 @@ type store struct {
 }
 
 func newStore() *store {
-	return &store{fake: fake{fail: well, sick: well}, messages: map[string]int{}, fail: well}
+	s := &store{messages: map[string]int{}, fail: well}
+	s.OnReceive = s.receive
+	return s
 }
 
-// Receive returns one message of the topic, or none after r.Wait.
-func (s *store) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+// receive returns one message of the topic, or none after r.Wait.
+func (s *store) receive(ctx context.Context, _ int, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	s.mu.Lock()
 	s.receives = append(s.receives, r)
 	some, err := s.messages[r.Topic] > 0 && r.Filter.Expression == "", s.fail()
@@ -51,10 +55,6 @@ func (s *store) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tid
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-}
-
-func (s *store) ConsumerSettings(context.Context, string, string) (transport.ConsumerSettings, error) {
-	return transport.ConsumerSettings{}, nil
 }
 
 func (s *store) Queues(_ context.Context, _, topic string) ([]int, error) { return s.queues(topic) }

@@ -3,6 +3,8 @@ package transporttest
 import (
 	"cmp"
 	"context"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -11,8 +13,8 @@ import (
 )
 
 // A Fake is a transport without a server, for the tests of a program: they decide its responses and
-// read the calls that it got. The zero value accepts every message and knows no settings. It works
-// in a bubble of package synctest.
+// read the calls that it got. The zero value accepts every message and every settlement, and
+// delivers the messages of Deliver. It works in a bubble of package synctest.
 //
 //	fake := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, _ []*tidegate.Message) []error {
 //		if n == 1 {
@@ -26,9 +28,11 @@ import (
 // those of its method, from 1, and may block until its ctx ends. Set the functions before the first
 // call. Several goroutines may call them at the same time.
 //
-// A Fake has every optional interface of package transport. To hide them, embed it as a
-// [transport.Transport] or a producer.Transport in a struct. For a real server in the test's
-// process, see package broker/brokertest.
+// A Fake has every optional interface of package transport except
+// [transport.EndpointConfigurer]. To hide them, embed it as a [transport.Transport] in a struct.
+//
+// Package mocks is for tests that list the expected calls. Package broker/brokertest has a real
+// server in the test's process, for example with redeliveries and dead letters.
 type Fake struct {
 	transport.Base
 
@@ -56,9 +60,37 @@ type Fake struct {
 	// had the handle.
 	OnRecall func(ctx context.Context, n int, topic, handle string) (messageID string, err error)
 
+	// OnReceive responds to Receive and ReceiveOrWatch. Nil returns the deliveries of Deliver, each
+	// once.
+	OnReceive func(ctx context.Context, n int, r transport.ReceiveRequest) ([]*tidegate.Delivery, error)
+
+	// OnAck responds to Ack with an error for each delivery, in their order. Deliveries beyond the
+	// end of the list are acknowledged.
+	OnAck func(ctx context.Context, n int, ds []*tidegate.Delivery) []error
+
+	// OnSettle responds to Settle. Nil takes every verdict and reports no fate. The Fake does not
+	// deliver the message again: a program's test calls Deliver.
+	OnSettle func(ctx context.Context, n int, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error)
+
+	// OnExtend responds to Extend. Nil returns a new handle.
+	OnExtend func(ctx context.Context, n int, d *tidegate.Delivery, dur time.Duration) (handle string, err error)
+
+	// OnConsumerSettings responds to ConsumerSettings. Nil responds with none.
+	OnConsumerSettings func(ctx context.Context, n int, group, topic string) (transport.ConsumerSettings, error)
+
+	// OnPing responds to Ping. Nil finds the server and all topics.
+	OnPing func(ctx context.Context, n int, topics []string) error
+
+	// Announces has the capabilities of all servers.
+	Announces transport.Capabilities
+
 	mu       sync.Mutex
 	calls    map[string][]FakeCall
 	accepted int64
+	queued   []*tidegate.Delivery
+	handles  int
+	changed  chan struct{} // closed by Deliver and Close; nil before the first wait
+	closed   bool
 }
 
 // A FakeCall is a call that a [Fake] got. It has the arguments of the method; others are zero.
@@ -68,10 +100,16 @@ type FakeCall struct {
 	Lane       transport.Lane
 	Messages   []*tidegate.Message // copies
 	Resolution transport.Resolution
+
+	Group      string
+	Request    transport.ReceiveRequest
+	Deliveries []*tidegate.Delivery
+	Verdict    transport.Verdict
+	Extension  time.Duration // of Extend
 }
 
 // Calls returns the calls of a method, in their order, for example of "ProducerSettings". Those of
-// "Send" include the calls of SendLane.
+// "Send" include the calls of SendLane, and those of "Receive" the calls of ReceiveOrWatch.
 func (f *Fake) Calls(method string) []FakeCall {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,8 +233,159 @@ func (f *Fake) Recall(ctx context.Context, topic, handle string) (messageID stri
 	return f.OnRecall(ctx, n, topic, handle)
 }
 
+// Deliver adds deliveries for receives of their topics, by any consumer group. The Fake sets their
+// ConsumerGroup, Endpoint, Handle and InvisibleUntil, and Attempt if that is 0.
+func (f *Fake) Deliver(ds ...*tidegate.Delivery) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queued = append(f.queued, ds...)
+	f.notify()
+}
+
+// notify ends the waits of receives and watches. The lock is held.
+func (f *Fake) notify() {
+	if f.changed != nil {
+		close(f.changed)
+		f.changed = nil
+	}
+}
+
+// Receive implements [transport.Receiver].
+func (f *Fake) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	n := f.record("Receive", FakeCall{Topic: r.Topic, Group: r.Group, Request: r})
+	if f.OnReceive != nil {
+		return f.OnReceive(ctx, n, r)
+	}
+	timeout := time.NewTimer(r.Wait)
+	defer timeout.Stop()
+	for {
+		ds, changed, err := f.take(r)
+		if len(ds) > 0 || err != nil || r.Wait <= 0 || r.Repeat {
+			return ds, err
+		}
+		select {
+		case <-changed:
+		case <-timeout.C:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// ReceiveOrWatch implements [transport.Watcher]. A watch ends with the next Deliver.
+func (f *Fake) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error) {
+	n := f.record("Receive", FakeCall{Topic: r.Topic, Group: r.Group, Request: r})
+	if f.OnReceive != nil {
+		ds, err = f.OnReceive(ctx, n, r)
+		return ds, nil, err
+	}
+	ds, changed, err := f.take(r)
+	if err == nil && f.Announces.Watch && len(ds) < max(r.Max, 1) {
+		ready = changed
+	}
+	return ds, ready, err
+}
+
+// take returns the deliveries for a receive, and a channel that is closed when there may be others.
+func (f *Fake) take(r transport.ReceiveRequest) (ds []*tidegate.Delivery, changed <-chan struct{}, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, nil, &tidegate.Error{Op: "ReceiveMessage", Subject: r.Topic, Err: tidegate.ErrClosed}
+	}
+	var rest []*tidegate.Delivery
+	for _, d := range f.queued {
+		if r.Repeat || d.Topic != r.Topic || len(ds) == max(r.Max, 1) {
+			rest = append(rest, d)
+			continue
+		}
+		d.ConsumerGroup, d.Endpoint, d.Handle = r.Group, fakeEndpoint, f.newHandle()
+		d.Attempt, d.InvisibleUntil = max(d.Attempt, 1), time.Now().Add(r.InvisibleDuration)
+		ds = append(ds, d)
+	}
+	f.queued = rest
+	if f.changed == nil {
+		f.changed = make(chan struct{})
+	}
+	return ds, f.changed, nil
+}
+
+// newHandle returns a handle of its own. The lock is held.
+func (f *Fake) newHandle() string {
+	f.handles++
+	return "handle-" + strconv.Itoa(f.handles)
+}
+
+// Ack implements [transport.Settler].
+func (f *Fake) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	c := FakeCall{Deliveries: slices.Clone(ds)}
+	if len(ds) > 0 {
+		c.Topic, c.Group = ds[0].Topic, ds[0].ConsumerGroup
+	}
+	n := f.record("Ack", c)
+	errs := make([]error, len(ds))
+	if f.OnAck != nil {
+		copy(errs, f.OnAck(ctx, n, ds))
+	}
+	return errs
+}
+
+// Settle implements [transport.Settler].
+func (f *Fake) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	n := f.record("Settle", FakeCall{Topic: d.Topic, Group: d.ConsumerGroup, Deliveries: []*tidegate.Delivery{d}, Verdict: v})
+	if f.OnSettle == nil {
+		return transport.RetryResult{}, nil
+	}
+	return f.OnSettle(ctx, n, d, v)
+}
+
+// Extend implements [transport.Settler].
+func (f *Fake) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, _ bool) (handle string, err error) {
+	n := f.record("Extend", FakeCall{Topic: d.Topic, Group: d.ConsumerGroup, Deliveries: []*tidegate.Delivery{d}, Extension: dur})
+	if f.OnExtend != nil {
+		return f.OnExtend(ctx, n, d, dur)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.newHandle(), nil
+}
+
+// ConsumerSettings implements [transport.Configurer].
+func (f *Fake) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
+	n := f.record("ConsumerSettings", FakeCall{Topic: topic, Group: group})
+	if f.OnConsumerSettings == nil {
+		return transport.ConsumerSettings{}, nil
+	}
+	return f.OnConsumerSettings(ctx, n, group, topic)
+}
+
+// Capabilities implements [transport.Configurer].
+func (f *Fake) Capabilities(string) transport.Capabilities { return f.Announces }
+
+// Ping implements [transport.Pinger].
+func (f *Fake) Ping(ctx context.Context, topics ...string) error {
+	n := f.record("Ping", FakeCall{})
+	if f.OnPing == nil {
+		return nil
+	}
+	return f.OnPing(ctx, n, topics)
+}
+
+// Close ends the waits of receives. Later receives fail.
+func (f *Fake) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	f.notify()
+	return nil
+}
+
 var (
+	_ transport.Transport  = (*Fake)(nil)
 	_ transport.LaneSender = (*Fake)(nil)
 	_ transport.Transactor = (*Fake)(nil)
 	_ transport.Recaller   = (*Fake)(nil)
+	_ transport.Watcher    = (*Fake)(nil)
+	_ transport.Pinger     = (*Fake)(nil)
 )

@@ -2,10 +2,14 @@ package transporttest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -61,4 +65,67 @@ func TestFakeSends(t *testing.T) {
 	if calls := fake.Calls("SendHalf"); len(calls) != 0 {
 		t.Errorf("calls of SendHalf: %+v", calls)
 	}
+}
+
+// A handler fails for one message. The consumer acknowledges the other one and retries this one.
+func TestFakeDelivers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &transporttest.Fake{}
+		fake.Deliver(&tidegate.Delivery{Message: tidegate.Message{ID: "1", Topic: "other"}})
+		ctx, stop := context.WithCancel(t.Context())
+		p, err := consumer.NewPush(fake, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+			if d.ID == "3" {
+				return errors.New("no such account")
+			}
+			return nil
+		}, consumer.PushOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		time.Sleep(time.Second) // the receive waits
+		fake.Deliver(&tidegate.Delivery{Message: tidegate.Message{ID: "2", Topic: "orders"}}, &tidegate.Delivery{Message: tidegate.Message{ID: "3", Topic: "orders"}})
+		time.Sleep(time.Minute)
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		acks, settled := fake.Calls("Ack"), fake.Calls("Settle")
+		if len(acks) != 1 || acks[0].Deliveries[0].ID != "2" || acks[0].Group != "billing" || acks[0].Deliveries[0].Attempt != 1 {
+			t.Errorf("acknowledged %+v, want message 2", acks)
+		}
+		if len(settled) != 1 || settled[0].Deliveries[0].ID != "3" || settled[0].Verdict.Kind != transport.Retry {
+			t.Errorf("settled %+v, want a retry of message 3", settled)
+		}
+	})
+}
+
+// A receive that waits ends with Close, and a watch with Deliver.
+func TestFakeWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &transporttest.Fake{Announces: transport.Capabilities{Watch: true}}
+		r := transport.ReceiveRequest{Group: "billing", Topic: "orders", Max: 2, Wait: time.Minute}
+		start := time.Now()
+		if ds, err := fake.Receive(t.Context(), r); len(ds) != 0 || err != nil || time.Since(start) != time.Minute {
+			t.Errorf("%d deliveries, %v after %v; want none after a minute", len(ds), err, time.Since(start))
+		}
+		_, ready, err := fake.ReceiveOrWatch(t.Context(), r)
+		if err != nil || ready == nil {
+			t.Fatalf("%v, a watch: %v", err, ready != nil)
+		}
+		fake.Deliver(&tidegate.Delivery{Message: tidegate.Message{ID: "1", Topic: "orders"}})
+		<-ready // otherwise the bubble is in a deadlock
+		ds, err := fake.Receive(t.Context(), r)
+		if err != nil || len(ds) != 1 || ds[0].Handle == "" || ds[0].ConsumerGroup != "billing" {
+			t.Fatalf("%+v, %v; want one delivery", ds, err)
+		}
+		if h, err := fake.Extend(t.Context(), ds[0], time.Minute, false); err != nil || h == ds[0].Handle {
+			t.Errorf("handle %q, %v; want a new one", h, err)
+		}
+		time.AfterFunc(time.Second, func() { fake.Close() })
+		if _, err := fake.Receive(t.Context(), r); !errors.Is(err, tidegate.ErrClosed) {
+			t.Errorf("%v after Close, want ErrClosed", err)
+		}
+	})
 }
