@@ -13,67 +13,39 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 )
 
-// A Disposition is the end of a delivery. The zero value is none of them.
-type Disposition int
+// A Disposition is the end of a delivery. The zero value is none of them. Its String method returns
+// it in lower-case words, for example "lease lost".
+type Disposition = verdict.Disposition
 
 // The dispositions.
 const (
 	// The message was consumed.
-	Acked Disposition = iota + 1
+	Acked = verdict.Acked
 	// The message failed and is delivered again after Outcome.Delay.
-	Retried
+	Retried = verdict.Retried
 	// The message failed in its last attempt, or the handler returned [DeadLetterNow].
-	DeadLettered
+	DeadLettered = verdict.DeadLettered
 	// The invisible time ended, or the server rejected the receipt handle. The message is delivered
 	// again.
-	LeaseLost
+	LeaseLost = verdict.LeaseLost
 	// The message was returned to the queue for another consumer, because this consumer stops, is
 	// paused, or its kill switch tripped.
-	Released
+	Released = verdict.Released
 	// The server could not be reached. The message is delivered again when its invisible time ends.
-	Unsettled
+	Unsettled = verdict.Unsettled
 	// The delivery is probably settled, by a request whose response was lost. The repeated request
 	// was sent too late to confirm it.
-	PerhapsSettled
+	PerhapsSettled = verdict.PerhapsSettled
 	// The message failed in its last attempt. Its message group waits for an operator.
-	Parked
+	Parked = verdict.Parked
 	// The handler or the kill switch postponed the message. It is delivered again after
 	// Outcome.Delay with the same attempt number.
-	Snoozed
+	Snoozed = verdict.Snoozed
 	// The message failed and is delivered as a new message of the retry topic after Outcome.Delay.
-	Reconsumed
+	Reconsumed = verdict.Reconsumed
 	// The message failed in its last attempt and was acknowledged because of [policy.Discard].
-	Discarded
+	Discarded = verdict.Discarded
 )
-
-// String returns the disposition in lower-case words, for example "lease lost".
-func (d Disposition) String() string {
-	switch d {
-	case Acked:
-		return "acked"
-	case Retried:
-		return "retried"
-	case DeadLettered:
-		return "dead-lettered"
-	case LeaseLost:
-		return "lease lost"
-	case Released:
-		return "released"
-	case Unsettled:
-		return "unsettled"
-	case PerhapsSettled:
-		return "possibly settled"
-	case Parked:
-		return "parked"
-	case Snoozed:
-		return "snoozed"
-	case Reconsumed:
-		return "reconsumed"
-	case Discarded:
-		return "discarded"
-	}
-	return "unknown"
-}
 
 // An Outcome describes one delivery that has ended.
 type Outcome struct {

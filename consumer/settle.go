@@ -26,8 +26,7 @@ var settleBackoff = backoff.Exponential{
 // conclude sets the disposition of the delivery after its last settlement attempt, which ended with
 // err.
 func (it *item) conclude(res transport.RetryResult, err error) {
-	end, delay, err := it.State.Conclude(res, err)
-	it.disposition, it.delay, it.settleErr = Disposition(end), delay, err
+	it.disposition, it.delay, it.settleErr = it.State.Conclude(res, err)
 }
 
 // carryOut starts to settle a delivery. It does not block.

@@ -90,7 +90,7 @@ func (t *topic) alert(o *outcome) {
 	var event string
 	e, ok := errors.AsType[*tidegate.Error](o.err)
 	switch {
-	case o.decision.Stop == retry.Revoked:
+	case o.decision.Stop == retry.Spool:
 		event = "the server forbids sends to a topic that it accepted before; they move to the spool"
 	case ok && e.Lapsed:
 		event = "the server rejects credentials that it accepted before; sends are retried"
@@ -191,10 +191,10 @@ func (it *item) stopped(o *outcome) *SendError {
 			cause = fmt.Errorf("%s for %v", what, o.in.UnconnectedFor.Round(time.Second))
 		}
 		return it.fail(StopExhausted, cause)
-	case retry.Revoked:
+	case retry.Spool:
 		return it.fail(StopSpool, errRevoked)
 	default:
-		return it.fail(stopReasons[d.Stop], nil)
+		return it.fail(d.Stop, nil)
 	}
 }
 
@@ -272,7 +272,7 @@ func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcom
 			continue
 		}
 		why := fmt.Errorf("the server throttles the topic: %w", throttle.err)
-		e := it.fail(stopReasons[o.decision.Stop], why)
+		e := it.fail(o.decision.Stop, why)
 		if o.decision.Stop == retry.Deadline {
 			e = it.tooLate(o.decision.Needed, o.in.Remaining, why)
 		}

@@ -202,7 +202,7 @@ func (t *topic) observe(messages int, o *outcome, began time.Time) {
 		Operation: o.operation, Topic: t.name, MessageID: o.it.Message.ID, Number: o.in.Attempts,
 		Endpoint: o.endpoint(), Messages: messages, Began: began, Duration: o.ended.Sub(began),
 		Err: o.err, MaybeStored: retry.MaybeStored(o.err) && o.operation != recallOperation,
-		Class: o.decision.Class, Stop: stopReasons[o.decision.Stop],
+		Class: o.decision.Class, Stop: o.decision.Stop,
 		Delay: o.decision.Delay, DelayFrom: o.decision.Source.String(),
 	}
 	if a.Operation == "" {

@@ -40,7 +40,7 @@ func Read(err error) *Failure {
 	if sn, ok := errors.AsType[*Snooze](err); ok {
 		f.Snooze, f.Delay = true, sn.Delay
 	}
-	if re, ok := errors.AsType[*Reconsume](err); ok && (re.Verdict.Kind == transport.RetryTopic || re.Verdict.Kind == transport.NegativeAck) {
+	if re, ok := errors.AsType[*Reconsume](err); ok && re.Verdict.Kind > transport.Snooze {
 		f.Reconsume = &re.Verdict
 	}
 	return f

@@ -52,7 +52,7 @@ func runModel(t *testing.T, r *rand.Rand) {
 		}
 	}
 	end, _, report := s.Conclude(transport.RetryResult{}, s.Last)
-	failed := slices.Contains([]End{LeaseLost, Unsettled, PerhapsSettled}, end)
+	failed := slices.Contains([]Disposition{LeaseLost, Unsettled, PerhapsSettled}, end)
 	if failed != (err != nil) || failed && report == nil {
 		t.Errorf("end %d with the error %v after a last attempt with the error %v", end, report, err)
 	}

@@ -43,12 +43,12 @@ const (
 	Failed                   // no further attempt
 )
 
-// An End is the end of a delivery.
-type End int
+// A Disposition is the end of a delivery. Package consumer exports and explains it.
+type Disposition int
 
-// The ends, with the values and the meaning of the consumer's dispositions.
+// The dispositions.
 const (
-	Acked End = iota + 1
+	Acked Disposition = iota + 1
 	Retried
 	DeadLettered
 	LeaseLost
@@ -60,6 +60,27 @@ const (
 	Reconsumed
 	Discarded
 )
+
+// String returns the disposition in lower-case words.
+func (d Disposition) String() string {
+	words := [...]string{
+		Acked:          "acked",
+		Retried:        "retried",
+		DeadLettered:   "dead-lettered",
+		LeaseLost:      "lease lost",
+		Released:       "released",
+		Unsettled:      "unsettled",
+		PerhapsSettled: "possibly settled",
+		Parked:         "parked",
+		Snoozed:        "snoozed",
+		Reconsumed:     "reconsumed",
+		Discarded:      "discarded",
+	}
+	if d < Acked || int(d) >= len(words) {
+		return "unknown"
+	}
+	return words[d]
+}
 
 // After decides about the step after an attempt that ended with err. harmless reports that a
 // repetition does nothing more where an earlier attempt worked. unsure reports that the handle may
@@ -79,7 +100,7 @@ func (s *State) After(err error, harmless, unsure bool) Step {
 		return FindHandle
 	case canRepeat(err, harmless):
 		return TryAgain
-	case (s.Decision.Is(transport.DeadLetter) || s.Decision.Is(transport.RetryTopic) || s.Decision.Is(transport.NegativeAck)) && permanent(err):
+	case s.Decision.Act == Settle && (s.Decision.Kind == transport.DeadLetter || s.Decision.Kind > transport.Snooze) && permanent(err):
 		return RetryInstead // the server does not do that for us, and nothing may be lost
 	}
 	return Failed
@@ -100,7 +121,7 @@ func (s *State) Found(err error) Step {
 
 // Conclude returns the end of the delivery whose last attempt to settle ended with err, the delay
 // of its next delivery, and the error to report.
-func (s *State) Conclude(res transport.RetryResult, err error) (end End, delay time.Duration, _ error) {
+func (s *State) Conclude(res transport.RetryResult, err error) (end Disposition, delay time.Duration, _ error) {
 	if err != nil && s.settled != nil {
 		err = s.settled
 	}

@@ -70,7 +70,7 @@ func TestConclude(t *testing.T) {
 		refused  error
 		res      transport.RetryResult
 		err      error
-		end      End
+		end      Disposition
 		delay    time.Duration
 		report   error
 	}{

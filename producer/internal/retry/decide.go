@@ -114,7 +114,7 @@ func Decide(in Inputs) Decision {
 	case tidegate.ClassPermanent:
 		d.Stop = Permanent
 		if in.Forbidden && in.Permitted && in.Spools {
-			d.Stop = Revoked
+			d.Stop = Spool
 		}
 		return d
 	}

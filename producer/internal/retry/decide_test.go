@@ -304,7 +304,7 @@ func TestOutages(t *testing.T) {
 
 		{"forbidden, never permitted", forbidden, 1, true, false, 0, permanent, Permanent, false},
 		{"forbidden, permitted before, without a spool", forbidden, 1, false, true, 0, permanent, Permanent, false},
-		{"forbidden, permitted before, with a spool", forbidden, 1, true, true, 0, permanent, Revoked, false},
+		{"forbidden, permitted before, with a spool", forbidden, 1, true, true, 0, permanent, Spool, false},
 	} {
 		var h History
 		began := time.Unix(1000, 0)

@@ -1,24 +1,50 @@
 package retry
 
-// A Stop is the reason why a decision ends a send.
+// A Stop is the reason why a send ended without success. Package producer exports and explains it.
+// Decide does not return Invalid, Limiter, Full and Budget.
 type Stop uint8
 
 // The reasons.
 const (
-	Continue    Stop = iota // the send succeeded, or another attempt follows
-	Permanent               // the same request would fail again
-	Exhausted               // MaxAttempts were made, or there was no connection for two minutes
-	Throttled               // MaxThrottles or MaxThrottleTime is reached
-	PushedBack              // the server requested no further attempt
-	Deadline                // the next attempt could not end before the deadline
-	Context                 // the caller's ctx ended
-	Closed                  // the producer or its transport was closed
-	Budget                  // the budget has no retry left; only the producer stops for it
-	HalfMessage             // a half message failed that may have reached a server
-	Revoked                 // the topic's permission is gone; the message moves to Options.Spool
-
-	Stops // the number of reasons
+	Continue Stop = iota
+	Invalid
+	Permanent
+	Exhausted
+	Throttled
+	PushedBack
+	Deadline
+	Limiter
+	Context
+	Closed
+	Full
+	Budget
+	HalfMessage
+	Spool
 )
+
+// String returns the reason in words.
+func (s Stop) String() string {
+	words := [...]string{
+		Continue:    "not stopped",
+		Invalid:     "invalid message",
+		Permanent:   "permanent failure",
+		Exhausted:   "attempts exhausted",
+		Throttled:   "throttled too often",
+		PushedBack:  "server asked not to retry",
+		Deadline:    "deadline too close",
+		Limiter:     "rejected by the limiter",
+		Context:     "context ended",
+		Closed:      "closed",
+		Full:        "producer full",
+		Budget:      "retry budget spent",
+		HalfMessage: "half messages are not retried",
+		Spool:       "rejected by the spool",
+	}
+	if int(s) >= len(words) {
+		return "unknown"
+	}
+	return words[s]
+}
 
 // A Source is the origin of the wait before the next attempt.
 type Source uint8
