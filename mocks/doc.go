@@ -1,6 +1,6 @@
 // Package mocks has mocks of the transport interfaces, for tests that check the calls: their
-// number, their arguments and their order. If a test needs a working transport, use package
-// broker/brokertest instead.
+// number, their arguments and their order. If a test needs a working transport, use
+// transporttest.Fake or package broker/brokertest instead.
 //
 //	m := mocks.NewMockTransport(gomock.NewController(t))
 //	m.EXPECT().Send(gomock.Any(), gomock.Len(1)).Return([]transport.SendResult{{Err: err}}).Times(3)
