@@ -27,7 +27,8 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-var attackFull = flag.Bool("attack.full", false, "attack the process with all requests that SECURITY-MODEL.md promises to survive, not with a part of them")
+// attackPart is 10 in the step "random tests" of .ci/run, whose attacks last longer.
+var attackPart = flag.Int("attack.part", 50, "attack the process with this part of the requests that SECURITY-MODEL.md promises to survive; 1 for all")
 
 const (
 	// attackMemory is the memory of the attacked process in bytes, attackGo the part of it that Go
@@ -36,17 +37,8 @@ const (
 	attackGo     = "410MiB" // goPart
 )
 
-// scaled returns n, or a part of it without the flag, which is smaller with the race detector. The
-// step "random tests" of .ci/run attacks a process without the race detector.
-func scaled(n int) int {
-	switch {
-	case *attackFull:
-		return n
-	case raceDetector:
-		return max(n/50, 1)
-	}
-	return max(n/10, 1)
-}
+// scaled returns the part of n requests.
+func scaled(n int) int { return max(n / *attackPart, 1) }
 
 // Clients send half of their requests, do not read their responses, or wait in large numbers. The
 // process stays within its memory, and serves other clients meanwhile.

@@ -15,7 +15,7 @@ import (
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
-var killRounds = flag.Int("kill.rounds", 8, "how often the process is killed")
+var killRounds = flag.Int("kill.rounds", 2, "how often the process is killed")
 
 // A ledger has the responses that clients got.
 type ledger struct {

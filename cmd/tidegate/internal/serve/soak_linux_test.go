@@ -50,9 +50,9 @@ func TestAttackedProcessSurvives(t *testing.T) {
 	canary := newCanary(t, p)
 	served := make(chan error, 1)
 	go func() { served <- canary.sing(ctx) }()
-	slice, most := 2*time.Second, time.Now()
-	if raceDetector {
-		slice = 250 * time.Millisecond // enough to find data races; memory is not checked
+	slice, most := 250*time.Millisecond, time.Now()
+	if *attackPart <= 10 {
+		slice = 2 * time.Second
 	}
 	if *attackSoak > 0 {
 		slice, most = 15*time.Second, most.Add(*attackSoak)
