@@ -14,7 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -430,15 +430,15 @@ func TestRetryPolicy(t *testing.T) {
 	ladder, steps := backoff.RetryLadder(), backoff.Steps{5 * time.Second, 10 * time.Second, 15 * time.Second}
 	for _, c := range []struct {
 		topics []string
-		want   serving.RetryPolicy
+		want   engine.RetryPolicy
 	}{
-		{nil, serving.RetryPolicy{MaxAttempts: 17, Ladder: ladder}},
-		{[]string{"plain", "not there"}, serving.RetryPolicy{MaxAttempts: 17, Ladder: ladder}},
-		{[]string{"slow"}, serving.RetryPolicy{MaxAttempts: 10, Ladder: steps}},
-		{[]string{"slow", "slow2"}, serving.RetryPolicy{MaxAttempts: 10, Ladder: steps}},
-		{[]string{"slow", "plain"}, serving.RetryPolicy{MaxAttempts: 17, Ladder: ladder}},
-		{[]string{"slow", "ever"}, serving.RetryPolicy{MaxAttempts: -1, Ladder: ladder}},
-		{[]string{"ever"}, serving.RetryPolicy{MaxAttempts: -1, Ladder: backoff.Steps{0}}},
+		{nil, engine.RetryPolicy{MaxAttempts: 17, Ladder: ladder}},
+		{[]string{"plain", "not there"}, engine.RetryPolicy{MaxAttempts: 17, Ladder: ladder}},
+		{[]string{"slow"}, engine.RetryPolicy{MaxAttempts: 10, Ladder: steps}},
+		{[]string{"slow", "slow2"}, engine.RetryPolicy{MaxAttempts: 10, Ladder: steps}},
+		{[]string{"slow", "plain"}, engine.RetryPolicy{MaxAttempts: 17, Ladder: ladder}},
+		{[]string{"slow", "ever"}, engine.RetryPolicy{MaxAttempts: -1, Ladder: ladder}},
+		{[]string{"ever"}, engine.RetryPolicy{MaxAttempts: -1, Ladder: backoff.Steps{0}}},
 	} {
 		got := serve(b).RetryPolicy(settings.Group{}, c.topics...)
 		if got.MaxAttempts != c.want.MaxAttempts || !slices.Equal(got.Ladder, c.want.Ladder) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -45,7 +45,7 @@ func TestAdmit(t *testing.T) {
 		}
 		poll := func(room space, want int, attempt int) {
 			t.Helper()
-			ds, err := serve(b).Poll(t.Context(), serving.Poll{
+			ds, err := serve(b).Poll(t.Context(), engine.Request{
 				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Second},
 				Memory:         room,
 			})

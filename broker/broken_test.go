@@ -133,7 +133,7 @@ func TestFullDiskForTablesCloses(t *testing.T) {
 	}
 	fs.bad.Store(true)
 	done := make(chan error)
-	calls := b.Parts().Calls
+	calls := b.Engine().Parts().Calls
 	for n := 0; !stalled(b); n++ {
 		if n == 100 {
 			t.Fatal("100 writes do not stall it")
@@ -141,7 +141,7 @@ func TestFullDiskForTablesCloses(t *testing.T) {
 		calls.Begin()
 		go func() {
 			defer calls.End()
-			done <- b.Parts().Store.Messages.Add(func(w *store.Batch) { w.PutTopic("t", make([]byte, 50_000)) }, nil).Wait()
+			done <- b.Engine().Parts().Store.Messages.Add(func(w *store.Batch) { w.PutTopic("t", make([]byte, 50_000)) }, nil).Wait()
 		}()
 		for waits := true; waits && !stalled(b); {
 			select {

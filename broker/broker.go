@@ -1,21 +1,17 @@
 package broker
 
 import (
-	"errors"
-	"fmt"
+	"context"
 	"log/slog"
-	"os"
-	"runtime/debug"
-	"sync/atomic"
+	"math/rand/v2"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/internal/refusal"
-	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/powerloss"
 )
 
 // Options are the settings of a broker. The zero value is a broker in memory without limits of the
@@ -71,234 +67,115 @@ type Options struct {
 	// files and continues without them. False means that Open fails.
 	AcceptDataLoss bool
 
-	fs       vfs.FS // of tests, as is memTable: store.Options.MemTableBytes
-	memTable uint64
-	maxHeld  int64 // likewise: consume.Config.MaxHeld
-	memory   int64 // likewise: the memory of the process, in bytes; 0 for the limit of Go
-	history  int64 // likewise: the memory of the history of rates, in bytes; 0 for historyBytes
+	seams engine.Seams // of tests
 }
 
 // The defaults of Options.
 const (
-	DefaultMinInvisibleDuration = 10 * time.Second
-	DefaultMaxInvisibleDuration = 12 * time.Hour
-	DefaultMaxAutoGroups        = 10_000
+	DefaultMinInvisibleDuration = engine.DefaultMinInvisibleDuration
+	DefaultMaxInvisibleDuration = engine.DefaultMaxInvisibleDuration
+	DefaultMaxAutoGroups        = engine.DefaultMaxAutoGroups
 )
 
-func (o Options) withDefaults() Options {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
+// engine returns the options of the engine. The data of a Memory is in its file system.
+func (o Options) engine() engine.Options {
+	seams := o.seams
+	if o.Memory != nil {
+		seams.FS = o.Memory.fs
 	}
-	if o.MaxBodySize == 0 {
-		o.MaxBodySize = tidegate.MaxBodySize
+	return engine.Options{
+		Dir: o.Dir, InMemory: o.Memory != nil, Logger: o.Logger,
+		MaxBacklog: o.MaxBacklog, ClientQuota: o.ClientQuota, Pressure: o.Pressure, Transaction: o.Transaction,
+		MaxBodySize: o.MaxBodySize, MinInvisibleDuration: o.MinInvisibleDuration, MaxInvisibleDuration: o.MaxInvisibleDuration,
+		MaxAutoGroups: o.MaxAutoGroups, CacheBytes: o.CacheBytes, AcceptDataLoss: o.AcceptDataLoss, Seams: seams,
 	}
-	if o.MinInvisibleDuration == 0 {
-		o.MinInvisibleDuration = DefaultMinInvisibleDuration
-	}
-	if o.MaxInvisibleDuration == 0 {
-		o.MaxInvisibleDuration = DefaultMaxInvisibleDuration
-	}
-	if o.MaxAutoGroups == 0 {
-		o.MaxAutoGroups = DefaultMaxAutoGroups
-	}
-	if o.memory == 0 {
-		o.memory = debug.SetMemoryLimit(-1)
-	}
-	if o.history == 0 {
-		o.history = historyBytes
-	}
-	o.Transaction = o.Transaction.WithDefaults()
-	return o
 }
 
 // Validate returns an error that names every option with an invalid value. Open returns the same
 // error before it reads the directory.
-func (o Options) Validate() error {
-	o = o.withDefaults()
-	var errs []error
-	if o.Dir != "" && o.Memory != nil {
-		errs = append(errs, fmt.Errorf("options Dir (%q) and Memory exclude each other; set one of them", o.Dir))
-	}
-	if err := o.MaxBacklog.Validate("MaxBacklog"); err != nil {
-		errs = append(errs, err)
-	}
-	if err := o.ClientQuota.Validate("ClientQuota"); err != nil {
-		errs = append(errs, err)
-	}
-	if err := o.Pressure.Validate("Pressure"); err != nil {
-		errs = append(errs, err)
-	}
-	if err := o.Transaction.Validate("Transaction"); err != nil {
-		errs = append(errs, err)
-	}
-	if o.MaxBodySize < 0 || o.MaxBodySize > 1<<30 {
-		errs = append(errs, fmt.Errorf("MaxBodySize is %d bytes; give 1 to %d, or 0 for the default", o.MaxBodySize, 1<<30))
-	}
-	if o.MinInvisibleDuration < 0 || o.MaxInvisibleDuration < o.MinInvisibleDuration {
-		errs = append(errs, fmt.Errorf("MinInvisibleDuration is %v and MaxInvisibleDuration is %v; neither may be negative, and the minimum must not exceed the maximum",
-			o.MinInvisibleDuration, o.MaxInvisibleDuration))
-	}
-	errs = append(errs, atMost("MinInvisibleDuration", o.MinInvisibleDuration), atMost("MaxInvisibleDuration", o.MaxInvisibleDuration))
-	if o.MaxAutoGroups < 0 {
-		errs = append(errs, fmt.Errorf("MaxAutoGroups is %d; give 1 or more, or 0 for %d", o.MaxAutoGroups, DefaultMaxAutoGroups))
-	}
-	if o.CacheBytes < 0 {
-		errs = append(errs, fmt.Errorf("CacheBytes is %d; give 1 or more, or 0 for the default", o.CacheBytes))
-	}
-	return errors.Join(errs...)
-}
+func (o Options) Validate() error { return o.engine().Validate() }
 
-// atMost returns an error if d is above the maximum of settings.
-func atMost(field string, d time.Duration) error {
-	if d <= settings.MaxDuration {
-		return nil
+// A Memory is a data directory in memory. It outlives the brokers that are opened on it, one at a
+// time, so that a test can restart a broker. Create it with [NewMemory] and pass it as
+// Options.Memory.
+type Memory struct{ fs vfs.FS }
+
+// NewMemory returns an empty directory in memory.
+func NewMemory() *Memory { return &Memory{fs: vfs.NewMem()} }
+
+func init() { //nolint:gochecknoinits // a seam for tests of this module, without exported names
+	powerloss.NewMemory = func() any { return &Memory{fs: vfs.NewCrashableMem()} }
+	powerloss.Lose = func(memory any, rnd *rand.Rand) {
+		m := memory.(*Memory)
+		m.fs = m.fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
 	}
-	return fmt.Errorf("%s is %v; give at most %v", field, d, settings.MaxDuration)
 }
 
 // A Broker stores topics, consumer groups and messages. [Open] opens one. Several goroutines can
 // call its methods at the same time.
-type Broker struct {
-	// A goroutine that holds a lock of the following list takes only locks that come after it:
-	//
-	//  1. Tokens, which are held across waits and I/O: that of Directory.LockAdmin, then the task
-	//     of retention, then one of letters and the tasks of delayed messages and transactions. A
-	//     step also holds its task.
-	//  2. The lock of the message log, in which the functions given to Messages.Add run.
-	//  3. The lock of a engine.Subscription, one at a time.
-	//  4. The lock of the engine.Directory.
-	//  5. The lock of the groups log, in which the functions given to Groups.Add run.
-	//  6. All others, which are held for one read or change: those of limits, of the throttling of
-	//     topics and subscriptions, owners, maintenance, retention, transactions, creations,
-	//     servers, and lifeMu.
-
-	opts   Options
-	logger *slog.Logger
-	store  *store.Store
-	host   string
-	name   string // the Endpoint of its receipts and deliveries
-	opened time.Time
-
-	calls lifetime
-	components
-
-	counters counters
-	limits   *engine.Limits
-	servers  servers
-
-	transactionDefaults atomic.Pointer[settings.Transaction] // Options.Transaction, or of SetTransaction
-}
+type Broker struct{ engine *engine.Engine }
 
 // Open opens a broker with the data of its directory: topics, groups, messages and leases. It fails
 // if an option is invalid, or if the directory is in use, cannot be written, is full, has corrupt
 // settings, or was written by a newer version. The caller must call Close.
 func Open(o Options) (*Broker, error) {
-	o = o.withDefaults()
-	if err := o.Validate(); err != nil {
-		return nil, fmt.Errorf("broker options: %w", err)
-	}
-	began := time.Now()
-	if o.Memory != nil {
-		o.fs = o.Memory.fs
-	}
-	s, err := store.Open(store.Options{Dir: o.Dir, FS: o.fs, Logger: o.Logger, CacheBytes: o.CacheBytes, MemTableBytes: o.memTable, AcceptLoss: o.AcceptDataLoss})
+	e, err := engine.Open(o.engine())
 	if err != nil {
 		return nil, err
 	}
-	l, err := engine.NewLimits(engine.LimitsConfig{Store: s, Logger: o.Logger, OnDisk: o.Dir != ""},
-		settings.Limits{MaxBacklog: o.MaxBacklog, ClientQuota: o.ClientQuota, Pressure: o.Pressure})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("broker options: %w", err), s.Close())
-	}
-	b := &Broker{
-		opts: o, logger: o.Logger, store: s, limits: l, name: "in-process", opened: began,
-		counters: counters{lateness: store.DurationHistogram(), delayed: store.DurationHistogram()},
-	}
-	b.transactionDefaults.Store(&o.Transaction)
-	if b.host, err = os.Hostname(); err != nil {
-		b.host = "localhost"
-	}
-	b.calls.open(s)
-	b.openComponents()
-	if err := b.catalog.Recover(); err != nil {
-		return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
-	}
-	if b.clock != nil {
-		if err := b.compareClock(); err != nil {
-			return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
-		}
-	}
-	b.maintenance.Start()
-	b.limits.ShortOfDisk() // logs a limit that rejects sends from the start on
-	if s.Unclean() {
-		b.logRecovered(began)
-	}
-	return b, nil
+	return &Broker{e}, nil
 }
 
-// SetTransaction replaces Options.Transaction while the broker is in use. The new times apply from
-// the next check of each transaction on and are not stored on disk. Zero fields mean the defaults.
-// If a value is invalid, SetTransaction changes nothing and returns an error.
-func (b *Broker) SetTransaction(c settings.Transaction) error {
-	if err := c.Validate("Transaction"); err != nil {
-		return err
-	}
-	c = c.WithDefaults()
-	b.transactionDefaults.Store(&c)
-	return nil
-}
+// Engine returns the engine of the broker, for package broker/server.
+func (b *Broker) Engine() *engine.Engine { return b.engine }
 
 // Close rejects new calls, ends waiting receives with tidegate.ErrClosed, waits for the calls under
 // way and closes the store. All acknowledged data is kept. On a full disk Close does not wait for
 // space: calls under way that need space fail, and Close returns an error. After a panic Close
 // waits for nothing and leaves the store locked until the process ends. Close can be called twice;
 // both calls return when the broker is closed.
-func (b *Broker) Close() error {
-	if !b.calls.beginClosing() {
-		<-b.calls.closed
-		return b.calls.closeErr
-	}
-	b.calls.stop(tidegate.ErrClosed)
-	b.store.StopWaiting()
-	b.wait()
-	_, subs := b.catalog.All()
-	for _, s := range subs {
-		s.Stop()
-	}
-	b.catalog.IndexRest()
-	if b.compared && b.store.DiskFull() == nil { // else the next start would trust a wrong clock
-		b.writeClock()
-	}
-	b.events.Close()
-	b.calls.closeErr = b.store.Close()
-	close(b.calls.closed)
-	return b.calls.closeErr
-}
-
-// wait returns when no call is under way. After a panic calls may never return from the store, and
-// wait returns at once.
-func (b *Broker) wait() {
-	done := make(chan struct{})
-	go func() {
-		b.maintenance.Stop()
-		b.calls.operating.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-b.store.Abandoned():
-	}
-}
+func (b *Broker) Close() error { return b.engine.Close() }
 
 // Healthy returns nil if the store works, and otherwise an error with the cause: the store has
 // failed and needs a restart of the broker, or the broker is closed. A throttle and a full disk are
 // not errors of Healthy, because they end without a restart; see [Broker.Throttles].
-func (b *Broker) Healthy() error {
-	if err := b.store.Broken(); err != nil {
-		return refusal.Store(err)
-	}
-	if b.calls.isClosing() {
-		return refusal.Closed()
-	}
-	return nil
+func (b *Broker) Healthy() error { return b.engine.Healthy() }
+
+// SetLimits replaces all limits of the whole broker while it is in use, and returns when they are
+// on disk. They apply from the next send on. A new ClientQuota refills the burst of every client.
+// If a value is invalid, SetLimits changes nothing and returns an error that names each fault
+// (40000).
+//
+// The limits survive a restart. The last change of each limit wins: if Options has another value of
+// a limit at the next Open than it has now, the value of Options applies. ClientQuota counts as one
+// limit.
+func (b *Broker) SetLimits(ctx context.Context, l settings.Limits) error {
+	return b.PatchLimits(ctx, func(now *settings.Limits) error { *now = l; return nil })
 }
+
+// PatchLimits is SetLimits for a change of the limits that are in effect. It calls change with a
+// copy of them, while no other change of settings is under way; change must not wait. An error of
+// change is returned and changes nothing.
+func (b *Broker) PatchLimits(ctx context.Context, change func(*settings.Limits) error) error {
+	return b.engine.PatchLimits(ctx, change, nil)
+}
+
+// ConfigureLimits replaces the limits of Options while the broker is in use, as Close and Open with
+// these would. A limit that differs from the one of Options replaces the one of SetLimits. The rest
+// is as in SetLimits.
+func (b *Broker) ConfigureLimits(ctx context.Context, l settings.Limits) error {
+	return b.engine.ConfigureLimits(ctx, l)
+}
+
+// Limits returns the limits of the whole broker that are in effect.
+func (b *Broker) Limits() settings.Limits { return b.engine.Limits() }
+
+// Throttles returns the state of each limit that is set: first the limits that reject sends, then
+// by limit and subject. It omits the quota of a client, which rejects one client for a moment. It
+// can read from the store.
+func (b *Broker) Throttles() []status.LimitState { return b.engine.Throttles() }
+
+// SetTransaction replaces Options.Transaction while the broker is in use. The new times apply from
+// the next check of each transaction on and are not stored on disk. Zero fields mean the defaults.
+// If a value is invalid, SetTransaction changes nothing and returns an error.
+func (b *Broker) SetTransaction(c settings.Transaction) error { return b.engine.SetTransaction(c) }

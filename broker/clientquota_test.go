@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -21,7 +21,7 @@ func TestClientQuota(t *testing.T) {
 		b := open(t, broker.Options{ClientQuota: settings.Quota{MessagesPerSecond: 10, Burst: 5}})
 		putTopic(t, b, "t", settings.Topic{})
 		send := func(client string) error {
-			return serve(b).Append(t.Context(), []serving.Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: client}})[0].Err
+			return serve(b).Append(t.Context(), []engine.Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: client}})[0].Err
 		}
 		accepted := 0
 		var refusal error
@@ -76,7 +76,7 @@ func TestLimitsChangeInUse(t *testing.T) {
 	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{})
 	send := func() error {
-		return serve(b).Append(t.Context(), []serving.Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: "c"}})[0].Err
+		return serve(b).Append(t.Context(), []engine.Incoming{{Message: &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}, Client: "c"}})[0].Err
 	}
 	for i, c := range []struct {
 		limit   settings.Limit

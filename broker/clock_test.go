@@ -12,7 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -22,12 +21,12 @@ import (
 
 // stepAhead does what the broker does when it notices that the wall clock went ahead.
 func stepAhead(b *broker.Broker, step time.Duration) {
-	b.Parts().Env.Clock.Compare(time.Now().Add(-step))
-	b.ClockChanged()
+	b.Engine().Parts().Env.Clock.Compare(time.Now().Add(-step))
+	b.Engine().Parts().ClockChanged()
 	synctest.Wait()
 }
 
-func clockOf(b *broker.Broker) *status.Clock { return serving.Of(b).Survey().Clock }
+func clockOf(b *broker.Broker) *status.Clock { return b.Engine().Survey().Clock }
 
 // Retention removes no message by its age for ten minutes after a start whose clock is far from the
 // newest time in the directory. Log and survey have what it would remove. Then the time is
@@ -106,8 +105,8 @@ func TestDistrustSurvivesRestart(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		sendN(t, b, "t", 3, 1)
 		time.Sleep(80 * time.Hour) // without a clock that notices: a step by 80 h
-		b.Parts().Env.Clock.Compare(time.Now().Add(-80 * time.Hour))
-		b.ClockChanged()
+		b.Engine().Parts().Env.Clock.Compare(time.Now().Add(-80 * time.Hour))
+		b.Engine().Parts().ClockChanged()
 		sendN(t, b, "t", 1, 1)
 		for range 3 {
 			b = reopen(t, b, fs)
@@ -138,7 +137,7 @@ func TestFailedStartDoesNotTrustTheClock(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		fault(b.Parts().Store, []byte("not a record"))
+		fault(b.Engine().Parts().Store, []byte("not a record"))
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +250,7 @@ func TestStoredTimesAscend(t *testing.T) {
 		b := open(t, broker.Options{Dir: "data"}.On(vfs.NewMem()))
 		defer b.Close()
 		putTopic(t, b, "t", settings.Topic{})
-		b.Parts().Env.Clock.Compare(time.Now().Add(100 * time.Hour))
+		b.Engine().Parts().Env.Clock.Compare(time.Now().Add(100 * time.Hour))
 		time.Sleep(time.Second)
 		sendN(t, b, "t", 1, 1)
 		if d := one(t, b, "g", "t"); !d.StoredAt.Equal(time.Now().Add(100 * time.Hour)) {

@@ -12,7 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -149,7 +149,7 @@ func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
 		}
 
 		heard := 0
-		defer onCheck(b, func(serving.TransactionCheck) bool { heard++; return true })()
+		defer onCheck(b, func(engine.TransactionCheck) bool { heard++; return true })()
 		first, _ := consume.ParseTransactionID(sendHalf(t, b, "a").TransactionID)
 		elapse(time.Millisecond)
 		sendHalf(t, b, "b")

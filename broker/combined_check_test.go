@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing/synctest"
 
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -17,7 +16,7 @@ func (c *combined) audit() {
 	synctest.Wait()
 	b := c.b
 	release := holdRetention(c.t, b)
-	inLog(b, func(*store.Batch) { c.auditAll(b.Parts()) })
+	inLog(b, func(*store.Batch) { c.auditAll(b.Engine().Parts()) })
 	release()
 	for _, s := range serve(b).Stats().Topics {
 		d, err := b.Topic(s.Topic)
@@ -30,7 +29,7 @@ func (c *combined) audit() {
 	}
 }
 
-func (c *combined) auditAll(p broker.Parts) {
+func (c *combined) auditAll(p engine.Parts) {
 	var ahead int64
 	leases, cursors, subs := map[copyOf]store.Lease{}, map[copyOf]store.Cursor{}, map[[2]uint32]bool{}
 	halfMessages := map[uint32]int64{}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -114,7 +114,7 @@ func (c *combined) settle(rnd *rand.Rand) {
 		case 1:
 			_, err = c.b.Settle(ctx, h.Delivery, transport.Verdict{Kind: transport.NegativeAck, Delay: dur})
 		case 2:
-			var r serving.Reconsumed
+			var r engine.Reconsumed
 			mode := transport.Verdict{Kind: transport.RetryTopic}
 			if rnd.IntN(4) == 0 {
 				mode.Delay = time.Duration(1+rnd.IntN(864_000)) * time.Second

@@ -15,7 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -100,7 +100,7 @@ func (c *combined) number(topic string) uint32 {
 
 // numbers returns those of a group and a topic, 0 for each that is not there.
 func (c *combined) numbers(group, topic string) (n [2]uint32) {
-	catalog := c.b.Parts().Catalog
+	catalog := c.b.Engine().Parts().Catalog
 	if g := catalog.FindGroup(group); g != nil {
 		n[0] = g.ID()
 	}
@@ -120,7 +120,7 @@ func (c *combined) send(rnd *rand.Rand) {
 	topic := c.topic(rnd)
 	in := c.number(topic)
 	var ms []*combinedMessage
-	var out []serving.Incoming
+	var out []engine.Incoming
 	for range 1 + rnd.IntN(5) {
 		c.mu.Lock()
 		c.n++
@@ -135,7 +135,7 @@ func (c *combined) send(rnd *rand.Rand) {
 			m.due = time.Now().Add(time.Duration(rnd.IntN(90)) * time.Second)
 			msg.DeliverAt = m.due
 		}
-		ms, out = append(ms, m), append(out, serving.Incoming{Message: msg, Half: topic == "x"})
+		ms, out = append(ms, m), append(out, engine.Incoming{Message: msg, Half: topic == "x"})
 	}
 	results := serve(c.b).Append(c.t.Context(), out)
 	if rnd.IntN(5) == 0 && !c.wasDeleted(in) { // the response was lost: the same request again
@@ -171,7 +171,7 @@ func (c *combined) send(rnd *rand.Rand) {
 
 // wasDeleted reports whether the topic of that number no longer exists.
 func (c *combined) wasDeleted(in uint32) bool {
-	return c.b.Parts().Catalog.TopicsByID()[in] == nil
+	return c.b.Engine().Parts().Catalog.TopicsByID()[in] == nil
 }
 
 func (c *combined) endTransaction(rnd *rand.Rand) {
@@ -191,7 +191,7 @@ func (c *combined) endTransaction(rnd *rand.Rand) {
 	c.mu.Lock()
 	m.gone = m.gone && how != transport.Commit
 	c.mu.Unlock()
-	err := serve(c.b).EndTransaction(c.t.Context(), serving.TransactionEnd{Topic: m.topic, TransactionID: m.half.TransactionID, MessageID: m.id, Resolution: how})
+	err := serve(c.b).EndTransaction(c.t.Context(), engine.TransactionEnd{Topic: m.topic, TransactionID: m.half.TransactionID, MessageID: m.id, Resolution: how})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -224,7 +224,7 @@ func (c *combined) receive(rnd *rand.Rand, group, topic string, limit int) int {
 	c.mu.Lock()
 	step := c.step
 	c.mu.Unlock()
-	p := serving.Poll{ReceiveRequest: transport.ReceiveRequest{
+	p := engine.Request{ReceiveRequest: transport.ReceiveRequest{
 		Group: group, Topic: topic, Max: limit, Queue: transport.AnyQueue, Filter: combinedFilters[group], Push: rnd.IntN(2) == 0,
 		InvisibleDuration: time.Duration(1+rnd.IntN(60)) * time.Second,
 	}}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -212,7 +212,7 @@ func TestOwnedLeaseHasAMaximum(t *testing.T) {
 			b := open(t, broker.Options{MinInvisibleDuration: time.Second, MaxInvisibleDuration: longest})
 			putTopic(t, b, "t", settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-			ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})
+			ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})
 			if err != nil || len(ds) != 1 {
 				t.Fatal(ds, err)
 			}

@@ -192,7 +192,7 @@ func TestDelaysInRandomOrder(t *testing.T) {
 		if len(arrived) != len(due) {
 			t.Errorf("seed %d: %d arrived, want %d", seed, len(arrived), len(due))
 		}
-		if at := b.Parts().Delayed.From(); at.Before(time.Now().AddDate(100, 0, 0)) {
+		if at := b.Engine().Parts().Delayed.From(); at.Before(time.Now().AddDate(100, 0, 0)) {
 			t.Errorf("seed %d: nothing waits, and the next look begins at %v", seed, at)
 		}
 	})

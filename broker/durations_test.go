@@ -11,7 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -52,7 +52,7 @@ func TestLongestDuplicateWindow(t *testing.T) {
 					if kind == settings.TopicDelay {
 						m.DeliverAt = time.Now().Add(time.Hour)
 					}
-					r := serve(b).Append(t.Context(), []serving.Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
+					r := serve(b).Append(t.Context(), []engine.Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
 					if r.Err != nil {
 						t.Fatal(r.Err)
 					}

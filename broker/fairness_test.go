@@ -10,7 +10,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -26,7 +25,7 @@ func TestThrottledClientsShare(t *testing.T) {
 		var took [clients]int
 		client := func(i int) {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
-			err := serve(b).Append(t.Context(), []serving.Incoming{{Message: m, Client: fmt.Sprint("client", i)}})[0].Err
+			err := serve(b).Append(t.Context(), []engine.Incoming{{Message: m, Client: fmt.Sprint("client", i)}})[0].Err
 			switch {
 			case err == nil:
 				took[i]++
@@ -82,7 +81,7 @@ func TestSharingDoesNotStarve(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Messages: 100}})
 		send := func(client string) bool {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
-			return serve(b).Append(t.Context(), []serving.Incoming{{Message: m, Client: client}})[0].Err == nil
+			return serve(b).Append(t.Context(), []engine.Incoming{{Message: m, Client: client}})[0].Err == nil
 		}
 		for send("a") {
 		}

@@ -20,10 +20,10 @@ import (
 
 // holdWrites stops the commits of messages and settings after those under way, until release is
 // called.
-func holdWrites(b *broker.Broker) (release func()) { return holdLog(b.Parts().Store.Messages) }
+func holdWrites(b *broker.Broker) (release func()) { return holdLog(b.Engine().Parts().Store.Messages) }
 
 // holdProgress is holdWrites for cursors and leases.
-func holdProgress(b *broker.Broker) (release func()) { return holdLog(b.Parts().Store.Groups) }
+func holdProgress(b *broker.Broker) (release func()) { return holdLog(b.Engine().Parts().Store.Groups) }
 
 func holdLog(l *store.Log) (release func()) {
 	held, free := make(chan struct{}), make(chan struct{})
@@ -38,20 +38,20 @@ func awaitWrites(tb testing.TB, b *broker.Broker) { writeRecords(tb, b, func(*st
 // writeRecords writes records beside those of the broker.
 func writeRecords(tb testing.TB, b *broker.Broker, f func(*store.Batch)) {
 	tb.Helper()
-	if err := b.Parts().Store.Messages.Add(f, nil).Wait(); err != nil {
+	if err := b.Engine().Parts().Store.Messages.Add(f, nil).Wait(); err != nil {
 		tb.Fatal(err)
 	}
 }
 
 // inLog calls f while no other write of messages and settings is encoded. Numbers, offsets and
 // message IDs do not change meanwhile. The batch is the next one to be written.
-func inLog(b *broker.Broker, f func(*store.Batch)) { b.Parts().Store.Messages.Add(f, nil) }
+func inLog(b *broker.Broker, f func(*store.Batch)) { b.Engine().Parts().Store.Messages.Add(f, nil) }
 
 // holdSettings keeps changes of topics, groups and address settings waiting until release is
 // called.
 func holdSettings(t *testing.T, b *broker.Broker) (release func()) {
 	t.Helper()
-	catalog := b.Parts().Catalog
+	catalog := b.Engine().Parts().Catalog
 	if err := catalog.LockAdmin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -61,25 +61,25 @@ func holdSettings(t *testing.T, b *broker.Broker) (release func()) {
 // holdRetention keeps the removal of messages waiting until release is called.
 func holdRetention(t *testing.T, b *broker.Broker) (release func()) {
 	t.Helper()
-	return holdTask(t, b.Parts().Retention.Task().Hold)
+	return holdTask(t, b.Engine().Parts().Retention.Task().Hold)
 }
 
 // holdDelayed keeps the moves, the recalls and the purge of delayed messages waiting.
 func holdDelayed(t *testing.T, b *broker.Broker) (release func()) {
 	t.Helper()
-	return holdTask(t, b.Parts().Delayed.Task.Hold)
+	return holdTask(t, b.Engine().Parts().Delayed.Task.Hold)
 }
 
 // holdTransactions keeps the checks and the purge of transactions waiting.
 func holdTransactions(t *testing.T, b *broker.Broker) (release func()) {
 	t.Helper()
-	return holdTask(t, b.Parts().Transactions.Task.Hold)
+	return holdTask(t, b.Engine().Parts().Transactions.Task.Hold)
 }
 
 // holdRedrives keeps redrives waiting, as a redrive under way does.
 func holdRedrives(t *testing.T, b *broker.Broker) (release func()) {
 	t.Helper()
-	return holdTask(t, b.Parts().Letters.Hold)
+	return holdTask(t, b.Engine().Parts().Letters.Hold)
 }
 
 func holdTask(t *testing.T, hold func(context.Context) (func(), error)) (release func()) {
@@ -94,7 +94,7 @@ func holdTask(t *testing.T, hold func(context.Context) (func(), error)) (release
 // reserveRoom reserves n bytes of the room that writes of messages have in memory.
 func reserveRoom(t *testing.T, b *broker.Broker, n int64) (release func()) {
 	t.Helper()
-	log := b.Parts().Store.Messages
+	log := b.Engine().Parts().Store.Messages
 	if err := log.Room(t.Context(), n, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -116,10 +116,10 @@ func leaveRoom(t *testing.T, b *broker.Broker, n int64) {
 }
 
 // roomIsFull reports whether writes of messages wait for room.
-func roomIsFull(b *broker.Broker) bool { return b.Parts().Store.Messages.Full() }
+func roomIsFull(b *broker.Broker) bool { return b.Engine().Parts().Store.Messages.Full() }
 
 // stalled reports whether Pebble lets writes wait.
-func stalled(b *broker.Broker) bool { return !b.Parts().Store.StalledSince().IsZero() }
+func stalled(b *broker.Broker) bool { return !b.Engine().Parts().Store.StalledSince().IsZero() }
 
 // corruptRecord makes a record of the messages database unreadable.
 func corruptRecord(t *testing.T, b *broker.Broker, key []byte) {
@@ -134,7 +134,7 @@ func corruptRecord(t *testing.T, b *broker.Broker, key []byte) {
 // corruptMessage makes a stored message unreadable until repair is called.
 func corruptMessage(t *testing.T, b *broker.Broker, topic string, queue uint16, offset int64) (repair func()) {
 	t.Helper()
-	s, at := b.Parts().Store, store.Place{Topic: topicOf(t, b, topic).ID(), Queue: queue, Offset: offset}
+	s, at := b.Engine().Parts().Store, store.Place{Topic: topicOf(t, b, topic).ID(), Queue: queue, Offset: offset}
 	whole, ok, err := s.Get(at)
 	if !ok || err != nil {
 		t.Fatalf("offset %d is not there: %v", offset, err)
@@ -177,7 +177,7 @@ func rememberID(t *testing.T, b *broker.Broker, topic, id string, at pending.Loc
 // The returned function adds them to the groups.
 func growQueues(t *testing.T, b *broker.Broker, topic string, queues int) (addToGroups func()) {
 	t.Helper()
-	tp, subscriptions := topicOf(t, b, topic), b.Parts().Catalog.Subscriptions()
+	tp, subscriptions := topicOf(t, b, topic), b.Engine().Parts().Catalog.Subscriptions()
 	subscriptions.Lock()
 	defer subscriptions.Unlock()
 	tp.Grow(queues)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -88,7 +88,7 @@ func TestShortDiskPostponesTransactions(t *testing.T) {
 			ids = append(ids, r.Receipt.TransactionID)
 		}
 		end := func(i int, r transport.Resolution) error {
-			return serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: ids[i], Resolution: r})
+			return serve(b).EndTransaction(t.Context(), engine.TransactionEnd{Topic: "t", TransactionID: ids[i], Resolution: r})
 		}
 		fs.leave(100 << 20) // less than MinFreeDisk
 		time.Sleep(time.Second)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -26,9 +26,9 @@ func (o observer) Topic(name string) bool { return o.whole || slices.Contains(o.
 func (o observer) Group(name string) bool { return o.Topic(name) }
 
 // historyOf returns the history of everything, or of names that begin with group or topic.
-func historyOf(t *testing.T, b *broker.Broker, day bool, names ...string) *serving.History {
+func historyOf(t *testing.T, b *broker.Broker, day bool, names ...string) *engine.HistoryResult {
 	t.Helper()
-	q := serving.HistoryQuery{Day: day, Observer: observer{whole: true}}
+	q := engine.HistoryQuery{Day: day, Observer: observer{whole: true}}
 	for _, name := range names {
 		if group, ok := strings.CutPrefix(name, "group "); ok {
 			q.Groups = append(q.Groups, group)
@@ -44,7 +44,7 @@ func historyOf(t *testing.T, b *broker.Broker, day bool, names ...string) *servi
 }
 
 // wantSeries compares the lists of a series with texts such as "accepted [4 1]".
-func wantSeries(t *testing.T, s *serving.HistorySeries, want ...string) {
+func wantSeries(t *testing.T, s *engine.HistorySeries, want ...string) {
 	t.Helper()
 	var got []string
 	for _, list := range []struct {
@@ -98,21 +98,21 @@ func TestHistory(t *testing.T) {
 		wantSeries(t, &h.Topics[1], "accepted [0 0 0 0 0 0 0]", "acked [0 0 0 0 0 0 0]", "backlog [0 0 0 0 0 0 0]")
 		wantSeries(t, &billing, "delivered [3 0 0 0 0 0 0]", "acked [1 0 0 0 0 0 0]", "redelivered [0 0 0 0 0 0 0]",
 			"dead [1 0 0 0 0 0 0]", "backlog [2 3 3 3 3 3 3]", "retry [1 1 1 0 0 0 0]")
-		if !orders.From.Equal(opened) || orders.Counters != (serving.HistoryCounters{Accepted: 5, Acked: 1}) ||
-			billing.Counters != (serving.HistoryCounters{Delivered: 3, Acked: 1, DeadLetters: 1}) || orders.LeftOut || billing.LeftOut {
+		if !orders.From.Equal(opened) || orders.Counters != (engine.HistoryCounters{Accepted: 5, Acked: 1}) ||
+			billing.Counters != (engine.HistoryCounters{Delivered: 3, Acked: 1, DeadLetters: 1}) || orders.LeftOut || billing.LeftOut {
 			t.Errorf("orders %+v, billing %+v", orders, billing)
 		}
 		total := historyOf(t, b, false)
 		wantSeries(t, total.Total, "accepted [5 1 0 0 0 0 0]", "delivered [3 0 0 0 0 0 0]", "acked [1 0 0 0 0 0 0]", "redelivered [0 0 0 0 0 0 0]",
 			"dead [1 0 0 0 0 0 0]", "backlog [2 3 3 3 3 3 3]", "retry [1 1 1 0 0 0 0]") // a dead letter is stored, too
-		if total.Total.Counters.Accepted != 6 || *total.LeftOut != (serving.HistoryLeftOut{}) {
+		if total.Total.Counters.Accepted != 6 || *total.LeftOut != (engine.HistoryLeftOut{}) {
 			t.Errorf("%+v", total)
 		}
 
 		time.Sleep(time.Minute) // the last note of a change is sampled
-		before, _ := b.HistoryUse(t.Context())
+		before, _ := b.Engine().Parts().HistoryUse(t.Context())
 		time.Sleep(26 * time.Hour)
-		if rounds, _ := b.HistoryUse(t.Context()); rounds != before {
+		if rounds, _ := b.Engine().Parts().HistoryUse(t.Context()); rounds != before {
 			t.Errorf("%d rounds in a day without a change", rounds-before)
 		}
 		h = historyOf(t, b, true, "orders")
@@ -140,12 +140,12 @@ func TestHistoryOfADeletedTopic(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{ID: "1", Topic: "orders", Body: []byte("x")}, &tidegate.Message{ID: "2", Topic: "orders", Body: []byte("x")})
 		receive(t, b, transport.ReceiveRequest{Group: "billing", Topic: "orders", Max: 1, InvisibleDuration: time.Hour})
 		time.Sleep(15 * time.Second)
-		_, used := b.HistoryUse(t.Context())
+		_, used := b.Engine().Parts().HistoryUse(t.Context())
 		if err := b.DeleteTopic(t.Context(), "orders"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if _, now := b.HistoryUse(t.Context()); now >= used {
+		if _, now := b.Engine().Parts().HistoryUse(t.Context()); now >= used {
 			t.Errorf("%d bytes after the deletion, %d before it", now, used)
 		}
 		putTopic(t, b, "orders", settings.Topic{Queues: 1})
@@ -210,7 +210,7 @@ func TestHistoryOfACaller(t *testing.T) {
 				ackDeliveries(t, b, ds)
 			}
 			time.Sleep(10 * time.Second)
-			if _, used := b.HistoryUse(t.Context()); used > memory {
+			if _, used := b.Engine().Parts().HistoryUse(t.Context()); used > memory {
 				t.Fatalf("the history uses %d bytes of %d", used, memory)
 			}
 		}
@@ -233,8 +233,8 @@ func TestHistoryOfACaller(t *testing.T) {
 				}
 			}
 		}
-		some := func(names ...string) *serving.History {
-			h, err := serve(b).History(t.Context(), serving.HistoryQuery{Observer: observer{names: names}})
+		some := func(names ...string) *engine.HistoryResult {
+			h, err := serve(b).History(t.Context(), engine.HistoryQuery{Observer: observer{names: names}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -242,19 +242,19 @@ func TestHistoryOfACaller(t *testing.T) {
 		}
 		n := historyOf(t, b, false, kept).Topics[0]
 		of := some(kept)
-		if *of.LeftOut != (serving.HistoryLeftOut{}) || !slices.Equal(of.Total.Accepted, n.Accepted) || of.Total.Counters != (serving.HistoryCounters{Accepted: n.Counters.Accepted}) {
+		if *of.LeftOut != (engine.HistoryLeftOut{}) || !slices.Equal(of.Total.Accepted, n.Accepted) || of.Total.Counters != (engine.HistoryCounters{Accepted: n.Counters.Accepted}) {
 			t.Errorf("the total of %s alone is %+v, left out %+v", kept, of.Total, of.LeftOut)
 		}
 		if slices.Max(of.Total.Backlog)+slices.Max(of.Total.Delivered)+slices.Max(of.Total.Acked) != 0 {
 			t.Errorf("the total of a caller without groups has %+v", of.Total)
 		}
-		if of := some(kept, lost); *of.LeftOut != (serving.HistoryLeftOut{Topics: 1}) {
+		if of := some(kept, lost); *of.LeftOut != (engine.HistoryLeftOut{Topics: 1}) {
 			t.Errorf("left out of two topics: %+v", *of.LeftOut)
 		}
-		if of := some(); *of.LeftOut != (serving.HistoryLeftOut{}) || of.Total.Counters != (serving.HistoryCounters{}) || len(of.Total.Accepted) != 0 {
+		if of := some(); *of.LeftOut != (engine.HistoryLeftOut{}) || of.Total.Counters != (engine.HistoryCounters{}) || len(of.Total.Accepted) != 0 {
 			t.Errorf("a caller without a name gets %+v", of.Total)
 		}
-		h, err := serve(b).History(t.Context(), serving.HistoryQuery{
+		h, err := serve(b).History(t.Context(), engine.HistoryQuery{
 			Topics: []string{"t00", "t01"}, Groups: []string{"g00"}, Observer: observer{names: []string{"t01"}},
 		})
 		if err != nil || len(h.Topics) != 1 || h.Topics[0].Name != "t01" || h.Groups != nil {

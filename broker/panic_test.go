@@ -13,7 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -125,7 +125,7 @@ func TestPanicInPrepare(t *testing.T) {
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		poll := func() error {
-			_, err := serve(b).Poll(t.Context(), serving.Poll{
+			_, err := serve(b).Poll(t.Context(), engine.Request{
 				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute},
 				Encoder:        unable{},
 			})
@@ -158,12 +158,12 @@ func TestCloseBesideABlockedCheck(t *testing.T) {
 		}
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		asked, over := make(chan struct{}), make(chan struct{})
-		onCheck(b, func(serving.TransactionCheck) bool {
+		onCheck(b, func(engine.TransactionCheck) bool {
 			close(asked)
 			<-over
 			return true
 		})
-		if r := serve(b).Append(t.Context(), []serving.Incoming{{Message: &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")}, Half: true}})[0]; r.Err != nil {
+		if r := serve(b).Append(t.Context(), []engine.Incoming{{Message: &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")}, Half: true}})[0]; r.Err != nil {
 			t.Fatal(r.Err)
 		}
 		<-asked

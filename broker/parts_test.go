@@ -17,7 +17,7 @@ import (
 
 // subscriptions returns all subscriptions of a broker.
 func subscriptions(b *broker.Broker) []*engine.Subscription {
-	_, all := b.Parts().Catalog.All()
+	_, all := b.Engine().Parts().Catalog.All()
 	return all
 }
 
@@ -34,7 +34,7 @@ func subscriptionsTo(b *broker.Broker, t *engine.Topic) (to []*engine.Subscripti
 // topicOf returns a topic of a broker.
 func topicOf(tb testing.TB, b *broker.Broker, name string) *engine.Topic {
 	tb.Helper()
-	t, err := b.Parts().Catalog.Topic(name)
+	t, err := b.Engine().Parts().Catalog.Topic(name)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func locate(t *testing.T, b *broker.Broker, d *tidegate.Delivery) (*engine.Subsc
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := b.Parts().Catalog.Find(r.Group, r.Place.Topic)
+	s := b.Engine().Parts().Catalog.Find(r.Group, r.Place.Topic)
 	if s == nil {
 		t.Fatalf("the handle of %s names no subscription", d.ID)
 	}
@@ -58,7 +58,7 @@ func locate(t *testing.T, b *broker.Broker, d *tidegate.Delivery) (*engine.Subsc
 // isStored reports whether a message is on disk: in its queue, or kept before its beginning.
 func isStored(t *testing.T, b *broker.Broker, tp *engine.Topic, queue uint16, offset int64) bool {
 	t.Helper()
-	_, ok, err := b.Parts().Store.Get(store.Place{Topic: tp.ID(), Queue: queue, Offset: offset})
+	_, ok, err := b.Engine().Parts().Store.Get(store.Place{Topic: tp.ID(), Queue: queue, Offset: offset})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func isStored(t *testing.T, b *broker.Broker, tp *engine.Topic, queue uint16, of
 // in the order of their sends. The topic may be deleted.
 func delayedRecords(t *testing.T, b *broker.Broker, tp *engine.Topic) []store.StoredDelayed {
 	t.Helper()
-	all, err := b.Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 1<<20)
+	all, err := b.Engine().Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func delayedRecords(t *testing.T, b *broker.Broker, tp *engine.Topic) []store.St
 // is left on disk, or a count of them.
 func expectNothingPending(t *testing.T, b *broker.Broker) {
 	t.Helper()
-	p := b.Parts()
+	p := b.Engine().Parts()
 	s, topics := p.Store, p.Catalog.TopicsByID()
 	_, _, delayed, err := s.Due(time.Time{}, time.Time{}, 0, 0)
 	_, half, errHalf := s.DueHalfMessages(time.Time{}, time.Time{}, 10)
@@ -102,14 +102,14 @@ func expectNothingPending(t *testing.T, b *broker.Broker) {
 // parkedReasons returns the number of parked message groups whose reason is on disk.
 func parkedReasons(t *testing.T, b *broker.Broker) (n int) {
 	t.Helper()
-	if err := b.Parts().Store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil {
+	if err := b.Engine().Parts().Store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
 // readAheadBytes returns the bytes of all messages that are in memory for later receives.
-func readAheadBytes(b *broker.Broker) int64 { return b.Parts().Env.Reads.Ahead() }
+func readAheadBytes(b *broker.Broker) int64 { return b.Engine().Parts().Env.Reads.Ahead() }
 
 // sent returns the number of messages in a topic, 0 if there is no such topic.
 func sent(t *testing.T, b *broker.Broker, name string) int64 {
@@ -126,9 +126,9 @@ func second[T any](_ T, err error) error { return err }
 
 // remembers reports whether the heartbeats of a client are recorded.
 func remembers(b *broker.Broker, client string) bool {
-	_, ok := b.Parts().Owners.Last(client)
+	_, ok := b.Engine().Parts().Owners.Last(client)
 	return ok
 }
 
 // freed returns the removed messages whose disk space was not reclaimed yet.
-func freed(b *broker.Broker) *retention.Freed { return b.Parts().Retention.Freed() }
+func freed(b *broker.Broker) *retention.Freed { return b.Engine().Parts().Retention.Freed() }

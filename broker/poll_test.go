@@ -13,7 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/allocated"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -157,7 +157,7 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
 		poll := func(owner string, wait time.Duration) []*tidegate.Delivery {
-			ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Wait: wait, Push: true}, Owner: owner})
+			ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Wait: wait, Push: true}, Owner: owner})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +198,7 @@ func TestEndOfAClientConcernsItsGroups(t *testing.T) {
 	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	for i := range n {
-		p := serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: fmt.Sprint("g", i), Topic: "t", Queue: -1, Push: true}, Owner: fmt.Sprint("client-", i)}
+		p := engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: fmt.Sprint("g", i), Topic: "t", Queue: -1, Push: true}, Owner: fmt.Sprint("client-", i)}
 		if _, err := serve(b).Poll(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +223,7 @@ func TestEndOfAClientOfManyGroups(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		received := func(owner string) (n int) {
 			for i := range groups {
-				ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: fmt.Sprint("g", i), Topic: "t", Queue: -1, Push: true}, Owner: owner})
+				ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: fmt.Sprint("g", i), Topic: "t", Queue: -1, Push: true}, Owner: owner})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -257,7 +257,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		poll := func(owner string) []*tidegate.Delivery {
-			ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: owner})
+			ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: owner})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -321,7 +321,7 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		ds, err := serve(b).Poll(t.Context(), serving.Poll{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
+		ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
 		if err != nil || len(ds) != 1 {
 			t.Fatal(ds, err)
 		}

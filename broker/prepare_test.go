@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -28,7 +28,7 @@ func TestPrepare(t *testing.T) {
 	}
 	poll := func(attempt string) (all prepared, ds []*tidegate.Delivery) {
 		t.Helper()
-		ds, err := serve(b).Poll(t.Context(), serving.Poll{
+		ds, err := serve(b).Poll(t.Context(), engine.Request{
 			ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 8, InvisibleDuration: time.Minute, AttemptID: attempt},
 			Encoder:        &all,
 		})

@@ -13,8 +13,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -60,7 +60,7 @@ func TestPurgeTopic(t *testing.T) {
 					t.Errorf("removed %+v, %v", removed, err)
 				}
 				cut := fs.CrashClone(vfs.CrashCloneCfg{})
-				if n := serve(b).Stats().Topics[0].Removed[serving.RemovedPurge]; n+serve(b).Stats().Topics[1].Removed[serving.RemovedPurge] != 20 {
+				if n := serve(b).Stats().Topics[0].Removed[engine.RemovedPurge]; n+serve(b).Stats().Topics[1].Removed[engine.RemovedPurge] != 20 {
 					t.Errorf("%d counted", n)
 				}
 				for _, where := range []string{"at once", "after a power failure"} {
@@ -116,7 +116,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 			c, _ = p.Claim(&r)
 		})
 		dying.Start()
-		ms, offsets, err := b.Parts().Store.Read(s.Topic().ID(), 0, c.From, c.To, c.Limit, 1000)
+		ms, offsets, err := b.Engine().Parts().Store.Read(s.Topic().ID(), 0, c.From, c.To, c.Limit, 1000)
 		if err != nil || len(ms) != 4 {
 			t.Fatal(ms, err)
 		}

@@ -82,7 +82,7 @@ func TestReadAhead(t *testing.T) {
 	if ahead := readAheadBytes(b); ahead <= 0 || ahead > 2*(aheadBytes+4000) {
 		t.Errorf("%d bytes are read ahead; want some, at most %d for each queue", ahead, aheadBytes)
 	}
-	reads := b.Parts().Env.Reads
+	reads := b.Engine().Parts().Env.Reads
 	reads.Add(8 << 20)
 	before := readAheadBytes(b)
 	receive(t, b, transport.ReceiveRequest{Group: "late", Topic: "t", Max: 1, InvisibleDuration: time.Minute})

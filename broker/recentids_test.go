@@ -375,7 +375,7 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 				t.Errorf("%s remembers %d, %v; want %d, %v", c.name, n, watched, c.want, c.watched)
 			}
 		}
-		if at := b.Parts().Catalog.ForgetsAt(); !at.IsZero() {
+		if at := b.Engine().Parts().Catalog.ForgetsAt(); !at.IsZero() {
 			t.Errorf("IDs are forgotten at %v although none is remembered", at)
 		}
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -22,8 +22,8 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 	for _, c := range []struct {
 		purge, restart bool
 		remaining      int64
-		cause          serving.RemovalCause
-	}{{false, false, 1, serving.RemovedTime}, {false, true, 1, serving.RemovedTime}, {true, false, 1, serving.RemovedPurge}} {
+		cause          engine.RemovalCause
+	}{{false, false, 1, engine.RemovedTime}, {false, true, 1, engine.RemovedTime}, {true, false, 1, engine.RemovedPurge}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fs := vfs.NewMem()
@@ -34,7 +34,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				held := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
 				release := holdRetention(t, b)
 				time.Sleep(time.Minute + time.Second)
-				w, err := b.Parts().Retention.Begin(topicOf(t, b, "t"), time.Now(), c.purge)
+				w, err := b.Engine().Parts().Retention.Begin(topicOf(t, b, "t"), time.Now(), c.purge)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/retention"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -325,7 +325,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 		if n := stored(t, b, "t"); n != 0 {
 			t.Fatalf("%d are left, but all groups have consumed all", n)
 		}
-		if n := serve(b).Stats().Topics[0].Removed[serving.RemovedConsumed]; n != 10 {
+		if n := serve(b).Stats().Topics[0].Removed[engine.RemovedConsumed]; n != 10 {
 			t.Errorf("%d removed as consumed", n)
 		}
 		// Within the duplicate window consumed messages stay, so that their IDs are known.

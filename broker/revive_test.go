@@ -22,7 +22,7 @@ import (
 func deletedMeanwhile(t *testing.T, b *broker.Broker) (over func()) {
 	t.Helper()
 	putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
-	catalog, found := b.Parts().Catalog, topicOf(t, b, "%DLQ%g")
+	catalog, found := b.Engine().Parts().Catalog, topicOf(t, b, "%DLQ%g")
 	if err := b.DeleteTopic(t.Context(), found.Name()); err != nil {
 		t.Fatal(err)
 	}

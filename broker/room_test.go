@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -134,7 +133,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 		done := make(chan result, n)
 		for id := range ids {
 			go func() {
-				done <- result{id, serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: id, Resolution: transport.Commit})}
+				done <- result{id, serve(b).EndTransaction(t.Context(), engine.TransactionEnd{Topic: "t", TransactionID: id, Resolution: transport.Commit})}
 			}()
 			synctest.Wait()
 		}
@@ -166,7 +165,7 @@ func TestCommitsWaitForRoom(t *testing.T) {
 			if ended {
 				continue
 			}
-			if err := serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: id, Resolution: transport.Commit}); err != nil {
+			if err := serve(b).EndTransaction(t.Context(), engine.TransactionEnd{Topic: "t", TransactionID: id, Resolution: transport.Commit}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -235,12 +234,12 @@ func TestCommitWaitsForRoomWithoutItsClaim(t *testing.T) {
 		release := reserveRoom(t, b, 1<<30)
 		done := make(chan error)
 		go func() {
-			done <- serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: r.Receipt.TransactionID, Resolution: transport.Commit})
+			done <- serve(b).EndTransaction(t.Context(), engine.TransactionEnd{Topic: "t", TransactionID: r.Receipt.TransactionID, Resolution: transport.Commit})
 		}()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if unclaim, err := b.Parts().Transactions.Claim(ctx, id); err != nil {
+		if unclaim, err := b.Engine().Parts().Transactions.Claim(ctx, id); err != nil {
 			t.Errorf("a request that waits for space holds the claim: %v", err)
 		} else {
 			unclaim()

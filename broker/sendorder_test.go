@@ -12,7 +12,6 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -93,12 +92,12 @@ func TestRejectionKeepsTheOrder(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, c.options)
 				putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, MaxRate: c.rate})
-				from := func(client string, m *tidegate.Message) serving.Incoming {
-					return serving.Incoming{Message: m, Client: client}
+				from := func(client string, m *tidegate.Message) engine.Incoming {
+					return engine.Incoming{Message: m, Client: client}
 				}
 				ms := append(inGroup("g", "m1", "m2", "m3", "m4"), inGroup("h", "n1")...)
 				ms[2].Body = make([]byte, 150)
-				in := []serving.Incoming{from("c", ms[0]), from("c", ms[1]), from("c", ms[2]), from("", ms[3]), from("", ms[4])}
+				in := []engine.Incoming{from("c", ms[0]), from("c", ms[1]), from("c", ms[2]), from("", ms[3]), from("", ms[4])}
 				in[1].Message.Body = make([]byte, 100)
 				rs := serve(b).Append(t.Context(), in)
 				for i, refused := range []bool{false, false, true, true, false} {

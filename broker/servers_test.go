@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -19,7 +19,7 @@ type serverLog struct {
 	calls *[]string
 }
 
-func (r *serverLog) CheckTransaction(c serving.TransactionCheck) bool {
+func (r *serverLog) CheckTransaction(c engine.TransactionCheck) bool {
 	*r.calls = append(*r.calls, r.name+" check "+c.Message.ID)
 	c.Message.ID = "changed" // it may change its message
 	return r.takes

@@ -16,7 +16,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -32,21 +31,21 @@ func TestStats(t *testing.T) {
 		}
 		defer func() { b.Close() }()
 		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Bytes: 100}})
-		send := func(m serving.Incoming) error {
+		send := func(m engine.Incoming) error {
 			m.Topic, m.Body = "t", make([]byte, 20)
-			return serve(b).Append(t.Context(), []serving.Incoming{m})[0].Err
+			return serve(b).Append(t.Context(), []engine.Incoming{m})[0].Err
 		}
 		for i := range 4 { // the fourth is beyond the client's quota
-			if err := send(serving.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("a", i)}, Client: "c"}); (err != nil) != (i == 3) {
+			if err := send(engine.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("a", i)}, Client: "c"}); (err != nil) != (i == 3) {
 				t.Fatal(i, err)
 			}
 		}
 		for i := range 4 { // the last two are beyond the topic's limit
-			if err := send(serving.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("b", i)}}); (err != nil) != (i > 1) {
+			if err := send(engine.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("b", i)}}); (err != nil) != (i > 1) {
 				t.Fatal(i, err)
 			}
 		}
-		if err := send(serving.Incoming{Message: &tidegate.Message{ID: ""}}); err == nil {
+		if err := send(engine.Incoming{Message: &tidegate.Message{ID: ""}}); err == nil {
 			t.Fatal("a message without an ID was accepted")
 		}
 		time.Sleep(7 * time.Second)
@@ -54,7 +53,7 @@ func TestStats(t *testing.T) {
 		if len(st.Topics) != 1 || st.Topics[0].Accepted != (status.Backlog{Messages: 5, Bytes: 100}) || st.Topics[0].Throttle == nil {
 			t.Errorf("topics %+v: want one, with 5 messages of 100 bytes accepted, throttled", st.Topics)
 		}
-		for reason, want := range map[serving.RefusalReason]int64{serving.RefusedThrottled: 3, serving.RefusedInvalid: 1, serving.RefusedNoTopic: 0, serving.RefusedUnknown: 0, serving.RefusedOther: 0} {
+		for reason, want := range map[engine.RefusalReason]int64{engine.RefusedThrottled: 3, engine.RefusedInvalid: 1, engine.RefusedNoTopic: 0, engine.RefusedUnknown: 0, engine.RefusedOther: 0} {
 			if st.Refused[reason] != want {
 				t.Errorf("%d refused: %s, want %d", st.Refused[reason], reason, want)
 			}

@@ -22,7 +22,7 @@ func limited(tb testing.TB, most int64) (*engine.Limits, *engine.Topic) {
 		tb.Fatal(err)
 	}
 	mustSend(tb, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	return b.Parts().Limits, topicOf(tb, b, "t")
+	return b.Engine().Parts().Limits, topicOf(tb, b, "t")
 }
 
 // The decision on an accepted message allocates no memory, for any number of limits.
@@ -56,7 +56,7 @@ func BenchmarkThrottle(b *testing.B) {
 			}
 		})
 	}
-	run("no limits", free.Parts().Limits, topicOf(b, free, "t"), false)
+	run("no limits", free.Engine().Parts().Limits, topicOf(b, free, "t"), false)
 	l, t := limited(b, 1000)
 	run("limits", l, t, false)
 	l, t = limited(b, 1)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -33,7 +33,7 @@ func sendHalf(tb testing.TB, b *broker.Broker, id string) tidegate.Receipt {
 
 func endTransaction(tb testing.TB, b *broker.Broker, r tidegate.Receipt, how transport.Resolution) error {
 	tb.Helper()
-	return serve(b).EndTransaction(tb.Context(), serving.TransactionEnd{Topic: r.Topic, TransactionID: r.TransactionID, MessageID: r.MessageID, Resolution: how})
+	return serve(b).EndTransaction(tb.Context(), engine.TransactionEnd{Topic: r.Topic, TransactionID: r.TransactionID, MessageID: r.MessageID, Resolution: how})
 }
 
 // wantCode fails the test unless err has the code.
@@ -110,7 +110,7 @@ func TestTransactions(t *testing.T) {
 		if got := ids(receiveAll(t, b, "t")); got != "kept unknown" {
 			t.Errorf("in the end there are %q", got)
 		}
-		if st := serve(b).Stats().Topics[0]; *st.Transactions != (serving.TransactionStats{Committed: 1}) || st.Accepted.Messages != 1 {
+		if st := serve(b).Stats().Topics[0]; *st.Transactions != (engine.TransactionStats{Committed: 1}) || st.Accepted.Messages != 1 {
 			t.Errorf("counts %+v, %+v", st, st.Transactions)
 		}
 	})
@@ -123,30 +123,30 @@ func TestTransactionsRejected(t *testing.T) {
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 	putTopic(t, b, "other", settings.Topic{Type: settings.TopicTransaction})
 	putTopic(t, b, "%DLQ%g", settings.Topic{})
-	half := func(topic string) serving.Incoming {
-		return serving.Incoming{Message: &tidegate.Message{ID: "x", Topic: topic, Body: []byte("x")}, Half: true}
+	half := func(topic string) engine.Incoming {
+		return engine.Incoming{Message: &tidegate.Message{ID: "x", Topic: topic, Body: []byte("x")}, Half: true}
 	}
 	for name, c := range map[string]struct {
-		m    serving.Incoming
+		m    engine.Incoming
 		code tidegate.Code
 	}{
 		"to dead letters":       {half("%DLQ%g"), tidegate.CodeMessagePropertyConflict},
 		"to RocketMQ's own one": {half("TRANS_CHECK_MAX_TIME_TOPIC"), tidegate.CodeIllegalTopic},
 	} {
-		wantCode(t, name, serve(b).Append(t.Context(), []serving.Incoming{c.m})[0].Err, c.code)
+		wantCode(t, name, serve(b).Append(t.Context(), []engine.Incoming{c.m})[0].Err, c.code)
 	}
 
 	r := sendHalf(t, b, "m")
 	for name, c := range map[string]struct {
-		end  serving.TransactionEnd
+		end  engine.TransactionEnd
 		code tidegate.Code
 	}{
-		"no transaction ID": {serving.TransactionEnd{Topic: "t"}, protocol.CodeInvalidTransactionID},
-		"nonsense":          {serving.TransactionEnd{Topic: "t", TransactionID: "x", Resolution: transport.Commit}, tidegate.CodeInternalServerError},
-		"another topic's":   {serving.TransactionEnd{Topic: "other", TransactionID: r.TransactionID, Resolution: transport.Commit}, tidegate.CodeInternalServerError},
-		"no topic":          {serving.TransactionEnd{Topic: "nowhere", TransactionID: r.TransactionID, Resolution: transport.Commit}, tidegate.CodeTopicNotFound},
-		"another message's": {serving.TransactionEnd{Topic: "t", TransactionID: r.TransactionID, MessageID: "n", Resolution: transport.Commit}, protocol.CodeInvalidTransactionID},
-		"no resolution":     {serving.TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: 3}, tidegate.CodeBadRequest},
+		"no transaction ID": {engine.TransactionEnd{Topic: "t"}, protocol.CodeInvalidTransactionID},
+		"nonsense":          {engine.TransactionEnd{Topic: "t", TransactionID: "x", Resolution: transport.Commit}, tidegate.CodeInternalServerError},
+		"another topic's":   {engine.TransactionEnd{Topic: "other", TransactionID: r.TransactionID, Resolution: transport.Commit}, tidegate.CodeInternalServerError},
+		"no topic":          {engine.TransactionEnd{Topic: "nowhere", TransactionID: r.TransactionID, Resolution: transport.Commit}, tidegate.CodeTopicNotFound},
+		"another message's": {engine.TransactionEnd{Topic: "t", TransactionID: r.TransactionID, MessageID: "n", Resolution: transport.Commit}, protocol.CodeInvalidTransactionID},
+		"no resolution":     {engine.TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: 3}, tidegate.CodeBadRequest},
 	} {
 		wantCode(t, name, serve(b).EndTransaction(t.Context(), c.end), c.code)
 	}
@@ -241,7 +241,7 @@ func TestTransactionEndsOnce(t *testing.T) {
 		if got := ids(receiveAll(t, b, "t")); got != strings.Join(want, " ") {
 			t.Errorf("delivered %q, committed were %q", got, want)
 		}
-		if n := b.Parts().Transactions.Claimed(); n != 0 {
+		if n := b.Engine().Parts().Transactions.Claimed(); n != 0 {
 			t.Errorf("%d claims are left", n)
 		}
 	})
@@ -259,7 +259,7 @@ func TestCancelledEndOfATransaction(t *testing.T) {
 		errs := make(chan error)
 		for _, how := range []transport.Resolution{transport.Commit, transport.Rollback} {
 			go func() {
-				errs <- serve(b).EndTransaction(ctx, serving.TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: how})
+				errs <- serve(b).EndTransaction(ctx, engine.TransactionEnd{Topic: "t", TransactionID: r.TransactionID, Resolution: how})
 			}()
 			synctest.Wait()
 		}

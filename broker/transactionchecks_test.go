@@ -14,8 +14,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/pending"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -23,15 +23,15 @@ import (
 
 // A checker is a server that gets checks.
 type checker struct {
-	check func(serving.TransactionCheck) bool
+	check func(engine.TransactionCheck) bool
 }
 
-func (c *checker) CheckTransaction(check serving.TransactionCheck) bool { return c.check(check) }
+func (c *checker) CheckTransaction(check engine.TransactionCheck) bool { return c.check(check) }
 
 func (*checker) ConsumerSettingsChanged(string) {}
 
 // onCheck has the checks of a broker passed to a function.
-func onCheck(b *broker.Broker, check func(serving.TransactionCheck) bool) (remove func()) {
+func onCheck(b *broker.Broker, check func(engine.TransactionCheck) bool) (remove func()) {
 	c := &checker{check: check}
 	serve(b).Attach(c)
 	return func() { serve(b).Detach(c) }
@@ -40,12 +40,12 @@ func onCheck(b *broker.Broker, check func(serving.TransactionCheck) bool) (remov
 // asked collects the checks that a broker makes.
 type asked struct {
 	mu  sync.Mutex
-	all []serving.TransactionCheck
+	all []engine.TransactionCheck
 	at  []time.Time
 }
 
 func (a *asked) of(b *broker.Broker) (remove func()) {
-	return onCheck(b, func(c serving.TransactionCheck) bool {
+	return onCheck(b, func(c engine.TransactionCheck) bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.all, a.at = append(a.all, c), append(a.at, time.Now())
@@ -95,7 +95,7 @@ func TestTransactionChecks(t *testing.T) {
 					t.Errorf("check %d is %+v", i+1, c)
 				}
 			}
-			wantCode(t, "ended too late", serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: a.all[0].TransactionID, Resolution: transport.Commit}),
+			wantCode(t, "ended too late", serve(b).EndTransaction(t.Context(), engine.TransactionEnd{Topic: "t", TransactionID: a.all[0].TransactionID, Resolution: transport.Commit}),
 				tidegate.CodeInternalServerError)
 			if n := len(receiveAll(t, b, "t")); n != 0 {
 				t.Errorf("it was delivered: %d", n)
@@ -108,7 +108,7 @@ func TestTransactionChecks(t *testing.T) {
 				left[0].Properties["k"] != "v" || left[0].Properties[protocol.PropertyCheckTimes] != "15" {
 				t.Errorf("it is kept as %+v, %v", d, left[0].Properties)
 			}
-			want := serving.TransactionStats{Abandoned: 1, Checks: 15}
+			want := engine.TransactionStats{Abandoned: 1, Checks: 15}
 			if restart {
 				want.Checks = 11
 			}
@@ -132,8 +132,8 @@ func TestTransactionSettings(t *testing.T) {
 		putTopic(t, b, "t", own)
 		start := time.Now()
 		var at []time.Duration
-		var last serving.TransactionCheck
-		remove := onCheck(b, func(c serving.TransactionCheck) bool { at, last = append(at, time.Since(start)), c; return true })
+		var last engine.TransactionCheck
+		remove := onCheck(b, func(c engine.TransactionCheck) bool { at, last = append(at, time.Since(start)), c; return true })
 		unasked := sendHalf(t, b, "a")
 		if err := endTransaction(t, b, unasked, transport.Commit); err != nil {
 			t.Fatal(err)
@@ -165,19 +165,19 @@ func TestTransactionSettings(t *testing.T) {
 		remove()
 		<-time.After(3 * s)
 		check(5*s, 15*s, 25*s, 28*s)
-		if st := serve(b).Stats().Topics[0].Transactions; *st != (serving.TransactionStats{HalfMessages: 1, Committed: 1, Checks: 4, Unheard: 1}) {
+		if st := serve(b).Stats().Topics[0].Transactions; *st != (engine.TransactionStats{HalfMessages: 1, Committed: 1, Checks: 4, Unheard: 1}) {
 			t.Errorf("counts %+v", *st)
 		}
 		// A checker may end the transaction at once.
-		onCheck(b, func(serving.TransactionCheck) bool { return false })
-		onCheck(b, func(c serving.TransactionCheck) bool {
-			if err := serve(b).EndTransaction(t.Context(), serving.TransactionEnd{Topic: "t", TransactionID: c.TransactionID, Resolution: transport.Rollback}); err != nil {
+		onCheck(b, func(engine.TransactionCheck) bool { return false })
+		onCheck(b, func(c engine.TransactionCheck) bool {
+			if err := serve(b).EndTransaction(t.Context(), engine.TransactionEnd{Topic: "t", TransactionID: c.TransactionID, Resolution: transport.Rollback}); err != nil {
 				t.Error(err)
 			}
 			return true
 		})
 		<-time.After(time.Hour)
-		if st := serve(b).Stats().Topics[0].Transactions; *st != (serving.TransactionStats{Committed: 1, RolledBack: 1, Checks: 5, Unheard: 1}) {
+		if st := serve(b).Stats().Topics[0].Transactions; *st != (engine.TransactionStats{Committed: 1, RolledBack: 1, Checks: 5, Unheard: 1}) {
 			t.Errorf("counts %+v", *st)
 		}
 	})
@@ -276,7 +276,7 @@ func loseTransactions(t *testing.T, seed uint64) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 3, Transaction: settings.Transaction{
 			Timeout: settings.Duration(time.Millisecond), CheckInterval: settings.Duration(10 * time.Millisecond), CheckMax: -1,
 		}})
-		onCheck(b, func(serving.TransactionCheck) bool { return true })
+		onCheck(b, func(engine.TransactionCheck) bool { return true })
 		var wg sync.WaitGroup
 		for c := range 4 {
 			wg.Go(func() {
@@ -324,7 +324,7 @@ func loseTransactions(t *testing.T, seed uint64) {
 		t.Errorf("%d half messages are counted, at least %d wait", n, len(waiting))
 	}
 	var mu sync.Mutex // of waiting
-	onCheck(b, func(c serving.TransactionCheck) bool {
+	onCheck(b, func(c engine.TransactionCheck) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		delete(waiting, c.Message.ID)
@@ -352,7 +352,7 @@ func TestTransactionChecksAtRandom(t *testing.T) {
 			var early []string
 			open := func() *broker.Broker {
 				b := open(t, broker.Options{Dir: "data", Transaction: settings.Transaction{CheckInterval: settings.Duration(1000 * time.Second), CheckMax: -1}}.On(fs))
-				onCheck(b, func(c serving.TransactionCheck) bool {
+				onCheck(b, func(c engine.TransactionCheck) bool {
 					mu.Lock()
 					defer mu.Unlock()
 					if want := due[c.Message.ID]; !time.Now().Equal(want) {

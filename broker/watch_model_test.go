@@ -10,7 +10,7 @@ import (
 	"weak"
 
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -69,7 +69,7 @@ type watchesModel struct {
 	wg      sync.WaitGroup
 	rewinds bool // the group is rewound; otherwise dead letters are redriven
 	watches []*modelWatch
-	ended   []weak.Pointer[serving.Watch]
+	ended   []weak.Pointer[engine.Watch]
 }
 
 type modelWatch struct {
@@ -81,7 +81,7 @@ type modelWatch struct {
 // watch begins a receive that leaves a watch.
 func (m *watchesModel) watch() {
 	w := &modelWatch{watching: newWatching(), queue: m.rnd.IntN(3) - 1}
-	p := serving.Poll{
+	p := engine.Request{
 		ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: w.queue, Max: 1 + m.rnd.IntN(4), InvisibleDuration: 10 * time.Hour},
 		Watch:          w.Watch,
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -20,21 +20,21 @@ import (
 
 // A watching is a receive that leaves a watch.
 type watching struct {
-	*serving.Watch
+	*engine.Watch
 	ready atomic.Int32 // how often the watch was woken
 }
 
 func newWatching() *watching {
 	w := &watching{}
-	w.Watch = serving.NewWatch(func() { w.ready.Add(1) })
+	w.Watch = engine.NewWatch(func() { w.ready.Add(1) })
 	return w
 }
 
 // watch receives from t as the group g, without a wait, and with a watch.
-func watch(tb testing.TB, b *broker.Broker, edit ...func(*serving.Poll)) (*watching, []*tidegate.Delivery) {
+func watch(tb testing.TB, b *broker.Broker, edit ...func(*engine.Request)) (*watching, []*tidegate.Delivery) {
 	tb.Helper()
 	w := newWatching()
-	p := serving.Poll{
+	p := engine.Request{
 		ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 8, InvisibleDuration: time.Minute},
 		Watch:          w.Watch,
 	}
@@ -199,21 +199,21 @@ func TestWatchIsWoken(t *testing.T) {
 func TestNoWatchIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		edit func(*serving.Poll)
+		edit func(*engine.Request)
 		want int // messages
 		left bool
 		err  error
 	}{
-		"all messages":           {func(*serving.Poll) {}, 3, true, nil},
-		"as many as it may take": {func(p *serving.Poll) { p.Max = 3 }, 3, false, nil},
-		"its bytes":              {func(p *serving.Poll) { p.MaxBytes = 15 }, 1, false, nil},
-		"all of a queue":         {func(p *serving.Poll) { p.Queue = 0 }, 3, true, nil},
-		"another queue":          {func(p *serving.Poll) { p.Queue = 1 }, 0, true, nil},
-		"no such queue":          {func(p *serving.Poll) { p.Queue = 2 }, 0, false, nil},
-		"a filter":               {func(p *serving.Poll) { p.Filter.Expression = "other" }, 0, true, nil},
-		"no memory":              {func(p *serving.Poll) { p.Memory = space(0) }, 0, false, errNoSpace},
-		"memory for one":         {func(p *serving.Poll) { p.Memory = space(10) }, 1, false, nil},
-		"a repetition":           {func(p *serving.Poll) { p.AttemptID, p.Repeat = "a", true }, 0, false, nil},
+		"all messages":           {func(*engine.Request) {}, 3, true, nil},
+		"as many as it may take": {func(p *engine.Request) { p.Max = 3 }, 3, false, nil},
+		"its bytes":              {func(p *engine.Request) { p.MaxBytes = 15 }, 1, false, nil},
+		"all of a queue":         {func(p *engine.Request) { p.Queue = 0 }, 3, true, nil},
+		"another queue":          {func(p *engine.Request) { p.Queue = 1 }, 0, true, nil},
+		"no such queue":          {func(p *engine.Request) { p.Queue = 2 }, 0, false, nil},
+		"a filter":               {func(p *engine.Request) { p.Filter.Expression = "other" }, 0, true, nil},
+		"no memory":              {func(p *engine.Request) { p.Memory = space(0) }, 0, false, errNoSpace},
+		"memory for one":         {func(p *engine.Request) { p.Memory = space(10) }, 1, false, nil},
+		"a repetition":           {func(p *engine.Request) { p.AttemptID, p.Repeat = "a", true }, 0, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -228,7 +228,7 @@ func TestNoWatchIsLeft(t *testing.T) {
 					}
 				}
 				w := newWatching()
-				p := serving.Poll{
+				p := engine.Request{
 					ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 8, InvisibleDuration: time.Minute},
 					Watch:          w.Watch,
 				}
@@ -252,7 +252,7 @@ func TestWatchOfAQueue(t *testing.T) {
 		putGroup(t, b, "g", settings.Group{})
 		var ws [3]*watching // of both queues, and one that ends
 		for i := range ws {
-			ws[i], _ = watch(t, b, func(p *serving.Poll) { p.Queue = i % 2 })
+			ws[i], _ = watch(t, b, func(p *engine.Request) { p.Queue = i % 2 })
 		}
 		ws[2].End()
 		first := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Receipt.Queue

@@ -3,8 +3,9 @@ package brokertest_test
 import (
 	"testing"
 
-	"github.com/tidegate/tidegate/broker/brokertest"
 	"golang.org/x/sys/unix"
+
+	"github.com/tidegate/tidegate/broker/brokertest"
 )
 
 // inBubbles measures the CPU time of f in bubbles of their own, as tests use it. A benchmark has no

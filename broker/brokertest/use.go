@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -267,7 +266,7 @@ func (b *Broker) unreachedFor(since time.Time) time.Duration {
 	if quiet < unreachedLimit {
 		return quiet
 	}
-	for _, g := range serving.Of(b.Broker).Survey().Groups {
+	for _, g := range b.Broker.Engine().Survey().Groups {
 		if g.Waiting > 0 {
 			return 0
 		}

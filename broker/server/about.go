@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
@@ -67,7 +68,7 @@ func (s *Server) readyz(http.ResponseWriter, *http.Request) (int, any, error) {
 
 // notReady returns why the server cannot serve requests now, and nil if it can.
 func (s *Server) notReady() error {
-	err := s.b.Healthy()
+	err := s.engine.Healthy()
 	if err == nil && s.isDraining() {
 		err = tidegate.ErrClosed
 	}
@@ -82,7 +83,7 @@ func (s *Server) notReady() error {
 
 // metered is a server as package metrics sees it.
 type metered struct {
-	engine
+	*engine.Engine
 	s *Server
 }
 
@@ -94,7 +95,7 @@ func (m metered) Clients() int { return m.s.sessions.Len() }
 
 // metricsHandler serves GET /metrics.
 func (s *Server) metricsHandler() http.Handler {
-	return metrics.Handler(metered{s.b, s}, s.log, s.requests, s.gate.Refusals(), metrics.Transit(s.budgets()))
+	return metrics.Handler(metered{s.engine, s}, s.log, s.requests, s.gate.Refusals(), metrics.Transit(s.budgets()))
 }
 
 // budgets are the bounds of the memory, by use.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
-	"github.com/tidegate/tidegate/broker/status"
 )
 
 func TestAdmin(t *testing.T) {
@@ -190,18 +189,13 @@ func TestReadiness(t *testing.T) {
 // A panic of the engine becomes an error response and a log line.
 func TestAdminSurvivesTheEngine(t *testing.T) {
 	logger, logged := testLog()
-	e := start(t, server.Options{Logger: logger}, &faulty{})
-	e.setEngine(panicking{e.s.Parts().Engine})
+	e := start(t, server.Options{Logger: logger})
 	w := httptest.NewRecorder()
-	e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/topics", nil))
+	e.s.Doing(func(*http.Request) (any, error) { panic("ouch") }).ServeHTTP(w, httptest.NewRequest("POST", "/v1/groups/g/dead-letters/redrive", nil))
 	if w.Code != 500 || !strings.Contains(w.Body.String(), "ouch") || !strings.Contains(logged.String(), "admin_test.go") {
 		t.Errorf("%d %s, log %s", w.Code, w.Body, logged)
 	}
 }
-
-type panicking struct{ server.Engine }
-
-func (panicking) Topics() []status.Topic { panic("ouch") }
 
 // The administration takes JSON alone. It rejects the types that a page can send to another server.
 // A page can send no PUT or PATCH, so these may have no type, or that of a form, which curl sets.

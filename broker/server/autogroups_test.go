@@ -12,7 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -88,7 +87,7 @@ func TestTelemetryMakesNoGroup(t *testing.T) {
 func TestTelemetryOfOneGroupTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: 1}, server.Options{})
-		if _, err := serving.Of(e.b).EnsureGroup(t.Context(), "first"); err != nil {
+		if _, err := e.b.Engine().EnsureGroup(t.Context(), "first"); err != nil {
 			t.Fatal(err)
 		}
 		st, err := e.Telemetry(e.ctx())

@@ -5,14 +5,14 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // A buggy server panics.
-type buggy struct{ serving.Server }
+type buggy struct{ engine.Server }
 
 func (buggy) ConsumerSettingsChanged(string) { panic("a bug") }
 
@@ -20,7 +20,7 @@ func (buggy) ConsumerSettingsChanged(string) { panic("a bug") }
 func TestBrokenBrokerLogsOneError(t *testing.T) {
 	log, text := testLog()
 	e := startWith(t, broker.Options{Logger: log}, server.Options{Logger: log})
-	serving.Of(e.b).Attach(buggy{})
+	e.b.Engine().Attach(buggy{})
 	func() {
 		defer func() { _ = recover() }() // as a server does
 		_, _ = e.b.PutGroup(t.Context(), "g", settings.Group{})

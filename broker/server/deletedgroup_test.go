@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -22,7 +21,7 @@ func TestDeletedGroupPushesSettings(t *testing.T) {
 	}{{most: 2, pushes: 1}, {most: 1, pushes: 0}} {
 		synctest.Test(t, func(t *testing.T) {
 			e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: c.most}, server.Options{})
-			if _, err := serving.Of(e.b).EnsureGroup(t.Context(), "other"); err != nil {
+			if _, err := e.b.Engine().EnsureGroup(t.Context(), "other"); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{FIFO: true}); err != nil {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -37,15 +37,15 @@ type env struct {
 	served chan error
 }
 
-// faulty is a real engine with a method or two replaced.
+// faulty is a real engine of messages with a method or two replaced.
 type faulty struct {
 	server.Engine
-	append func(ctx context.Context, msgs []serving.Incoming) error // an error or panic before the real one
+	append func(ctx context.Context, msgs []engine.Incoming) error // an error or panic before the real one
 	poll   func(ctx context.Context) error
 	after  func(ds []*tidegate.Delivery) // called with the polled deliveries
 }
 
-func (f *faulty) Append(ctx context.Context, msgs []serving.Incoming) []transportResult {
+func (f *faulty) Append(ctx context.Context, msgs []engine.Incoming) []transportResult {
 	if f.append != nil {
 		if err := f.append(ctx, msgs); err != nil {
 			out := make([]transportResult, len(msgs))
@@ -58,7 +58,7 @@ func (f *faulty) Append(ctx context.Context, msgs []serving.Incoming) []transpor
 	return f.Engine.Append(ctx, msgs)
 }
 
-func (f *faulty) Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error) {
+func (f *faulty) Poll(ctx context.Context, p engine.Request) ([]*tidegate.Delivery, error) {
 	if f.poll != nil {
 		if err := f.poll(ctx); err != nil {
 			return nil, err
@@ -91,16 +91,16 @@ func startWith(t testing.TB, bo broker.Options, o server.Options, faults ...*fau
 			t.Fatal(err)
 		}
 	}
-	e := server.EngineOf(b)
+	var e server.Engine = b.Engine()
 	for _, f := range faults {
 		f.Engine = e
 		e = f
 	}
-	s, err := server.NewOn(e, o)
+	s, err := server.NewOn(b, e, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.SetEngine(e, func(h http.Handler) http.Handler { return checkHTTP(t, h) })
+	s.WrapHTTP(func(h http.Handler) http.Handler { return checkHTTP(t, h) })
 	lis := bufconn.Listen(1 << 16)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(lis) }()
@@ -118,11 +118,6 @@ func startWith(t testing.TB, bo broker.Options, o server.Options, faults ...*fau
 		}
 	})
 	return x
-}
-
-// setEngine has another engine serve the requests over HTTP that begin afterwards.
-func (e *env) setEngine(b server.Engine) {
-	e.s.SetEngine(b, func(h http.Handler) http.Handler { return checkHTTP(e.t, h) })
 }
 
 // dial returns another connection to the server.

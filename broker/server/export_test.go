@@ -6,8 +6,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
+	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 )
@@ -24,20 +25,23 @@ const (
 	CertificatesCheck = certificatesCheck
 )
 
-// Engine is the engine of a server. Tests replace some of its methods.
-type Engine = engine
+// Engine is the engine of the requests about messages. Tests replace some of its methods.
+type Engine = routes.Engine
 
-// EngineOf returns the engine of a broker.
-func EngineOf(b *broker.Broker) Engine { return brokerEngine{b, serving.Of(b)} }
+// NewOn is New with another engine of the requests about messages.
+func NewOn(b *broker.Broker, messages Engine, o Options) (*Server, error) {
+	return newServer(b.Engine(), messages, o)
+}
 
-// NewOn is New on any engine.
-func NewOn(e Engine, o Options) (*Server, error) { return newServer(e, o) }
+// WrapHTTP changes the handler of HTTP.
+func (s *Server) WrapHTTP(wrap func(http.Handler) http.Handler) { s.http = wrap(s.mux()) }
 
-// SetEngine replaces the engine of the requests over HTTP that begin afterwards. wrap changes the
-// handler of HTTP.
-func (s *Server) SetEngine(e Engine, wrap func(http.Handler) http.Handler) {
-	s.b = e
-	s.http = wrap(s.mux())
+// Doing returns a handler that executes f as an operation of the administration.
+func (s *Server) Doing(f func(*http.Request) (any, error)) http.HandlerFunc {
+	return s.run(route{"redriveDeadLetters", "POST", "/v1/groups/{group}/dead-letters/redrive", http.StatusOK, bodyInput, func(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+		v, err := f(r)
+		return http.StatusOK, v, err
+	}})
 }
 
 // LimitWatches replaces the limit of watches.
@@ -48,7 +52,7 @@ func (s *Server) Drain() { s.drain() }
 
 // Parts are the parts of a server whose state no request returns.
 type Parts struct {
-	Engine   Engine
+	Engine   *engine.Engine
 	Options  Options
 	Gate     *auth.Gate
 	Sessions *session.Clients
@@ -65,7 +69,7 @@ type Parts struct {
 // Parts returns the parts of s.
 func (s *Server) Parts() Parts {
 	return Parts{
-		Engine: s.b, Options: s.o, Gate: s.gate, Sessions: s.sessions, Watches: s.watches,
+		Engine: s.engine, Options: s.o, Gate: s.gate, Sessions: s.sessions, Watches: s.watches,
 		Bodies: s.bodies, Parked: s.parked, Places: s.places,
 		Slow: s.bodies.Slow(), Streams: s.streams.count(), Silent: s.sniffer.Pending(),
 	}

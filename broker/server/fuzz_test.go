@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
@@ -45,8 +45,8 @@ func FuzzMessage(f *testing.F) {
 			}
 			return
 		}
-		in := []serving.Incoming{{Message: &out, BornAt: born}}
-		if err := serving.Of(e.b).Append(t.Context(), in)[0].Err; err != nil {
+		in := []engine.Incoming{{Message: &out, BornAt: born}}
+		if err := e.b.Engine().Append(t.Context(), in)[0].Err; err != nil {
 			if refusal.CodeOf(err) == tidegate.CodeInternalServerError {
 				t.Fatalf("the engine refused it: %v", err)
 			}

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -29,7 +29,7 @@ func TestCancelledSendIsNoError(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				log, lines := testLog()
-				f := &faulty{append: func(ctx context.Context, _ []serving.Incoming) error {
+				f := &faulty{append: func(ctx context.Context, _ []engine.Incoming) error {
 					<-ctx.Done()
 					cause := context.Cause(ctx)
 					if disk {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -322,7 +322,7 @@ func TestHTTPHeaders(t *testing.T) {
 
 // RocketMQ: sending retry and throttling: "reply-code:530"
 func TestHTTPThrottled(t *testing.T) {
-	f := &faulty{append: func(context.Context, []serving.Incoming) error {
+	f := &faulty{append: func(context.Context, []engine.Incoming) error {
 		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 1200 * time.Millisecond, Message: "530 TOO_MANY_REQUESTS: enough"}
 	}}
 	x := startWeb(t, server.Options{}, f)
@@ -335,7 +335,7 @@ func TestHTTPThrottled(t *testing.T) {
 		}
 	}
 	// The response reports messages that may be stored.
-	f.append = func(context.Context, []serving.Incoming) error {
+	f.append = func(context.Context, []engine.Incoming) error {
 		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Message: "disk"}
 	}
 	if p := x.failed("/v1/topics/normal/messages", `{"body":"eA=="}`, 500, 50001, "disk"); !p.MaybeStored {
@@ -346,7 +346,7 @@ func TestHTTPThrottled(t *testing.T) {
 // Each client has its quota: by the header, or by its address.
 func TestHTTPClient(t *testing.T) {
 	var clients []string
-	x := startWeb(t, server.Options{}, &faulty{append: func(_ context.Context, in []serving.Incoming) error {
+	x := startWeb(t, server.Options{}, &faulty{append: func(_ context.Context, in []engine.Incoming) error {
 		clients = append(clients, in[0].Client)
 		return nil
 	}})

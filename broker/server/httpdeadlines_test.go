@@ -15,20 +15,22 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 )
 
-// redrives is an engine that redrives for a while.
-type redrives struct {
-	server.Engine
+// redrive is a redrive that takes a while.
+type redrive struct {
 	takes time.Duration
 	begun chan struct{}
 }
 
-func (e redrives) RedriveDeadLetters(ctx context.Context, _ string, _ status.DeadLetterSelection) (status.DeadLetterRedrive, error) {
+func (e redrive) serve(r *http.Request) (any, error) {
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return nil, err
+	}
 	e.begun <- struct{}{}
 	select {
 	case <-time.After(e.takes):
 		return status.DeadLetterRedrive{Redriven: 7, Next: "0-7"}, nil
-	case <-ctx.Done():
-		return status.DeadLetterRedrive{Redriven: 3}, context.Cause(ctx)
+	case <-r.Context().Done():
+		return status.DeadLetterRedrive{Redriven: 3}, context.Cause(r.Context())
 	}
 }
 
@@ -42,8 +44,13 @@ func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 			t.Run(name+" "+takes.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := start(t, server.Options{})
-					slow := redrives{e.s.Parts().Engine, takes, make(chan struct{}, 3)}
-					e.setEngine(slow)
+					slow := redrive{takes, make(chan struct{}, 3)}
+					e.s.WrapHTTP(func(h http.Handler) http.Handler {
+						mux := http.NewServeMux()
+						mux.Handle("/", checkHTTP(t, h))
+						mux.Handle("POST /v1/groups/{group}/dead-letters/redrive", checkHTTP(t, e.s.Doing(slow.serve)))
+						return mux
+					})
 					lis, protocols := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}, new(http.Protocols)
 					configure(protocols)
 					server := &http.Server{Handler: e.s.Handler(), ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, Protocols: protocols}

@@ -24,7 +24,7 @@ func FuzzHTTPSend(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	e := start(f, server.Options{})
-	e.s.SetEngine(e.s.Parts().Engine, func(h http.Handler) http.Handler { return h }) // without the comparison, which is for the other tests
+	e.s.WrapHTTP(func(h http.Handler) http.Handler { return h }) // without the comparison, which is for the other tests
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var m routes.Message
 		err := routes.Decode(text, &m)

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -117,7 +117,7 @@ func TestHTTPSendStream(t *testing.T) {
 func TestHTTPSendStreamInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		appends := 0
-		x := startWeb(t, server.Options{}, &faulty{append: func(context.Context, []serving.Incoming) error { appends++; return nil }})
+		x := startWeb(t, server.Options{}, &faulty{append: func(context.Context, []engine.Incoming) error { appends++; return nil }})
 		s := x.sendStream(t.Context(), "fifo")
 		var text strings.Builder
 		for i := range 500 {
@@ -388,7 +388,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})
 		parked := func() int64 {
-			for _, s := range serving.Of(x.b).Stats().Subscriptions {
+			for _, s := range x.b.Engine().Stats().Subscriptions {
 				return s.Waiting
 			}
 			return 0

@@ -299,7 +299,7 @@ func (s *Server) answer(ctx context.Context, op string, err error) (*rmqpb.Statu
 // broker rejects everything and has logged the cause.
 func (s *Server) logFailure(ctx context.Context, text string, args ...any) {
 	level := slog.LevelError
-	if s.b.Healthy() != nil {
+	if s.engine.Healthy() != nil {
 		level = slog.LevelDebug
 	}
 	s.log.Log(ctx, level, text, args...)

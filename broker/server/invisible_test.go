@@ -9,7 +9,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -29,7 +28,7 @@ func TestInvisibleBoundsAreTheEngines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := startWebWith(t, broker.Options{MinInvisibleDuration: c.least, MaxInvisibleDuration: c.most}, server.Options{})
-				_, most := serving.Of(x.b).InvisibleBounds()
+				_, most := x.b.Engine().InvisibleBounds()
 				x.send(msg("normal", "a"), msg("normal", "b"))
 
 				ds := x.take("normal", `{}`, 1)

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -125,15 +125,15 @@ func tellStory(t *testing.T, e *env) {
 
 	// Of four transactions one is committed, one rolled back, one given up, and one waits.
 	put("tx", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{Timeout: settings.Duration(time.Second), CheckInterval: settings.Duration(time.Second), CheckMax: 1}})
-	begin := func(id string, firstCheck time.Duration) serving.TransactionEnd {
-		r := serving.Of(e.b).Append(t.Context(), []serving.Incoming{{Message: &tidegate.Message{ID: id, Topic: "tx", Body: []byte("b")}, Half: true, FirstCheck: firstCheck}})[0]
+	begin := func(id string, firstCheck time.Duration) engine.TransactionEnd {
+		r := e.b.Engine().Append(t.Context(), []engine.Incoming{{Message: &tidegate.Message{ID: id, Topic: "tx", Body: []byte("b")}, Half: true, FirstCheck: firstCheck}})[0]
 		must(r.Err)
-		return serving.TransactionEnd{Topic: "tx", TransactionID: r.Receipt.TransactionID}
+		return engine.TransactionEnd{Topic: "tx", TransactionID: r.Receipt.TransactionID}
 	}
 	for i, how := range []transport.Resolution{transport.Commit, transport.Rollback} {
 		end := begin(fmt.Sprint("ended", i), 0)
 		end.Resolution = how
-		must(serving.Of(e.b).EndTransaction(t.Context(), end))
+		must(e.b.Engine().EndTransaction(t.Context(), end))
 	}
 	begin("waits", time.Hour)
 	begin("orphan", 0)

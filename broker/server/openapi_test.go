@@ -21,7 +21,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -115,7 +115,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		"RecallRequest": routes.RecallRequest{}, "RecallResult": routes.RecallResult{}, "Status": struct {
 			Status string `json:"status"`
 		}{},
-		"Live": routes.Live{}, "History": serving.History{}, "HistorySeries": serving.HistorySeries{}, "HistoryLeftOut": serving.HistoryLeftOut{}, "HistoryCounters": serving.HistoryCounters{}, "TopicSummaries": routes.TopicSummaries{}, "GroupSummaries": routes.GroupSummaries{},
+		"Live": routes.Live{}, "History": engine.HistoryResult{}, "HistorySeries": engine.HistorySeries{}, "HistoryLeftOut": engine.HistoryLeftOut{}, "HistoryCounters": engine.HistoryCounters{}, "TopicSummaries": routes.TopicSummaries{}, "GroupSummaries": routes.GroupSummaries{},
 		"AuditPage": status.AuditPage{}, "AuditRecord": status.AuditRecord{},
 		"ClientPage": status.ClientPage{}, "Client": status.Client{}, "ClientVersion": status.ClientVersion{},
 		"Session": status.Session{}, "Rule": status.Rule{},
@@ -158,7 +158,7 @@ func TestOpenAPIThrottleLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	want := serving.Of(b).Stats().Throttled
+	want := b.Engine().Stats().Throttled
 	delete(want, "client quota") // the error of the send reports it
 	delete(want, "other")
 	limit := loadDocument(t).Components.Schemas["ThrottleFields"].Value.Properties["limit"]

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/status"
@@ -37,7 +37,7 @@ func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, err
 // history serves GET /v1/history.
 func (s *Server) history(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	in := routes.QueryOf(r, "window", "topics", "groups")
-	q := serving.HistoryQuery{Observer: s.gate.Observer(r)}
+	q := engine.HistoryQuery{Observer: s.gate.Observer(r)}
 	window := in.Text("window")
 	names, err := namesOf(in)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Server) history(_ http.ResponseWriter, r *http.Request) (int, any, erro
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "window", fmt.Sprintf("window is %.100q; give hour or day", window))
 	}
 	q.Topics, q.Groups = names.Topics, names.Groups
-	h, err := s.b.History(r.Context(), q)
+	h, err := s.engine.History(r.Context(), q)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -40,7 +40,7 @@ func (e *env) requestJSON(method, path string, want int, out any) *httptest.Resp
 func TestOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var disk error
-		e := start(t, server.Options{Version: "v9.8.7"}, &faulty{append: func(context.Context, []serving.Incoming) error { return disk }})
+		e := start(t, server.Options{Version: "v9.8.7"}, &faulty{append: func(context.Context, []engine.Incoming) error { return disk }})
 		opened := time.Now()
 		e.send(msg("normal", "1"), msg("normal", "2"))
 		time.Sleep(90 * time.Second)
@@ -114,7 +114,7 @@ func TestHistory(t *testing.T) {
 		e.send(msg("normal", "1"), msg("normal", "2"))
 		e.ack(e.one(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = 1 })))
 		time.Sleep(14 * time.Second)
-		var h serving.History
+		var h engine.HistoryResult
 		e.requestJSON("GET", "/v1/history?topics=normal,none&groups=g,none", 200, &h)
 		next, end := e.watchLive("?topics=normal&groups=g")
 		defer end()
@@ -168,7 +168,7 @@ func TestHistoryOfAKey(t *testing.T) {
 			"producer": {"", "[] [] []"},
 			"consumer": {"", "[] [] []"},
 		} {
-			get := func(query string) (h serving.History) {
+			get := func(query string) (h engine.HistoryResult) {
 				r := httptest.NewRequest("GET", "https://h/v1/history"+query, nil)
 				by(key)(r)
 				w := httptest.NewRecorder()
@@ -193,7 +193,7 @@ func TestHistoryOfAKey(t *testing.T) {
 			if text := fmt.Sprint(h.Total.Accepted, h.Total.Delivered, h.Total.Backlog); text != want.total {
 				t.Errorf("the total of %s is %q, want %q", key, text, want.total)
 			}
-			if *h.LeftOut != (serving.HistoryLeftOut{}) || key == "owner" && h.Total.Counters != (serving.HistoryCounters{Accepted: 1, Delivered: 1}) {
+			if *h.LeftOut != (engine.HistoryLeftOut{}) || key == "owner" && h.Total.Counters != (engine.HistoryCounters{Accepted: 1, Delivered: 1}) {
 				t.Errorf("%s gets %+v", key, h)
 			}
 		}

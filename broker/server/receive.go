@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
@@ -127,7 +127,7 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 	for _, d := range ds {
 		d.Body = nil // it takes memory, and the engine needs the handle alone
 	}
-	s.b.Return(ctx, ds)
+	s.engine.Return(ctx, ds)
 }
 
 // receive reads a request and calls the engine, through the middleware if there is one.
@@ -194,7 +194,7 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 		c.At(requests.PeerAddress(ctx))
 	}
 	p.Holder, p.Encoder, p.Memory = c.Holder(), f, transit.BodiesIn(h, p.Max, 1)
-	s.b.Touch(client)
+	s.engine.Touch(client)
 	if w := s.watch(ctx, c, p.Topic, req.GetMessageQueue().GetId()); w != nil {
 		p.Watch, p.Wait = w.Watch, 0 // instead of the wait
 		defer func() {
@@ -210,8 +210,8 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 			}
 		}()
 	}
-	ds, err = s.b.Poll(parked, p)
-	s.b.Touch(client)
+	ds, err = s.messages.Poll(parked, p)
+	s.engine.Touch(client)
 	if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
 		return nil, nil
 	}
@@ -230,12 +230,12 @@ func (s *Server) watch(ctx context.Context, c *session.Client, topic string, que
 }
 
 // pollOf checks a receive and converts it into the request of the engine.
-func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, req *rmqpb.ReceiveMessageRequest) (serving.Poll, error) {
+func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, req *rmqpb.ReceiveMessageRequest) (engine.Request, error) {
 	most := batchSize(requests.Announces(ctx, wire.FeaturePacked))
 	if req.GetAutoRenew() {
 		c.AutoRenews()
 	}
-	out := serving.Poll{
+	out := engine.Request{
 		ReceiveRequest: transport.ReceiveRequest{
 			Group:             req.GetGroup().GetName(),
 			Topic:             req.GetMessageQueue().GetTopic().GetName(),

@@ -28,7 +28,7 @@ func (s *Server) queryRoute(ctx context.Context, client string, req *rmqpb.Query
 	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
 		return nil, err
 	}
-	c, err := s.b.TopicSettings(req.GetTopic().GetName())
+	c, err := s.engine.TopicSettings(req.GetTopic().GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.Query
 	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
 		return nil, err
 	}
-	topic, err := s.b.TopicSettings(req.GetTopic().GetName())
+	topic, err := s.engine.TopicSettings(req.GetTopic().GetName())
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.Query
 		return nil, err
 	}
 	fifo := false // as the group will be that its first receive makes
-	if group, err := s.b.GroupSettings(ctx, req.GetGroup().GetName()); err == nil {
+	if group, err := s.engine.GroupSettings(ctx, req.GetGroup().GetName()); err == nil {
 		fifo = group.FIFO
 	}
 	at := s.brokerAt(ctx, req.GetEndpoints())

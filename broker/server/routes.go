@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
@@ -90,7 +90,7 @@ func (h handling) Through(ctx context.Context, call routes.MessageCall, do func(
 func (h handling) Park(r *http.Request) (transit.Hold, error) { return h.s.parkHTTP(r) }
 
 // Enlist implements routes.server.
-func (h handling) Enlist(ctx context.Context, r *http.Request, client string, p *serving.Poll) (context.Context, *serving.Holder, func(bool), error) {
+func (h handling) Enlist(ctx context.Context, r *http.Request, client string, p *engine.Request) (context.Context, *engine.Holder, func(bool), error) {
 	parked, c, delist, err := h.s.sessions.Park(ctx, client, func() string { return h.s.gate.Origin(client, r.RemoteAddr) })
 	if err != nil {
 		return nil, nil, nil, err
@@ -106,9 +106,9 @@ func (h handling) Release(ctx context.Context, ds []*tidegate.Delivery) { h.s.re
 
 // routes returns all that there is over HTTP.
 func (s *Server) routes() []route {
-	admin := routes.NewAdmin(s.b, s.gate, s.o.SnapshotDir, s.maxBody, s.surveys)
+	admin := routes.NewAdmin(s.engine, s.gate, s.o.SnapshotDir, s.maxBody, s.surveys)
 	data := &routes.Messages{
-		Engine: s.b, Gate: s.gate, Life: s.life, Bodies: s.bodies, MaxBody: s.maxBody,
+		Engine: s.messages, Gate: s.gate, Life: s.life, Bodies: s.bodies, MaxBody: s.maxBody,
 		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout,
 		Server: handling{s},
 	}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -51,13 +51,13 @@ func (s *Server) send(ctx context.Context, client string, in []*rmqpb.Message, b
 		if err != nil {
 			return nil, oneOf(i, len(in), err)
 		}
-		list[i] = serving.Incoming{Message: &msgs[i], BornAt: born, BornHost: m.GetSystemProperties().GetBornHost(), Client: client}
+		list[i] = engine.Incoming{Message: &msgs[i], BornAt: born, BornHost: m.GetSystemProperties().GetBornHost(), Client: client}
 		if p := m.GetSystemProperties(); p.GetMessageType() == rmqpb.MessageType_TRANSACTION {
 			list[i].Half, list[i].FirstCheck = true, p.GetOrphanedTransactionRecoveryDuration().AsDuration()
 			half = true
 		}
 	}
-	results := s.b.Append(ctx, list)
+	results := s.messages.Append(ctx, list)
 	if len(results) != len(in) {
 		return nil, fmt.Errorf("the engine gave %d results for %d messages", len(results), len(in))
 	}
@@ -84,7 +84,7 @@ func (s *Server) incoming(to *tidegate.Message, m *rmqpb.Message, all *string, n
 		return born, err
 	}
 	if kind, odd := requests.OddKind(m.GetSystemProperties()); odd {
-		c, err := s.b.TopicSettings(topic)
+		c, err := s.engine.TopicSettings(topic)
 		if err != nil {
 			return born, err
 		}

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -340,17 +340,17 @@ func TestSendSurvivesTheEngine(t *testing.T) {
 			}
 			return r
 		}
-		f.append = func(context.Context, []serving.Incoming) error { panic("ouch") }
+		f.append = func(context.Context, []engine.Incoming) error { panic("ouch") }
 		refused(t, try().GetStatus(), tidegate.CodeInternalServerError, "ouch")
 		if s := logged.String(); !strings.Contains(s, "ouch") || !strings.Contains(s, "send_test.go") {
 			t.Errorf("the log has no panic with its stack: %s", s)
 		}
-		f.append = func(context.Context, []serving.Incoming) error { return errors.New("odd") }
+		f.append = func(context.Context, []engine.Incoming) error { return errors.New("odd") }
 		refused(t, try().GetStatus(), tidegate.CodeInternalServerError, "odd")
 		if s := logged.String(); !strings.Contains(s, "error=odd") {
 			t.Errorf("the log does not name the error: %s", s)
 		}
-		f.append = func(context.Context, []serving.Incoming) error {
+		f.append = func(context.Context, []engine.Incoming) error {
 			return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 1500*time.Microsecond + 1}
 		}
 		var trailer metadata.MD

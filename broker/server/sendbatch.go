@@ -4,21 +4,21 @@ import (
 	"sync"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/internal/wire"
 )
 
 // A sendBatch has the messages of one request in the engine's types.
 type sendBatch struct {
 	messages []tidegate.Message
-	incoming []serving.Incoming
+	incoming []engine.Incoming
 }
 
 // A batchOfOne is a sendBatch of one message, in one allocation.
 type batchOfOne struct {
 	sendBatch
 	message  [1]tidegate.Message
-	incoming [1]serving.Incoming
+	incoming [1]engine.Incoming
 }
 
 var sendBatches sync.Pool // of *sendBatch, zero up to the capacity
@@ -36,7 +36,7 @@ func newSendBatch(n int) *sendBatch {
 			return b
 		}
 	}
-	return &sendBatch{make([]tidegate.Message, n), make([]serving.Incoming, n)}
+	return &sendBatch{make([]tidegate.Message, n), make([]engine.Incoming, n)}
 }
 
 // free ends the use of the batch: other requests use its memory.

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -32,7 +32,7 @@ func largeSend(name string) (ms []*rmqpb.Message) {
 }
 
 // checkIncoming checks that the engine has the messages of largeSend.
-func checkIncoming(t *testing.T, name string, msgs []serving.Incoming) {
+func checkIncoming(t *testing.T, name string, msgs []engine.Incoming) {
 	t.Helper()
 	for i, m := range msgs {
 		want := fmt.Sprint(name, i)
@@ -50,7 +50,7 @@ func TestSendsShareNoMemory(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		held := make(chan struct{})
-		e := start(t, server.Options{}, &faulty{append: func(_ context.Context, msgs []serving.Incoming) error {
+		e := start(t, server.Options{}, &faulty{append: func(_ context.Context, msgs []engine.Incoming) error {
 			name := msgs[0].ID[:1]
 			if name == "a" {
 				<-held
@@ -80,8 +80,8 @@ func TestSendsShareNoMemory(t *testing.T) {
 // After a panic, a part of the engine may still use the messages.
 func TestSendKeepsItsMemoryAfterAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var kept []serving.Incoming
-		e := start(t, server.Options{}, &faulty{append: func(_ context.Context, msgs []serving.Incoming) error {
+		var kept []engine.Incoming
+		e := start(t, server.Options{}, &faulty{append: func(_ context.Context, msgs []engine.Incoming) error {
 			if kept == nil {
 				kept = msgs
 				panic("ouch")

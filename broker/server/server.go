@@ -17,7 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
@@ -76,7 +76,8 @@ const (
 
 // A Server serves gRPC and HTTP for one engine. Goroutines may share it.
 type Server struct {
-	b         engine
+	engine    *engine.Engine
+	messages  routes.Engine // of requests about messages: engine, except in tests
 	o         Options
 	log       *slog.Logger
 	advertise *rmqpb.Endpoints // nil: the client's own
@@ -113,10 +114,10 @@ func New(b *broker.Broker, o Options) (*Server, error) {
 	if b == nil {
 		return nil, errors.New("server: the broker is nil")
 	}
-	return newServer(brokerEngine{b, serving.Of(b)}, o)
+	return newServer(b.Engine(), b.Engine(), o)
 }
 
-func newServer(b engine, o Options) (*Server, error) {
+func newServer(e *engine.Engine, messages routes.Engine, o Options) (*Server, error) {
 	o, advertise, err := o.check()
 	if err != nil {
 		return nil, err
@@ -126,7 +127,7 @@ func newServer(b engine, o Options) (*Server, error) {
 			return nil, err
 		}
 	}
-	wants, err := b.ProducerSettings(context.Background(), "") // of any topic; not a request's
+	wants, err := e.ProducerSettings(context.Background(), "") // of any topic; not a request's
 	if err != nil {
 		return nil, fmt.Errorf("server: read the settings of the engine: %w", err)
 	}
@@ -134,7 +135,8 @@ func newServer(b engine, o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		b:         b,
+		engine:    e,
+		messages:  messages,
 		o:         o,
 		log:       o.Logger,
 		advertise: advertise,
@@ -142,14 +144,14 @@ func newServer(b engine, o Options) (*Server, error) {
 		draining:  make(chan struct{}),
 		requests:  metrics.NewRequests(),
 		gate:      auth.NewGate(o.Logger, o.hosts()),
-		sessions:  session.New(settingsOf(memoryLimit()), b),
+		sessions:  session.New(settingsOf(memoryLimit()), e),
 		watches:   session.NewLimit(o.MaxParkedBytes / session.WatchSize),
 		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),
 		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),
 		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),
 		methods:   methodNames(&description),
 	}
-	s.surveys = routes.NewShared(b, s.sessions)
+	s.surveys = routes.NewShared(e, s.sessions)
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
 	}
@@ -175,7 +177,7 @@ func newServer(b engine, o Options) (*Server, error) {
 	)
 	s.grpc.RegisterService(&description, s)
 	s.http = s.mux()
-	b.Attach(attached{s})
+	e.Attach(attached{s})
 	return s, nil
 }
 
@@ -236,7 +238,7 @@ func (s *Server) drain() {
 	s.drainOnce.Do(func() {
 		close(s.draining)
 		s.endLife()
-		s.b.Detach(attached{s})
+		s.engine.Detach(attached{s})
 		s.sniffer.Close()
 		s.sessions.Drain()
 	})

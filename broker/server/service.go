@@ -20,7 +20,7 @@ import (
 
 // recallMessage takes a delayed message back before its delivery time.
 func (s *Server) recallMessage(ctx context.Context, _ string, req *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
-	id, err := s.b.Recall(ctx, req.GetTopic().GetName(), req.GetRecallHandle())
+	id, err := s.messages.Recall(ctx, req.GetTopic().GetName(), req.GetRecallHandle())
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func (s *Server) recallMessage(ctx context.Context, _ string, req *rmqpb.RecallM
 // heartbeat records a heartbeat. If the client announces it, the heartbeat counts for all clients
 // on the connection.
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
-	s.b.Touch(client) // the client is alive, known or not, and keeps its deliveries
+	s.engine.Touch(client) // the client is alive, known or not, and keeps its deliveries
 	if requests.Announces(ctx, wire.FeatureHeartbeats) {
 		tlssniff.InfoOf(ctx).Link.Beat(time.Now())
 	}

@@ -40,7 +40,7 @@ func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Setti
 		pub.ValidateMessageType = true
 		return out, nil
 	}
-	c, err := s.b.GroupSettings(ctx, p.Group)
+	c, err := s.engine.GroupSettings(ctx, p.Group)
 	if err != nil {
 		return nil, err
 	}
@@ -52,6 +52,6 @@ func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Setti
 	for i, e := range sub.GetSubscriptions() {
 		topics[i] = e.GetTopic().GetName()
 	}
-	out.BackoffPolicy = requests.RetryPolicy(s.b.RetryPolicy(c, topics...), p.Language)
+	out.BackoffPolicy = requests.RetryPolicy(s.engine.RetryPolicy(c, topics...), p.Language)
 	return out, nil
 }

@@ -35,7 +35,7 @@ func (s *Server) ackMessage(ctx context.Context, client string, req *rmqpb.AckMe
 		fill(list[i], group, topic, e.GetMessageId(), e.GetReceiptHandle())
 	}
 	s.sessions.Get(client)
-	results := s.b.Ack(ctx, list)
+	results := s.messages.Ack(ctx, list)
 	room.free(len(in))
 	if len(results) != len(in) {
 		return nil, fmt.Errorf("the engine gave %d results for %d entries", len(results), len(in))
@@ -120,19 +120,19 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
 	switch {
 	case requests.Header(ctx, wire.HeaderSnooze) != "":
-		_, err = s.b.Settle(ctx, &delivery, transport.Verdict{Kind: transport.Snooze, Delay: after})
+		_, err = s.messages.Settle(ctx, &delivery, transport.Verdict{Kind: transport.Snooze, Delay: after})
 	case requests.Header(ctx, wire.HeaderReconsume) != "":
 		err = s.reconsume(ctx, &delivery, requests.Header(ctx, wire.HeaderReconsume), after)
 	case failed:
 		why, _ := requests.Reason(ctx)
 		var result transport.RetryResult
-		if result, err = s.b.Settle(ctx, &delivery, transport.Verdict{Kind: transport.Retry, Delay: after, Reason: why}); err == nil {
+		if result, err = s.messages.Settle(ctx, &delivery, transport.Verdict{Kind: transport.Retry, Delay: after, Reason: why}); err == nil {
 			_ = grpc.SetTrailer(ctx, requests.RetryResult(result)) // it fails only outside a gRPC server
 		}
 	case requests.Header(ctx, wire.HeaderRepeat) != "":
-		out.ReceiptHandle, err = s.b.Extend(ctx, &delivery, after, true)
+		out.ReceiptHandle, err = s.messages.Extend(ctx, &delivery, after, true)
 	default:
-		out.ReceiptHandle, err = s.b.Extend(ctx, &delivery, after, false)
+		out.ReceiptHandle, err = s.messages.Extend(ctx, &delivery, after, false)
 	}
 	if err != nil {
 		return nil, err
@@ -148,13 +148,13 @@ func (s *Server) reconsume(ctx context.Context, d *tidegate.Delivery, header str
 		return err
 	}
 	if v.Kind == transport.RetryTopic {
-		if needs := auth.NeedsOfReconsume(s.b, d); needs != nil {
+		if needs := auth.NeedsOfReconsume(s.engine, d); needs != nil {
 			if err := s.gate.PermitRPC(ctx, "ChangeInvisibleDuration", needs...); err != nil {
 				return err
 			}
 		}
 	}
-	result, err := s.b.Settle(ctx, d, v)
+	result, err := s.messages.Settle(ctx, d, v)
 	if err == nil {
 		_ = grpc.SetTrailer(ctx, requests.RetryResult(result)) // it fails only outside a gRPC server
 	}
@@ -175,7 +175,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	delivery.Attempt = int(req.GetDeliveryAttempt())
-	result, err := s.b.Settle(ctx, &delivery, transport.Verdict{Kind: transport.DeadLetter, Reason: why})
+	result, err := s.messages.Settle(ctx, &delivery, transport.Verdict{Kind: transport.DeadLetter, Reason: why})
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && !ours && e.Code == tidegate.CodeInvalidReceiptHandle {
 		// RocketMQ's clients repeat this request without end after any failure. The delivery is
 		// over, so there is nothing that they could do.

@@ -21,7 +21,7 @@ import (
 // flight in each subscription.
 func BenchmarkSubjects(b *testing.B) {
 	e := start(b, server.Options{})
-	e.s.SetEngine(server.EngineOf(e.b), func(h http.Handler) http.Handler { return h }) // without the checks of tests
+	e.s.WrapHTTP(func(h http.Handler) http.Handler { return h }) // without the checks of tests
 	receive := func(client string, i int) {
 		b.Helper()
 		r := httptest.NewRequest("POST", fmt.Sprintf("/v1/groups/group-%04d/topics/topic-%05d/receive", i%1000, i), strings.NewReader(`{"invisible_duration": "1h"}`))

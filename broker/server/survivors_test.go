@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
@@ -85,9 +85,9 @@ func TestNegativeWait(t *testing.T) {
 	if resp.Body.Close(); resp.StatusCode != 400 || problem.Code != 40018 {
 		t.Errorf("a stream: %d %+v; want 400 and 40018", resp.StatusCode, problem)
 	}
-	var p serving.Poll
+	var p engine.Request
 	p.Group, p.Topic, p.Queue, p.InvisibleDuration, p.Wait = "g", "normal", -1, time.Minute, -1
-	if _, err := serving.Of(x.b).Poll(t.Context(), p); refusal.CodeOf(err) != protocol.CodeIllegalPollingTime {
+	if _, err := x.b.Engine().Poll(t.Context(), p); refusal.CodeOf(err) != protocol.CodeIllegalPollingTime {
 		t.Errorf("the engine: %v; want 40018", err)
 	}
 }

@@ -134,7 +134,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 			case !ok:
 				return refuseStream(stream, readErr)
 			}
-			s.b.Touch(id)
+			s.engine.Touch(id)
 			s.sessions.Get(id)
 			in := cmd.GetSettings()
 			if in == nil {

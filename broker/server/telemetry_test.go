@@ -23,7 +23,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -551,7 +551,7 @@ func TestShutdown(t *testing.T) {
 // A request that does not end is cut off when Shutdown's time is over.
 func TestShutdownCutsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &faulty{append: func(ctx context.Context, _ []serving.Incoming) error {
+		f := &faulty{append: func(ctx context.Context, _ []engine.Incoming) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}}

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -30,7 +30,7 @@ func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.E
 		return nil, refusal.New(tidegate.CodeBadRequest, "resolution",
 			fmt.Sprintf("the resolution is %d; give COMMIT (1), ROLLBACK (2), or 0 if it is unknown", req.GetResolution()))
 	}
-	if err := s.b.EndTransaction(ctx, serving.TransactionEnd{
+	if err := s.engine.EndTransaction(ctx, engine.TransactionEnd{
 		Topic: req.GetTopic().GetName(), TransactionID: req.GetTransactionId(), MessageID: req.GetMessageId(), Resolution: how,
 	}); err != nil {
 		return nil, err
@@ -41,9 +41,9 @@ func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.E
 // attached is the server as its engine sees it.
 type attached struct{ s *Server }
 
-// CheckTransaction implements serving.Server. It passes a check on to a client that publishes its
+// CheckTransaction implements engine.Server. It passes a check on to a client that publishes its
 // topic.
-func (a attached) CheckTransaction(c serving.TransactionCheck) bool {
+func (a attached) CheckTransaction(c engine.TransactionCheck) bool {
 	for _, p := range a.s.sessions.Publishing(c.Message.Topic) {
 		cmd := requests.RecoverCommand(c, p.Topic)
 		if p.Stream.Offer(cmd, proto.Size(cmd)) {
@@ -53,5 +53,5 @@ func (a attached) CheckTransaction(c serving.TransactionCheck) bool {
 	return false
 }
 
-// ConsumerSettingsChanged implements serving.Server.
+// ConsumerSettingsChanged implements engine.Server.
 func (a attached) ConsumerSettingsChanged(group string) { a.s.sessions.ResendGroup(group) }

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -144,9 +144,9 @@ func TestOrphanedTransaction(t *testing.T) {
 		if u := m.GetUserProperties(); len(u) != 2 || u["k"] != "v" || u["__transactionId__"] != id {
 			t.Errorf("delivered with the properties %v", u)
 		}
-		stats := serving.Of(e.b).Stats().Topics
+		stats := e.b.Engine().Stats().Topics
 		for _, s := range stats {
-			if s.Topic == "tx" && *s.Transactions != (serving.TransactionStats{Committed: 1, Checks: 2, Unheard: 1}) {
+			if s.Topic == "tx" && *s.Transactions != (engine.TransactionStats{Committed: 1, Checks: 2, Unheard: 1}) {
 				t.Errorf("counts %+v", *s.Transactions)
 			}
 		}

@@ -14,9 +14,10 @@ import (
 // part, an argument or a value. So their number is bounded by maxFunctionFields, and functionFields
 // has the ones that remain with the reason for each. Lists of functions, named function types and
 // the functions that end a context count too.
-const maxFunctionFields = 11
+const maxFunctionFields = 12
 
 var functionFields = map[string]string{
+	"broker/internal/engine.lifetime.stop":       "ends a context",
 	"broker/internal/engine.restoration.strays":  "writes that follow when all is read",
 	"broker/internal/maintain.TaskConfig.Follow": "as Step; one task needs it",
 	"broker/internal/maintain.TaskConfig.Step":   "a task is a function; several are methods of one type",

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
@@ -363,15 +362,6 @@ func (r *redrive) toGroup(letter *deadletter.Letter) (to, original *Topic) {
 		return nil, nil
 	}
 	return r.Directory.FindTopic(name), original
-}
-
-// A Reconsumed is the result of [Letters.ReconsumeLater].
-type Reconsumed struct {
-	Topic      string    // new topic of the message: the group's retry topic or dead letter topic
-	MessageID  string    // new ID
-	Times      int       // retries, including this one
-	DeliverAt  time.Time // delivery time; zero means at once
-	DeadLetter bool      // the message had the maximum of retries
 }
 
 // ReconsumeLater ends a delivery and stores its message as a new one: in the group's retry topic,

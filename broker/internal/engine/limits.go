@@ -24,8 +24,29 @@ import (
 
 // Limits are the limits of a broker in use. Several goroutines can call all methods at the same
 // time. Each method takes only the locks of the limits' state, for one read or change. Most of this
-// state is in throttling and consumption. Methods that can read from the store, as
-// their comments state, also take locks of subscriptions.
+// state is in throttling and consumption. Methods that can read from the store, as their comments
+// state, also take locks of subscriptions. A send calls WithinQuota and Observe without a lock, and
+// then Check for each message, within the message log's Add.
+//
+// # Adding a limit
+//
+//  1. The rule is a pure function in package throttle, with its table of tests. A Gate there ends a
+//     throttle below the limit.
+//  2. Its state for each topic is in throttling. Catalog.Recover restores values that must survive
+//     a restart.
+//  3. The values of the message that it compares are in [Sender], which send.go sets for sends, and
+//     deadletters.go for redrives.
+//  4. The name of the limit is a constant beside Names, and in openapi.yaml. The name of a topic's
+//     limit begins with "topic", that of a group's with "group". A new unit needs its constant.
+//  5. Check calls it before the rate, because the rate counts the accepted messages. Its sender can
+//     be nil. States (topicStates for a topic) returns its state, and remedies has the advice to
+//     the client.
+//  6. Its setting is a field of the topic or of the broker: see "Adding to it" in DESIGN.md.
+//  7. A limit that rejects all sends is also in the alert TidegateStoragePressed of
+//     broker/server/monitoring. One that rejects one client has no metric limit_reached.
+//
+// TestNamesAreComplete and TestEachLimitHasARemedy (here), TestOpenAPIThrottleLimits and
+// TestMonitoringKnowsTheStoragesLimits (broker/server) find most omissions.
 type Limits struct {
 	store   *store.Store
 	backlog atomic.Pointer[settings.Limit] // of topics without a limit of their own

@@ -9,14 +9,147 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/wallclock"
 	"github.com/tidegate/tidegate/transport"
 )
+
+// A Holder counts the deliveries in flight of a client.
+type Holder = consume.Holder
+
+// NewHolder returns the holder of a client without deliveries.
+func NewHolder(id string) *Holder { return consume.NewHolder(id) }
+
+// A Reconsumed is the result of Engine.ReconsumeLater.
+type Reconsumed struct {
+	Topic     string    `json:"topic"`               // new topic of the message: the group's retry topic or dead letter topic
+	MessageID string    `json:"message_id"`          // new ID of the message
+	Times     int       `json:"reconsume_times"`     // retries, including this one
+	DeliverAt time.Time `json:"deliver_at,omitzero"` // delivery time; zero means at once
+
+	// DeadLetter is set if the message had the maximum of retries.
+	DeadLetter bool `json:"dead_letter"`
+}
+
+// A RetryPolicy is the redelivery policy that the broker announces to the clients of a group.
+type RetryPolicy struct {
+	MaxAttempts int           // deliveries of one message; -1 means no maximum
+	Ladder      backoff.Steps // the interval after the first failure, the second, ...; the last one repeats
+}
+
+const (
+	// maxReceive is the largest batch of one receive. RocketMQ's proxy has 32, and so have the
+	// settings of consumers in the same process; a server can allow its clients more.
+	maxReceive     = 128
+	settingReceive = 32
+
+	// maxAttemptID is the maximum length of an attempt ID in bytes. RocketMQ's clients send UUIDs.
+	maxAttemptID = 255
+)
+
+// Receive executes the method of broker.Broker.
+func (e *Engine) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	return e.Poll(ctx, Request{ReceiveRequest: r})
+}
+
+// Poll receives up to p.Max messages, at most 128, and waits for the first one up to p.Wait. It
+// returns no deliveries and no error if there was no message. The attempt number of each delivery
+// is written before Poll returns it; it is on disk if it is above 1.
+//
+// A receive with the AttemptID of an earlier receive repeats it. If the earlier receive still
+// waits, Poll ends it. If deliveries of the earlier receive are still in flight, Poll returns them
+// with the same attempts, the rest of their invisible durations, and new handles that replace the
+// old ones. If none is in flight, Poll receives new messages, or returns none at once if p.Repeat
+// is set.
+//
+// Poll creates a group that does not exist. The new group begins at the oldest message. Poll
+// rejects an invisible duration out of bounds (40011), an AttemptID of more than 255 bytes, a
+// negative Max or Wait, and a Queue below transport.AnyQueue. If ctx ends, Poll returns its cause
+// and takes no message.
+func (e *Engine) Poll(ctx context.Context, p Request) ([]*tidegate.Delivery, error) {
+	ds, err := e.poll(ctx, p)
+	return ds, refusal.WithOp("ReceiveMessage", err)
+}
+
+func (e *Engine) poll(ctx context.Context, p Request) ([]*tidegate.Delivery, error) {
+	if !e.calls.Begin() {
+		return nil, refusal.Closed()
+	}
+	defer e.calls.End()
+	p, err := e.checkPoll(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.store.Broken(); err != nil {
+		return nil, refusal.Store(err)
+	}
+	s, err := e.catalog.Subscribe(ctx, p.Group, p.Topic)
+	if err != nil {
+		return nil, err
+	}
+	if p.Queue >= len(s.Topic().Queues()) {
+		return nil, nil // RocketMQ: nothing is there
+	}
+	if p.Owner != "" {
+		e.owners.Own(p.Owner, OwnerPlace{Group: s.Group().ID(), Topic: s.Topic().ID()}, time.Now())
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return s.Receive(ctx, &p)
+}
+
+// checkPoll returns the request of a receive.
+func (e *Engine) checkPoll(p Request) (_ Request, err error) {
+	if err := tidegate.ValidateGroup(p.Group); err != nil {
+		return p, err
+	}
+	if p.Max == 0 {
+		p.Max = 1
+	}
+	switch {
+	case p.Max < 0:
+		return p, refusal.New(tidegate.CodeBadRequest, "batch size", "it is %d; give 1 to %d", p.Max, maxReceive)
+	case p.Queue < transport.AnyQueue:
+		return p, refusal.New(tidegate.CodeBadRequest, "queue", "it is %d; give a queue's number, or -1 for any", p.Queue)
+	case p.MaxBytes < 0:
+		return p, refusal.New(tidegate.CodeBadRequest, "max bytes", "it is %d; give the largest number of bytes, or 0 for no bound", p.MaxBytes)
+	case p.Wait < 0:
+		return p, refusal.New(protocol.CodeIllegalPollingTime, "wait", "it is %v; it must not be negative", p.Wait)
+	case p.Repeat && p.AttemptID == "":
+		return p, refusal.New(tidegate.CodeBadRequest, "attempt ID", "it is empty; give the ID of the receive to repeat")
+	case len(p.AttemptID) > maxAttemptID:
+		return p, refusal.New(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes; the limit is %d", len(p.AttemptID), maxAttemptID)
+	}
+	p.Max = min(p.Max, maxReceive)
+	if p.Owner != "" {
+		p.InvisibleDuration = min(consume.OwnedLease, e.opts.MaxInvisibleDuration)
+	} else if d := p.InvisibleDuration; d < e.opts.MinInvisibleDuration || d > e.opts.MaxInvisibleDuration {
+		return p, refusal.IllegalInvisibleTime("invisible duration", d, e.opts.MinInvisibleDuration, e.opts.MaxInvisibleDuration)
+	}
+	p.match, err = compileFilter(p.Filter)
+	return p, err
+}
+
+// compileFilter returns the filter of a receive; nil selects all messages. The error for an invalid
+// expression is 40010 with the position.
+func compileFilter(f tidegate.Filter) (*filter.Filter, error) {
+	compile := filter.Tags
+	if f.SQL {
+		compile = filter.SQL
+	}
+	c, err := compile(f.Expression)
+	if e, ok := errors.AsType[*filter.Error](err); ok {
+		return nil, refusal.New(tidegate.CodeIllegalFilterExpression, "filter expression", "%s", e.Error())
+	}
+	return c, err
+}
 
 // Receive receives messages of the topic, and of the group's retry topics for it. It waits for the
 // first message up to p.Wait. It returns no deliveries and no error if there was no message, or if

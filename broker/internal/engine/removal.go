@@ -8,14 +8,93 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/wallclock"
 )
+
+// PurgeTopic executes the method of broker.Broker.
+func (e *Engine) PurgeTopic(ctx context.Context, name string) (status.Backlog, error) {
+	removed, err := e.purgeTopic(ctx, name)
+	return removed, refusal.WithOp("PurgeTopic", err)
+}
+
+func (e *Engine) purgeTopic(ctx context.Context, name string) (removed status.Backlog, err error) {
+	if !e.calls.Begin() {
+		return removed, refusal.Closed()
+	}
+	defer e.calls.End()
+	if err := e.catalog.LockAdmin(ctx); err != nil { // a topic that is purged is not deleted meanwhile
+		return removed, err
+	}
+	defer e.catalog.UnlockAdmin()
+	t, err := e.catalog.Topic(name)
+	if err != nil {
+		return removed, err
+	}
+	all, err := e.retention.Purge(ctx, t)
+	return status.Backlog(all), err
+}
+
+var removalCauses = [retention.Causes]RemovalCause{
+	retention.TooOld: RemovedTime, retention.TooMany: removedBytes, retention.Consumed: RemovedConsumed, retention.Purged: RemovedPurge,
+}
+
+// Rewind executes the method of broker.Broker.
+func (e *Engine) Rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
+	done, err := e.rewind(ctx, group, topic, to)
+	return done, refusal.WithOp("Rewind", err)
+}
+
+func (e *Engine) rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
+	if !e.calls.Begin() {
+		return nil, refusal.Closed()
+	}
+	defer e.calls.End()
+	if err := validate(to); err != nil {
+		return nil, err
+	}
+	if _, err := e.catalog.Group(group); err != nil {
+		return nil, err
+	}
+	s, err := e.catalog.Subscribe(ctx, group, topic)
+	if err != nil {
+		return nil, err
+	}
+	rewound, write, err := s.Rewind(ctx, Position{Latest: to.Latest, Time: to.Time, Offsets: to.Offsets})
+	if err != nil {
+		return nil, err
+	}
+	if err := write.Wait(); err != nil {
+		return nil, refusal.Store(err)
+	}
+	done := make([]status.QueueRewind, len(rewound))
+	for i, r := range rewound {
+		done[i] = status.QueueRewind(r)
+	}
+	e.logger.Info("group rewound", "group", group, "topic", topic, "queues", len(done))
+	return done, nil
+}
+
+func validate(p status.Position) error {
+	var set []string
+	for name, isSet := range map[string]bool{"earliest": p.Earliest, "latest": p.Latest, "a time": !p.Time.IsZero(), "offsets": len(p.Offsets) > 0} {
+		if isSet {
+			set = append(set, name)
+		}
+	}
+	slices.Sort(set)
+	if len(set) != 1 {
+		return refusal.New(tidegate.CodeBadRequest, "position", "it has %d of earliest, latest, a time and offsets %q; give one", len(set), set)
+	}
+	return nil
+}
 
 // A RemovalConfig has the parts of the broker that a Remover needs.
 type RemovalConfig struct {

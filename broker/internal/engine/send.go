@@ -17,6 +17,44 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// Send executes the method of broker.Broker.
+func (e *Engine) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	in := make([]Incoming, len(msgs))
+	for i, m := range msgs {
+		in[i] = Incoming{Message: m, BornHost: e.host}
+	}
+	return e.Append(ctx, in)
+}
+
+// Append stores messages of one or several topics. It returns a result for each message, in their
+// order, when the accepted messages are on disk. The errors of a message are:
+//
+//   - 400xx, 413xx, 431xx: the message is invalid
+//   - 40402: its topic does not exist
+//   - 40014: its topic has another type
+//   - tidegate.ErrThrottled: a limit or quota rejects it
+//
+// An invalid message rejects no other one. If a limit or quota rejects a message with a message
+// group, Append also rejects the later messages of that group, so that they keep their order when
+// they are sent again. If ctx ends while Append waits for the disk, the messages may be stored. If
+// the topic stored the ID of a message within its duplicate window, the result is the first
+// receipt, and the message is not stored again. Append keeps no reference to a message.
+func (e *Engine) Append(ctx context.Context, msgs []Incoming) []transport.SendResult {
+	results := make([]transport.SendResult, len(msgs))
+	defer e.counters.countRefused(results)
+	if !e.calls.Begin() {
+		FailAll(results, refusal.Closed())
+		return results
+	}
+	defer e.calls.End()
+	if ctx.Err() != nil {
+		FailAll(results, context.Cause(ctx))
+		return results
+	}
+	e.sender.Append(ctx, msgs, results)
+	return results
+}
+
 // A Incoming is a message to store, with the data of its producer.
 type Incoming struct {
 	*tidegate.Message
@@ -564,3 +602,122 @@ func (a *appending) bytes() (n int64) {
 	}
 	return n
 }
+
+// Recall executes the method of broker.Broker.
+func (e *Engine) Recall(ctx context.Context, topicName, recallHandle string) (id string, err error) {
+	id, err = e.recall(ctx, topicName, recallHandle)
+	return id, refusal.WithOp("RecallMessage", err)
+}
+
+func (e *Engine) recall(ctx context.Context, topicName, recallHandle string) (string, error) {
+	if !e.calls.Begin() {
+		return "", refusal.Closed()
+	}
+	defer e.calls.End()
+	t, err := e.catalog.Topic(topicName)
+	if err != nil {
+		return "", err
+	}
+	d, err := consume.ParseRecallHandle(recallHandle)
+	if err != nil || d.Topic != t.ID() {
+		return "", refusal.New(tidegate.CodeBadRequest, "recall handle", "this broker did not issue it for a message of topic %q; give the RecallHandle of that message's receipt", topicName)
+	}
+	id, ok, err := e.delayed.Recall(ctx, t, d)
+	if err != nil {
+		return "", refusal.StoreUnless(ctx, err)
+	}
+	if !ok {
+		return "", refusal.New(protocol.CodeMessageNotFound, "recall handle", "no such message waits for its delivery time: it was already delivered to its queue, or recalled")
+	}
+	return id, nil
+}
+
+// AbandonedTransactions is that of package broker.
+const AbandonedTransactions = protocol.DeadLetterPrefix + "TRANS_CHECK_MAX_TIME_TOPIC"
+
+var resolutions = map[transport.Resolution]pending.Resolution{
+	transport.ResolutionUnknown: pending.Unknown, transport.Commit: pending.Commit, transport.Rollback: pending.Rollback,
+}
+
+// EndTransaction ends a transaction and returns when that is on disk. A commit writes the message
+// to a queue, exactly once; a rollback removes it; ResolutionUnknown changes nothing. If ctx ends
+// before the disk responds, the transaction may end nevertheless. The errors are
+//
+//   - 40000 for an invalid Resolution,
+//   - 40402 if there is no such topic,
+//   - 40008 for an empty transaction ID, or one of another message than MessageID,
+//   - tidegate.ErrThrottled for a commit while the storage limits reject all sends; the half
+//     message stays as it is,
+//   - 50001, as in RocketMQ, if there is no such transaction. It may have ended by an earlier call
+//     whose response was lost.
+func (e *Engine) EndTransaction(ctx context.Context, end TransactionEnd) error {
+	return refusal.WithOp("EndTransaction", e.endTransaction(ctx, end))
+}
+
+func (e *Engine) endTransaction(ctx context.Context, end TransactionEnd) error {
+	if !e.calls.Begin() {
+		return refusal.Closed()
+	}
+	defer e.calls.End()
+	if end.TransactionID == "" {
+		return refusal.New(protocol.CodeInvalidTransactionID, "transaction ID", "it is empty")
+	}
+	if end.Resolution < transport.ResolutionUnknown || end.Resolution > transport.Rollback {
+		return refusal.New(tidegate.CodeBadRequest, "resolution", "it is %d; give unknown (0), commit (1) or rollback (2)", end.Resolution)
+	}
+	t, err := e.catalog.Topic(end.Topic)
+	if err != nil {
+		return err
+	}
+	id, err := consume.ParseTransactionID(end.TransactionID)
+	if err != nil || id.Topic != t.ID() {
+		return noTransaction(end)
+	}
+	err = e.transactions.End(ctx, pending.End{Topic: t, ID: id, MessageID: end.MessageID, Resolution: resolutions[end.Resolution]})
+	return endError(ctx, end, err)
+}
+
+// endError returns the error of EndTransaction for one of pending.
+func endError(ctx context.Context, e TransactionEnd, err error) error {
+	if other, ok := errors.AsType[*pending.OtherMessageError](err); ok {
+		return refusal.New(protocol.CodeInvalidTransactionID, "transaction ID", "%v", other)
+	}
+	if unsynced, ok := errors.AsType[*pending.UnsyncedError](err); ok {
+		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: unsynced.Err,
+			Message: "the broker cannot confirm that the end of the transaction is on disk; the transaction may have ended"}
+	}
+	if throttled, ok := errors.AsType[*tidegate.Error](err); ok {
+		return throttled
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, pending.ErrNoTransaction):
+		return noTransaction(e)
+	case errors.Is(err, pending.ErrTopicDeleted):
+		return refusal.TopicNotFound(e.Topic)
+	case errors.Is(err, tidegate.ErrClosed):
+		return refusal.Closed()
+	}
+	return refusal.StoreUnless(ctx, err)
+}
+
+func noTransaction(e TransactionEnd) error {
+	return refusal.New(tidegate.CodeInternalServerError, "transaction ID",
+		"topic %[2]q has no transaction %.64[1]q: it has ended, or never began (TRANSACTION_DATA_NOT_FOUND)", e.TransactionID, e.Topic)
+}
+
+// A TransactionEnd has the result of a transaction.
+type TransactionEnd struct {
+	Topic         string
+	TransactionID string // as in the receipt of the half message
+
+	// MessageID is the ID of the half message. Empty means that it is not compared.
+	MessageID string
+
+	Resolution transport.Resolution
+}
+
+// A TransactionCheck requests the result of a transaction from a producer, which responds with
+// Broker.EndTransaction.
+type TransactionCheck = pending.Check

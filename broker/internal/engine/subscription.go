@@ -364,19 +364,37 @@ func (r *Reads) Ahead() int64 { return r.ahead.Load() }
 // maxReceiveBytes bounds the bodies of one receive, in bytes; the first may be larger.
 const maxReceiveBytes = 16 << 20
 
-// A Request is a receive.
+// A Request is a receive, with what servers add to it.
 type Request struct {
 	transport.ReceiveRequest
 
-	Owner   string          // consume.Receive.Owner
-	Holder  *consume.Holder // consume.Receive.Holder
-	Encoder Encoder         // nil for none
-	Memory  Memory          // nil: admits all
-	Watch   *Watch          // stays behind if there are no further messages; nil for none
-	Match   *filter.Filter  // of ReceiveRequest.Filter; nil matches all messages
+	// Owner identifies the receiving client. Its heartbeats ([Engine.Touch]) keep its deliveries
+	// invisible, in place of InvisibleDuration: for a minute after the last heartbeat, and for 3
+	// hours in all. Empty means that InvisibleDuration applies.
+	Owner string
 
-	retry  bool // from the group's retry topic for Topic
-	shared bool // the retry topic is one for other topics too
+	// Holder counts the deliveries in flight of the receiving client, and names it in the failures
+	// of the group. Nil means that the client is not known.
+	Holder *consume.Holder
+
+	// Encoder encodes a response while the attempts of its deliveries are written. The caller must
+	// discard the result unless Poll returns the deliveries without an error. Prepare must not wait
+	// or call the broker. If it panics, Poll returns an error, and the messages are delivered again
+	// after their invisible duration. Nil means none.
+	Encoder Encoder
+
+	// Memory is the memory for the bodies that Poll keeps for the caller. If Admit returns an
+	// error, Poll returns fewer messages, or the error if there are none. Admit must not wait or
+	// call the broker. Nil means that Poll admits all.
+	Memory Memory
+
+	// Watch stays behind if Poll has taken all messages that it could take; then Watch.Left is
+	// true. The caller ends each watch. Nil means none.
+	Watch *Watch
+
+	match  *filter.Filter // of Filter, set by Poll; nil matches all messages
+	retry  bool           // from the group's retry topic for Topic
+	shared bool           // the retry topic is one for other topics too
 }
 
 // An Encoder encodes the response to a receive.
@@ -403,7 +421,7 @@ func (p *Request) wants(m *store.Message) bool {
 	} else if p.retry && of != "" && of != p.Topic {
 		return false
 	}
-	return p.Match.Match(m.Tag, m.Properties)
+	return p.match.Match(m.Tag, m.Properties)
 }
 
 // admit returns an error if the receive may not keep so many bytes of bodies.

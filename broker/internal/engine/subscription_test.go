@@ -150,7 +150,7 @@ func TestSkippingIsInBoundedSteps(t *testing.T) {
 		}
 		for calls := 0; ; calls++ {
 			before := next()
-			grants, _, w, err := s.take(&Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}, Match: nothing})
+			grants, _, w, err := s.take(&Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}, match: nothing})
 			if len(grants) != 0 || err != nil {
 				t.Fatal(grants, err)
 			}

@@ -95,7 +95,7 @@ func TestWatchOfAReceiveThatLooksAgain(t *testing.T) {
 		w, woken := newWatch()
 		p := watching(w)
 		var err error
-		if p.Match, err = filter.Tags("this"); err != nil {
+		if p.match, err = filter.Tags("this"); err != nil {
 			t.Fatal(err)
 		}
 		look := func() error {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -67,7 +66,7 @@ func main() {
 			t, err := b.Topic(topic)
 			fmt.Println("stored", t.StoredMessages, err)
 		case "clock":
-			if c := serving.Of(b).Survey().Clock; c != nil {
+			if c := b.Engine().Survey().Clock; c != nil {
 				fmt.Println("distrusted", c.Kept, c.Postponed)
 			} else {
 				fmt.Println("trusted")

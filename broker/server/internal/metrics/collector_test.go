@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -34,33 +34,33 @@ func (fixed) Throttles() []status.LimitState {
 	}
 }
 
-func (fixed) Stats() serving.Stats {
-	histogram := func(n uint64, sum float64) serving.Histogram {
-		return serving.Histogram{Bounds: []float64{0.5, 2}, Counts: []uint64{n, n + 1, n + 2}, Sum: sum}
+func (fixed) Stats() engine.Stats {
+	histogram := func(n uint64, sum float64) engine.Histogram {
+		return engine.Histogram{Bounds: []float64{0.5, 2}, Counts: []uint64{n, n + 1, n + 2}, Sum: sum}
 	}
-	store := func(n int64) serving.StoreStats {
-		return serving.StoreStats{
+	store := func(n int64) engine.StoreStats {
+		return engine.StoreStats{
 			Commit: histogram(uint64(n), 1.5), CommitRecords: histogram(uint64(n)+10, 2.5), CommitBytes: n + 3, Fsync: histogram(uint64(n)+20, 3.5),
 			Disk: n + 4, WAL: n + 5, MemTables: n + 6, CompactionDebt: n + 7, ReadAmplification: n + 8, L0Files: n + 9, Compactions: n + 10, Flushes: n + 11,
 		}
 	}
-	return serving.Stats{
-		Topics: []serving.TopicStats{{
+	return engine.Stats{
+		Topics: []engine.TopicStats{{
 			Topic: "t", Stored: status.Backlog{Messages: 101, Bytes: 102}, Delayed: status.Backlog{Messages: 103, Bytes: 104},
 			Backlog: status.Backlog{Messages: 105, Bytes: 106}, Accepted: status.Backlog{Messages: 107, Bytes: 108}, Duplicates: 109,
-			Removed:      map[serving.RemovalCause]int64{"time": 110, "bytes": 111, "consumed": 112, "purge": 113},
+			Removed:      map[engine.RemovalCause]int64{"time": 110, "bytes": 111, "consumed": 112, "purge": 113},
 			Throttle:     &status.Throttle{},
-			Transactions: &serving.TransactionStats{HalfMessages: 114, Committed: 115, RolledBack: 116, Abandoned: 117, Checks: 118, Unheard: 119},
+			Transactions: &engine.TransactionStats{HalfMessages: 114, Committed: 115, RolledBack: 116, Abandoned: 117, Checks: 118, Unheard: 119},
 		}, {Topic: "free"}},
-		Subscriptions: []serving.SubscriptionStats{{
+		Subscriptions: []engine.SubscriptionStats{{
 			Group: "g", Subscription: status.Subscription{
 				Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Blocked: 225, Backlog: status.Backlog{Messages: 205, Bytes: 206},
 				ParkedGroups: 207, BlockedGroups: 208, Acked: 209, Redelivered: 210, DeadLetters: 2110, Overtaken: 212, Discarded: 213, Expired: 214, Filtered: 224,
 			},
 			Waiting: 215, Deliveries: [...]int64{216, 217, 218, 219, 220}, GivenUp: 221, Oldest: 222 * time.Second, Undelivered: 223500 * time.Millisecond,
 		}},
-		Refused: map[serving.RefusalReason]int64{
-			serving.RefusedThrottled: 301, serving.RefusedInvalid: 302, serving.RefusedNoTopic: 303, serving.RefusedUnknown: 304, serving.RefusedOther: 305,
+		Refused: map[engine.RefusalReason]int64{
+			engine.RefusedThrottled: 301, engine.RefusedInvalid: 302, engine.RefusedNoTopic: 303, engine.RefusedUnknown: 304, engine.RefusedOther: 305,
 		},
 		Throttled: map[string]int64{"topic backlog bytes": 401, "group backlog age": 402, "disk full": 403, "free disk": 404, "client quota": 405, "fair share": 406, "other": 407},
 		Clock:     &status.Clock{Kept: 551, Postponed: 552},

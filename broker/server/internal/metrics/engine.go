@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -24,7 +24,7 @@ type collector struct {
 // A Source has the exported counts.
 type Source interface {
 	// The engine's.
-	Stats() serving.Stats
+	Stats() engine.Stats
 	Throttles() []status.LimitState
 	Healthy() error
 
@@ -160,7 +160,7 @@ func (out scrape) counter(d *prometheus.Desc, v int64, labels ...string) {
 	out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 }
 
-func (out scrape) histogram(d *prometheus.Desc, h serving.Histogram, labels ...string) {
+func (out scrape) histogram(d *prometheus.Desc, h engine.Histogram, labels ...string) {
 	buckets := make(map[float64]uint64, len(h.Bounds))
 	var n uint64
 	for i, bound := range h.Bounds {
@@ -221,7 +221,7 @@ func (out scrape) clock(c *status.Clock) {
 	out.gauge(descClockKept, c.Postponed, "expiry")
 }
 
-func (out scrape) topic(t *serving.TopicStats) {
+func (out scrape) topic(t *engine.TopicStats) {
 	out.gauge(descTopicStoredMessages, t.Stored.Messages, t.Topic)
 	out.gauge(descTopicStoredBytes, t.Stored.Bytes, t.Topic)
 	out.gauge(descTopicDelayedMessages, t.Delayed.Messages, t.Topic)
@@ -245,7 +245,7 @@ func (out scrape) topic(t *serving.TopicStats) {
 	}
 }
 
-func (out scrape) subscription(s *serving.SubscriptionStats) {
+func (out scrape) subscription(s *engine.SubscriptionStats) {
 	out.gauge(descGroupBacklogMessages, s.Backlog.Messages, s.Topic, s.Group)
 	out.gauge(descGroupBacklogBytes, s.Backlog.Bytes, s.Topic, s.Group)
 	out.gauge(descGroupReady, s.Ready, s.Topic, s.Group)
@@ -270,7 +270,7 @@ func (out scrape) subscription(s *serving.SubscriptionStats) {
 	out.counter(descGroupDiscarded, s.Expired, s.Topic, s.Group, "expired")
 }
 
-func (out scrape) store(s *serving.StoreStats, name string) {
+func (out scrape) store(s *engine.StoreStats, name string) {
 	out.histogram(descCommit, s.Commit, name)
 	out.histogram(descCommitRecords, s.CommitRecords, name)
 	out.counter(descCommitBytes, s.CommitBytes, name)
@@ -289,7 +289,7 @@ func (out scrape) store(s *serving.StoreStats, name string) {
 var attemptLabels = func() []string {
 	var labels []string
 	from := 1
-	for _, to := range serving.AttemptBounds {
+	for _, to := range engine.AttemptBounds {
 		if from == to {
 			labels = append(labels, fmt.Sprint(to))
 		} else {

@@ -5,18 +5,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
 // aSource has one of everything that has labels.
 type aSource struct{}
 
-func (aSource) Stats() serving.Stats {
-	return serving.Stats{
-		Topics:        []serving.TopicStats{{Topic: "t", Removed: map[serving.RemovalCause]int64{serving.RemovedTime: 1}, Transactions: &serving.TransactionStats{}}},
-		Subscriptions: []serving.SubscriptionStats{{Group: "g", Subscription: status.Subscription{Topic: "t"}}},
-		Refused:       map[serving.RefusalReason]int64{"full": 1},
+func (aSource) Stats() engine.Stats {
+	return engine.Stats{
+		Topics:        []engine.TopicStats{{Topic: "t", Removed: map[engine.RemovalCause]int64{engine.RemovedTime: 1}, Transactions: &engine.TransactionStats{}}},
+		Subscriptions: []engine.SubscriptionStats{{Group: "g", Subscription: status.Subscription{Topic: "t"}}},
+		Refused:       map[engine.RefusalReason]int64{"full": 1},
 		Throttled:     map[string]int64{"topic backlog messages": 1},
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -25,27 +25,27 @@ func selectionOf(r *http.Request) selection {
 }
 
 // apply leaves the selected topics and subscriptions in st, or their sums.
-func (s selection) apply(st *serving.Stats) {
+func (s selection) apply(st *engine.Stats) {
 	if s.topic != "" || s.group != "" {
-		st.Subscriptions = slices.DeleteFunc(st.Subscriptions, func(x serving.SubscriptionStats) bool {
+		st.Subscriptions = slices.DeleteFunc(st.Subscriptions, func(x engine.SubscriptionStats) bool {
 			return s.topic != "" && x.Topic != s.topic || s.group != "" && x.Group != s.group
 		})
-		st.Topics = slices.DeleteFunc(st.Topics, func(x serving.TopicStats) bool {
+		st.Topics = slices.DeleteFunc(st.Topics, func(x engine.TopicStats) bool {
 			return s.topic != "" && x.Topic != s.topic || s.topic == "" // a group alone selects no topic
 		})
 	}
 	if !s.totals {
 		return
 	}
-	t := serving.TopicStats{Topic: allSubjects, Removed: map[serving.RemovalCause]int64{}}
+	t := engine.TopicStats{Topic: allSubjects, Removed: map[engine.RemovalCause]int64{}}
 	for i := range st.Topics {
 		addTopic(&t, &st.Topics[i])
 	}
-	g := serving.SubscriptionStats{Group: allSubjects, Subscription: status.Subscription{Topic: allSubjects}}
+	g := engine.SubscriptionStats{Group: allSubjects, Subscription: status.Subscription{Topic: allSubjects}}
 	for i := range st.Subscriptions {
 		addSubscription(&g, &st.Subscriptions[i])
 	}
-	st.Topics, st.Subscriptions = []serving.TopicStats{t}, []serving.SubscriptionStats{g}
+	st.Topics, st.Subscriptions = []engine.TopicStats{t}, []engine.SubscriptionStats{g}
 }
 
 func addBacklog(to *status.Backlog, b status.Backlog) {
@@ -54,7 +54,7 @@ func addBacklog(to *status.Backlog, b status.Backlog) {
 }
 
 // addTopic adds a topic to the sum. The throttle of the sum is one of those in force.
-func addTopic(sum, t *serving.TopicStats) {
+func addTopic(sum, t *engine.TopicStats) {
 	addBacklog(&sum.Stored, t.Stored)
 	addBacklog(&sum.Delayed, t.Delayed)
 	addBacklog(&sum.Backlog, t.Backlog)
@@ -68,7 +68,7 @@ func addTopic(sum, t *serving.TopicStats) {
 	}
 	if x := t.Transactions; x != nil {
 		if sum.Transactions == nil {
-			sum.Transactions = &serving.TransactionStats{}
+			sum.Transactions = &engine.TransactionStats{}
 		}
 		to := sum.Transactions
 		to.HalfMessages += x.HalfMessages
@@ -81,7 +81,7 @@ func addTopic(sum, t *serving.TopicStats) {
 }
 
 // addSubscription adds a subscription to the sum. The ages of the sum are the highest.
-func addSubscription(sum, s *serving.SubscriptionStats) {
+func addSubscription(sum, s *engine.SubscriptionStats) {
 	addBacklog(&sum.Backlog, s.Backlog)
 	sum.Ready += s.Ready
 	sum.Inflight += s.Inflight

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -41,19 +41,19 @@ func filled[T any](n int64) (v T) {
 
 // The totals are the sums of every number; ages are the highest.
 func TestTotalsSumEveryField(t *testing.T) {
-	var st serving.Stats
+	var st engine.Stats
 	for i, n := range []int64{3, 4} {
-		topic, sub := filled[serving.TopicStats](n), filled[serving.SubscriptionStats](n)
+		topic, sub := filled[engine.TopicStats](n), filled[engine.SubscriptionStats](n)
 		topic.Topic, sub.Topic, sub.Group = fmt.Sprint("t", i), fmt.Sprint("t", i), "g"
 		topic.Throttle = nil
-		topic.Removed = map[serving.RemovalCause]int64{"time": n}
+		topic.Removed = map[engine.RemovalCause]int64{"time": n}
 		st.Topics, st.Subscriptions = append(st.Topics, topic), append(st.Subscriptions, sub)
 	}
 	st.Topics[1].Throttle = &status.Throttle{}
 	selection{totals: true}.apply(&st)
-	topic, sub := filled[serving.TopicStats](7), filled[serving.SubscriptionStats](7)
+	topic, sub := filled[engine.TopicStats](7), filled[engine.SubscriptionStats](7)
 	topic.Topic, sub.Topic, sub.Group = "*", "*", "*"
-	topic.Throttle, topic.Removed = &status.Throttle{}, map[serving.RemovalCause]int64{"time": 7}
+	topic.Throttle, topic.Removed = &status.Throttle{}, map[engine.RemovalCause]int64{"time": 7}
 	sub.Oldest, sub.Undelivered = time.Duration(4), time.Duration(4)
 	sub.Held = nil // no metric shows it
 	if len(st.Topics) != 1 || !reflect.DeepEqual(st.Topics[0], topic) {

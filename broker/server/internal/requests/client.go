@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -193,7 +193,7 @@ const (
 // RetryPolicy returns a policy as a client of the language reads it.
 // RocketMQ's Node client knows only exponential policies, the others read
 // ladders (and Python nothing else).
-func RetryPolicy(p serving.RetryPolicy, language string) *rmqpb.RetryPolicy {
+func RetryPolicy(p engine.RetryPolicy, language string) *rmqpb.RetryPolicy {
 	steps := p.Ladder
 	if len(steps) == 0 { // a ladder without steps: every delay is 0; clients reject an empty list
 		steps = []time.Duration{0}

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -174,7 +174,7 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 
 // RecoverCommand is a check in the form of the wire. The message has all that
 // RocketMQ's clients want of one: Node a digest, Python an encoding.
-func RecoverCommand(c serving.TransactionCheck, topic *rmqpb.Resource) *rmqpb.RecoverOrphanedTransactionCommand {
+func RecoverCommand(c engine.TransactionCheck, topic *rmqpb.Resource) *rmqpb.RecoverOrphanedTransactionCommand {
 	m := c.Message
 	user := maps.Clone(m.Properties)
 	if user == nil {

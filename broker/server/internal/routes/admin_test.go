@@ -1,114 +1,80 @@
 package routes
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
-
-// fakeEngine records its calls as text. It has the topic "old" with the revision "1".
-type fakeEngine struct {
-	AdminEngine // nil: the tests call no other method
-
-	calls    []string
-	redriven int64 // by a redrive
-	failing  error // of a redrive
-}
-
-func (e *fakeEngine) note(format string, args ...any) {
-	e.calls = append(e.calls, fmt.Sprintf(format, args...))
-}
-
-func (*fakeEngine) TopicSettings(name string) (settings.Topic, error) {
-	if name == "old" {
-		return settings.Topic{}, nil
-	}
-	return settings.Topic{}, &tidegate.Error{Code: tidegate.CodeTopicNotFound}
-}
-
-func (e *fakeEngine) PutTopicIf(_ context.Context, name string, c settings.Topic, may func(string) error) (status.Topic, error) {
-	revision := ""
-	if name == "old" {
-		revision = "1"
-	}
-	if may != nil {
-		if err := may(revision); err != nil {
-			return status.Topic{}, err
-		}
-	}
-	e.note("put %s queues %d", name, c.Queues)
-	return status.Topic{Name: name, Revision: "2"}, nil
-}
-
-func (e *fakeEngine) PurgeTopic(_ context.Context, name string) (status.Backlog, error) {
-	e.note("purge %s", name)
-	return status.Backlog{Messages: 3}, nil
-}
-
-func (e *fakeEngine) CountPurge(name string) (status.Backlog, error) {
-	e.note("count %s", name)
-	return status.Backlog{Messages: 3}, nil
-}
-
-func (e *fakeEngine) Snapshot(_ context.Context, dir string) error {
-	e.note("snapshot %s", dir[:strings.LastIndex(dir, "/")])
-	return nil
-}
-
-func (*fakeEngine) LimitsRevision() (settings.Limits, string) { return settings.Limits{}, "1" }
-
-func (*fakeEngine) Throttles() []status.LimitState {
-	return []status.LimitState{{Throttle: status.Throttle{Limit: "reached"}, On: true}, {Throttle: status.Throttle{Limit: "other"}}}
-}
-
-func (*fakeEngine) Topics() []status.Topic { return nil }
-
-func (e *fakeEngine) TopicsPage(after string, limit int, wanted func(string) bool) (page []status.Topic, more bool) {
-	e.note("page after %q limit %d", after, limit)
-	for _, name := range []string{"orders", "orders.eu", "payments"} {
-		if wanted(name) {
-			page = append(page, status.Topic{Name: name})
-		}
-	}
-	return page, len(page) > 1
-}
-
-func (e *fakeEngine) PurgeDeadLetters(_ context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterPurge, error) {
-	e.note("purge letters of %s: topic %q dry %t newest %t", group, sel.Topic, sel.DryRun, sel.Newest)
-	return status.DeadLetterPurge{}, nil
-}
-
-func (e *fakeEngine) RedriveDeadLetters(_ context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterRedrive, error) {
-	e.note("redrive letters of %s: to %q", group, sel.To)
-	return status.DeadLetterRedrive{Redriven: e.redriven}, e.failing
-}
 
 type handler = func(w http.ResponseWriter, r *http.Request) (int, any, error)
 
-// noSurvey is an engine without topics and clients.
-type noSurvey struct{}
+type noClients struct{}
 
-func (noSurvey) Survey() *serving.Survey       { return &serving.Survey{} }
-func (noSurvey) CountGroups() map[string]int64 { return nil }
+func (noClients) CountGroups() map[string]int64 { return nil }
 
-// newHandlers returns the handlers of a fake engine, with a directory of snapshots or "".
-func newHandlers(snapshots string) (*Admin, *fakeEngine) {
-	e := &fakeEngine{}
+// newHandlers returns the handlers of an engine with the topic "old" of one queue with 3 messages.
+func newHandlers(t *testing.T, o engine.Options, snapshots string) (*Admin, *engine.Engine) {
+	t.Helper()
+	o.MinInvisibleDuration = time.Nanosecond
+	e, err := engine.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	if _, err := e.PutTopic(t.Context(), "old", settings.Topic{Queues: 1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		m := &tidegate.Message{ID: fmt.Sprint("id-", i), Topic: "old", Body: []byte("x")}
+		if err := e.Send(t.Context(), []*tidegate.Message{m})[0].Err; err != nil {
+			t.Fatal(err)
+		}
+	}
 	g := auth.NewGate(slog.New(slog.DiscardHandler), auth.Hosts{})
-	return NewAdmin(e, g, snapshots, 1<<20, NewShared(noSurvey{}, noSurvey{})), e
+	return NewAdmin(e, g, snapshots, 1<<20, NewShared(e, noClients{})), e
+}
+
+// killed makes the three messages dead letters of the group "g", id-0 first.
+func killed(t *testing.T, e *engine.Engine) {
+	t.Helper()
+	for range 3 {
+		ds, err := e.Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "old", InvisibleDuration: time.Minute, Queue: transport.AnyQueue}})
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		if _, err := e.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// letters returns the IDs of the dead letters of the group "g".
+func letters(t *testing.T, e *engine.Engine) (ids []string) {
+	t.Helper()
+	page, err := e.DeadLetters("g", status.DeadLetterQuery{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range page.DeadLetters {
+		ids = append(ids, l.MessageID)
+	}
+	return ids
 }
 
 // call makes a request of a handler. header is "" or the value of If-Match.
@@ -141,25 +107,29 @@ func TestPutTopic(t *testing.T) {
 		topic, body, match string
 		status             int
 		code               tidegate.Code
-		call               string
+		queues             int // afterwards
 	}{
-		"new":                       {"new", `{"queues":2}`, "", 201, 0, "put new queues 2"},
-		"changed":                   {"old", `{"queues":2}`, "", 200, 0, "put old queues 2"},
-		"default queues":            {"new", `{}`, "", 201, 0, "put new queues 0"},
-		"no queues":                 {"new", `{"queues":0}`, "", 0, tidegate.CodeBadRequest, ""},
-		"the revision":              {"old", `{}`, `"1"`, 200, 0, "put old queues 0"},
-		"another revision":          {"old", `{}`, `"7"`, 0, protocol.CodePreconditionFailed, ""},
-		"any revision of a new one": {"new", `{}`, `*`, 0, protocol.CodePreconditionFailed, ""},
-		"a malformed revision":      {"old", `{}`, `1`, 0, tidegate.CodeBadRequest, ""},
-		"an unknown key":            {"new", `{"queue":2}`, "", 0, tidegate.CodeBadRequest, ""},
+		"new":                       {"new", `{"queues":2}`, "", 201, 0, 2},
+		"changed":                   {"old", `{"queues":2}`, "", 200, 0, 2},
+		"default queues":            {"new", `{}`, "", 201, 0, 8},
+		"no queues":                 {"new", `{"queues":0}`, "", 0, tidegate.CodeBadRequest, 0},
+		"the revision":              {"old", `{"queues":2}`, `"REVISION"`, 200, 0, 2},
+		"another revision":          {"old", `{"queues":2}`, `"7"`, 0, protocol.CodePreconditionFailed, 1},
+		"any revision of a new one": {"new", `{}`, `*`, 0, protocol.CodePreconditionFailed, 0},
+		"a malformed revision":      {"old", `{"queues":2}`, `1`, 0, tidegate.CodeBadRequest, 1},
+		"an unknown key":            {"new", `{"queue":2}`, "", 0, tidegate.CodeBadRequest, 0},
 	} {
-		h, e := newHandlers("")
-		status, body, err := call(h.PutTopic, c.topic, "", c.body, c.match)
+		h, e := newHandlers(t, engine.Options{}, "")
+		old, err := e.Topic("old")
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, body, err := call(h.PutTopic, c.topic, "", c.body, strings.Replace(c.match, "REVISION", old.Revision, 1))
 		if codeOf(err) != c.code || c.code == 0 && status != c.status {
 			t.Errorf("%s: %d %s, %v; want %d, code %d", name, status, body, err, c.status, c.code)
 		}
-		if got := strings.Join(e.calls, ", "); got != c.call {
-			t.Errorf("%s: the engine got %q, want %q", name, got, c.call)
+		if now, _ := e.TopicSettings(c.topic); now.Queues != c.queues { // none without the topic
+			t.Errorf("%s: the topic has %d queues, want %d", name, now.Queues, c.queues)
 		}
 	}
 }
@@ -167,14 +137,14 @@ func TestPutTopic(t *testing.T) {
 // A dry run counts and changes nothing.
 func TestPurgeTopic(t *testing.T) {
 	t.Parallel()
-	for query, want := range map[string]string{"": "purge a", "dry_run=true": "count a", "dry_run=false": "purge a"} {
-		h, e := newHandlers("")
-		status, body, err := call(h.PurgeTopic, "a", query, "", "")
+	for query, left := range map[string]int64{"": 0, "dry_run=true": 3, "dry_run=false": 0} {
+		h, e := newHandlers(t, engine.Options{}, "")
+		status, body, err := call(h.PurgeTopic, "old", query, "", "")
 		if err != nil || status != 200 || !strings.Contains(body, `"messages":3`) {
 			t.Errorf("%q: %d %s, %v", query, status, body, err)
 		}
-		if got := strings.Join(e.calls, ", "); got != want {
-			t.Errorf("%q: the engine got %q, want %q", query, got, want)
+		if now, err := e.Topic("old"); err != nil || now.StoredMessages != left {
+			t.Errorf("%q: %d messages are left, want %d, %v", query, now.StoredMessages, left, err)
 		}
 	}
 }
@@ -182,41 +152,67 @@ func TestPurgeTopic(t *testing.T) {
 // Snapshots need a configured directory, and each has a directory of its own in it.
 func TestPostSnapshot(t *testing.T) {
 	t.Parallel()
-	h, _ := newHandlers("")
+	dir := t.TempDir()
+	h, _ := newHandlers(t, engine.Options{Dir: filepath.Join(dir, "data")}, "")
 	if _, _, err := call(h.PostSnapshot, "", "", "", ""); codeOf(err) != tidegate.CodeBadRequest || !strings.Contains(err.Error(), "snapshot_dir") {
 		t.Errorf("without a directory: %v", err)
 	}
-	h, e := newHandlers("/snapshots")
-	if status, body, err := call(h.PostSnapshot, "", "", "", ""); err != nil || status != 201 || !strings.Contains(body, `"path":"/snapshots/snapshot-`) {
-		t.Errorf("%d %s, %v", status, body, err)
-	}
-	if len(e.calls) != 1 || e.calls[0] != "snapshot /snapshots" {
-		t.Errorf("the engine got %q", e.calls)
+	h, _ = newHandlers(t, engine.Options{Dir: filepath.Join(dir, "other")}, dir)
+	for n := 1; n <= 2; n++ {
+		if status, body, err := call(h.PostSnapshot, "", "", "", ""); err != nil || status != 201 || !strings.Contains(body, `"path":"`+dir+`/snapshot-`) {
+			t.Errorf("%d %s, %v", status, body, err)
+		}
+		if found, err := filepath.Glob(dir + "/snapshot-*"); err != nil || len(found) != n {
+			t.Errorf("%d snapshots left %v, %v", n, found, err)
+		}
 	}
 }
 
 // The limits that reject sends are apart from the others.
 func TestGetThrottle(t *testing.T) {
 	t.Parallel()
-	h, _ := newHandlers("")
-	status, body, err := call(h.GetThrottle, "", "", "", "")
-	if err != nil || status != 200 || !strings.Contains(body, `"reached"`) || strings.Index(body, `"reached"`) > strings.Index(body, `"other"`) {
-		t.Errorf("%d %s, %v", status, body, err)
+	h, e := newHandlers(t, engine.Options{MaxBacklog: settings.Limit{Messages: 3}}, "")
+	if _, err := e.PutTopic(t.Context(), "other", settings.Topic{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, body, err := call(h.GetThrottle, "", "", "", "")
+	var got status.Throttles
+	if err := errors.Join(err, json.Unmarshal([]byte(body), &got)); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Throttles) != 1 || got.Throttles[0].Subject != "old" || !got.Throttles[0].On {
+		t.Errorf("limits that reject sends: %+v, want that of topic old", got.Throttles)
+	}
+	if len(got.NotReached) == 0 || slices.ContainsFunc(got.NotReached, func(l status.LimitState) bool { return l.On }) {
+		t.Errorf("other limits: %+v", got.NotReached)
 	}
 }
 
-// A list without a query has all topics, and a list with a query has pages of 100. An empty list is
-// [] and not null.
+// A list without a query has all topics, and a list with a query has pages of 100.
 func TestListTopics(t *testing.T) {
 	t.Parallel()
+	h, e := newHandlers(t, engine.Options{}, "")
+	for _, name := range []string{"orders", "orders.eu", "payments"} {
+		if _, err := e.PutTopic(t.Context(), name, settings.Topic{}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 120 {
+		if _, err := e.PutTopic(t.Context(), fmt.Sprintf("x%03d", i), settings.Topic{Queues: 1}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for query, c := range map[string]struct {
-		call, want string
-		code       tidegate.Code
+		first, last string
+		n           int
+		next        string
+		code        tidegate.Code
 	}{
-		"":                       {"", `{"topics":[]}`, 0},
-		"limit=2&after=a":        {`page after "a" limit 2`, `"next":"payments"`, 0},
-		"match=orders*":          {`page after "" limit 100`, `"next":"orders.eu"`, 0},
-		"match=nothing":          {`page after "" limit 100`, `{"topics":[]}`, 0},
+		"":                       {"old", "x119", 124, "", 0},
+		"limit=2&after=old":      {"orders", "orders.eu", 2, "orders.eu", 0},
+		"match=orders*":          {"orders", "orders.eu", 2, "", 0},
+		"match=x*":               {"x000", "x099", 100, "x099", 0},
+		"match=nothing":          {},
 		"match=[":                {code: tidegate.CodeBadRequest},
 		"limit=1001":             {code: tidegate.CodeBadRequest},
 		"limit=-1":               {code: tidegate.CodeBadRequest},
@@ -226,13 +222,19 @@ func TestListTopics(t *testing.T) {
 		"view=summary&state=bad": {code: tidegate.CodeBadRequest},
 		"unknown=1":              {code: tidegate.CodeBadRequest},
 	} {
-		h, e := newHandlers("")
-		status, body, err := call(h.ListTopics, "", query, "", "")
-		if codeOf(err) != c.code || c.code == 0 && (status != 200 || !strings.Contains(body, c.want)) {
-			t.Errorf("%q: %d %s, %v; want %s, code %d", query, status, body, err, c.want, c.code)
+		code, body, err := call(h.ListTopics, "", query, "", "")
+		if codeOf(err) != c.code || c.code == 0 && code != 200 {
+			t.Errorf("%q: %d %s, %v; want code %d", query, code, body, err, c.code)
 		}
-		if got := strings.Join(e.calls, ", "); got != c.call {
-			t.Errorf("%q: the engine got %q, want %q", query, got, c.call)
+		if c.code != 0 {
+			continue
+		}
+		var got TopicList
+		if err := json.Unmarshal([]byte(body), &got); err != nil || got.Topics == nil {
+			t.Fatalf("%q: %s, %v", query, body, err)
+		}
+		if len(got.Topics) != c.n || got.Next != c.next || c.n > 0 && (got.Topics[0].Name != c.first || got.Topics[c.n-1].Name != c.last) {
+			t.Errorf("%q: %d topics, next %q: %.200s", query, len(got.Topics), got.Next, body)
 		}
 	}
 }
@@ -240,24 +242,28 @@ func TestListTopics(t *testing.T) {
 // A removal of dead letters has a selection, or all=true, and not both.
 func TestPurgeDeadLetters(t *testing.T) {
 	t.Parallel()
+	all := []string{"id-0", "id-1", "id-2"}
 	for query, c := range map[string]struct {
-		call string
+		left []string
 		code tidegate.Code
 	}{
-		"":                      {"", tidegate.CodeBadRequest},
-		"all=true":              {`purge letters of g: topic "" dry false newest false`, 0},
-		"topic=a":               {`purge letters of g: topic "a" dry false newest false`, 0},
-		"topic=a&all=true":      {"", tidegate.CodeBadRequest},
-		"topic=a&dry_run=true":  {`purge letters of g: topic "a" dry true newest false`, 0},
-		"topic=a&order=newest":  {`purge letters of g: topic "a" dry false newest true`, 0},
-		"topic=a&order=largest": {"", tidegate.CodeBadRequest},
+		"":                               {all, tidegate.CodeBadRequest},
+		"all=true":                       {nil, 0},
+		"topic=old":                      {nil, 0},
+		"topic=other":                    {all, 0},
+		"topic=old&all=true":             {all, tidegate.CodeBadRequest},
+		"topic=old&dry_run=true":         {all, 0},
+		"topic=old&limit=1":              {all[1:], 0},
+		"topic=old&limit=1&order=newest": {all[:2], 0},
+		"topic=old&order=largest":        {all, tidegate.CodeBadRequest},
 	} {
-		h, e := newHandlers("")
+		h, e := newHandlers(t, engine.Options{}, "")
+		killed(t, e)
 		if _, _, err := call(h.PurgeDeadLetters, "", query, "", ""); codeOf(err) != c.code {
 			t.Errorf("%q: %v, want code %d", query, err, c.code)
 		}
-		if got := strings.Join(e.calls, ", "); got != c.call {
-			t.Errorf("%q: the engine got %q, want %q", query, got, c.call)
+		if got := letters(t, e); !slices.Equal(got, c.left) {
+			t.Errorf("%q: the letters %q are left, want %q", query, got, c.left)
 		}
 	}
 }
@@ -265,15 +271,19 @@ func TestPurgeDeadLetters(t *testing.T) {
 // A throttle is an error of a redrive only if it moved nothing.
 func TestRedriveThatIsThrottled(t *testing.T) {
 	t.Parallel()
-	for redriven, want := range map[int64]tidegate.Code{0: tidegate.CodeTooManyRequests, 5: 0} {
-		h, e := newHandlers("")
-		e.redriven, e.failing = redriven, &tidegate.Error{Code: tidegate.CodeTooManyRequests}
-		if status, body, err := call(h.RedriveDeadLetters, "", "", `{"to":"a"}`, ""); codeOf(err) != want {
-			t.Errorf("after %d letters: %d %s, %v; want code %d", redriven, status, body, err, want)
-		}
+	h, e := newHandlers(t, engine.Options{}, "")
+	killed(t, e)
+	if _, _, err := call(h.RedriveDeadLetters, "", "", `{"message_ids":[]}`, ""); codeOf(err) != tidegate.CodeBadRequest || len(letters(t, e)) != 3 {
+		t.Errorf("no IDs: %v, %q are left", err, letters(t, e))
 	}
-	h, e := newHandlers("")
-	if _, _, err := call(h.RedriveDeadLetters, "", "", `{"message_ids":[]}`, ""); codeOf(err) != tidegate.CodeBadRequest || len(e.calls) > 0 {
-		t.Errorf("no IDs: %v, %q", err, e.calls)
+	if _, err := e.PutTopic(t.Context(), "a", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 2}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	status, body, err := call(h.RedriveDeadLetters, "", "", `{"to":"a"}`, "")
+	if err != nil || status != 200 || !strings.Contains(body, `"redriven":2`) {
+		t.Errorf("after 2 letters: %d %s, %v", status, body, err)
+	}
+	if _, _, err := call(h.RedriveDeadLetters, "", "", `{"to":"a"}`, ""); codeOf(err) != tidegate.CodeTooManyRequests || len(letters(t, e)) != 1 {
+		t.Errorf("at once: %v, %q are left", err, letters(t, e))
 	}
 }

@@ -124,7 +124,7 @@ func (h *Admin) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int, an
 	if err := held.Resize(min(jsonFactor*(bytes+int64(h.maxBody)), held.Largest()), false); err != nil {
 		return 0, nil, err
 	}
-	page, err := h.engine.DeadLettersUpTo(r.PathValue("group"), letters, bytes)
+	page, err := h.engine.DeadLetters(r.PathValue("group"), letters, bytes)
 	if held := held.Resize(sizeOf(&page), true); held != nil && err == nil {
 		err = held
 	}

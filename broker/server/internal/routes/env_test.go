@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/status"
@@ -22,7 +22,7 @@ import (
 
 // fakeMessageEngine records its calls as text, and returns prepared results.
 type fakeMessageEngine struct {
-	MessageEngine // nil: the tests call no other method
+	Engine // nil: the tests call no other method
 
 	calls    []string
 	settled  transport.RetryResult
@@ -34,7 +34,7 @@ func (e *fakeMessageEngine) note(format string, args ...any) {
 	e.calls = append(e.calls, fmt.Sprintf(format, args...))
 }
 
-func (e *fakeMessageEngine) Append(_ context.Context, ms []serving.Incoming) []transport.SendResult {
+func (e *fakeMessageEngine) Append(_ context.Context, ms []engine.Incoming) []transport.SendResult {
 	out := make([]transport.SendResult, len(ms))
 	for i, m := range ms {
 		e.note("append %s %s %s", m.ID, m.Topic, m.Body)
@@ -45,7 +45,7 @@ func (e *fakeMessageEngine) Append(_ context.Context, ms []serving.Incoming) []t
 	return out
 }
 
-func (e *fakeMessageEngine) Poll(_ context.Context, p serving.Poll) ([]*tidegate.Delivery, error) {
+func (e *fakeMessageEngine) Poll(_ context.Context, p engine.Request) ([]*tidegate.Delivery, error) {
 	e.note("poll %s %s max %d wait %v invisible %v filter %s sql %t", p.Group, p.Topic, p.Max, p.Wait, p.InvisibleDuration, p.Filter.Expression, p.Filter.SQL)
 	return e.received, nil
 }
@@ -73,9 +73,9 @@ func (e *fakeMessageEngine) Settle(_ context.Context, d *tidegate.Delivery, v tr
 	return e.settled, e.failing[d.Handle]
 }
 
-func (e *fakeMessageEngine) ReconsumeLater(_ context.Context, d *tidegate.Delivery, m transport.Verdict) (serving.Reconsumed, error) {
+func (e *fakeMessageEngine) ReconsumeLater(_ context.Context, d *tidegate.Delivery, m transport.Verdict) (engine.Reconsumed, error) {
 	e.note("later %s %s delay %v level %d", d.ConsumerGroup, d.Handle, m.Delay, m.Level)
-	return serving.Reconsumed{}, e.failing[d.Handle]
+	return engine.Reconsumed{}, e.failing[d.Handle]
 }
 
 func (e *fakeMessageEngine) Group(name string) (status.Group, error) {
@@ -108,7 +108,7 @@ func (*fakeServer) Park(*http.Request) (transit.Hold, error) {
 	return transit.New("waiting", 1<<20, 0).Hold("test", nil), nil
 }
 
-func (*fakeServer) Enlist(ctx context.Context, _ *http.Request, _ string, _ *serving.Poll) (context.Context, *serving.Holder, func(bool), error) {
+func (*fakeServer) Enlist(ctx context.Context, _ *http.Request, _ string, _ *engine.Request) (context.Context, *engine.Holder, func(bool), error) {
 	return ctx, nil, func(bool) {}, nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
@@ -22,53 +22,10 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// An AdminEngine is the part of a *broker.Broker that its administration needs.
-type AdminEngine interface {
-	PutTopicIf(ctx context.Context, name string, c settings.Topic, may func(revision string) error) (status.Topic, error)
-	Topic(name string) (status.Topic, error)
-	TopicSettings(name string) (settings.Topic, error)
-	Topics() []status.Topic
-	TopicsPage(after string, limit int, wanted func(name string) bool) (page []status.Topic, more bool)
-	DeleteTopicIf(ctx context.Context, name string, may func(revision string) error) error
-	PurgeTopic(ctx context.Context, name string) (status.Backlog, error)
-	PutGroupIf(ctx context.Context, name string, c settings.Group, may func(revision string) error) (status.Group, error)
-	PatchGroupIf(ctx context.Context, name string, change func(*settings.Group) error, may func(revision string) error) (status.Group, error)
-	Group(name string) (status.Group, error)
-	Groups() []status.Group
-	GroupsPage(after string, limit int, wanted func(name string) bool) (page []status.Group, more bool)
-	DeleteGroupIf(ctx context.Context, name string, may func(revision string) error) error
-	Throttles() []status.LimitState
-	LimitsRevision() (l settings.Limits, revision string)
-	PatchLimitsIf(ctx context.Context, change func(*settings.Limits) error, may func(revision string) error) error
-	PutAddressSettingsIf(ctx context.Context, match string, s settings.Address, may func(revision string) error) (status.Address, error)
-	AddressSettings(match string) (status.Address, error)
-	AllAddressSettings() []status.Address
-	TopicAddressSettings(topic string) status.TopicAddress
-	DeleteAddressSettingsIf(ctx context.Context, match string, may func(revision string) error) error
-	Rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error)
-	Parked(group string, q status.ParkedQuery) (status.ParkedPage, error)
-	RedriveParked(ctx context.Context, group string, sel status.ParkedSelection) (status.ParkedRedrive, error)
-	DeadLettersUpTo(group string, q status.DeadLetterQuery, maxBytes int64) (status.DeadLetterPage, error)
-	QueuesPage(topic, after string, limit int) (status.QueuePage, error)
-	GroupQueues(group, topic, after string, limit int) (status.GroupQueuePage, error)
-	PlanRewind(group, topic string, to status.Position) ([]status.QueueRewind, error)
-	CountPurge(topic string) (status.Backlog, error)
-	Leases(group, topic string, q status.LeaseQuery) (status.LeasePage, error)
-	Schedule(group, topic string) (status.Schedule, error)
-	Failures(group string, q status.FailureQuery) (status.FailurePage, error)
-	CountDeadLetters(group string, q status.DeadLetterQuery) (status.DeadLetterCount, error)
-	DeadLetterClasses(group string, q status.DeadLetterClassQuery) (status.DeadLetterClassPage, error)
-	Messages(topic string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error)
-	Trace(topic string, q status.MessageQuery, maxBytes int64, wanted func(group string) bool) (status.Trace, error)
-	RedriveDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterRedrive, error)
-	Snapshot(ctx context.Context, dir string) error
-	PurgeDeadLetters(ctx context.Context, group string, sel status.DeadLetterSelection) (status.DeadLetterPurge, error)
-}
-
 // Admin carry out the requests of the administration. Each one is called when the gate has
 // admitted the request. It returns the status and the JSON value of the response, or an error.
 type Admin struct {
-	engine    AdminEngine
+	engine    *engine.Engine
 	gate      *auth.Gate
 	snapshots string
 	maxBody   int // the largest body of a message, in bytes
@@ -78,7 +35,7 @@ type Admin struct {
 // NewAdmin returns the handlers of one engine, whose bodies have at most maxBody bytes. gate checks
 // the permissions for topics in request bodies. snapshots is the directory of snapshots; empty
 // means that there are none. surveys has the figures of lists.
-func NewAdmin(e AdminEngine, g *auth.Gate, snapshots string, maxBody int, surveys *Shared) *Admin {
+func NewAdmin(e *engine.Engine, g *auth.Gate, snapshots string, maxBody int, surveys *Shared) *Admin {
 	return &Admin{e, g, snapshots, maxBody, surveys}
 }
 
@@ -149,7 +106,7 @@ func gone(err error) error {
 // or status 0 if it has written the response. All fields are set before the first call, and not
 // changed afterwards.
 type Messages struct {
-	Engine MessageEngine
+	Engine Engine
 	Gate   *auth.Gate
 
 	Life           context.Context //nolint:containedctx // the server's own: it ends when the server begins to end
@@ -254,8 +211,8 @@ func outside(field string, t time.Time) string {
 }
 
 // Incoming returns a message with the values that only its producer knows.
-func (m *Message) Incoming(out *tidegate.Message, client, host string) serving.Incoming {
-	in := serving.Incoming{Message: out, BornHost: m.BornHost, Client: client}
+func (m *Message) Incoming(out *tidegate.Message, client, host string) engine.Incoming {
+	in := engine.Incoming{Message: out, BornHost: m.BornHost, Client: client}
 	if m.BornAt != nil {
 		in.BornAt = *m.BornAt
 	}
@@ -309,16 +266,17 @@ func messageOfQuery(query map[string][]string) (m Message, err error) {
 	return m, nil
 }
 
-// An MessageEngine is the part of a *broker.Broker that requests about messages need.
-type MessageEngine interface {
+// An Engine is the part of the engine that requests about messages need. Tests have one that fails
+// or panics.
+type Engine interface {
 	transport.Settler
-	Append(ctx context.Context, msgs []serving.Incoming) []transport.SendResult
-	Poll(ctx context.Context, p serving.Poll) ([]*tidegate.Delivery, error)
+	Append(ctx context.Context, msgs []engine.Incoming) []transport.SendResult
+	Poll(ctx context.Context, p engine.Request) ([]*tidegate.Delivery, error)
 	InvisibleBounds() (least, most time.Duration)
 	Recall(ctx context.Context, topic, recallHandle string) (id string, err error)
 	TopicOf(handle string) (topic, original string, err error)
 	Group(name string) (status.Group, error)
-	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.Verdict) (serving.Reconsumed, error)
+	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.Verdict) (engine.Reconsumed, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 }
 
@@ -334,7 +292,7 @@ type Server interface {
 	// Enlist adds a receive to those of its client. The context that it returns ends with ctx, or
 	// when the client or the server ends. The caller calls delist, with whether the receive
 	// succeeded.
-	Enlist(ctx context.Context, r *http.Request, client string, p *serving.Poll) (parked context.Context, holder *serving.Holder, delist func(served bool), err error)
+	Enlist(ctx context.Context, r *http.Request, client string, p *engine.Request) (parked context.Context, holder *engine.Holder, delist func(served bool), err error)
 
 	// Release returns messages to their queues that the client did not get.
 	Release(ctx context.Context, ds []*tidegate.Delivery)

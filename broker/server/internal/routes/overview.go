@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -29,14 +29,14 @@ type Filler struct{ last atomic.Pointer[lists] }
 
 // lists are the lists of a survey.
 type lists struct {
-	of    *serving.Survey
+	of    *engine.Survey
 	top   status.Top
 	wrong status.Wrong
 }
 
 // Fill sets the parts of an overview that come from a survey. The lists of one survey are selected
 // once; the caller must not change them.
-func (f *Filler) Fill(o *status.Overview, s *serving.Survey) {
+func (f *Filler) Fill(o *status.Overview, s *engine.Survey) {
 	o.AsOf, o.Clock, o.Storage, o.Totals, o.Counters = s.At, s.Clock, s.Storage, s.Totals, s.Counters
 	l := f.last.Load()
 	if l == nil || l.of != s {
@@ -46,7 +46,7 @@ func (f *Filler) Fill(o *status.Overview, s *serving.Survey) {
 	o.Top, o.Wrong = l.top, l.wrong
 }
 
-func topOf(s *serving.Survey) status.Top {
+func topOf(s *engine.Survey) status.Top {
 	return status.Top{
 		Topics: map[string][]status.TopicSummary{
 			"backlog": highest(s.Topics, topLength, func(t *status.TopicSummary) int64 { return t.Backlog.Messages }),
@@ -62,7 +62,7 @@ func topOf(s *serving.Survey) status.Top {
 	}
 }
 
-func wrongOf(s *serving.Survey) status.Wrong {
+func wrongOf(s *engine.Survey) status.Wrong {
 	return status.Wrong{
 		Throttles:   status.Found[status.LimitState]{Count: int64(len(s.Throttles)), First: append([]status.LimitState{}, s.Throttles[:min(len(s.Throttles), topLength)]...)},
 		Parked:      found(s.Groups, func(g *status.GroupSummary) int64 { return g.Parked }),
@@ -141,7 +141,7 @@ func highest[T any, V cmp.Ordered](rows []T, n int, value func(*T) V) []T {
 const maxAge = time.Second
 
 // An OverviewEngine computes surveys, without the clients.
-type OverviewEngine interface{ Survey() *serving.Survey }
+type OverviewEngine interface{ Survey() *engine.Survey }
 
 // clients has the number of clients of each group.
 type clients interface{ CountGroups() map[string]int64 }
@@ -153,9 +153,9 @@ type Shared struct {
 	clients clients
 
 	mu   sync.Mutex
-	last *serving.Survey // guarded by mu; nil before the first
-	old  bool            // guarded by mu: the survey under way may lack a change
-	next chan struct{}   // guarded by mu: closed when the survey under way has ended; nil if there is none
+	last *engine.Survey // guarded by mu; nil before the first
+	old  bool           // guarded by mu: the survey under way may lack a change
+	next chan struct{}  // guarded by mu: closed when the survey under way has ended; nil if there is none
 }
 
 // NewShared returns a Shared of the surveys of an engine.
@@ -163,7 +163,7 @@ func NewShared(e OverviewEngine, c clients) *Shared { return &Shared{engine: e, 
 
 // Get returns a survey that is younger than MaxAge. One caller computes it, and the others wait
 // for it. The error is the cause of ctx if ctx ends first.
-func (s *Shared) Get(ctx context.Context) (*serving.Survey, error) {
+func (s *Shared) Get(ctx context.Context) (*engine.Survey, error) {
 	for {
 		fresh, next := s.begin()
 		switch {
@@ -190,7 +190,7 @@ func (s *Shared) Expire() {
 
 // begin returns a survey that is young enough, or the end of the one under way. If it returns
 // neither, the caller calls compute.
-func (s *Shared) begin() (fresh *serving.Survey, next <-chan struct{}) {
+func (s *Shared) begin() (fresh *engine.Survey, next <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.last != nil && time.Since(s.last.At) < maxAge {
@@ -204,7 +204,7 @@ func (s *Shared) begin() (fresh *serving.Survey, next <-chan struct{}) {
 }
 
 // compute computes a survey. After a panic of the engine the next caller computes one.
-func (s *Shared) compute() (computed *serving.Survey) {
+func (s *Shared) compute() (computed *engine.Survey) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -218,7 +218,7 @@ func (s *Shared) compute() (computed *serving.Survey) {
 }
 
 // survey returns the engine's survey, with the number of clients of each group.
-func (s *Shared) survey() *serving.Survey {
+func (s *Shared) survey() *engine.Survey {
 	out, clients := s.engine.Survey(), s.clients.CountGroups()
 	for i := range out.Groups {
 		out.Groups[i].Clients = clients[out.Groups[i].Group]
@@ -420,13 +420,13 @@ type Watch struct {
 }
 
 // An observer is the principal of a request.
-type observer = serving.Observer
+type observer = engine.Observer
 
 // Lines returns the lines of a live stream at one moment, each of at most MaxLine bytes. The first
 // has the sums and the highest backlogs, as many as fit. Watched topics and groups that do not fit
 // are in the following lines. Names that do not exist, and names that the observer may not observe,
 // are left out.
-func (w *Watch) Lines(s *serving.Survey, o observer, now time.Time) []Live {
+func (w *Watch) Lines(s *engine.Survey, o observer, now time.Time) []Live {
 	l := &liner{now: now, asOf: s.At}
 	l.begin()
 	if o.Broker() {

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -36,7 +36,7 @@ func TestHighest(t *testing.T) {
 // Each list of problems has its count, and at most ten rows.
 func TestFill(t *testing.T) {
 	t.Parallel()
-	s := &serving.Survey{At: time.Unix(1, 0)}
+	s := &engine.Survey{At: time.Unix(1, 0)}
 	for i := range int64(30) {
 		held := &status.Holding{Client: "c", Messages: 1, Since: s.At.Add(-time.Duration(i) * 10 * time.Second)}
 		s.Groups = append(s.Groups, status.GroupSummary{Group: string(rune('a' + i)), Parked: i % 3, UndeliveredMS: i * 5000, DeadLettersStored: i / 29, Held: held})
@@ -44,7 +44,7 @@ func TestFill(t *testing.T) {
 	}
 	var o status.Overview
 	var f Filler
-	f.Fill(&o, &serving.Survey{}) // of another moment
+	f.Fill(&o, &engine.Survey{}) // of another moment
 	if o.Wrong.Parked.Count != 0 {
 		t.Errorf("without groups: %+v", o.Wrong)
 	}
@@ -62,16 +62,16 @@ func TestFill(t *testing.T) {
 		t.Errorf("behind %+v", w.Behind)
 	}
 	retried := status.GroupSummary{Group: "retried", Ready: 1, OldestMS: 200_000} // its message was delivered before
-	if f.Fill(&o, &serving.Survey{Groups: []status.GroupSummary{retried}}); o.Wrong.Behind.Count != 1 {
+	if f.Fill(&o, &engine.Survey{Groups: []status.GroupSummary{retried}}); o.Wrong.Behind.Count != 1 {
 		t.Errorf("without a consumer: behind %+v", o.Wrong.Behind)
 	}
 	blocked := status.GroupSummary{Group: "blocked", BlockedGroups: 2, Blocked: 7}
-	if f.Fill(&o, &serving.Survey{Groups: []status.GroupSummary{retried, blocked}}); o.Wrong.Blocked.Count != 1 || o.Wrong.Blocked.First[0] != blocked {
+	if f.Fill(&o, &engine.Survey{Groups: []status.GroupSummary{retried, blocked}}); o.Wrong.Blocked.Count != 1 || o.Wrong.Blocked.First[0] != blocked {
 		t.Errorf("blocked %+v", o.Wrong.Blocked)
 	}
 	waits, works := retried, retried
 	waits.Waiting, works.Inflight = 1, 1
-	if f.Fill(&o, &serving.Survey{Groups: []status.GroupSummary{waits, works, {OldestMS: 200_000}}}); o.Wrong.Behind.Count != 0 {
+	if f.Fill(&o, &engine.Survey{Groups: []status.GroupSummary{waits, works, {OldestMS: 200_000}}}); o.Wrong.Behind.Count != 0 {
 		t.Errorf("with a consumer, or without a ready message: behind %+v", o.Wrong.Behind)
 	}
 	if w.Held.Count != 24 || w.Held.First[0].Group != string(rune('a'+29)) { // from 60 s on
@@ -86,9 +86,9 @@ func TestFill(t *testing.T) {
 }
 
 // An fakeOverviewEngine computes surveys.
-type fakeOverviewEngine func() *serving.Survey
+type fakeOverviewEngine func() *engine.Survey
 
-func (e fakeOverviewEngine) Survey() *serving.Survey { return e() }
+func (e fakeOverviewEngine) Survey() *engine.Survey { return e() }
 
 // clientCounts have the numbers of clientCounts by group.
 type clientCounts map[string]int64
@@ -98,8 +98,8 @@ func (c clientCounts) CountGroups() map[string]int64 { return c }
 // A survey has the number of clients of each group.
 func TestSharedCountsClients(t *testing.T) {
 	t.Parallel()
-	s := NewShared(fakeOverviewEngine(func() *serving.Survey {
-		return &serving.Survey{Groups: []status.GroupSummary{{Group: "a", Topic: "s"}, {Group: "a", Topic: "t"}, {Group: "b", Topic: "t"}}}
+	s := NewShared(fakeOverviewEngine(func() *engine.Survey {
+		return &engine.Survey{Groups: []status.GroupSummary{{Group: "a", Topic: "s"}, {Group: "a", Topic: "t"}, {Group: "b", Topic: "t"}}}
 	}), clientCounts{"a": 2, "c": 1})
 	v, err := s.Get(t.Context())
 	if err != nil {
@@ -116,11 +116,11 @@ func TestSharedOncePerSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		s := NewShared(fakeOverviewEngine(func() *serving.Survey {
+		s := NewShared(fakeOverviewEngine(func() *engine.Survey {
 			n++
 			at := time.Now()
 			time.Sleep(100 * time.Millisecond)
-			return &serving.Survey{At: at}
+			return &engine.Survey{At: at}
 		}), clientCounts{})
 		for range 50 {
 			go func() {
@@ -152,12 +152,12 @@ func TestSharedOncePerSecond(t *testing.T) {
 func TestSharedAfterPanic(t *testing.T) {
 	t.Parallel()
 	first := true
-	s := NewShared(fakeOverviewEngine(func() *serving.Survey {
+	s := NewShared(fakeOverviewEngine(func() *engine.Survey {
 		if first {
 			first = false
 			panic("test")
 		}
-		return &serving.Survey{At: time.Now()}
+		return &engine.Survey{At: time.Now()}
 	}), clientCounts{})
 	func() {
 		defer func() { _ = recover() }()
@@ -174,10 +174,10 @@ func TestSharedExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var changes atomic.Int64
-		s := NewShared(fakeOverviewEngine(func() *serving.Survey {
+		s := NewShared(fakeOverviewEngine(func() *engine.Survey {
 			seen := changes.Load()
 			time.Sleep(100 * time.Millisecond)
-			return &serving.Survey{At: time.Now(), Totals: status.Totals{Topics: seen}}
+			return &engine.Survey{At: time.Now(), Totals: status.Totals{Topics: seen}}
 		}), clientCounts{})
 		expect := func(when string, want int) {
 			t.Helper()

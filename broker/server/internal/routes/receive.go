@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
@@ -47,8 +47,8 @@ type ReceiveRequest struct {
 
 // poll converts a receive for the engine, except for Max and Wait. least and most are the engine's
 // bounds of an invisible duration.
-func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (serving.Poll, error) {
-	p := serving.Poll{ReceiveRequest: transport.ReceiveRequest{
+func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (engine.Request, error) {
+	p := engine.Request{ReceiveRequest: transport.ReceiveRequest{
 		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID, Repeat: q.Repeat, MaxBytes: q.MaxBytes,
 		InvisibleDuration: min(max(defaultInvisible, least), most), Filter: tidegate.Filter{Expression: q.Filter.Expression},
 	}}
@@ -145,7 +145,7 @@ func (h *Messages) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 type receiving struct {
 	h      *Messages
 	client string
-	poll   serving.Poll
+	poll   engine.Request
 	text   bool
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -116,7 +116,7 @@ func (to *sending) one(ctx context.Context, m *Message) (int, any, error) {
 // request whose response the middleware replaced.
 func (to *sending) all(ctx context.Context, in []Message) ([]SendResult, []error, error) {
 	results, errs := make([]SendResult, len(in)), make([]error, len(in))
-	list, at := make([]serving.Incoming, 0, len(in)), make([]int, 0, len(in))
+	list, at := make([]engine.Incoming, 0, len(in)), make([]int, 0, len(in))
 	call := MessageCall{Op: "SendMessage", ClientID: to.client, Topic: to.topic, Messages: len(in)}
 	now := time.Now()
 	for i := range in {

@@ -49,7 +49,7 @@ func (h *Admin) PutAddressSettings(w http.ResponseWriter, r *http.Request) (int,
 		return 0, nil, err
 	}
 	_, missing := h.engine.AddressSettings(match)
-	set, err := h.engine.PutAddressSettingsIf(r.Context(), match, a, may)
+	set, err := h.engine.PutAddressSettings(r.Context(), match, a, may)
 	setETag(w, set.Revision)
 	return putStatus(missing), set, err
 }
@@ -61,7 +61,7 @@ func (h *Admin) DeleteAddressSettings(_ http.ResponseWriter, r *http.Request) (i
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, h.engine.DeleteAddressSettingsIf(r.Context(), match, may)
+	return http.StatusNoContent, nil, h.engine.DeleteAddressSettings(r.Context(), match, may)
 }
 
 // GetTopicAddressSettings returns the address settings that apply to a topic, and the patterns that
@@ -95,7 +95,7 @@ func (h *Admin) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, erro
 	}
 	_, missing := h.engine.TopicSettings(name)
 	defer h.surveys.Expire()
-	t, err := h.engine.PutTopicIf(r.Context(), name, c, may)
+	t, err := h.engine.PutTopic(r.Context(), name, c, may)
 	setETag(w, t.Revision)
 	return putStatus(missing), t, err
 }
@@ -108,7 +108,7 @@ func (h *Admin) DeleteTopic(_ http.ResponseWriter, r *http.Request) (int, any, e
 		return 0, nil, err
 	}
 	defer h.surveys.Expire()
-	return http.StatusNoContent, nil, h.engine.DeleteTopicIf(r.Context(), name, may)
+	return http.StatusNoContent, nil, h.engine.DeleteTopic(r.Context(), name, may)
 }
 
 // GetGroup returns one consumer group.
@@ -135,7 +135,7 @@ func (h *Admin) PutGroup(w http.ResponseWriter, r *http.Request) (int, any, erro
 	}
 	_, missing := h.engine.Group(name)
 	defer h.surveys.Expire()
-	g, err := h.engine.PutGroupIf(r.Context(), name, c, may)
+	g, err := h.engine.PutGroup(r.Context(), name, c, may)
 	setETag(w, g.Revision)
 	return putStatus(missing), g, err
 }
@@ -152,7 +152,7 @@ func (h *Admin) PatchGroup(w http.ResponseWriter, r *http.Request) (int, any, er
 		return 0, nil, err
 	}
 	defer h.surveys.Expire()
-	g, err := h.engine.PatchGroupIf(r.Context(), name, func(c *settings.Group) error {
+	g, err := h.engine.PatchGroup(r.Context(), name, func(c *settings.Group) error {
 		if err := patch(c); err != nil {
 			return err
 		}
@@ -182,7 +182,7 @@ func (h *Admin) DeleteGroup(_ http.ResponseWriter, r *http.Request) (int, any, e
 		return 0, nil, err
 	}
 	defer h.surveys.Expire()
-	return http.StatusNoContent, nil, h.engine.DeleteGroupIf(r.Context(), name, may)
+	return http.StatusNoContent, nil, h.engine.DeleteGroup(r.Context(), name, may)
 }
 
 func putStatus(missing error) int {
@@ -257,7 +257,7 @@ func (h *Admin) changeLimits(w http.ResponseWriter, r *http.Request, change func
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := h.engine.PatchLimitsIf(r.Context(), change, may); err != nil {
+	if err := h.engine.PatchLimits(r.Context(), change, may); err != nil {
 		return 0, nil, err
 	}
 	return h.GetThrottle(w, r)

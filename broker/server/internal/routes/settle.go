@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -307,7 +307,7 @@ type ReconsumeRequest struct {
 
 // A ReconsumeResult is where and when the message is delivered next.
 type ReconsumeResult struct {
-	serving.Reconsumed
+	engine.Reconsumed
 
 	Delay settings.Duration `json:"delay"` // until DeliverAt, in the broker's clock
 }

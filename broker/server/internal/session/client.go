@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -20,7 +20,7 @@ type Client struct {
 	renews  atomic.Bool             // it received with auto_renew, which only push consumers do
 
 	since     time.Time
-	holder    *serving.Holder
+	holder    *engine.Holder
 	address   atomic.Pointer[string]    // of its connection; nil if it is not known
 	reception atomic.Pointer[reception] // its last receive; nil before the first
 	http      atomic.Bool               // it receives over HTTP
@@ -57,7 +57,7 @@ func (c *Client) Sends(s *rmqpb.Settings) { c.sent.Store(digest(s)) }
 func (c *Client) Sent(s *rmqpb.Settings) bool { return c.sent.Load() == digest(s) }
 
 // Holder counts the deliveries in flight of the client.
-func (c *Client) Holder() *serving.Holder { return c.holder }
+func (c *Client) Holder() *engine.Holder { return c.holder }
 
 // A reception has the group, the topic and the filter of a receive.
 type reception struct {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -124,7 +124,7 @@ func (r *Clients) ensureLocked(id string, origin func() string) (*Client, error)
 			return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
 				fmt.Sprintf("%v: %d clients are connected, which is the limit; retry when others have disconnected", tidegate.ErrThrottled, len(r.byID)))
 		}
-		c = &Client{id: id, origin: origin(), since: time.Now(), holder: serving.NewHolder(id)}
+		c = &Client{id: id, origin: origin(), since: time.Now(), holder: engine.NewHolder(id)}
 		r.byID[id] = c
 		r.armLocked()
 	}

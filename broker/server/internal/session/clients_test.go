@@ -14,13 +14,13 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// An engine counts the calls of Forget by ID.
-type engine struct {
+// A forgets counts the calls of Forget by ID.
+type forgets struct {
 	mu        sync.Mutex
 	forgotten map[string]int // guarded by mu
 }
 
-func (e *engine) Forget(id string) {
+func (e *forgets) Forget(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.forgotten == nil {
@@ -38,7 +38,7 @@ func (anySender) MaySend(string) bool { return true }
 // most of them first. Clients with receives do not.
 func TestSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &engine{}
+		e := &forgets{}
 		r := New(MaxSettingsBytes, e)
 		defer r.Close()
 		park := func(id string) (func(bool), error) {
@@ -97,7 +97,7 @@ func of(origin string) func() string { return func() string { return origin } }
 
 // A client whose receives were all rejected is not remembered.
 func TestRejectedReceivesLeaveNoSession(t *testing.T) {
-	r := New(MaxSettingsBytes, &engine{})
+	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
 	var unparks []func(bool)
 	for range 2 {
@@ -130,7 +130,7 @@ func TestRejectedReceivesLeaveNoSession(t *testing.T) {
 // settings no longer count.
 func TestSettingsOfAllAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(MaxSettingsBytes, &engine{})
+		r := New(MaxSettingsBytes, &forgets{})
 		defer r.Close()
 		var leave []func()
 		say := func(id string, in *rmqpb.Settings) tidegate.Code {
@@ -200,7 +200,7 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 
 // A receive that ended is not remembered.
 func TestUnpark(t *testing.T) {
-	r := New(MaxSettingsBytes, &engine{})
+	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
 	parked, c, unpark, err := r.Park(t.Context(), "a", of("here"))
 	if err != nil || parked.Err() != nil || len(c.polls) != 1 {
@@ -217,7 +217,7 @@ func TestUnpark(t *testing.T) {
 func TestOneOriginShutsOutNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 4 << 20
-		r := New(limit, &engine{})
+		r := New(limit, &forgets{})
 		defer r.Close()
 		large, err := ProfileOf(producer(topicNames(500)...), "GO", "5.1.4", false)
 		if err != nil {

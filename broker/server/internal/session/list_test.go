@@ -31,7 +31,7 @@ func TestVersions(t *testing.T) {
 
 // crowd returns n clients, half of them consumers with settings.
 func crowd(t testing.TB, n int) *Clients {
-	r := New(MaxSettingsBytes, &engine{})
+	r := New(MaxSettingsBytes, &forgets{})
 	t.Cleanup(r.Close)
 	consumes, err := ProfileOf(subscriber("orders", "payments"), "GO", "5.1.4", false)
 	if err != nil {
@@ -108,7 +108,7 @@ func TestLateSettingsDoNotListClient(t *testing.T) {
 		"it shares heartbeats":    {shares, false, 1},
 		"another stream has them": {NewStream(anySender{}), true, 1},
 	} {
-		r := New(MaxSettingsBytes, &engine{})
+		r := New(MaxSettingsBytes, &forgets{})
 		t.Cleanup(r.Close)
 		attach := func(s *Stream) {
 			if _, err := r.Attach("c", of("here"), s, &Profile{Group: "g"}, nil); err != nil {
@@ -161,7 +161,7 @@ func TestFiltersAreListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(MaxSettingsBytes, &engine{})
+	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
 	c, err := r.Attach("c", of("here"), NewStream(anySender{}), p, nil)
 	if err != nil {
@@ -202,7 +202,7 @@ func TestFiltersByPermission(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(MaxSettingsBytes, &engine{})
+	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
 	c, err := r.Attach("c", of("here"), NewStream(anySender{}), p, nil)
 	if err != nil {
@@ -224,7 +224,7 @@ func TestFiltersByPermission(t *testing.T) {
 
 // The texts of a page do not grow with the number of versions.
 func TestVersionsAreBounded(t *testing.T) {
-	r := New(MaxSettingsBytes, &engine{})
+	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
 	for i := range 2 * maxCounted {
 		p, err := ProfileOf(producer("orders"), fmt.Sprint("L", i), "1.0", false)
@@ -262,7 +262,7 @@ func (ofOne) Group(name string) bool { return name == "billing" }
 // A consumer is shown only to a principal that may observe its group, and a producer only to one
 // that may observe a topic of its.
 func TestClientsByPermission(t *testing.T) {
-	r := New(MaxSettingsBytes, &engine{})
+	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
 	attach := func(id, group string, topics ...string) {
 		t.Helper()

@@ -53,12 +53,12 @@ type modelRun struct {
 	real    *Clients
 	clients map[string]*modelClient
 
-	engine engine
+	engine forgets
 	ended  map[string]int // ends by Terminate
 }
 
 func runModel(t *testing.T, rnd *rand.Rand) {
-	m := &modelRun{t: t, rnd: rnd, clients: map[string]*modelClient{}, engine: engine{forgotten: map[string]int{}}, ended: map[string]int{}}
+	m := &modelRun{t: t, rnd: rnd, clients: map[string]*modelClient{}, engine: forgets{forgotten: map[string]int{}}, ended: map[string]int{}}
 	m.real = New(1<<20, &m.engine)
 	defer m.real.Close()
 	for range 60 {

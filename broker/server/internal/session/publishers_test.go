@@ -11,7 +11,7 @@ import (
 // The texts of a request share memory. The name of a topic does not keep it.
 func TestPublishesKeepsNoRequest(t *testing.T) {
 	const topics, request = 16, 1 << 20
-	r := New(MaxSettingsBytes, &engine{})
+	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
 	p, err := ProfileOf(producer(), "GO", "5.1.4", false)
 	if err != nil {

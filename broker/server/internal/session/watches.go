@@ -4,7 +4,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/internal/wire"
 )
 
@@ -34,7 +34,7 @@ func (t *Stream) TakeWatches(limit *Limit) { t.limit = limit }
 
 // A Watch is a watch for a receive that a client is about to make.
 type Watch struct {
-	*serving.Watch
+	*engine.Watch
 	stream *Stream
 	of     wire.Queue
 	round  int // Stream.round at its beginning
@@ -52,7 +52,7 @@ func (t *Stream) Watch(topic string, queue int32) *Watch {
 	}
 	of.Topic = strings.Clone(topic) // it may be a part of a request's memory
 	w := &Watch{stream: t, of: of, round: t.round}
-	w.Watch = serving.NewWatch(func() { t.ready(w) })
+	w.Watch = engine.NewWatch(func() { t.ready(w) })
 	return w
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/serving"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -45,7 +45,7 @@ func newWatched(t *testing.T, most int64, topics ...string) *watched {
 // receive makes a receive that leaves the watch.
 func (s *watched) receive(w *Watch) {
 	s.t.Helper()
-	ds, err := serving.Of(s.b).Poll(s.t.Context(), serving.Poll{
+	ds, err := s.b.Engine().Poll(s.t.Context(), engine.Request{
 		ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: w.of.Topic, Queue: transport.AnyQueue, Max: 8, InvisibleDuration: time.Minute},
 		Watch:          w.Watch,
 	})
@@ -243,7 +243,7 @@ func TestWatchesAtOnce(t *testing.T) {
 				if w == nil {
 					continue
 				}
-				if _, err := serving.Of(s.b).Poll(t.Context(), serving.Poll{
+				if _, err := s.b.Engine().Poll(t.Context(), engine.Request{
 					ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: topic, Queue: transport.AnyQueue, Max: 8, InvisibleDuration: time.Minute},
 					Watch:          w.Watch,
 				}); err != nil {
@@ -280,7 +280,7 @@ func TestWatchesAtOnce(t *testing.T) {
 // The latest stream of a client takes its watches: an earlier one may have lost its connection.
 func TestWatchingStream(t *testing.T) {
 	t.Parallel()
-	r := New(MaxSettingsBytes, &engine{})
+	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
 	limit := NewLimit(10)
 	streams := make([]*Stream, 12)

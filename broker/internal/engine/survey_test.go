@@ -1,4 +1,4 @@
-package broker
+package engine
 
 import (
 	"errors"
@@ -6,9 +6,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
-	"github.com/tidegate/tidegate/broker/internal/serving"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -19,16 +17,16 @@ func TestReasonsOfRejections(t *testing.T) {
 	e := func(c tidegate.Code) error { return &tidegate.Error{Code: c} }
 	for _, c := range []struct {
 		err  error
-		want serving.RefusalReason
+		want RefusalReason
 	}{
-		{engine.Rejected(status.Throttle{}), serving.RefusedThrottled},
-		{refusal.TopicNotFound("t"), serving.RefusedNoTopic},
-		{e(protocol.CodeIllegalMessageID), serving.RefusedInvalid},
-		{e(tidegate.CodeMessageBodyTooLarge), serving.RefusedInvalid},
-		{e(protocol.CodeInternalError), serving.RefusedOther},
-		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, serving.RefusedUnknown},
-		{refusal.WithOp("SendMessage", refusal.Closed()), serving.RefusedOther},
-		{fmt.Errorf("sending: %w", t.Context().Err()), serving.RefusedOther},
+		{Rejected(status.Throttle{}), RefusedThrottled},
+		{refusal.TopicNotFound("t"), RefusedNoTopic},
+		{e(protocol.CodeIllegalMessageID), RefusedInvalid},
+		{e(tidegate.CodeMessageBodyTooLarge), RefusedInvalid},
+		{e(protocol.CodeInternalError), RefusedOther},
+		{&tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: errors.New("disk")}, RefusedUnknown},
+		{refusal.WithOp("SendMessage", refusal.Closed()), RefusedOther},
+		{fmt.Errorf("sending: %w", t.Context().Err()), RefusedOther},
 	} {
 		if got := reasonOf(c.err); got != c.want {
 			t.Errorf("%v: %s, want %s", c.err, got, c.want)

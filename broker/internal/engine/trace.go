@@ -1,4 +1,4 @@
-package broker
+package engine
 
 import (
 	"cmp"
@@ -9,12 +9,34 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
+
+// Messages returns a page of the stored messages of a topic, consumed or not. It delivers none of
+// them: no lease, no attempt and no position changes. A page ends when it has maxBytes; zero means
+// that only the bounds of a call apply. The error is 40402 if the topic does not exist, and 40000
+// if the queue, After or Limit is invalid.
+func (e *Engine) Messages(name string, q status.MessageQuery, maxBytes int64) (status.MessagePage, error) {
+	if !e.calls.Begin() {
+		return status.MessagePage{}, refusal.Closed()
+	}
+	defer e.calls.End()
+	limit, err := pageLimit(q.Limit)
+	if err != nil {
+		return status.MessagePage{}, err
+	}
+	t, err := e.catalog.Topic(name)
+	if err != nil {
+		return status.MessagePage{}, err
+	}
+	if q.Delayed {
+		return BrowseDelayed(e.store, t, &q, limit, maxBytes)
+	}
+	return BrowsePage(e.store, t, &q, limit, maxBytes)
+}
 
 // maxPending is the number of delayed or half messages that a trace looks at.
 const maxPending = 10_000
@@ -23,44 +45,44 @@ const maxPending = 10_000
 // group that wanted accepts. It searches like Messages; messages that are in no queue yet are
 // looked for on the first page, the newest 10 000 of each kind. maxBytes and the errors are those
 // of Messages.
-func (b served) Trace(name string, q status.MessageQuery, maxBytes int64, wanted func(group string) bool) (status.Trace, error) {
-	page, err := b.Messages(name, q, maxBytes)
+func (e *Engine) Trace(name string, q status.MessageQuery, maxBytes int64, wanted func(group string) bool) (status.Trace, error) {
+	page, err := e.Messages(name, q, maxBytes)
 	if err != nil {
 		return status.Trace{}, err
 	}
-	if !b.calls.Begin() {
+	if !e.calls.Begin() {
 		return status.Trace{}, refusal.Closed()
 	}
-	defer b.calls.End()
-	t, err := b.catalog.Topic(name)
+	defer e.calls.End()
+	t, err := e.catalog.Topic(name)
 	if err != nil {
 		return status.Trace{}, err
 	}
 	out := status.Trace{
 		Messages: []status.TracedMessage{}, Scanned: page.Scanned, Left: page.Left, Reached: page.Reached, Complete: page.Complete, Next: page.Next,
 	}
-	_, subs := b.catalog.All()
-	subs = slices.DeleteFunc(subs, func(s *engine.Subscription) bool { return s.Topic() != t || !wanted(s.Group().Name()) })
-	slices.SortFunc(subs, func(x, y *engine.Subscription) int {
+	_, subs := e.catalog.All()
+	subs = slices.DeleteFunc(subs, func(s *Subscription) bool { return s.Topic() != t || !wanted(s.Group().Name()) })
+	slices.SortFunc(subs, func(x, y *Subscription) int {
 		return strings.Compare(x.Group().Name(), y.Group().Name())
 	})
 	for _, m := range page.Messages {
 		traced := status.TracedMessage{StoredMessage: m, Groups: make([]status.Fate, len(subs))}
 		for i, s := range subs {
-			if traced.Groups[i], err = b.fate(s, &m); err != nil {
+			if traced.Groups[i], err = e.fate(s, &m); err != nil {
 				return out, refusal.Store(err)
 			}
 		}
 		out.Messages = append(out.Messages, traced)
 	}
 	if q.After == "" && len(out.Messages) == 0 {
-		err = b.pending(t, q.ID, &out)
+		err = e.pending(t, q.ID, &out)
 	}
 	return out, err
 }
 
 // fate returns where a message of the topic is in a subscription.
-func (b served) fate(s *engine.Subscription, m *status.StoredMessage) (status.Fate, error) {
+func (e *Engine) fate(s *Subscription, m *status.StoredMessage) (status.Fate, error) {
 	var f consume.Fate
 	var rewound int64
 	s.Look(func(p *consume.Progress) {
@@ -71,7 +93,7 @@ func (b served) fate(s *engine.Subscription, m *status.StoredMessage) (status.Fa
 	})
 	group, place := s.Group(), store.Place{Topic: s.Topic().ID(), Queue: uint16(m.Queue), Offset: m.Offset}
 	if f.Spilled {
-		_, offsets, err := b.store.Spilled(group.ID(), place.Topic, place.Queue, m.MessageGroup, m.Offset, 1)
+		_, offsets, err := e.store.Spilled(group.ID(), place.Topic, place.Queue, m.MessageGroup, m.Offset, 1)
 		if err != nil {
 			return status.Fate{}, err
 		}
@@ -83,7 +105,7 @@ func (b served) fate(s *engine.Subscription, m *status.StoredMessage) (status.Fa
 		Group: group.Name(), Attempt: f.Attempt, MaxAttempts: max(0, s.Policy().MaxAttempts()), Due: f.Due, Owner: f.Owner, Blocked: f.Blocked,
 		Reason: f.Reason, Ahead: f.Ahead, Waiting: s.Status().Waiting,
 	}
-	for _, f := range b.env.Failures.Of(group.Name(), place) {
+	for _, f := range e.env.Failures.Of(group.Name(), place) {
 		out.Failures = append(out.Failures, failure(&f))
 	}
 	out.State = stateNames[f.State]
@@ -92,37 +114,37 @@ func (b served) fate(s *engine.Subscription, m *status.StoredMessage) (status.Fa
 	}
 	if f.Head != nil {
 		out.Behind = &status.StoredMessage{Queue: int(f.Head.Queue), Offset: f.Head.Offset}
-		if h, ok, err := b.store.Header(*f.Head); err == nil && ok { // else it was removed meanwhile, or is corrupt
+		if h, ok, err := e.store.Header(*f.Head); err == nil && ok { // else it was removed meanwhile, or is corrupt
 			out.Behind.ID, out.Behind.StoredAt, out.Behind.MessageGroup = h.ID, h.StoredAt, h.MessageGroup
 		}
 	}
 	if f.State != consume.Commit {
 		return out, nil
 	}
-	dead, err := b.store.IsDeadLetter(group.ID(), place, rewound)
+	dead, err := e.store.IsDeadLetter(group.ID(), place, rewound)
 	if err != nil || !dead {
 		return out, err
 	}
 	out.State = "dead_letter"
-	out.DeadLetter = b.letterOf(group, m)
+	out.DeadLetter = e.letterOf(group, m)
 	if out.DeadLetter != nil {
 		out.Reason, out.Attempt = out.DeadLetter.Origin.Reason, out.DeadLetter.Origin.Attempts
 		return out, nil
 	}
-	id, err := b.editedAs(place, m)
+	id, err := e.editedAs(place, m)
 	if err != nil {
 		return out, err
 	}
 	for _, as := range []string{m.ID, id} {
-		if to, at := b.redriven(s, m, as); to != nil {
-			out, err = b.fate(to, at)
+		if to, at := e.redriven(s, m, as); to != nil {
+			out, err = e.fate(to, at)
 			if out.Topic = to.Topic().Name(); as != m.ID {
 				out.RedrivenAs = cmp.Or(out.RedrivenAs, as)
 			}
 			return out, err
 		}
 	}
-	if id != "" && b.newest(s.Topic().Name(), id, m.StoredAt) != nil {
+	if id != "" && e.newest(s.Topic().Name(), id, m.StoredAt) != nil {
 		out.RedrivenAs = id
 	}
 	return out, nil
@@ -130,8 +152,8 @@ func (b served) fate(s *engine.Subscription, m *status.StoredMessage) (status.Fa
 
 // editedAs returns the ID that the dead letter of a message gets if it is edited and sent back. The
 // ID is empty if the message is corrupt, or was removed meanwhile.
-func (b served) editedAs(place store.Place, m *status.StoredMessage) (string, error) {
-	h, ok, err := b.store.Header(place)
+func (e *Engine) editedAs(place store.Place, m *status.StoredMessage) (string, error) {
+	h, ok, err := e.store.Header(place)
 	if store.IsDamage(err) || err == nil && !ok {
 		return "", nil
 	}
@@ -142,16 +164,16 @@ func (b served) editedAs(place store.Place, m *status.StoredMessage) (string, er
 // redriven returns the newest message with an ID that was redriven to the group of a subscription
 // alone for a message, and the subscription that has it; nil if a call of Messages does not find
 // one.
-func (b served) redriven(s *engine.Subscription, m *status.StoredMessage, id string) (*engine.Subscription, *status.StoredMessage) {
+func (e *Engine) redriven(s *Subscription, m *status.StoredMessage, id string) (*Subscription, *status.StoredMessage) {
 	if id == "" {
 		return nil, nil
 	}
-	t := b.catalog.FindTopic(s.Group().Settings().RetryTopic.RedriveName(s.Topic().Name(), s.Group().Name()))
+	t := e.catalog.FindTopic(s.Group().Settings().RetryTopic.RedriveName(s.Topic().Name(), s.Group().Name()))
 	if t == nil {
 		return nil, nil
 	}
-	to := b.catalog.Find(s.Group().ID(), t.ID())
-	found := b.newest(t.Name(), id, m.StoredAt)
+	to := e.catalog.Find(s.Group().ID(), t.ID())
+	found := e.newest(t.Name(), id, m.StoredAt)
 	if to == nil || found == nil {
 		return nil, nil
 	}
@@ -160,8 +182,8 @@ func (b served) redriven(s *engine.Subscription, m *status.StoredMessage, id str
 
 // newest returns the newest message of a topic with an ID that was stored since a time; nil if a
 // call of Messages does not find one.
-func (b served) newest(name, id string, since time.Time) *status.StoredMessage {
-	page, err := b.Messages(name, status.MessageQuery{
+func (e *Engine) newest(name, id string, since time.Time) *status.StoredMessage {
+	page, err := e.Messages(name, status.MessageQuery{
 		MessageFilter: status.MessageFilter{ID: id}, Since: since, Before: time.Now().Add(time.Second), Newest: true, Limit: 1,
 	}, 0)
 	if err != nil || len(page.Messages) == 0 {
@@ -171,9 +193,9 @@ func (b served) newest(name, id string, since time.Time) *status.StoredMessage {
 }
 
 // letterOf returns the dead letter of a message, and nil if a call of Browse does not find it.
-func (b served) letterOf(g *engine.Group, m *status.StoredMessage) *status.DeadLetter {
-	for _, in := range b.deadLetterTopics(g) {
-		found, _, err := b.letters.Browse(g.Name(), engine.LetterQuery{
+func (e *Engine) letterOf(g *Group, m *status.StoredMessage) *status.DeadLetter {
+	for _, in := range e.deadLetterTopics(g) {
+		found, _, err := e.letters.Browse(g.Name(), LetterQuery{
 			DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{m.ID}, Since: m.StoredAt}, In: in, Limit: 1, NoBodies: true,
 		})
 		if err == nil && len(found) == 1 {
@@ -184,10 +206,10 @@ func (b served) letterOf(g *engine.Group, m *status.StoredMessage) *status.DeadL
 }
 
 // pending looks for a message that is in no queue yet.
-func (b served) pending(t *engine.Topic, id string, out *status.Trace) error {
+func (e *Engine) pending(t *Topic, id string, out *status.Trace) error {
 	hash, looked := t.IDs().Hash(id), 0
 	var delayed []store.Delayed
-	err := b.store.NewestDelayed(t.ID(), time.Time{}, func(d *store.StoredDelayed) bool {
+	err := e.store.NewestDelayed(t.ID(), time.Time{}, func(d *store.StoredDelayed) bool {
 		if d.IDHash == hash {
 			delayed = append(delayed, d.Delayed)
 		}
@@ -198,14 +220,14 @@ func (b served) pending(t *engine.Topic, id string, out *status.Trace) error {
 		return refusal.Store(err)
 	}
 	for _, d := range delayed {
-		if m, ok, err := b.store.GetDelayed(d); err == nil && ok && m.ID == id { // a corrupt one is not found
+		if m, ok, err := e.store.GetDelayed(d); err == nil && ok && m.ID == id { // a corrupt one is not found
 			out.DeliverAt = d.Due
 		}
 	}
 	looked = 0
-	err = b.store.HalfMessagesOf(t.ID(), math.MaxUint64, func(h store.HalfID, st store.HalfState) bool {
+	err = e.store.HalfMessagesOf(t.ID(), math.MaxUint64, func(h store.HalfID, st store.HalfState) bool {
 		if st.IDHash == hash {
-			if m, _, ok, err := b.store.HalfHeader(h); err == nil && ok && m.ID == id {
+			if m, _, ok, err := e.store.HalfHeader(h); err == nil && ok && m.ID == id {
 				out.Half = true
 			}
 		}
