@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -17,12 +18,12 @@ func TestAttemptSpent(t *testing.T) {
 		name  string
 		caps  transport.Capabilities
 		away  bool // the server does not respond to the retry
-		end   Disposition
+		end   consumer.Disposition
 		spent bool
 	}{
-		{"a server with snoozes", ours, false, Snoozed, false},
-		{"a server without snoozes", transport.Capabilities{}, false, Retried, true},
-		{"a server that did not count it", transport.Capabilities{}, true, Unsettled, false},
+		{"a server with snoozes", ours, false, consumer.Snoozed, false},
+		{"a server without snoozes", transport.Capabilities{}, false, consumer.Retried, true},
+		{"a server that did not count it", transport.Capabilities{}, true, consumer.Unsettled, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -36,8 +37,8 @@ func TestAttemptSpent(t *testing.T) {
 					return nil
 				}
 				var seen outcomes
-				stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return Snooze(time.Hour) },
-					PushOptions{InvisibleDuration: 10 * time.Second, OnDelivery: seen.add})
+				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return consumer.Snooze(time.Hour) },
+					consumer.PushOptions{InvisibleDuration: 10 * time.Second, OnDelivery: seen.add})
 				time.Sleep(time.Minute)
 				stop()
 				got := seen.all()

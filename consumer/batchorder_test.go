@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // A batch is sorted by topic, queue and offset.
@@ -28,7 +29,7 @@ func TestBatchIsSorted(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var got [][]string
-		p, err := NewBatch(s, Subscription{Group: "billing", Topics: map[string]tidegate.Filter{"orders": {}, "returns": {}}},
+		p, err := consumer.NewBatch(s, consumer.Subscription{Group: "billing", Topics: map[string]tidegate.Filter{"orders": {}, "returns": {}}},
 			func(_ context.Context, ds []*tidegate.Delivery) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -38,7 +39,7 @@ func TestBatchIsSorted(t *testing.T) {
 				}
 				got = append(got, ids)
 				return nil
-			}, PushOptions{Batch: BatchOptions{MaxMessages: 8, MaxWait: time.Second}})
+			}, consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: 8, MaxWait: time.Second}})
 		if err != nil {
 			t.Fatal(err)
 		}

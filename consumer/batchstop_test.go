@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // A stop ends the wait for a fuller batch, and handles the messages that waited.
@@ -23,7 +24,7 @@ func TestBatchesAtStop(t *testing.T) {
 		stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) error {
 			b.add(ds)
 			return nil
-		}, PushOptions{Batch: BatchOptions{MaxWait: 30 * time.Minute}})
+		}, consumer.PushOptions{Batch: consumer.BatchOptions{MaxWait: 30 * time.Minute}})
 		time.Sleep(time.Minute)
 		begin := time.Now()
 		if err := stop(); err != nil || time.Since(begin) > 0 || strings.Join(b.list, ", ") != "m0 m1 m2" || s.left() != 0 {
@@ -48,7 +49,7 @@ func TestBatchKillSwitch(t *testing.T) {
 				return errBroken
 			}
 			return nil
-		}, PushOptions{Concurrency: 1, Batch: BatchOptions{MaxMessages: 10}, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: 20, Probe: time.Second}})
+		}, consumer.PushOptions{Concurrency: 1, Batch: consumer.BatchOptions{MaxMessages: 10}, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 20, Probe: time.Second}})
 		time.Sleep(20 * time.Second)
 		b.mu.Lock()
 		down = false
@@ -71,12 +72,12 @@ func TestStuckBatch(t *testing.T) {
 		s := newServer(t)
 		s.caps = ours
 		s.fill(4)
-		var stuck []StuckHandler
+		var stuck []consumer.StuckHandler
 		var mu sync.Mutex
 		b := batches{begin: time.Now()}
-		stop := startBatch(t, s, stuckBatch(&b), PushOptions{
-			Concurrency: 1, Batch: BatchOptions{MaxMessages: 2}, StuckAfter: time.Minute,
-			OnStuck: func(h StuckHandler) {
+		stop := startBatch(t, s, stuckBatch(&b), consumer.PushOptions{
+			Concurrency: 1, Batch: consumer.BatchOptions{MaxMessages: 2}, StuckAfter: time.Minute,
+			OnStuck: func(h consumer.StuckHandler) {
 				mu.Lock()
 				defer mu.Unlock()
 				stuck = append(stuck, h)
@@ -94,7 +95,7 @@ func TestStuckBatch(t *testing.T) {
 }
 
 // stuckBatch returns a handler that is stuck with its first batch.
-func stuckBatch(b *batches) BatchHandler {
+func stuckBatch(b *batches) consumer.BatchHandler {
 	var calls atomic.Int64
 	return func(_ context.Context, ds []*tidegate.Delivery) error {
 		if b.add(ds); calls.Add(1) == 1 {
@@ -107,44 +108,44 @@ func stuckBatch(b *batches) BatchHandler {
 // No option is ignored.
 func TestBatchOptionsAreValidated(t *testing.T) {
 	handler := func(context.Context, []*tidegate.Delivery) error { return nil }
-	sub := Subscription{Group: "billing", Topic: "orders"}
+	sub := consumer.Subscription{Group: "billing", Topic: "orders"}
 	for _, tt := range []struct {
-		opts PushOptions
+		opts consumer.PushOptions
 		want string
 	}{
-		{PushOptions{Batch: BatchOptions{MaxMessages: -1}}, `"Batch.MaxMessages": 40000 BAD_REQUEST: -1 is negative`},
-		{PushOptions{Batch: BatchOptions{MaxBytes: -1}}, `"Batch.MaxBytes": 40000 BAD_REQUEST: -1 is negative`},
-		{PushOptions{Concurrency: -2}, `"Concurrency": 40000 BAD_REQUEST: -2 is negative`},
-		{PushOptions{Concurrency: 1 << 12, Batch: BatchOptions{MaxMessages: 1 << 9}}, "512 are too many with a Concurrency of 4096; give at most 255"},
-		{PushOptions{MaxBytes: 1 << 10, Batch: BatchOptions{MaxBytes: 1 << 11}}, `"Batch.MaxBytes": 40000 BAD_REQUEST: 2048 exceeds MaxBytes (1024)`},
-		{PushOptions{Batch: BatchOptions{MaxWait: time.Hour}}, "1h0m0s is not less than MaxExtension (1h0m0s)"},
-		{PushOptions{MaxExtension: -1, Batch: BatchOptions{MaxWait: time.Minute}}, "1m0s is not less than InvisibleDuration (30s)"},
+		{consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: -1}}, `"Batch.MaxMessages": 40000 BAD_REQUEST: -1 is negative`},
+		{consumer.PushOptions{Batch: consumer.BatchOptions{MaxBytes: -1}}, `"Batch.MaxBytes": 40000 BAD_REQUEST: -1 is negative`},
+		{consumer.PushOptions{Concurrency: -2}, `"Concurrency": 40000 BAD_REQUEST: -2 is negative`},
+		{consumer.PushOptions{Concurrency: 1 << 12, Batch: consumer.BatchOptions{MaxMessages: 1 << 9}}, "512 are too many with a Concurrency of 4096; give at most 255"},
+		{consumer.PushOptions{MaxBytes: 1 << 10, Batch: consumer.BatchOptions{MaxBytes: 1 << 11}}, `"Batch.MaxBytes": 40000 BAD_REQUEST: 2048 exceeds MaxBytes (1024)`},
+		{consumer.PushOptions{Batch: consumer.BatchOptions{MaxWait: time.Hour}}, "1h0m0s is not less than MaxExtension (1h0m0s)"},
+		{consumer.PushOptions{MaxExtension: -1, Batch: consumer.BatchOptions{MaxWait: time.Minute}}, "1m0s is not less than InvisibleDuration (30s)"},
 	} {
-		if _, err := NewBatch(newServer(t), sub, handler, tt.opts); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := consumer.NewBatch(newServer(t), sub, handler, tt.opts); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("the error is %v, want it to have %q", err, tt.want)
 		}
 	}
-	_, err := NewBatch(nil, sub, nil, PushOptions{LongPolling: -1, Batch: BatchOptions{MaxMessages: -1}})
+	_, err := consumer.NewBatch(nil, sub, nil, consumer.PushOptions{LongPolling: -1, Batch: consumer.BatchOptions{MaxMessages: -1}})
 	for _, want := range []string{`"handler"`, `"transport"`, `"LongPolling"`, `"Batch.MaxMessages"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want it to name %s", err, want)
 		}
 	}
-	if _, err := NewPush(newServer(t), sub, func(context.Context, *tidegate.Delivery) error { return nil },
-		PushOptions{Batch: BatchOptions{MaxMessages: 7}}); err == nil || !strings.Contains(err.Error(), "it has an effect only with NewBatch") {
+	if _, err := consumer.NewPush(newServer(t), sub, func(context.Context, *tidegate.Delivery) error { return nil },
+		consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: 7}}); err == nil || !strings.Contains(err.Error(), "it has an effect only with NewBatch") {
 		t.Errorf("NewPush with batches: %v", err)
 	}
-	if _, err := NewBatch(newServer(t), sub, handler, PushOptions{MaxBytes: 1 << 10}); err != nil {
+	if _, err := consumer.NewBatch(newServer(t), sub, handler, consumer.PushOptions{MaxBytes: 1 << 10}); err != nil {
 		t.Errorf("the default of MaxBytes does not follow: %v", err)
 	}
 }
 
 func TestBatchResultText(t *testing.T) {
-	r := BatchResult{nil, errBroken, nil, errors.New("other")}
+	r := consumer.BatchResult{nil, errBroken, nil, errors.New("other")}
 	if r.Error() != "2 of 4 messages of the batch failed, the first one with: broken" || !errors.Is(r, errBroken) {
 		t.Errorf("got %q", r)
 	}
-	if text := make(BatchResult, 3).Error(); text != "all 3 messages of the batch succeeded" {
+	if text := make(consumer.BatchResult, 3).Error(); text != "all 3 messages of the batch succeeded" {
 		t.Errorf("got %q", text)
 	}
 }

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -80,8 +81,8 @@ func BenchmarkEngine(b *testing.B) {
 					ConsumerGroup: "billing", Attempt: 1, Handle: fmt.Sprint("handle", i),
 				})
 			}
-			p, err := NewPush(f, Subscription{Group: "billing", Topic: "orders"},
-				func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{Concurrency: 64})
+			p, err := consumer.NewPush(f, consumer.Subscription{Group: "billing", Topic: "orders"},
+				func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{Concurrency: 64})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -7,19 +7,20 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // MaxBuffered bounds the messages that wait for a handler, for handlers of any speed.
 func TestMaxBufferedBoundsTheMessagesInHand(t *testing.T) {
 	for buffered, want := range map[int][2]int{ // the most messages in hand: at least and at most
-		-1: {1, 1}, 5: {6, 6}, 0: {100, 1 + defaultMaxBuffered},
+		-1: {1, 1}, 5: {6, 6}, 0: {100, 1 + 1024},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
 			s.caps = ours
 			s.fill(2000)
-			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-				PushOptions{Concurrency: 1, MaxBuffered: buffered})
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+				consumer.PushOptions{Concurrency: 1, MaxBuffered: buffered})
 			time.Sleep(10 * time.Second)
 			stop()
 			s.mu.Lock()

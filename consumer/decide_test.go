@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -37,25 +38,25 @@ func TestJudge(t *testing.T) {
 		{"more than the last", 9, broken, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
 		{"no limit known", 99, broken, endless, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
 		{"an attempt that a server did not count", 0, broken, endless, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}},
-		{"retry after", 1, RetryIn(7*time.Second, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Second}}},
-		{"retry after, wrapped", 1, fmt.Errorf("a: %w", fmt.Errorf("b: %w", RetryIn(0, broken))), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}},
-		{"retry after, negative", 1, RetryIn(-1, nil), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}},
-		{"retry after the last", 3, RetryIn(time.Second, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
-		{"retry after, longer than the server takes", 1, RetryIn(time.Hour*13, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 12 * time.Hour}}},
-		{"dead letter", 1, DeadLetterNow(broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
-		{"dead letter, wrapped", 1, fmt.Errorf("order 7: %w", DeadLetterNow(broken)), endless,
+		{"retry after", 1, consumer.RetryIn(7*time.Second, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Second}}},
+		{"retry after, wrapped", 1, fmt.Errorf("a: %w", fmt.Errorf("b: %w", consumer.RetryIn(0, broken))), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}},
+		{"retry after, negative", 1, consumer.RetryIn(-1, nil), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}},
+		{"retry after the last", 3, consumer.RetryIn(time.Second, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"retry after, longer than the server takes", 1, consumer.RetryIn(time.Hour*13, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 12 * time.Hour}}},
+		{"dead letter", 1, consumer.DeadLetterNow(broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"dead letter, wrapped", 1, fmt.Errorf("order 7: %w", consumer.DeadLetterNow(broken)), endless,
 			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "order 7: no connection"}}},
-		{"dead letter without a reason", 1, DeadLetterNow(nil), endless,
+		{"dead letter without a reason", 1, consumer.DeadLetterNow(nil), endless,
 			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "dead letter requested by the handler"}}},
-		{"dead letter beats retry after", 1, DeadLetterNow(RetryIn(time.Second, broken)), bounded,
+		{"dead letter beats retry after", 1, consumer.DeadLetterNow(consumer.RetryIn(time.Second, broken)), bounded,
 			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
-		{"retry after, joined", 1, errors.Join(broken, RetryIn(7*time.Second, nil)), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Second}}},
-		{"dead letter, joined", 1, errors.Join(broken, DeadLetterNow(nil)), bounded,
+		{"retry after, joined", 1, errors.Join(broken, consumer.RetryIn(7*time.Second, nil)), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Second}}},
+		{"dead letter, joined", 1, errors.Join(broken, consumer.DeadLetterNow(nil)), bounded,
 			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection dead letter requested by the handler"}}},
-		{"snooze in the last attempt", 3, fmt.Errorf("not yet: %w", Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: time.Minute}}},
-		{"snooze, longer than the server takes", 1, Snooze(13 * time.Hour), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: 12 * time.Hour}}},
-		{"snooze without the server's help", 3, Snooze(time.Minute), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}, Spent: true}},
-		{"dead letter beats snooze", 1, DeadLetterNow(Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "postponed for 1m0s"}}},
+		{"snooze in the last attempt", 3, fmt.Errorf("not yet: %w", consumer.Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: time.Minute}}},
+		{"snooze, longer than the server takes", 1, consumer.Snooze(13 * time.Hour), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: 12 * time.Hour}}},
+		{"snooze without the server's help", 3, consumer.Snooze(time.Minute), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}, Spent: true}},
+		{"dead letter beats snooze", 1, consumer.DeadLetterNow(consumer.Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "postponed for 1m0s"}}},
 		{"before the policy's last attempt", 1, broken, policied, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}},
 		{"the policy's last attempt", 2, broken, policied, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
 		{"the policy discards", 2, broken, discarding, verdict.Decision{Verdict: transport.Verdict{Reason: "no connection"}, Act: verdict.Discard}},
@@ -72,10 +73,10 @@ func TestJudge(t *testing.T) {
 		{"a server that decides has the higher maximum", 5, broken, verdict.Rules{ServerAttempts: 5, OwnAttempts: 5, Discard: true, Schedule: steps},
 			verdict.Decision{Verdict: transport.Verdict{Reason: "no connection"}, Act: verdict.Discard}},
 		{"discard without a maximum", 9, broken, verdict.Rules{Discard: true, Schedule: steps}, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
-		{"dead letter beats discard", 2, DeadLetterNow(broken), discarding, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
-		{"snooze in the policy's last attempt", 2, Snooze(time.Minute), verdict.Rules{OwnAttempts: 2, Takes: transport.Snooze, Schedule: steps},
+		{"dead letter beats discard", 2, consumer.DeadLetterNow(broken), discarding, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"snooze in the policy's last attempt", 2, consumer.Snooze(time.Minute), verdict.Rules{OwnAttempts: 2, Takes: transport.Snooze, Schedule: steps},
 			verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: time.Minute}}},
-		{"panic", 2, &PanicError{Value: "boom"}, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}}},
+		{"panic", 2, &consumer.PanicError{Value: "boom"}, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.want.Is(transport.Retry) {
@@ -103,7 +104,7 @@ func TestServerDecidesTheInterval(t *testing.T) {
 	}{
 		{"the server's ladder", broken, nil, ours, transport.BySchedule},
 		{"the program's ladder", broken, backoff.Steps{time.Second}, ours, time.Second},
-		{"the handler's wish", RetryIn(time.Hour, broken), nil, ours, time.Hour},
+		{"the handler's wish", consumer.RetryIn(time.Hour, broken), nil, ours, time.Hour},
 		{"a server that does not decide", broken, nil, transport.Capabilities{Suspend: true}, time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -111,13 +112,13 @@ func TestServerDecidesTheInterval(t *testing.T) {
 			s.settings, s.caps = pushed, tt.caps
 			s.fill(1)
 			failed := false
-			stop := start(t, s, Subscription{Retry: tt.own}, func(context.Context, *tidegate.Delivery) error {
+			stop := start(t, s, consumer.Subscription{Retry: tt.own}, func(context.Context, *tidegate.Delivery) error {
 				if failed {
 					return nil
 				}
 				failed = true
 				return tt.err
-			}, PushOptions{})
+			}, consumer.PushOptions{})
 			synctest.Wait()
 			stop()
 			if len(s.retries) != 1 || s.retries[0].delay != tt.want {

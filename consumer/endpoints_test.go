@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -41,20 +42,20 @@ func TestSettingsOfTheDeliveringServer(t *testing.T) {
 		s.settings = transport.ConsumerSettings{MaxAttempts: 9, Retry: backoff.Steps{time.Minute}}
 		s.add(0, &tidegate.Message{ID: "first", Topic: "orders", MessageGroup: "g"}, &tidegate.Message{ID: "second", Topic: "orders", MessageGroup: "g"})
 		var running atomic.Int32
-		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
 			if running.Add(1) > 1 {
 				t.Error("two messages of a message group are handled at the same time")
 			}
 			time.Sleep(time.Second)
 			running.Add(-1)
-			if final, known := FinalAttempt(ctx); !known || final != (d.Attempt == 2) {
+			if final, known := consumer.FinalAttempt(ctx); !known || final != (d.Attempt == 2) {
 				t.Errorf("attempt %d: final %v, known %v", d.Attempt, final, known)
 			}
 			if d.ID == "first" {
 				return errors.New("no such customer")
 			}
 			return nil
-		}, PushOptions{Concurrency: 2})
+		}, consumer.PushOptions{Concurrency: 2})
 		if err != nil {
 			t.Fatal(err)
 		}

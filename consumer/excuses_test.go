@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -23,9 +24,9 @@ func TestProbesWithoutSnoozeHandleDifferentMessages(t *testing.T) {
 		s.caps = transport.Capabilities{Suspend: true, RepeatReceive: true}
 		s.settings.Retry = backoff.Steps{time.Hour}
 		s.fill(20)
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			return errors.New("the database is away")
-		}, PushOptions{Concurrency: 1, KillSwitch: KillSwitch{FailureRatio: 1, MinMessages: 2, Probe: time.Minute}})
+		}, consumer.PushOptions{Concurrency: 1, KillSwitch: consumer.KillSwitch{FailureRatio: 1, MinMessages: 2, Probe: time.Minute}})
 		time.Sleep(probes*time.Minute + time.Second)
 		stop()
 		var failed []string
@@ -51,13 +52,13 @@ func TestExcusesEndWithTheirMessages(t *testing.T) {
 		s.fill(concurrency)
 		var away atomic.Bool
 		away.Store(true)
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			time.Sleep(100 * time.Millisecond)
 			if away.Load() {
 				return errors.New("the database is away")
 			}
 			return nil
-		}, PushOptions{Concurrency: concurrency, KillSwitch: KillSwitch{FailureRatio: 1, MinMessages: 1, Probe: probe}})
+		}, consumer.PushOptions{Concurrency: concurrency, KillSwitch: consumer.KillSwitch{FailureRatio: 1, MinMessages: 1, Probe: probe}})
 		time.Sleep(time.Second)
 		away.Store(false)
 		time.Sleep(10 * time.Minute)

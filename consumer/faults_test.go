@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -70,8 +71,8 @@ func TestLeaseEndsBeforeTheNextDelivery(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			run := func(tr Transport) {
-				p, err := NewPush(tr, Subscription{Group: "billing", Topic: "orders"}, handler, PushOptions{ShutdownTimeout: time.Second})
+			run := func(tr consumer.Transport) {
+				p, err := consumer.NewPush(tr, consumer.Subscription{Group: "billing", Topic: "orders"}, handler, consumer.PushOptions{ShutdownTimeout: time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -96,8 +97,8 @@ func TestSlowExtensions(t *testing.T) {
 		net := &distant{s, 10 * time.Second, 10 * time.Second}
 		var lost atomic.Int64
 		work := func(context.Context, *tidegate.Delivery) error { time.Sleep(5 * time.Minute); return nil }
-		stop := start(t, net, Subscription{}, work, PushOptions{Concurrency: 3, OnDelivery: func(o Outcome) {
-			if o.Disposition != Acked {
+		stop := start(t, net, consumer.Subscription{}, work, consumer.PushOptions{Concurrency: 3, OnDelivery: func(o consumer.Outcome) {
+			if o.Disposition != consumer.Acked {
 				lost.Add(1)
 			}
 		}})
@@ -121,17 +122,17 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 		s.caps = ours
 		s.fillQuick()
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			if slow(d) {
 				time.Sleep(5 * time.Minute)
 			}
 			return nil
-		}, PushOptions{Concurrency: 2, OnDelivery: seen.add})
+		}, consumer.PushOptions{Concurrency: 2, OnDelivery: seen.add})
 		s.fillSlow(20)
 		time.Sleep(time.Hour)
 		stop()
 		for _, o := range seen.all() {
-			if o.Disposition != Acked || o.Delivery.Attempt != 1 {
+			if o.Disposition != consumer.Acked || o.Delivery.Attempt != 1 {
 				t.Errorf("%+v", o)
 			}
 		}
@@ -181,7 +182,7 @@ func TestEverythingAtOnce(t *testing.T) {
 				}
 				return nil
 			}
-			stop := start(t, s, Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
+			stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
 				if !chance(12) {
 					return nil
 				}
@@ -196,10 +197,10 @@ func TestEverythingAtOnce(t *testing.T) {
 				case 2:
 					time.Sleep(3 * time.Minute) // with any state of its context
 				case 3:
-					return Snooze(time.Second)
+					return consumer.Snooze(time.Second)
 				}
 				return nil
-			}, PushOptions{Concurrency: 1 + rnd.IntN(20), MaxExtension: time.Minute, ShutdownTimeout: 10 * time.Second})
+			}, consumer.PushOptions{Concurrency: 1 + rnd.IntN(20), MaxExtension: time.Minute, ShutdownTimeout: 10 * time.Second})
 			time.Sleep(3 * time.Hour)
 			if n := s.left(); n != 0 {
 				t.Errorf("seed %d: %d messages left", seed, n)
@@ -221,8 +222,8 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 		}
 		var most atomic.Int64
 		s.onHandOut = func(int) { most.Store(max(most.Load(), int64(s.handed))) }
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { time.Sleep(10 * time.Millisecond); return nil },
-			PushOptions{Concurrency: 64, MaxBytes: 40 << 20})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { time.Sleep(10 * time.Millisecond); return nil },
+			consumer.PushOptions{Concurrency: 64, MaxBytes: 40 << 20})
 		time.Sleep(time.Minute)
 		stop()
 		if most.Load() > 10 || s.left() != 0 {
@@ -249,11 +250,11 @@ func TestAcknowledgementsShareRequests(t *testing.T) {
 			return nil
 		}
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{Concurrency: 64, OnDelivery: seen.add})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{Concurrency: 64, OnDelivery: seen.add})
 		time.Sleep(10 * time.Second)
 		stop()
 		for _, o := range seen.all() {
-			if o.Disposition != Acked || o.Delivery.Attempt != 1 {
+			if o.Disposition != consumer.Acked || o.Delivery.Attempt != 1 {
 				t.Errorf("%+v", o)
 			}
 		}

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/verdict"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -110,7 +110,7 @@ func TestFIFOProperty(t *testing.T) {
 					most.Store(k)
 				}
 			}
-			stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) (err error) {
+			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) (err error) {
 				w.begin(d)
 				done := true
 				defer func() { w.end(d, done) }()
@@ -123,10 +123,10 @@ func TestFIFOProperty(t *testing.T) {
 					done = d.Attempt >= 5
 					panic("failed")
 				case chance(4):
-					return DeadLetterNow(errors.New("hopeless"))
+					return consumer.DeadLetterNow(errors.New("hopeless"))
 				}
 				return nil
-			}, PushOptions{Concurrency: concurrency, InvisibleDuration: 12 * time.Second, OnDelivery: func(Outcome) { inHand.Add(-1) }})
+			}, consumer.PushOptions{Concurrency: concurrency, InvisibleDuration: 12 * time.Second, OnDelivery: func(consumer.Outcome) { inHand.Add(-1) }})
 			time.Sleep(6 * time.Hour)
 			stop()
 			if n := s.left(); n != 0 {
@@ -154,7 +154,7 @@ func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
 		var mu sync.Mutex
 		var order []string
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			mu.Lock()
 			order = append(order, fmt.Sprint(d.ID, "#", d.Attempt))
 			mu.Unlock()
@@ -163,7 +163,7 @@ func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
 				return errors.New("failed")
 			}
 			return nil
-		}, PushOptions{Concurrency: 7, OnDelivery: seen.add})
+		}, consumer.PushOptions{Concurrency: 7, OnDelivery: seen.add})
 		time.Sleep(30 * time.Second)
 		if s.left() != 3 || len(s.released) != 2 {
 			t.Errorf("%d messages left, released %q; want group b done, and a1 and a2 released", s.left(), s.released)
@@ -193,7 +193,7 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 			for i := range 4 {
 				s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Body: []byte("x")})
 			}
-			stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 				if d.ID == "0" {
 					return errors.New("poison")
 				}
@@ -201,7 +201,7 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 					t.Errorf("suspend %v: message %s has attempt %d", suspend, d.ID, d.Attempt)
 				}
 				return nil
-			}, PushOptions{})
+			}, consumer.PushOptions{})
 			time.Sleep(time.Minute)
 			stop()
 			if s.left() != 0 || len(s.dead) != 1 || s.dead["0"] != "poison" {
@@ -227,7 +227,7 @@ func TestFIFOAttemptIDs(t *testing.T) {
 			}
 			return nil
 		}
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		time.Sleep(2 * time.Minute)
 		stop()
 		a := s.attempts
@@ -245,61 +245,14 @@ func TestNoOrderWithoutFIFO(t *testing.T) {
 		}
 		begin := time.Now()
 		var last atomic.Int64
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			time.Sleep(time.Second)
 			return nil
-		}, PushOptions{OnDelivery: func(Outcome) { last.Store(int64(time.Since(begin))) }, Concurrency: 5})
+		}, consumer.PushOptions{OnDelivery: func(consumer.Outcome) { last.Store(int64(time.Since(begin))) }, Concurrency: 5})
 		time.Sleep(10 * time.Second)
 		stop()
 		if d := time.Duration(last.Load()); d != time.Second {
 			t.Errorf("took %v, want all at the same time", d)
 		}
 	})
-}
-
-// From the moment at which a message failed, deliveries that arrive do not wait behind it: the
-// server may deliver the failed message again before the response to its settlement has come. Those
-// that were received behind it are released, and none of them is handled.
-func TestDeliveriesAfterAFailure(t *testing.T) {
-	now := time.Unix(0, 0)
-	o := PushOptions{}.withDefaults()
-	h := newHand(&o)
-	s := &source{topic: &topic{}}
-	h.addSources(1)
-	arrive := func(ids ...string) {
-		var ds []*tidegate.Delivery
-		for _, id := range ids {
-			ds = append(ds, &tidegate.Delivery{Message: tidegate.Message{ID: id, MessageGroup: "g"}, Attempt: 1})
-		}
-		h.arrive(arrival{
-			list: ds, caps: func(string) transport.Capabilities { return transport.Capabilities{Suspend: true} },
-			source: s, sent: now, invisible: time.Minute, fifo: true,
-		}, now)
-	}
-	next := func() string {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if it := h.next(); it != nil {
-			return it.current.ID
-		}
-		return ""
-	}
-	arrive("1", "2")
-	it := h.take(func(error) {})
-	if got := next(); it.current.ID != "1" || got != "" {
-		t.Fatalf("%s and %q are handled, want 1 alone", it.current.ID, got)
-	}
-	h.returned(it, handled{decision: verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}, failed: true}, now)
-	arrive("1 again")
-	if got := next(); got != "1 again" {
-		t.Errorf("%q is handled after the failure, want the redelivery", got)
-	}
-	it.disposition = Retried
-	var released []string
-	for _, it := range h.removeSettled(now, it).release {
-		released = append(released, it.current.ID)
-	}
-	if got := next(); fmt.Sprint(released) != "[2]" || got != "" {
-		t.Errorf("released %v and handled %q, want 2 released and none handled", released, got)
-	}
 }

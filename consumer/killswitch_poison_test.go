@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // Messages that always fail reach their last attempt, and the others are handled, with and without
@@ -31,7 +32,7 @@ func TestKillSwitchEndsWithPoison(t *testing.T) {
 			}
 			begin := time.Now()
 			var good atomic.Int64
-			stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 				time.Sleep(10 * time.Millisecond)
 				if calls := poison[d.ID]; calls != nil {
 					calls.Add(1)
@@ -42,7 +43,7 @@ func TestKillSwitchEndsWithPoison(t *testing.T) {
 				}
 				good.Add(1)
 				return nil
-			}, PushOptions{KillSwitch: KillSwitch{FailureRatio: 0.5}})
+			}, consumer.PushOptions{KillSwitch: consumer.KillSwitch{FailureRatio: 0.5}})
 			for s.left() > 0 && time.Since(begin) < 3*time.Hour {
 				if good.Load() < messages-10 && time.Since(begin) > outage+10*time.Minute {
 					t.Fatalf("outage %v: %d messages are not handled 10 min after its end", outage, messages-10-good.Load())
@@ -70,9 +71,9 @@ func TestKillSwitchCarriesOutDeadLetters(t *testing.T) {
 		s := newServer(t)
 		s.caps = ours
 		s.fill(4)
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
-			return DeadLetterNow(errors.New("not an order"))
-		}, PushOptions{Concurrency: 1, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: 2, Probe: time.Minute}})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			return consumer.DeadLetterNow(errors.New("not an order"))
+		}, consumer.PushOptions{Concurrency: 1, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 2, Probe: time.Minute}})
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		n := len(s.dead)
@@ -94,20 +95,20 @@ func TestKillSwitchReportsItsState(t *testing.T) {
 		s := newServer(t)
 		s.caps = ours
 		s.fill(1000)
-		var p *Push
+		var p *consumer.Push
 		var away atomic.Bool
-		var events []KillSwitchEvent
+		var events []consumer.KillSwitchEvent
 		var log strings.Builder
-		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
 			time.Sleep(100 * time.Millisecond)
 			if away.Load() {
 				return errors.New("the database is away")
 			}
 			return nil
-		}, PushOptions{
-			Concurrency: 4, KillSwitch: KillSwitch{FailureRatio: 1, MinMessages: 2, Probe: time.Minute},
+		}, consumer.PushOptions{
+			Concurrency: 4, KillSwitch: consumer.KillSwitch{FailureRatio: 1, MinMessages: 2, Probe: time.Minute},
 			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo})),
-			OnKillSwitch: func(e KillSwitchEvent) {
+			OnKillSwitch: func(e consumer.KillSwitchEvent) {
 				if e.Tripped != p.Tripped() {
 					t.Errorf("the state differs from event %+v", e)
 				}
@@ -154,15 +155,15 @@ func TestFullConcurrencyAfterDeadLetters(t *testing.T) {
 			s.add(0, &tidegate.Message{ID: id, Topic: "orders", MessageGroup: "g"})
 		}
 		var running, most atomic.Int64
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			if d.ID == "bad" {
-				return DeadLetterNow(errors.New("not an order"))
+				return consumer.DeadLetterNow(errors.New("not an order"))
 			}
 			most.Store(max(most.Load(), running.Add(1)))
 			defer running.Add(-1)
 			time.Sleep(10 * time.Second)
 			return nil
-		}, PushOptions{Concurrency: 3, KillSwitch: KillSwitch{DeadLetters: 1}})
+		}, consumer.PushOptions{Concurrency: 3, KillSwitch: consumer.KillSwitch{DeadLetters: 1}})
 		time.Sleep(500 * time.Millisecond)
 		s.fill(1) // the only worker takes it while the dead letter is settled
 		time.Sleep(time.Minute)
@@ -183,7 +184,7 @@ func TestStuckProbeIsReplaced(t *testing.T) {
 		s.settings.Retry = backoff.Steps{12 * time.Hour}
 		s.fill(12)
 		var calls, good atomic.Int64
-		stop := start(t, s, Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
 			switch n := calls.Add(1); {
 			case n <= 8:
 				time.Sleep(time.Second)
@@ -197,7 +198,7 @@ func TestStuckProbeIsReplaced(t *testing.T) {
 			}
 			good.Add(1)
 			return nil
-		}, PushOptions{Concurrency: 4, StuckAfter: time.Minute, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: 8}})
+		}, consumer.PushOptions{Concurrency: 4, StuckAfter: time.Minute, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 8}})
 		time.Sleep(3 * time.Minute)
 		if n := good.Load(); n != 3 {
 			t.Errorf("%d messages were handled beside a stuck probe, want 3", n)
@@ -215,7 +216,7 @@ func TestGoexitDuringTheRamp(t *testing.T) {
 		var calls atomic.Int64
 		var ended time.Time
 		begin := time.Now()
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			switch {
 			case !slow(d):
 				return nil
@@ -234,7 +235,7 @@ func TestGoexitDuringTheRamp(t *testing.T) {
 				}
 			}
 			return nil
-		}, PushOptions{Concurrency: 4, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: 4}})
+		}, consumer.PushOptions{Concurrency: 4, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 4}})
 		s.fillSlow(10)
 		time.Sleep(time.Minute)
 		stop()

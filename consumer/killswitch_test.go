@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // An outage of a dependency for ten minutes causes no dead letters, and costs only the attempts
@@ -23,7 +24,7 @@ func TestOutageOfADependency(t *testing.T) {
 		s.fill(messages)
 		var away atomic.Bool
 		var handled, calls atomic.Int64
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			calls.Add(1)
 			time.Sleep(50 * time.Millisecond)
 			if away.Load() {
@@ -31,7 +32,7 @@ func TestOutageOfADependency(t *testing.T) {
 			}
 			handled.Add(1)
 			return nil
-		}, PushOptions{Concurrency: concurrency, KillSwitch: KillSwitch{FailureRatio: 0.5}})
+		}, consumer.PushOptions{Concurrency: concurrency, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5}})
 		time.Sleep(time.Second)
 		away.Store(true)
 		begin, before := time.Now(), calls.Load()
@@ -72,13 +73,13 @@ func TestPauseAndResume(t *testing.T) {
 		s.caps = ours
 		s.fillQuick()
 		var handled atomic.Int64
-		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
 			if slow(d) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			handled.Add(1)
 			return nil
-		}, PushOptions{Concurrency: 10})
+		}, consumer.PushOptions{Concurrency: 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,10 +127,10 @@ func TestKillSwitchTakesItsTime(t *testing.T) {
 			s.settings.Retry = backoff.Steps{time.Hour}
 			s.fill(200)
 			var calls atomic.Int64
-			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 				calls.Add(1)
 				return errors.New("the database is away")
-			}, PushOptions{Concurrency: 1, KillSwitch: KillSwitch{FailureRatio: 0.5, MinMessages: least, Probe: time.Minute}})
+			}, consumer.PushOptions{Concurrency: 1, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: least, Probe: time.Minute}})
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if got := calls.Load(); got != int64(least) {

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -21,7 +22,7 @@ func TestLeaseIsExtended(t *testing.T) {
 		s.fill(3)
 		var calls atomic.Int64
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
 			calls.Add(1)
 			handle := d.Handle
 			time.Sleep(5 * time.Minute)
@@ -29,14 +30,14 @@ func TestLeaseIsExtended(t *testing.T) {
 				t.Errorf("ctx %v; the handle changed from %q to %q", ctx.Err(), handle, d.Handle)
 			}
 			return nil
-		}, PushOptions{OnDelivery: seen.add})
+		}, consumer.PushOptions{OnDelivery: seen.add})
 		time.Sleep(6 * time.Minute)
 		stop()
 		if calls.Load() != 3 || s.left() != 0 {
 			t.Errorf("%d calls, %d left, outcomes %+v", calls.Load(), s.left(), seen.list)
 		}
 		for _, d := range s.changes {
-			if d != defaultInvisibleDuration {
+			if d != 30*time.Second {
 				t.Errorf("extended by %v", d)
 			}
 		}
@@ -53,16 +54,16 @@ func TestLeaseLost(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		answer   error
-		opts     PushOptions
+		opts     consumer.PushOptions
 		ran      time.Duration // of the invisible time, before the delivery came
 		from, to time.Duration // when the handler sees it
 		calls    int           // of ChangeInvisibleDuration, at least
 	}{
-		{"the server reports it", invalid, PushOptions{}, 0, 8 * time.Second, 10 * time.Second, 1},
-		{"the server cannot be reached", lost, PushOptions{}, 0, 29 * time.Second, 30*time.Second - 1, 5},
-		{"nor for the rest of a repeated response", lost, PushOptions{}, 24 * time.Second, 5500 * time.Millisecond, 6*time.Second - 1, 5},
-		{"extended long enough", nil, PushOptions{MaxExtension: 25 * time.Second}, 0, 46 * time.Second, 50 * time.Second, 2},
-		{"never extended", nil, PushOptions{MaxExtension: -1}, 0, 29 * time.Second, 30*time.Second - 1, 0},
+		{"the server reports it", invalid, consumer.PushOptions{}, 0, 8 * time.Second, 10 * time.Second, 1},
+		{"the server cannot be reached", lost, consumer.PushOptions{}, 0, 29 * time.Second, 30*time.Second - 1, 5},
+		{"nor for the rest of a repeated response", lost, consumer.PushOptions{}, 24 * time.Second, 5500 * time.Millisecond, 6*time.Second - 1, 5},
+		{"extended long enough", nil, consumer.PushOptions{MaxExtension: 25 * time.Second}, 0, 46 * time.Second, 50 * time.Second, 2},
+		{"never extended", nil, consumer.PushOptions{MaxExtension: -1}, 0, 29 * time.Second, 30*time.Second - 1, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -74,20 +75,20 @@ func TestLeaseLost(t *testing.T) {
 				s.onChange = func(*tidegate.Delivery) error { calls++; return tt.answer }
 				s.onAck = func(*tidegate.Delivery) error { t.Error("acknowledged"); return nil }
 				s.onRetry = func(*tidegate.Delivery) error { t.Error("retried"); return nil }
-				seen := make(chan Outcome, 10)
-				tt.opts.OnDelivery = func(o Outcome) { seen <- o }
+				seen := make(chan consumer.Outcome, 10)
+				tt.opts.OnDelivery = func(o consumer.Outcome) { seen <- o }
 				tt.opts.Concurrency = 1
 				begin := time.Now()
 				ctx, cancel := context.WithCancel(t.Context())
 				var at time.Duration
-				p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(hctx context.Context, _ *tidegate.Delivery) error {
+				p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(hctx context.Context, _ *tidegate.Delivery) error {
 					<-hctx.Done()
 					cancel() // before the message comes again
 					if at = time.Since(begin); at < tt.from || at > tt.to {
 						t.Errorf("the handler's context ended after %v, want %v to %v: before the message is visible", at, tt.from, tt.to)
 					}
 					cause := context.Cause(hctx)
-					if !errors.Is(cause, ErrLeaseLost) || tt.answer == invalid && !errors.Is(cause, tidegate.ErrInvalidHandle) {
+					if !errors.Is(cause, consumer.ErrLeaseLost) || tt.answer == invalid && !errors.Is(cause, tidegate.ErrInvalidHandle) {
 						t.Errorf("cause %v", cause)
 					}
 					time.Sleep(time.Second) // a handler may be slow to notice
@@ -99,7 +100,7 @@ func TestLeaseLost(t *testing.T) {
 				if err := p.Run(ctx); err != nil {
 					t.Error(err)
 				}
-				if o := <-seen; o.Disposition != LeaseLost || o.Duration != at+time.Second || len(seen) != 0 {
+				if o := <-seen; o.Disposition != consumer.LeaseLost || o.Duration != at+time.Second || len(seen) != 0 {
 					t.Errorf("outcome %+v and %d more", o, len(seen))
 				}
 				if calls < tt.calls {
@@ -123,7 +124,7 @@ func TestServersMaximumEndsTheLease(t *testing.T) {
 		var until time.Time // the end of the last extension that was granted
 		refusals := 0
 		s.onChange = func(*tidegate.Delivery) error {
-			if end := time.Now().Add(defaultInvisibleDuration); end.Before(begin.Add(2 * time.Minute)) {
+			if end := time.Now().Add(30 * time.Second); end.Before(begin.Add(2 * time.Minute)) {
 				until = end
 				return nil
 			}
@@ -131,7 +132,7 @@ func TestServersMaximumEndsTheLease(t *testing.T) {
 			return refused
 		}
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
 			if d.Attempt > 1 {
 				return nil
 			}
@@ -139,14 +140,14 @@ func TestServersMaximumEndsTheLease(t *testing.T) {
 			if now := time.Now(); !now.Before(until) || now.Before(until.Add(-time.Second)) {
 				t.Errorf("the handler's context ended after %v, want just before %v", now.Sub(begin), until.Sub(begin))
 			}
-			if cause := context.Cause(ctx); !errors.Is(cause, ErrLeaseLost) || !errors.Is(cause, refused) {
+			if cause := context.Cause(ctx); !errors.Is(cause, consumer.ErrLeaseLost) || !errors.Is(cause, refused) {
 				t.Errorf("cause %v", cause)
 			}
 			return nil
-		}, PushOptions{OnDelivery: seen.add})
+		}, consumer.PushOptions{OnDelivery: seen.add})
 		time.Sleep(3 * time.Minute)
 		stop()
-		if list := seen.all(); len(list) != 2 || list[0].Disposition != LeaseLost || !errors.Is(list[0].SettleErr, refused) || list[1].Disposition != Acked {
+		if list := seen.all(); len(list) != 2 || list[0].Disposition != consumer.LeaseLost || !errors.Is(list[0].SettleErr, refused) || list[1].Disposition != consumer.Acked {
 			t.Errorf("outcomes %+v", list)
 		}
 		if refusals != 1 || until.IsZero() {
@@ -166,22 +167,22 @@ func TestTooLongInTheQueueIsATimeout(t *testing.T) {
 		s.fillQuick()
 		var seen outcomes
 		blocked := false
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			if slow(d) && !blocked {
 				blocked = true
 				time.Sleep(2 * time.Minute) // with any state of its context
 			}
 			return nil
-		}, PushOptions{Concurrency: 1, MaxExtension: 25 * time.Second, OnDelivery: seen.add})
+		}, consumer.PushOptions{Concurrency: 1, MaxExtension: 25 * time.Second, OnDelivery: seen.add})
 		s.fillSlow(10)
 		time.Sleep(10 * time.Minute)
 		stop()
 		handled, lost := 0, 0
 		for _, o := range seen.list {
 			switch {
-			case o.Disposition == LeaseLost && o.Duration == 0:
+			case o.Disposition == consumer.LeaseLost && o.Duration == 0:
 				lost++
-			case o.Disposition == Acked && o.Delivery.Attempt > 1:
+			case o.Disposition == consumer.Acked && o.Delivery.Attempt > 1:
 				handled++
 			}
 		}
@@ -199,13 +200,13 @@ func TestSettleWaitsForTheExtension(t *testing.T) {
 		s.fill(1)
 		s.onChange = func(*tidegate.Delivery) error { time.Sleep(2 * time.Second); return nil }
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			time.Sleep(11 * time.Second)
 			return nil
-		}, PushOptions{OnDelivery: seen.add})
+		}, consumer.PushOptions{OnDelivery: seen.add})
 		time.Sleep(time.Minute)
 		stop()
-		if len(seen.list) != 1 || seen.list[0].Disposition != Acked {
+		if len(seen.list) != 1 || seen.list[0].Disposition != consumer.Acked {
 			t.Errorf("outcomes %+v", seen.list)
 		}
 	})
@@ -216,20 +217,20 @@ func TestAckIsRepeated(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		errs []error // of the first tries; the last one repeats
-		want Disposition
+		want consumer.Disposition
 		min  int
 		max  int
 	}{
-		{"in the end it works", []error{busy, errors.New("lost"), nil}, Acked, 3, 3},
-		{"the handle is gone", []error{gone}, LeaseLost, 1, 1},
-		{"the handle is gone after a refusal", []error{busy, gone}, LeaseLost, 2, 2},
+		{"in the end it works", []error{busy, errors.New("lost"), nil}, consumer.Acked, 3, 3},
+		{"the handle is gone", []error{gone}, consumer.LeaseLost, 1, 1},
+		{"the handle is gone after a refusal", []error{busy, gone}, consumer.LeaseLost, 2, 2},
 		{"the handle is gone after a lost response", []error{errors.New("lost"), busy, gone},
-			PerhapsSettled, 3, 3},
-		{"the handle is gone after a try that may have worked", []error{&tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}, gone}, PerhapsSettled, 2, 2},
-		{"the handle is gone after a try that reached no server", []error{&tidegate.Error{Err: tidegate.ErrUnavailable}, gone}, LeaseLost, 2, 2},
-		{"the handle is gone after a failure with a response", []error{&tidegate.Error{Code: tidegate.CodeInternalServerError}, gone}, LeaseLost, 2, 2},
-		{"refused", []error{&tidegate.Error{Code: tidegate.CodeForbidden}}, Unsettled, 1, 1},
-		{"never, as long as the lease lasts", []error{errors.New("lost")}, Unsettled, 8, 15},
+			consumer.PerhapsSettled, 3, 3},
+		{"the handle is gone after a try that may have worked", []error{&tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}, gone}, consumer.PerhapsSettled, 2, 2},
+		{"the handle is gone after a try that reached no server", []error{&tidegate.Error{Err: tidegate.ErrUnavailable}, gone}, consumer.LeaseLost, 2, 2},
+		{"the handle is gone after a failure with a response", []error{&tidegate.Error{Code: tidegate.CodeInternalServerError}, gone}, consumer.LeaseLost, 2, 2},
+		{"refused", []error{&tidegate.Error{Code: tidegate.CodeForbidden}}, consumer.Unsettled, 1, 1},
+		{"never, as long as the lease lasts", []error{errors.New("lost")}, consumer.Unsettled, 8, 15},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -246,8 +247,8 @@ func TestAckIsRepeated(t *testing.T) {
 				var seen outcomes
 				var after []time.Duration
 				begin := time.Now()
-				stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-					PushOptions{Concurrency: 1, OnDelivery: func(o Outcome) { after = append(after, time.Since(begin)); seen.add(o) }})
+				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+					consumer.PushOptions{Concurrency: 1, OnDelivery: func(o consumer.Outcome) { after = append(after, time.Since(begin)); seen.add(o) }})
 				time.Sleep(35 * time.Second)
 				stop()
 				if first := seen.list[0]; first.Disposition != tt.want || n < tt.min || n > tt.max || after[0] > 30*time.Second {
@@ -269,11 +270,11 @@ func TestDeadLetterRejectedIsRetried(t *testing.T) {
 		s.fill(1)
 		s.onDead = func(*tidegate.Delivery) error { return &tidegate.Error{Code: tidegate.CodeNotImplemented} }
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return errors.New("x") },
-			PushOptions{OnDelivery: seen.add})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return errors.New("x") },
+			consumer.PushOptions{OnDelivery: seen.add})
 		synctest.Wait()
 		stop()
-		if list := seen.all(); len(list) != 1 || list[0].Disposition != Retried || len(s.retries) != 1 {
+		if list := seen.all(); len(list) != 1 || list[0].Disposition != consumer.Retried || len(s.retries) != 1 {
 			t.Errorf("outcomes %+v, retries %v", list, s.retries)
 		}
 	})
@@ -294,11 +295,11 @@ func TestLostResponseIsNoWarning(t *testing.T) {
 			return nil
 		}
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(time.Minute)
 		stop()
-		if o := seen.all()[0]; tries != 2 || o.Disposition != PerhapsSettled || !errors.Is(o.SettleErr, tidegate.ErrInvalidHandle) || s.left() != 0 {
+		if o := seen.all()[0]; tries != 2 || o.Disposition != consumer.PerhapsSettled || !errors.Is(o.SettleErr, tidegate.ErrInvalidHandle) || s.left() != 0 {
 			t.Errorf("%d tries, outcome %+v", tries, o)
 		}
 		if text := log.String(); strings.Contains(text, "WARN") || strings.Contains(text, "delivered again") {
@@ -322,13 +323,13 @@ func TestLostResponseBeforeLostChanges(t *testing.T) {
 			return nil
 		}
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			time.Sleep(11 * time.Second)
 			return nil
-		}, PushOptions{OnDelivery: seen.add})
+		}, consumer.PushOptions{OnDelivery: seen.add})
 		time.Sleep(time.Minute)
 		stop()
-		if o := seen.all()[0]; acks < 3 || o.Disposition != PerhapsSettled || !errors.Is(o.SettleErr, tidegate.ErrInvalidHandle) || s.left() != 0 {
+		if o := seen.all()[0]; acks < 3 || o.Disposition != consumer.PerhapsSettled || !errors.Is(o.SettleErr, tidegate.ErrInvalidHandle) || s.left() != 0 {
 			t.Errorf("%d tries, outcome %+v", acks, o)
 		}
 	})

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // A limiter delays receiving. The messages above the rate stay at the server, without a lease of
@@ -38,13 +39,13 @@ func TestLimiterDelaysTheFetch(t *testing.T) {
 				}
 				begin := time.Now()
 				var handled atomic.Int64
-				stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 					n := handled.Add(1)
 					if allowed := int64(tt.limiter.Burst()+tt.queues) + int64(10*time.Since(begin).Seconds()); n > allowed {
 						t.Errorf("%d messages after %v, at most %d are allowed", n, time.Since(begin), allowed)
 					}
 					return nil
-				}, PushOptions{Limiter: tt.limiter})
+				}, consumer.PushOptions{Limiter: tt.limiter})
 				time.Sleep(20 * time.Second)
 				if n := handled.Load(); n < 190 {
 					t.Errorf("%d messages in 20 s, want 10 a second", n)
@@ -68,8 +69,8 @@ func TestLimiterDoesNotDelayAnIdleConsumer(t *testing.T) {
 		s := newServer(t)
 		s.caps = ours
 		var at time.Time
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { at = time.Now(); return nil },
-			PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { at = time.Now(); return nil },
+			consumer.PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
 		time.Sleep(50 * time.Minute) // 150 polls that bring nothing
 		added := time.Now()
 		s.fill(1)
@@ -98,9 +99,9 @@ func TestLimiterThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.fill(1)
-		var reported []ReceiveFailure
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			PushOptions{Limiter: &brokenLimiter{}, OnReceiveFailure: func(f ReceiveFailure) { reported = append(reported, f) }})
+		var reported []consumer.ReceiveFailure
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{Limiter: &brokenLimiter{}, OnReceiveFailure: func(f consumer.ReceiveFailure) { reported = append(reported, f) }})
 		time.Sleep(500 * time.Millisecond)
 		s.mu.Lock()
 		if len(s.polls) > 0 {
@@ -120,8 +121,8 @@ func TestLimiterEndsWithTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.fill(10)
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
 		time.Sleep(time.Minute)
 		begin := time.Now()
 		if err := stop(); err != nil || time.Since(begin) > 6*time.Second {

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // After 10 000 dead letters within a minute the log has two lines: the first dead letter at once,
@@ -22,8 +23,10 @@ func TestDeadLettersAreTallied(t *testing.T) {
 		s.caps = ours
 		s.fill(letters)
 		var log bytes.Buffer // guarded by the lock of its handler; read after Run
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return DeadLetterNow(errors.New("not an order")) },
-			PushOptions{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			return consumer.DeadLetterNow(errors.New("not an order"))
+		},
+			consumer.PushOptions{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 		time.Sleep(30 * time.Second)
 		stop()
 		if len(s.dead) != letters {

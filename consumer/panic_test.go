@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // RocketMQ: consumption retry: "Unexpected exceptions are also captured by the SDK"
@@ -22,10 +23,12 @@ import (
 func TestPanicsAreFailures(t *testing.T) {
 	cause := errors.New("an error as a panic")
 	var nothing any
-	returns := func(err error) Handler { return func(context.Context, *tidegate.Delivery) error { return err } }
-	panics := func(v any) Handler { return func(context.Context, *tidegate.Delivery) error { panic(v) } }
+	returns := func(err error) consumer.Handler {
+		return func(context.Context, *tidegate.Delivery) error { return err }
+	}
+	panics := func(v any) consumer.Handler { return func(context.Context, *tidegate.Delivery) error { panic(v) } }
 	for name, tt := range map[string]struct {
-		handler Handler
+		handler consumer.Handler
 		text    string
 	}{
 		"panic":  {panics(cause), "handler panicked: an error as a panic"},
@@ -34,28 +37,28 @@ func TestPanicsAreFailures(t *testing.T) {
 		"typed nil": {returns((*fs.PathError)(nil)),
 			"handler panicked: the error returned, <nil> of type *fs.PathError, has no readable text: runtime error: invalid memory address"},
 		"an error that panics": {returns(awkward{"boom"}),
-			"handler panicked: the error returned, %!v(PANIC=Error method: boom) of type consumer.awkward, has no readable text: boom"},
+			"handler panicked: the error returned, %!v(PANIC=Error method: boom) of type consumer_test.awkward, has no readable text: boom"},
 		"an error that panics with itself": {returns(awkward{}),
-			"handler panicked: the error returned, a consumer.awkward of type consumer.awkward, has no readable text: a consumer.awkward"},
+			"handler panicked: the error returned, a consumer_test.awkward of type consumer_test.awkward, has no readable text: a consumer_test.awkward"},
 		"panic with a typed nil":               {panics((*fs.PathError)(nil)), "handler panicked: <nil>"},
 		"panic with an error that panics":      {panics(awkward{"boom"}), "handler panicked: %!v(PANIC=Error method: boom)"},
-		"panic with one that panics on itself": {panics(awkward{}), "handler panicked: a consumer.awkward"},
+		"panic with one that panics on itself": {panics(awkward{}), "handler panicked: a consumer_test.awkward"},
 		"an error that ends the goroutine": {returns(deadly{}),
-			"handler panicked: the error returned, of type consumer.deadly, has no readable text: runtime.Goexit was called"},
-		"panic with one that ends the goroutine": {panics(deadly{}), "handler panicked: a consumer.deadly"},
+			"handler panicked: the error returned, of type consumer_test.deadly, has no readable text: runtime.Goexit was called"},
+		"panic with one that ends the goroutine": {panics(deadly{}), "handler panicked: a consumer_test.deadly"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer(t)
 				s.fill(1)
 				var seen outcomes
-				stop := start(t, s, Subscription{}, tt.handler, PushOptions{OnDelivery: seen.add})
+				stop := start(t, s, consumer.Subscription{}, tt.handler, consumer.PushOptions{OnDelivery: seen.add})
 				time.Sleep(15 * time.Second)
 				stop()
-				if len(seen.list) != 2 || !reflect.DeepEqual(s.retries[0], retryCall{"m0", 1, 10 * time.Second}) || seen.list[0].Disposition != Retried || seen.list[0].Delay != 10*time.Second {
+				if len(seen.list) != 2 || !reflect.DeepEqual(s.retries[0], retryCall{"m0", 1, 10 * time.Second}) || seen.list[0].Disposition != consumer.Retried || seen.list[0].Delay != 10*time.Second {
 					t.Fatalf("outcomes %+v", seen.list)
 				}
-				e, ok := seen.list[0].Err.(*PanicError)
+				e, ok := seen.list[0].Err.(*consumer.PanicError)
 				if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "worker.go") {
 					t.Errorf("error %v", seen.list[0].Err)
 				}
@@ -85,12 +88,12 @@ func (deadly) Error() string { runtime.Goexit(); return "" }
 
 // The text of an error is needed at the last attempt, and by DeadLetter.
 func TestAwkwardErrorsAsDeadLetters(t *testing.T) {
-	for _, err := range []error{(*fs.PathError)(nil), awkward{"boom"}, DeadLetterNow(awkward{"boom"}), DeadLetterNow((*fs.PathError)(nil))} {
+	for _, err := range []error{(*fs.PathError)(nil), awkward{"boom"}, consumer.DeadLetterNow(awkward{"boom"}), consumer.DeadLetterNow((*fs.PathError)(nil))} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
 			s.settings.MaxAttempts = 2
 			s.fill(1)
-			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return err }, PushOptions{})
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return err }, consumer.PushOptions{})
 			time.Sleep(time.Minute)
 			stop()
 			if text := s.dead["m0"]; !strings.Contains(text, "has no readable text") || len(s.retries) != 1 {
@@ -110,16 +113,16 @@ func TestHandlerMayChangeItsDelivery(t *testing.T) {
 		s.onChange = func(*tidegate.Delivery) error { return errors.New("connection lost") } // which is logged
 		var log bytes.Buffer
 		var seen outcomes
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			for range 25 {
 				*d = tidegate.Delivery{Message: tidegate.Message{ID: "mine", Topic: "mine"}, Attempt: 99}
 				time.Sleep(time.Second)
 			}
 			panic("mine it is")
-		}, PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		}, consumer.PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		time.Sleep(29 * time.Second)
 		stop()
-		if o := seen.all()[0]; o.Disposition != Retried || o.Delivery.Attempt != 1 || o.Delivery.ID != "m0" || len(s.dead) != 0 {
+		if o := seen.all()[0]; o.Disposition != consumer.Retried || o.Delivery.Attempt != 1 || o.Delivery.ID != "m0" || len(s.dead) != 0 {
 			t.Errorf("outcome %+v, dead letters %q", o, s.dead)
 		}
 		if text := log.String(); !strings.Contains(text, "connection lost") || strings.Contains(text, "<nil>") || strings.Contains(text, "message_id=mine") {
@@ -133,10 +136,10 @@ func TestObserverThatPanics(t *testing.T) {
 		s := newServer(t)
 		s.fill(30)
 		var log bytes.Buffer
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			PushOptions{Concurrency: 1, OnDelivery: func(Outcome) { panic(awkward{}) }, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{Concurrency: 1, OnDelivery: func(consumer.Outcome) { panic(awkward{}) }, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 		synctest.Wait()
-		if err := stop(); err != nil || s.left() != 0 || !strings.Contains(log.String(), `"panic":"a consumer.awkward"`) {
+		if err := stop(); err != nil || s.left() != 0 || !strings.Contains(log.String(), `"panic":"a consumer_test.awkward"`) {
 			t.Errorf("Run: %v, %d messages left, logged %s", err, s.left(), log.String())
 		}
 	})

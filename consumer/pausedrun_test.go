@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // A consumer that is paused when Run begins receives nothing until Resume.
@@ -17,8 +18,8 @@ func TestRunOfAPausedConsumerWaitsForResume(t *testing.T) {
 		s.caps = ours
 		s.fill(1)
 		var handled atomic.Int64
-		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"},
-			func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, PushOptions{})
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"},
+			func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, consumer.PushOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,13 +49,13 @@ func TestPausedRunEndsWithWaitingMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t) // without Suspend
 		s.fillQuick()
-		var report StopReport
-		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+		var report consumer.StopReport
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
 			if slow(d) {
 				time.Sleep(time.Second)
 			}
 			return nil
-		}, PushOptions{Concurrency: 2, ShutdownTimeout: 10 * time.Second, OnStop: func(r StopReport) { report = r }})
+		}, consumer.PushOptions{Concurrency: 2, ShutdownTimeout: 10 * time.Second, OnStop: func(r consumer.StopReport) { report = r }})
 		if err != nil {
 			t.Fatal(err)
 		}

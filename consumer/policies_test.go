@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -58,7 +59,7 @@ func TestPolicies(t *testing.T) {
 				}
 				c := &tries{at: map[string][]time.Time{}, final: map[string][]finality{}}
 				var seen outcomes
-				stop := start(t, s, Subscription{}, c.fail, PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{
+				stop := start(t, s, consumer.Subscription{}, c.fail, consumer.PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{
 					{MaxAttempts: 4, Retry: backoff.Steps{time.Second}},
 					{Tag: "invoice", Retry: backoff.Steps{time.Minute, time.Hour}},
 					{Tag: "noise", Exhausted: policy.Discard},
@@ -88,13 +89,13 @@ func TestPolicies(t *testing.T) {
 							t.Errorf("%s: attempt %d is %v", tag, i+1, f)
 						}
 					}
-					end := DeadLettered
+					end := consumer.DeadLettered
 					if tag == "noise" {
-						end = Discarded
+						end = consumer.Discarded
 					}
 					list := seen.all()
-					o := list[slices.IndexFunc(list, func(o Outcome) bool { return o.Delivery.ID == tag && o.Disposition != Retried })]
-					if _, dead := s.dead[tag]; o.Disposition != end || o.Delivery.Attempt != len(want)+1 || dead != (end == DeadLettered) || o.SettleErr != nil {
+					o := list[slices.IndexFunc(list, func(o consumer.Outcome) bool { return o.Delivery.ID == tag && o.Disposition != consumer.Retried })]
+					if _, dead := s.dead[tag]; o.Disposition != end || o.Delivery.Attempt != len(want)+1 || dead != (end == consumer.DeadLettered) || o.SettleErr != nil {
 						t.Errorf("%s: %+v, dead letter %v, want %v", tag, o, dead, end)
 					}
 				}
@@ -107,12 +108,12 @@ func TestPolicies(t *testing.T) {
 func TestVerdictsBeatPolicies(t *testing.T) {
 	for _, tt := range []struct {
 		verdict error
-		want    []Disposition // of attempts 1 and 2
+		want    []consumer.Disposition // of attempts 1 and 2
 	}{
-		{RetryIn(time.Minute, errors.New("busy")), []Disposition{Retried, Discarded}},
-		{Snooze(time.Minute), []Disposition{Snoozed, Snoozed}},
-		{DeadLetterNow(errors.New("hopeless")), []Disposition{DeadLettered}},
-		{errors.New("broken"), []Disposition{Retried, Discarded}},
+		{consumer.RetryIn(time.Minute, errors.New("busy")), []consumer.Disposition{consumer.Retried, consumer.Discarded}},
+		{consumer.Snooze(time.Minute), []consumer.Disposition{consumer.Snoozed, consumer.Snoozed}},
+		{consumer.DeadLetterNow(errors.New("hopeless")), []consumer.Disposition{consumer.DeadLettered}},
+		{errors.New("broken"), []consumer.Disposition{consumer.Retried, consumer.Discarded}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
@@ -122,7 +123,7 @@ func TestVerdictsBeatPolicies(t *testing.T) {
 			begin := time.Now()
 			var second time.Duration
 			n := 0
-			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 				if n++; n == 2 {
 					second = time.Since(begin)
 				}
@@ -130,7 +131,7 @@ func TestVerdictsBeatPolicies(t *testing.T) {
 					return nil
 				}
 				return tt.verdict
-			}, PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{{Retry: backoff.Steps{time.Hour}, MaxAttempts: 2, Exhausted: policy.Discard}}})
+			}, consumer.PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{{Retry: backoff.Steps{time.Hour}, MaxAttempts: 2, Exhausted: policy.Discard}}})
 			time.Sleep(2 * time.Hour)
 			stop()
 			for i, want := range tt.want {
@@ -155,12 +156,12 @@ func TestDiscardInFIFOGroup(t *testing.T) {
 			s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Body: []byte("x")})
 		}
 		var order []string
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			if order = append(order, fmt.Sprint(d.ID, "#", d.Attempt)); d.ID == "0" {
 				return errors.New("poison")
 			}
 			return nil
-		}, PushOptions{Policies: []policy.Policy{{MaxAttempts: 2, Exhausted: policy.Discard}}})
+		}, consumer.PushOptions{Policies: []policy.Policy{{MaxAttempts: 2, Exhausted: policy.Discard}}})
 		time.Sleep(time.Minute)
 		stop()
 		if got := strings.Join(order, " "); got != "0#1 0#2 1#1 2#1" || s.left() != 0 {
@@ -173,9 +174,9 @@ func TestDiscardInFIFOGroup(t *testing.T) {
 func TestEffectivePolicy(t *testing.T) {
 	s := newServer(t)
 	s.settings = transport.ConsumerSettings{MaxAttempts: 6, Retry: backoff.Steps{time.Minute}}
-	p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders", Retry: backoff.Steps{time.Second}},
+	p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders", Retry: backoff.Steps{time.Second}},
 		func(context.Context, *tidegate.Delivery) error { return nil },
-		PushOptions{Policies: []policy.Policy{{Topic: "orders", Tag: "invoice", MaxAttempts: 3}}})
+		consumer.PushOptions{Policies: []policy.Policy{{Topic: "orders", Tag: "invoice", MaxAttempts: 3}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,9 +201,9 @@ func TestEffectivePolicy(t *testing.T) {
 }
 
 func TestPoliciesAreValidated(t *testing.T) {
-	_, err := NewPush(newServer(t), Subscription{Group: "billing", Topic: "orders"},
+	_, err := consumer.NewPush(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders"},
 		func(context.Context, *tidegate.Delivery) error { return nil },
-		PushOptions{Concurrency: -1, Policies: []policy.Policy{{MaxAttempts: -2}}})
+		consumer.PushOptions{Concurrency: -1, Policies: []policy.Policy{{MaxAttempts: -2}}})
 	for _, want := range []string{`"Policies[0].MaxAttempts": 40000 BAD_REQUEST: -2 is negative`, `"Concurrency"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want it to have %s", err, want)

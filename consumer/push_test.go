@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -27,14 +28,14 @@ func TestHandledAndAcked(t *testing.T) {
 		var n atomic.Int64
 		var seen outcomes
 		type key struct{}
-		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
 			if ctx.Value(key{}) != "value" {
 				t.Error("the handler's context lacks the values of Run's")
 			}
 			n.Add(1)
 			time.Sleep(time.Second)
 			return nil
-		}, PushOptions{OnDelivery: seen.add})
+		}, consumer.PushOptions{OnDelivery: seen.add})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +44,7 @@ func TestHandledAndAcked(t *testing.T) {
 		if err := p.Run(ctx); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		if n.Load() != 100 || s.left() != 0 || len(seen.list) != 100 || s.maxHand > defaultConcurrency+defaultConcurrency/2 {
+		if n.Load() != 100 || s.left() != 0 || len(seen.list) != 100 || s.maxHand > 30 {
 			t.Errorf("%d handled, %d left, %d outcomes, at most %d in hand", n.Load(), s.left(), len(seen.list), s.maxHand)
 		}
 		got := seen.list[0]
@@ -51,11 +52,11 @@ func TestHandledAndAcked(t *testing.T) {
 		if d.Topic != "orders" || d.ConsumerGroup != "billing" || d.ID == "" || d.Attempt != 1 || len(d.Body) == 0 {
 			t.Errorf("delivery %+v", d)
 		}
-		if want := (Outcome{Delivery: d, Disposition: Acked, Duration: time.Second}); got != want {
+		if want := (consumer.Outcome{Delivery: d, Disposition: consumer.Acked, Duration: time.Second}); got != want {
 			t.Errorf("outcome %+v, want %+v", got, want)
 		}
 		r := s.requests[0]
-		if !r.Push || r.InvisibleDuration != defaultInvisibleDuration || r.Wait != shortPoll || r.AttemptID != "" || r.Max < 1 || r.MaxBytes < 1<<20 {
+		if !r.Push || r.InvisibleDuration != 30*time.Second || r.Wait != 5*time.Second || r.AttemptID != "" || r.Max < 1 || r.MaxBytes < 1<<20 {
 			t.Errorf("request %+v", r)
 		}
 	})
@@ -69,13 +70,13 @@ func TestWholeLadder(t *testing.T) {
 		s.fill(1)
 		var at []time.Duration
 		begin := time.Now()
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			at = append(at, time.Since(begin))
 			if d.Attempt != len(at) {
 				t.Errorf("attempt %d, want %d", d.Attempt, len(at))
 			}
 			return errors.New("still broken")
-		}, PushOptions{})
+		}, consumer.PushOptions{})
 		time.Sleep(24 * time.Hour)
 		stop()
 		var sum time.Duration
@@ -97,19 +98,19 @@ func TestOtherLadders(t *testing.T) {
 	own, pushed := backoff.Steps{3 * time.Second}, backoff.Steps{time.Second, 2 * time.Second}
 	for _, tt := range []struct {
 		name   string
-		sub    Subscription
+		sub    consumer.Subscription
 		pushed transport.ConsumerSettings
 		err    error
 		want   []time.Duration
 		dead   bool
 	}{
-		{"pushed", Subscription{}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 4}, errors.New("x"),
+		{"pushed", consumer.Subscription{}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 4}, errors.New("x"),
 			[]time.Duration{time.Second, 2 * time.Second, 2 * time.Second}, true},
-		{"own", Subscription{Group: "billing", Topic: "orders", Retry: own}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 3},
+		{"own", consumer.Subscription{Group: "billing", Topic: "orders", Retry: own}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 3},
 			errors.New("x"), []time.Duration{3 * time.Second, 3 * time.Second}, true},
-		{"the handler's", Subscription{}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 2},
-			fmt.Errorf("busy: %w", RetryIn(time.Minute, errors.New("x"))), []time.Duration{time.Minute}, true},
-		{"dead letter at once", Subscription{}, transport.ConsumerSettings{}, DeadLetterNow(errors.New("x")), nil, true},
+		{"the handler's", consumer.Subscription{}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 2},
+			fmt.Errorf("busy: %w", consumer.RetryIn(time.Minute, errors.New("x"))), []time.Duration{time.Minute}, true},
+		{"dead letter at once", consumer.Subscription{}, transport.ConsumerSettings{}, consumer.DeadLetterNow(errors.New("x")), nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -117,18 +118,18 @@ func TestOtherLadders(t *testing.T) {
 				s.settings = tt.pushed
 				s.fill(1)
 				var seen outcomes
-				stop := start(t, s, tt.sub, func(context.Context, *tidegate.Delivery) error { return tt.err }, PushOptions{OnDelivery: seen.add})
+				stop := start(t, s, tt.sub, func(context.Context, *tidegate.Delivery) error { return tt.err }, consumer.PushOptions{OnDelivery: seen.add})
 				time.Sleep(time.Hour)
 				stop()
 				var got []time.Duration
 				for i, r := range s.retries {
 					got = append(got, r.delay)
-					if seen.list[i].Disposition != Retried || seen.list[i].Delay != r.delay || seen.list[i].Err != tt.err {
+					if seen.list[i].Disposition != consumer.Retried || seen.list[i].Delay != r.delay || seen.list[i].Err != tt.err {
 						t.Errorf("outcome %+v of %+v", seen.list[i], r)
 					}
 				}
 				last := seen.list[len(seen.list)-1]
-				if !reflect.DeepEqual(got, tt.want) || (len(s.dead) == 1) != tt.dead || last.Disposition != DeadLettered {
+				if !reflect.DeepEqual(got, tt.want) || (len(s.dead) == 1) != tt.dead || last.Disposition != consumer.DeadLettered {
 					t.Errorf("delays %v, dead letters %v, last outcome %+v; want %v", got, s.dead, last, tt.want)
 				}
 			})
@@ -146,7 +147,7 @@ func TestRetriesAreFetchedWhenDue(t *testing.T) {
 		delays := []time.Duration{7 * time.Second, time.Second, 11 * time.Second, 0}
 		var at []time.Duration
 		var failed time.Time
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			if !failed.IsZero() {
 				at = append(at, time.Since(failed))
 			}
@@ -154,8 +155,8 @@ func TestRetriesAreFetchedWhenDue(t *testing.T) {
 			if len(at) == len(delays) {
 				return nil
 			}
-			return RetryIn(delays[len(at)], errors.New("x"))
-		}, PushOptions{})
+			return consumer.RetryIn(delays[len(at)], errors.New("x"))
+		}, consumer.PushOptions{})
 		time.Sleep(time.Minute)
 		stop()
 		for i, delay := range delays {
@@ -171,7 +172,7 @@ func TestUnknownLimitNeverDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.fill(1)
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return errors.New("x") }, PushOptions{})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return errors.New("x") }, consumer.PushOptions{})
 		time.Sleep(48 * time.Hour)
 		stop()
 		if len(s.retries) < 20 || len(s.dead) != 0 {
@@ -198,8 +199,8 @@ func TestReceiveFailures(t *testing.T) {
 			}
 			return nil
 		}
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			PushOptions{ReceiveBackoff: backoff.Steps{time.Second, 2 * time.Second, 4 * time.Second}})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{ReceiveBackoff: backoff.Steps{time.Second, 2 * time.Second, 4 * time.Second}})
 		time.Sleep(100 * time.Second)
 		stop()
 		var gaps []time.Duration
@@ -215,15 +216,16 @@ func TestReceiveFailures(t *testing.T) {
 }
 
 func TestDefaultReceiveBackoff(t *testing.T) {
+	want := backoff.Exponential{Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 30 * time.Second}
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.onReceive = func() error { return &tidegate.Error{Code: protocol.CodeInternalError} }
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		time.Sleep(10 * time.Minute)
 		stop()
 		for i := 1; i < len(s.polls); i++ {
 			gap := s.polls[i].Sub(s.polls[i-1])
-			if lo, hi := receiveBackoff.Range(i - 1); gap < lo || gap > hi {
+			if lo, hi := want.Range(i - 1); gap < lo || gap > hi {
 				t.Errorf("gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
 			}
 		}
@@ -262,11 +264,11 @@ func TestErrorsThatEndRun(t *testing.T) {
 				} else {
 					s.onReceive = refuse
 				}
-				p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
+				p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
 					time.Sleep(time.Second)
 					handled.Add(1)
 					return nil
-				}, PushOptions{Concurrency: 1, ReceiveBackoff: backoff.Steps{time.Second}, LongPolling: time.Second})
+				}, consumer.PushOptions{Concurrency: 1, ReceiveBackoff: backoff.Steps{time.Second}, LongPolling: time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -304,9 +306,9 @@ func TestRunSurvives(t *testing.T) {
 			}
 			s.fill(100)
 			var mu sync.Mutex
-			var failures []ReceiveFailure
-			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-				PushOptions{OnReceiveFailure: func(f ReceiveFailure) {
+			var failures []consumer.ReceiveFailure
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+				consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) {
 					mu.Lock()
 					defer mu.Unlock()
 					failures = append(failures, f)
@@ -339,10 +341,10 @@ func TestRejectionOutlivesTheEnd(t *testing.T) {
 				}
 				return nil
 			}
-			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 				time.Sleep(25 * time.Second)
 				return nil
-			}, PushOptions{LongPolling: time.Second})
+			}, consumer.PushOptions{LongPolling: time.Second})
 			time.Sleep(20 * time.Second)
 			if err := stop(); !errors.Is(err, want) || (err == nil) != (want == nil) || s.left() != 0 {
 				t.Errorf("refused after %v, stopped after 20s: %v, want %v; %d messages left", refusedAt, err, want, s.left())
@@ -362,8 +364,8 @@ func TestSettingsAreWaitedFor(t *testing.T) {
 			}
 			return nil
 		}
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			PushOptions{ReceiveBackoff: backoff.Steps{time.Second}})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{ReceiveBackoff: backoff.Steps{time.Second}})
 		begin := time.Now()
 		time.Sleep(time.Minute)
 		stop()
@@ -380,8 +382,8 @@ func TestSettingsAreWaitedFor(t *testing.T) {
 func TestEmptyResponsesArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			PushOptions{LongPolling: time.Nanosecond})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{LongPolling: time.Nanosecond})
 		time.Sleep(10 * time.Second)
 		stop()
 		if n := len(s.polls); n < 90 || n > 110 {
@@ -395,7 +397,7 @@ func TestQueuesComeAndGo(t *testing.T) {
 		s := newServer(t)
 		s.queues = []int{0, 1}
 		var got atomic.Int64
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { got.Add(1); return nil }, PushOptions{})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { got.Add(1); return nil }, consumer.PushOptions{})
 		add := func(q int) {
 			s.add(q, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")})
 		}
@@ -409,7 +411,7 @@ func TestQueuesComeAndGo(t *testing.T) {
 		s.mu.Lock()
 		s.queues = []int{2}
 		s.mu.Unlock()
-		time.Sleep(2 * refresh)
+		time.Sleep(20 * time.Second)
 		add(0)
 		add(2)
 		time.Sleep(time.Second)
@@ -423,8 +425,8 @@ func TestQueuesComeAndGo(t *testing.T) {
 func TestRunTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"},
-			func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"},
+			func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -440,7 +442,7 @@ func TestRunTwice(t *testing.T) {
 }
 
 func TestNewPushReportsAllFaults(t *testing.T) {
-	_, err := NewPush(nil, Subscription{Group: "a b", Topic: "", Retry: backoff.Steps{-1}}, nil, PushOptions{
+	_, err := consumer.NewPush(nil, consumer.Subscription{Group: "a b", Topic: "", Retry: backoff.Steps{-1}}, nil, consumer.PushOptions{
 		Concurrency: -1, InvisibleDuration: 13 * time.Hour, LongPolling: -1, ShutdownTimeout: -1,
 		ReceiveBackoff: backoff.Exponential{Initial: -1},
 	})
@@ -459,19 +461,19 @@ func TestNewPushReportsAllFaults(t *testing.T) {
 		t.Errorf("%v does not match ErrInvalid", err)
 	}
 	for name, bad := range map[string]struct {
-		sub  Subscription
-		opts PushOptions
+		sub  consumer.Subscription
+		opts consumer.PushOptions
 	}{
-		"Retry":          {sub: Subscription{Group: "billing", Topic: "orders", Retry: backoff.Steps{-1}}},
-		"ReceiveBackoff": {Subscription{Group: "billing", Topic: "orders"}, PushOptions{ReceiveBackoff: backoff.Exponential{Initial: -1}}},
+		"Retry":          {sub: consumer.Subscription{Group: "billing", Topic: "orders", Retry: backoff.Steps{-1}}},
+		"ReceiveBackoff": {consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.PushOptions{ReceiveBackoff: backoff.Exponential{Initial: -1}}},
 	} {
-		_, err := NewPush(newServer(t), bad.sub, func(context.Context, *tidegate.Delivery) error { return nil }, bad.opts)
+		_, err := consumer.NewPush(newServer(t), bad.sub, func(context.Context, *tidegate.Delivery) error { return nil }, bad.opts)
 		if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s alone: %v does not match ErrInvalid", name, err)
 		}
 	}
-	p, err := NewPush(newServer(t), Subscription{Group: "billing", Topic: "orders"},
-		func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{Concurrency: math.MaxInt})
+	p, err := consumer.NewPush(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders"},
+		func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{Concurrency: math.MaxInt})
 	if p != nil || !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "Concurrency") {
 		t.Errorf("a concurrency without a limit: %v, want a fault: Run would never stop counting", err)
 	}

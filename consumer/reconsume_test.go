@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -50,32 +51,32 @@ func TestReconsumeOnAPlainServer(t *testing.T) {
 		attempt int // that fails with it
 		want    time.Duration
 	}{
-		"a delay":                        {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second}, away), 1, 7 * time.Second},
-		"more than a server takes":       {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 100 * time.Hour}, away), 1, 12 * time.Hour},
-		"a level":                        {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 3}, away), 1, 10 * time.Second},
-		"a level above the last":         {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 99}, away), 1, 2 * time.Hour},
-		"the next level":                 {Reconsume(transport.Verdict{Kind: transport.RetryTopic}, away), 1, time.Second},
-		"the next level, second attempt": {Reconsume(transport.Verdict{Kind: transport.RetryTopic}, away), 2, 5 * time.Second},
-		"negative":                       {Reconsume(transport.Verdict{Kind: transport.NegativeAck}, away), 1, time.Minute},
-		"negative, with a delay":         {Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: 3 * time.Second}, away), 1, 3 * time.Second},
-		"wrapped":                        {fmt.Errorf("pay: %w", Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second}, away)), 1, 7 * time.Second},
+		"a delay":                        {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second}, away), 1, 7 * time.Second},
+		"more than a server takes":       {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 100 * time.Hour}, away), 1, 12 * time.Hour},
+		"a level":                        {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 3}, away), 1, 10 * time.Second},
+		"a level above the last":         {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 99}, away), 1, 2 * time.Hour},
+		"the next level":                 {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, away), 1, time.Second},
+		"the next level, second attempt": {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, away), 2, 5 * time.Second},
+		"negative":                       {consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck}, away), 1, time.Minute},
+		"negative, with a delay":         {consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: 3 * time.Second}, away), 1, 3 * time.Second},
+		"wrapped":                        {fmt.Errorf("pay: %w", consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second}, away)), 1, 7 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer(t)
 				s.fill(1)
 				var seen outcomes
-				stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 					if d.Attempt == tt.attempt {
 						return tt.err
 					}
-					return RetryIn(time.Second, nil)
-				}, PushOptions{OnDelivery: seen.add})
+					return consumer.RetryIn(time.Second, nil)
+				}, consumer.PushOptions{OnDelivery: seen.add})
 				time.Sleep(10 * time.Second)
 				stop()
 				o := seen.all()[tt.attempt-1]
 				e, _ := errors.AsType[*tidegate.Error](o.SettleErr)
-				if o.Disposition != Retried || o.Delay != tt.want || !errors.Is(o.Err, away) || e == nil || e.Code != tidegate.CodeNotImplemented {
+				if o.Disposition != consumer.Retried || o.Delay != tt.want || !errors.Is(o.Err, away) || e == nil || e.Code != tidegate.CodeNotImplemented {
 					t.Errorf("outcome %+v, want a retry after %v", o, tt.want)
 				}
 				if plain := seen.all()[len(seen.all())-1]; tt.want < 10*time.Second && plain.SettleErr != nil {
@@ -94,18 +95,18 @@ func TestReconsumeRequests(t *testing.T) {
 		err         error // of the server
 		lost        bool
 		verdict     transport.Verdict
-		disposition Disposition
+		disposition consumer.Disposition
 		delay       time.Duration
 		is          error // the match of SettleErr
 	}{
-		"delay":    {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, Reconsumed, time.Minute, nil},
-		"level":    {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 4}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic, Level: 4}, Reconsumed, time.Minute, nil},
-		"next":     {Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic}, Reconsumed, time.Minute, nil},
-		"negative": {Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, nil), nil, false, transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, Retried, time.Minute, nil},
-		"refused":  {Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, nil), refused, false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, Retried, time.Hour, refused},
-		"lost":     {Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), lost, true, transport.Verdict{Kind: transport.RetryTopic}, PerhapsSettled, 0, verdict.ErrPerhaps},
+		"delay":    {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, consumer.Reconsumed, time.Minute, nil},
+		"level":    {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 4}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic, Level: 4}, consumer.Reconsumed, time.Minute, nil},
+		"next":     {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic}, consumer.Reconsumed, time.Minute, nil},
+		"negative": {consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, nil), nil, false, transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, consumer.Retried, time.Minute, nil},
+		"refused":  {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, nil), refused, false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, consumer.Retried, time.Hour, refused},
+		"lost":     {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), lost, true, transport.Verdict{Kind: transport.RetryTopic}, consumer.PerhapsSettled, 0, verdict.ErrPerhaps},
 		// A dead letter is the stronger wish.
-		"dead letter": {errors.Join(Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), DeadLetterNow(nil)), nil, false, transport.Verdict{Kind: transport.RetryTopic}, DeadLettered, 0, nil},
+		"dead letter": {errors.Join(consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), consumer.DeadLetterNow(nil)), nil, false, transport.Verdict{Kind: transport.RetryTopic}, consumer.DeadLettered, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -114,7 +115,7 @@ func TestReconsumeRequests(t *testing.T) {
 				s.caps.Verdicts |= transport.RetryTopic | transport.NegativeAck
 				s.fill(1)
 				var seen outcomes
-				stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return tt.fail }, PushOptions{OnDelivery: seen.add})
+				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return tt.fail }, consumer.PushOptions{OnDelivery: seen.add})
 				time.Sleep(time.Minute)
 				stop()
 				list := seen.all()
@@ -124,7 +125,7 @@ func TestReconsumeRequests(t *testing.T) {
 				for i := range s.verdicts {
 					s.verdicts[i].Reason = ""
 				}
-				if tt.disposition != DeadLettered && (len(s.verdicts) == 0 || s.verdicts[0] != tt.verdict) {
+				if tt.disposition != consumer.DeadLettered && (len(s.verdicts) == 0 || s.verdicts[0] != tt.verdict) {
 					t.Errorf("verdicts %+v, want %+v", s.verdicts, tt.verdict)
 				}
 			})
@@ -134,7 +135,7 @@ func TestReconsumeRequests(t *testing.T) {
 
 // A simple consumer's transport that cannot do it is not asked.
 func TestSimpleReconsumeNeedsTheTransport(t *testing.T) {
-	s, err := NewSimple(newServer(t), Subscription{Group: "billing", Topic: "orders"}, SimpleOptions{})
+	s, err := consumer.NewSimple(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -58,11 +59,11 @@ func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 		r.away = begin.Add(90*time.Second + 10*time.Millisecond)
 		r.fill(1)
 		var late time.Duration
-		var failures []ReceiveFailure
-		stop := start(t, r, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		var failures []consumer.ReceiveFailure
+		stop := start(t, r, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			late = time.Since(r.away)
 			return nil
-		}, PushOptions{OnReceiveFailure: func(f ReceiveFailure) { failures = append(failures, f) }, LongPolling: time.Second})
+		}, consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) { failures = append(failures, f) }, LongPolling: time.Second})
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if late < 0 || late > time.Second || r.left() != 0 {
@@ -91,7 +92,7 @@ func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 			}
 			return nil
 		}
-		stop = start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		stop = start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		time.Sleep(time.Minute + 5*time.Second)
 		synctest.Wait()
 		if s.left() != 0 {
@@ -106,8 +107,8 @@ func TestReceiveBackoffAfterAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReachable(t)
 		r.onReceive = func() error { return &tidegate.Error{Code: protocol.CodeInternalError} }
-		stop := start(t, r, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			PushOptions{ReceiveBackoff: backoff.Steps{20 * time.Second}})
+		stop := start(t, r, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{ReceiveBackoff: backoff.Steps{20 * time.Second}})
 		time.Sleep(time.Minute + time.Second)
 		stop()
 		if len(r.polls) != 4 || r.pings.Load() != 0 {
@@ -131,7 +132,7 @@ func TestRejectionsBesideAnOutage(t *testing.T) {
 			}
 			return nil
 		}
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		time.Sleep(10 * time.Minute)
 		if n := receives.Load(); n < 61 {
 			t.Errorf("%d receives, want the one after the second rejection", n)
@@ -141,7 +142,7 @@ func TestRejectionsBesideAnOutage(t *testing.T) {
 		}
 		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeUnauthorized} }
 		begin := time.Now()
-		p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,18 +160,18 @@ func TestDefaultLogOfFailures(t *testing.T) {
 	defer slog.SetDefault(before)
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	for name, tt := range map[string]struct {
-		opts PushOptions
+		opts consumer.PushOptions
 		want int
 	}{
-		"neither":          {PushOptions{}, 2 * (6 + 24)}, // after 0, 1, 3, 7, 15, 31 and 63 min, and then each hour
-		"Logger":           {PushOptions{Logger: slog.New(slog.DiscardHandler)}, 0},
-		"OnReceiveFailure": {PushOptions{OnReceiveFailure: func(ReceiveFailure) {}}, 0},
+		"neither":          {consumer.PushOptions{}, 2 * (6 + 24)}, // after 0, 1, 3, 7, 15, 31 and 63 min, and then each hour
+		"Logger":           {consumer.PushOptions{Logger: slog.New(slog.DiscardHandler)}, 0},
+		"OnReceiveFailure": {consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}}, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			log.Reset()
 			s := newServer(t)
 			s.onSettings = func() error { return &tidegate.Error{Op: "QueryAssignment", Code: tidegate.CodeInternalServerError} }
-			stop := start(t, s, Subscription{Group: "billing", Topic: "orders", Topics: map[string]tidegate.Filter{"returns": {}}},
+			stop := start(t, s, consumer.Subscription{Group: "billing", Topic: "orders", Topics: map[string]tidegate.Filter{"returns": {}}},
 				func(context.Context, *tidegate.Delivery) error { return nil }, tt.opts)
 			time.Sleep(25 * time.Hour)
 			stop()

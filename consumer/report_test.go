@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -18,7 +19,7 @@ import (
 // counts each delivery in hand once, by its outcome. Released messages are visible to other
 // consumers at once, and their attempts do not count.
 func TestStopReportAddsUp(t *testing.T) {
-	total := StopReport{}
+	total := consumer.StopReport{}
 	for range model.Rounds(300) {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
@@ -41,9 +42,9 @@ func TestStopReportAddsUp(t *testing.T) {
 				s.add(0, m)
 			}
 			stopping := make(chan struct{})
-			after := map[Disposition]int{}
-			var report StopReport
-			stop := start(t, s, Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
+			after := map[consumer.Disposition]int{}
+			var report consumer.StopReport
+			stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
 				select {
 				case <-time.After(time.Duration(int64(upTo(3)) * int64(upTo(time.Second)))):
 				case <-ctx.Done():
@@ -53,14 +54,14 @@ func TestStopReportAddsUp(t *testing.T) {
 				case 0:
 					return errors.New("failed")
 				case 1:
-					return DeadLetterNow(errors.New("hopeless"))
+					return consumer.DeadLetterNow(errors.New("hopeless"))
 				case 2:
-					return Snooze(time.Minute)
+					return consumer.Snooze(time.Minute)
 				}
 				return nil
-			}, PushOptions{
-				Concurrency: 1 + int(upTo(20)), ShutdownTimeout: time.Second, OnStop: func(r StopReport) { report = r },
-				OnDelivery: func(o Outcome) {
+			}, consumer.PushOptions{
+				Concurrency: 1 + int(upTo(20)), ShutdownTimeout: time.Second, OnStop: func(r consumer.StopReport) { report = r },
+				OnDelivery: func(o consumer.Outcome) {
 					select {
 					case <-stopping:
 						mu.Lock()
@@ -83,10 +84,10 @@ func TestStopReportAddsUp(t *testing.T) {
 			begin := time.Now()
 			stop()
 			took := time.Since(begin)
-			want := StopReport{
-				Acked: after[Acked], Retried: after[Retried] + after[DeadLettered] + after[Snoozed],
-				Released: after[Released] - report.Cancelled, Cancelled: report.Cancelled,
-				Unsettled: after[Unsettled] + after[LeaseLost] + after[PerhapsSettled], Took: took,
+			want := consumer.StopReport{
+				Acked: after[consumer.Acked], Retried: after[consumer.Retried] + after[consumer.DeadLettered] + after[consumer.Snoozed],
+				Released: after[consumer.Released] - report.Cancelled, Cancelled: report.Cancelled,
+				Unsettled: after[consumer.Unsettled] + after[consumer.LeaseLost] + after[consumer.PerhapsSettled], Took: took,
 			}
 			sum := report.Acked + report.Retried + report.Released + report.Cancelled + report.Unsettled
 			if report != want || sum != inHand || took > time.Second {
@@ -142,12 +143,12 @@ func TestReceivesAreLargeWithABacklog(t *testing.T) {
 					received += n
 				}
 			}
-			stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 				if work > 0 {
 					time.Sleep(work)
 				}
 				return nil
-			}, PushOptions{Concurrency: 64})
+			}, consumer.PushOptions{Concurrency: 64})
 			time.Sleep(time.Minute)
 			stop()
 			if received != messages || received < 16*receives {

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -337,7 +338,7 @@ func (s *server) Queues(context.Context, string, string) ([]int, error) {
 func (s *server) Capabilities(string) transport.Capabilities { return s.caps }
 
 // start runs a push consumer until stop is called, which returns the result of Run.
-func start(t *testing.T, s Transport, sub Subscription, h Handler, o PushOptions) (stop func() error) {
+func start(t *testing.T, s consumer.Transport, sub consumer.Subscription, h consumer.Handler, o consumer.PushOptions) (stop func() error) {
 	t.Helper()
 	if sub.Group == "" {
 		sub.Group = "billing"
@@ -345,7 +346,7 @@ func start(t *testing.T, s Transport, sub Subscription, h Handler, o PushOptions
 			sub.Topic = "orders"
 		}
 	}
-	p, err := NewPush(s, sub, h, o)
+	p, err := consumer.NewPush(s, sub, h, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +354,7 @@ func start(t *testing.T, s Transport, sub Subscription, h Handler, o PushOptions
 }
 
 // runPush runs a push consumer until stop is called, which returns the result of Run.
-func runPush(t *testing.T, p *Push) (stop func() error) {
+func runPush(t *testing.T, p *consumer.Push) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -371,17 +372,17 @@ func runPush(t *testing.T, p *Push) (stop func() error) {
 // outcomes collects the outcomes of OnDelivery.
 type outcomes struct {
 	mu   sync.Mutex
-	list []Outcome
+	list []consumer.Outcome
 }
 
-func (o *outcomes) add(out Outcome) {
+func (o *outcomes) add(out consumer.Outcome) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.list = append(o.list, out)
 }
 
-func (o *outcomes) all() []Outcome {
+func (o *outcomes) all() []consumer.Outcome {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return append([]Outcome(nil), o.list...)
+	return append([]consumer.Outcome(nil), o.list...)
 }

@@ -1,16 +1,16 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 )
 
 // blockHere is a handler that does not return: its name is in the stack.
@@ -31,9 +31,9 @@ func TestStuckHandlersAreReplaced(t *testing.T) {
 				release := make(chan struct{})
 				var mu sync.Mutex
 				running, most, handled := 0, 0, 0
-				var reports []StuckHandler
+				var reports []consumer.StuckHandler
 				var seen outcomes
-				stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 					if string(d.Body) == "stuck" && d.Attempt == 1 {
 						blockHere(release)
 						end()
@@ -49,9 +49,9 @@ func TestStuckHandlersAreReplaced(t *testing.T) {
 					handled++
 					mu.Unlock()
 					return nil
-				}, PushOptions{
+				}, consumer.PushOptions{
 					Concurrency: concurrency, StuckAfter: time.Minute, OnDelivery: seen.add, MaxExtension: 24 * time.Hour,
-					OnStuck: func(h StuckHandler) { mu.Lock(); reports = append(reports, h); mu.Unlock() },
+					OnStuck: func(h consumer.StuckHandler) { mu.Lock(); reports = append(reports, h); mu.Unlock() },
 				})
 				send := func(body string, n int) {
 					for range n {
@@ -106,15 +106,15 @@ func TestStuckHandlersAreBounded(t *testing.T) {
 		release := make(chan struct{})
 		var mu sync.Mutex
 		begun, reports := 0, 0
-		stop := start(t, s, Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			mu.Lock()
 			begun++
 			mu.Unlock()
 			blockHere(release)
 			return nil
-		}, PushOptions{
+		}, consumer.PushOptions{
 			Concurrency: 3, StuckAfter: time.Minute, MaxExtension: 24 * time.Hour,
-			OnStuck: func(StuckHandler) { mu.Lock(); reports++; mu.Unlock() },
+			OnStuck: func(consumer.StuckHandler) { mu.Lock(); reports++; mu.Unlock() },
 		})
 		time.Sleep(time.Hour)
 		mu.Lock()
@@ -127,52 +127,6 @@ func TestStuckHandlersAreBounded(t *testing.T) {
 		stop()
 		if s.left() != 0 {
 			t.Errorf("%d messages are left", s.left())
-		}
-	})
-}
-
-func TestStackOfAnotherGoroutine(t *testing.T) {
-	numbers, release := make(chan string), make(chan struct{})
-	defer close(release)
-	for range 3 {
-		go parkedForTheTest(numbers, release)
-	}
-	for range 3 {
-		number := <-numbers
-		got := stackOf(number)
-		if !strings.HasPrefix(got, number) || !strings.Contains(got, "parkedForTheTest") || strings.Contains(got, "TestStackOfAnotherGoroutine(") {
-			t.Errorf("the stack of %q is %q", number, got)
-		}
-	}
-	for _, number := range []string{"", "goroutine 999999999 "} {
-		if got := stackOf(number); got != "" {
-			t.Errorf("%q has the stack %q", number, got)
-		}
-	}
-}
-
-func parkedForTheTest(numbers chan<- string, release <-chan struct{}) {
-	numbers <- goroutine()
-	<-release
-}
-
-func TestPoolRunsAllJobsWithinItsLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var goroutines sync.WaitGroup
-		p := newPool(3, goroutines.Go)
-		var running, most, done atomic.Int64
-		for range 20 {
-			p.Do(func() {
-				most.Store(max(most.Load(), running.Add(1)))
-				time.Sleep(time.Second)
-				running.Add(-1)
-				done.Add(1)
-			})
-		}
-		begin := time.Now()
-		goroutines.Wait() // they end when nothing is to be done
-		if done.Load() != 20 || most.Load() != 3 || time.Since(begin) != 7*time.Second {
-			t.Errorf("%d jobs, %d at a time, in %v; want 20, 3 and 7s", done.Load(), most.Load(), time.Since(begin))
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
@@ -39,7 +40,7 @@ func ofTopics(names ...string) map[string]tidegate.Filter {
 func TestTopicsShareTheConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		filters := map[string]tidegate.Filter{"orders": Tags("paid", "refunded"), "returns": {}, "stock": SQL("region = 'eu'")}
+		filters := map[string]tidegate.Filter{"orders": consumer.Tags("paid", "refunded"), "returns": {}, "stock": consumer.SQL("region = 'eu'")}
 		for topic := range filters {
 			s.inTopic(0, topic, "", 10)
 		}
@@ -52,7 +53,7 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 			running += n
 			most = max(most, running)
 		}
-		p, err := NewPush(s, Subscription{
+		p, err := consumer.NewPush(s, consumer.Subscription{
 			Group: "billing", Topic: "orders", Filter: filters["orders"],
 			Topics: map[string]tidegate.Filter{"returns": filters["returns"], "stock": filters["stock"]},
 		}, func(context.Context, *tidegate.Delivery) error {
@@ -60,7 +61,7 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 			defer count(-1)
 			time.Sleep(time.Second)
 			return nil
-		}, PushOptions{Concurrency: 5, OnDelivery: seen.add})
+		}, consumer.PushOptions{Concurrency: 5, OnDelivery: seen.add})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +138,7 @@ func TestTopicWithBacklogDoesNotStarveAnother(t *testing.T) {
 				sent := map[string]time.Time{}
 				var waits []time.Duration
 				var mu sync.Mutex
-				stop := start(t, s, Subscription{Topics: ofTopics("busy", "quiet")}, func(_ context.Context, d *tidegate.Delivery) error {
+				stop := start(t, s, consumer.Subscription{Topics: ofTopics("busy", "quiet")}, func(_ context.Context, d *tidegate.Delivery) error {
 					if d.Topic == "quiet" {
 						mu.Lock()
 						waits = append(waits, time.Since(sent[d.ID]))
@@ -145,7 +146,7 @@ func TestTopicWithBacklogDoesNotStarveAnother(t *testing.T) {
 					}
 					time.Sleep(tt.handling)
 					return nil
-				}, PushOptions{Concurrency: 4, ShutdownTimeout: time.Second, Limiter: tt.limiter})
+				}, consumer.PushOptions{Concurrency: 4, ShutdownTimeout: time.Second, Limiter: tt.limiter})
 				for i := range quiet {
 					time.Sleep(3 * tt.handling)
 					mu.Lock()
@@ -176,16 +177,16 @@ func TestTopicsKeepTheirOwnOrder(t *testing.T) {
 		var mu sync.Mutex
 		order := map[string][]string{}
 		begin := time.Now()
-		stop := start(t, s, Subscription{Topics: ofTopics("a", "b")}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{Topics: ofTopics("a", "b")}, func(_ context.Context, d *tidegate.Delivery) error {
 			time.Sleep(time.Second)
 			mu.Lock()
 			defer mu.Unlock()
 			order[d.Topic] = append(order[d.Topic], fmt.Sprint(d.ID, "/", d.Attempt, "@", time.Since(begin)))
 			if d.ID == "a-a1" && d.Attempt == 1 {
-				return RetryIn(time.Second, errors.New("x"))
+				return consumer.RetryIn(time.Second, errors.New("x"))
 			}
 			return nil
-		}, PushOptions{})
+		}, consumer.PushOptions{})
 		time.Sleep(time.Minute)
 		stop()
 		for topic, want := range map[string]string{
@@ -206,17 +207,17 @@ func TestTopicsShareBatches(t *testing.T) {
 		s.caps = ours
 		var seen outcomes
 		var batches []string
-		p, err := NewBatch(s, Subscription{Group: "billing", Topics: ofTopics("orders", "returns")}, func(_ context.Context, ds []*tidegate.Delivery) error {
-			verdicts := make(BatchResult, len(ds))
+		p, err := consumer.NewBatch(s, consumer.Subscription{Group: "billing", Topics: ofTopics("orders", "returns")}, func(_ context.Context, ds []*tidegate.Delivery) error {
+			verdicts := make(consumer.BatchResult, len(ds))
 			topics := map[string]int{}
 			for i, d := range ds {
 				if topics[d.Topic]++; d.Topic == "returns" && d.Attempt == 1 {
-					verdicts[i] = RetryIn(time.Second, errors.New("x"))
+					verdicts[i] = consumer.RetryIn(time.Second, errors.New("x"))
 				}
 			}
 			batches = append(batches, fmt.Sprint(topics))
 			return verdicts
-		}, PushOptions{Concurrency: 1, OnDelivery: seen.add})
+		}, consumer.PushOptions{Concurrency: 1, OnDelivery: seen.add})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +232,7 @@ func TestTopicsShareBatches(t *testing.T) {
 			t.Errorf("batches %s, want %s", got, want)
 		}
 		for _, o := range seen.all() {
-			if want := o.Delivery.Topic == "returns" && o.Delivery.Attempt == 1; want != (o.Disposition == Retried) {
+			if want := o.Delivery.Topic == "returns" && o.Delivery.Attempt == 1; want != (o.Disposition == consumer.Retried) {
 				t.Errorf("outcome %+v", o)
 			}
 		}
@@ -266,13 +267,13 @@ func TestTopicsThatFail(t *testing.T) {
 				}
 				var mu sync.Mutex
 				reported, handled := map[string]tidegate.Code{}, 0
-				p, err := NewPush(s, Subscription{Group: "billing", Topic: "orders", Topics: ofTopics("returns")},
+				p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders", Topics: ofTopics("returns")},
 					func(context.Context, *tidegate.Delivery) error {
 						mu.Lock()
 						defer mu.Unlock()
 						handled++
 						return nil
-					}, PushOptions{OnReceiveFailure: func(f ReceiveFailure) {
+					}, consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) {
 						mu.Lock()
 						defer mu.Unlock()
 						reported[f.Topic] = verdict.Code(f.Err)
@@ -309,19 +310,19 @@ func TestTopicsThatFail(t *testing.T) {
 }
 
 func TestTopicsAreChecked(t *testing.T) {
-	for want, sub := range map[string]Subscription{
+	for want, sub := range map[string]consumer.Subscription{
 		`Subscription.Topic:`:        {},
 		`"orders" is Subscription`:   {Topic: "orders", Topics: ofTopics("orders", "returns")},
 		`"a b"`:                      {Topics: ofTopics("orders", "a b")},
-		`Topic, which is empty; set`: {Filter: Tags("paid"), Topics: ofTopics("orders")},
+		`Topic, which is empty; set`: {Filter: consumer.Tags("paid"), Topics: ofTopics("orders")},
 	} {
 		sub.Group = "billing"
-		_, err := NewPush(newServer(t), sub, func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+		_, err := consumer.NewPush(newServer(t), sub, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", sub, err, want)
 		}
 	}
-	_, err := NewSimple(newServer(t), Subscription{Group: "billing", Topic: "orders", Topics: ofTopics("returns")}, SimpleOptions{})
+	_, err := consumer.NewSimple(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders", Topics: ofTopics("returns")}, consumer.SimpleOptions{})
 	if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "Subscription.Topics") {
 		t.Errorf("a simple consumer of two topics: %v", err)
 	}

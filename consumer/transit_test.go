@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -34,8 +35,8 @@ func TestDeliveriesOfACancelledReceiveAreReleased(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
 			s.caps = ours
-			p, err := NewPush(lossy{s}, Subscription{Group: "billing", Topic: "orders"},
-				func(context.Context, *tidegate.Delivery) error { return nil }, PushOptions{})
+			p, err := consumer.NewPush(lossy{s}, consumer.Subscription{Group: "billing", Topic: "orders"},
+				func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

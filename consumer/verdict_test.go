@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -29,13 +30,13 @@ func TestSnooze(t *testing.T) {
 				var attempts []int
 				var at []time.Duration
 				begin := time.Now()
-				stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 					attempts, at = append(attempts, d.Attempt), append(at, time.Since(begin))
 					if len(attempts) == 4 {
 						return nil
 					}
-					return fmt.Errorf("order %s: %w", d.ID, errors.Join(errors.New("the shop is closed"), Snooze(time.Minute)))
-				}, PushOptions{OnDelivery: seen.add})
+					return fmt.Errorf("order %s: %w", d.ID, errors.Join(errors.New("the shop is closed"), consumer.Snooze(time.Minute)))
+				}, consumer.PushOptions{OnDelivery: seen.add})
 				time.Sleep(10 * time.Minute)
 				stop()
 				list := seen.all()
@@ -43,9 +44,9 @@ func TestSnooze(t *testing.T) {
 					t.Fatalf("%d deliveries, %d left, dead letters %v", len(list), s.left(), s.dead)
 				}
 				for i, o := range list[:3] {
-					attempt, want := 1, Outcome{Delivery: o.Delivery, Disposition: Snoozed, Delay: time.Minute, Err: o.Err}
+					attempt, want := 1, consumer.Outcome{Delivery: o.Delivery, Disposition: consumer.Snoozed, Delay: time.Minute, Err: o.Err}
 					if !caps.Verdicts.Has(transport.Snooze) {
-						attempt, want.Disposition, want.AttemptSpent = i+1, Retried, true
+						attempt, want.Disposition, want.AttemptSpent = i+1, consumer.Retried, true
 					}
 					if o != want || o.Delivery.ID != "m0" || o.Delivery.Attempt != attempt || at[i+1]-at[i] != time.Minute {
 						t.Errorf("delivery %d: %+v, the next came %v later; want %+v", i, o, at[i+1]-at[i], want)
@@ -66,7 +67,7 @@ var (
 )
 
 func finalityOf(ctx context.Context) finality {
-	final, known := FinalAttempt(ctx)
+	final, known := consumer.FinalAttempt(ctx)
 	return finality{final, known}
 }
 
@@ -90,14 +91,14 @@ func TestFinalAttemptAndDeadLetter(t *testing.T) {
 			var got []finality
 			broken := errors.New("broken")
 			letters := 0
-			stop := start(t, s, Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+			stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
 				if got = append(got, finalityOf(ctx)); len(got) == 4 {
 					return nil
 				}
 				d.ID = "changed by the handler"
 				return broken
-			}, PushOptions{OnDelivery: func(o Outcome) {
-				if o.Disposition != DeadLettered {
+			}, consumer.PushOptions{OnDelivery: func(o consumer.Outcome) {
+				if o.Disposition != consumer.DeadLettered {
 					return
 				}
 				if letters++; o.Delivery.ID != "m0" || o.Delivery.Attempt != 3 || o.Err != broken {
@@ -125,8 +126,8 @@ func TestClassifyAndMiddleware(t *testing.T) {
 		var seen outcomes
 		var mu sync.Mutex
 		var order []string
-		note := func(name string) Middleware {
-			return func(next Handler) Handler {
+		note := func(name string) consumer.Middleware {
+			return func(next consumer.Handler) consumer.Handler {
 				return func(ctx context.Context, d *tidegate.Delivery) error {
 					mu.Lock()
 					order = append(order, name)
@@ -136,7 +137,7 @@ func TestClassifyAndMiddleware(t *testing.T) {
 			}
 		}
 		duplicate := errors.New("duplicate key")
-		stop := start(t, s, Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			switch d.ID {
 			case "m0":
 				return fmt.Errorf("load: %w", sql.ErrNoRows)
@@ -144,12 +145,12 @@ func TestClassifyAndMiddleware(t *testing.T) {
 				return duplicate
 			}
 			return nil
-		}, PushOptions{
-			Concurrency: 1, Middleware: []Middleware{note("outer"), note("inner")}, OnDelivery: seen.add,
+		}, consumer.PushOptions{
+			Concurrency: 1, Middleware: []consumer.Middleware{note("outer"), note("inner")}, OnDelivery: seen.add,
 			Classify: func(err error) error {
 				switch {
 				case errors.Is(err, sql.ErrNoRows):
-					return DeadLetterNow(err)
+					return consumer.DeadLetterNow(err)
 				case errors.Is(err, duplicate):
 					return nil
 				}
@@ -158,12 +159,12 @@ func TestClassifyAndMiddleware(t *testing.T) {
 		})
 		time.Sleep(time.Second)
 		stop()
-		got := map[string]Outcome{}
+		got := map[string]consumer.Outcome{}
 		for _, o := range seen.all() {
 			got[o.Delivery.ID] = o
 		}
-		if got["m0"].Disposition != DeadLettered || !errors.Is(got["m0"].Err, sql.ErrNoRows) || s.dead["m0"] != "load: sql: no rows in result set" ||
-			got["m1"].Disposition != Acked || got["m1"].Err != duplicate || got["m2"].Disposition != Acked {
+		if got["m0"].Disposition != consumer.DeadLettered || !errors.Is(got["m0"].Err, sql.ErrNoRows) || s.dead["m0"] != "load: sql: no rows in result set" ||
+			got["m1"].Disposition != consumer.Acked || got["m1"].Err != duplicate || got["m2"].Disposition != consumer.Acked {
 			t.Errorf("outcomes %+v, dead letters %v", got, s.dead)
 		}
 		if fmt.Sprint(order) != "[outer inner outer inner outer inner]" {
@@ -174,10 +175,10 @@ func TestClassifyAndMiddleware(t *testing.T) {
 
 func TestFilters(t *testing.T) {
 	for _, tt := range []struct{ got, want tidegate.Filter }{
-		{Tags(), tidegate.Filter{}},
-		{Tags("a"), tidegate.Filter{Expression: "a"}},
-		{Tags("a", "b"), tidegate.Filter{Expression: "a||b"}},
-		{SQL("amount > 100"), tidegate.Filter{Expression: "amount > 100", SQL: true}},
+		{consumer.Tags(), tidegate.Filter{}},
+		{consumer.Tags("a"), tidegate.Filter{Expression: "a"}},
+		{consumer.Tags("a", "b"), tidegate.Filter{Expression: "a||b"}},
+		{consumer.SQL("amount > 100"), tidegate.Filter{Expression: "amount > 100", SQL: true}},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("got %+v, want %+v", tt.got, tt.want)
