@@ -327,27 +327,6 @@ func TestCloseBounded(t *testing.T) {
 	})
 }
 
-// 200 clients that did something leave no goroutine: a bubble does not end
-// while one is left.
-func TestNoLeak(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		s.receive = empty
-		for range 200 {
-			c := newClient(t, n, nil)
-			if _, err := sendOne(t.Context(), c, message("x")); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.Receive(t.Context(), request1); err != nil {
-				t.Fatal(err)
-			}
-			c.Close()
-		}
-		s.stop()
-	})
-}
-
 // A handler may call methods of the values that it gets, so no record has a nil error.
 func TestLogsHaveNoNilErrors(t *testing.T) {
 	for name, code := range map[string]rmqpb.Code{"released": rmqpb.Code_OK, "refused": rmqpb.Code_INVALID_RECEIPT_HANDLE} {

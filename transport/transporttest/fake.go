@@ -233,12 +233,15 @@ func (f *Fake) Recall(ctx context.Context, topic, handle string) (messageID stri
 	return f.OnRecall(ctx, n, topic, handle)
 }
 
-// Deliver adds deliveries for receives of their topics, by any consumer group. The Fake sets their
-// ConsumerGroup, Endpoint, Handle and InvisibleUntil, and Attempt if that is 0.
+// Deliver adds copies of deliveries for receives of their topics, by any consumer group. The Fake
+// sets their ConsumerGroup, Endpoint, Handle and InvisibleUntil, and Attempt if that is 0.
 func (f *Fake) Deliver(ds ...*tidegate.Delivery) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.queued = append(f.queued, ds...)
+	for _, d := range ds {
+		queued := *d
+		f.queued = append(f.queued, &queued)
+	}
 	f.notify()
 }
 

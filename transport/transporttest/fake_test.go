@@ -114,8 +114,10 @@ func TestFakeWaits(t *testing.T) {
 		if err != nil || ready == nil {
 			t.Fatalf("%v, a watch: %v", err, ready != nil)
 		}
-		fake.Deliver(&tidegate.Delivery{Message: tidegate.Message{ID: "1", Topic: "orders"}})
-		<-ready // otherwise the bubble is in a deadlock
+		d := &tidegate.Delivery{Message: tidegate.Message{ID: "1", Topic: "orders"}}
+		fake.Deliver(d)
+		d.Topic = "changed" // the Fake has a copy
+		<-ready             // otherwise the bubble is in a deadlock
 		ds, err := fake.Receive(t.Context(), r)
 		if err != nil || len(ds) != 1 || ds[0].Handle == "" || ds[0].ConsumerGroup != "billing" {
 			t.Fatalf("%+v, %v; want one delivery", ds, err)
