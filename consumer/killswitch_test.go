@@ -3,6 +3,10 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // An outage of a dependency for ten minutes causes no dead letters, and costs only the attempts
@@ -144,4 +149,300 @@ func TestKillSwitchTakesItsTime(t *testing.T) {
 			stop()
 		})
 	}
+}
+
+// Messages that always fail reach their last attempt, and the others are handled, with and without
+// an outage of a dependency.
+func TestKillSwitchEndsWithPoison(t *testing.T) {
+	const messages, maxAttempts = 200, 5
+	for _, outage := range []time.Duration{0, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps = ours
+			s.settings.MaxAttempts, s.settings.Retry = maxAttempts, backoff.Steps{10 * time.Second}
+			s.fill(messages)
+			poison := map[string]*atomic.Int64{}
+			for i := 0; i < messages; i += messages / 10 {
+				poison[s.entries[i].msg.ID] = &atomic.Int64{}
+			}
+			begin := time.Now()
+			var good atomic.Int64
+			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				time.Sleep(10 * time.Millisecond)
+				if calls := poison[d.ID]; calls != nil {
+					calls.Add(1)
+					return errors.New("poison")
+				}
+				if time.Since(begin) < outage {
+					return errors.New("the database is away")
+				}
+				good.Add(1)
+				return nil
+			}, consumer.PushOptions{KillSwitch: consumer.KillSwitch{FailureRatio: 0.5}})
+			for s.left() > 0 && time.Since(begin) < 3*time.Hour {
+				if good.Load() < messages-10 && time.Since(begin) > outage+10*time.Minute {
+					t.Fatalf("outage %v: %d messages are not handled 10 min after its end", outage, messages-10-good.Load())
+				}
+				time.Sleep(time.Second)
+			}
+			t.Logf("outage %v: everything ended after %v", outage, time.Since(begin))
+			stop()
+			if s.left() != 0 || len(s.dead) != len(poison) {
+				t.Errorf("outage %v: %d messages left, %d dead letters, want %d", outage, s.left(), len(s.dead), len(poison))
+			}
+			for id, calls := range poison {
+				if n := calls.Load(); n < maxAttempts || n > 2*maxAttempts || s.dead[id] == "" { // at most 5 excuses
+					t.Errorf("outage %v: message %s was handled %d times and its end is %q", outage, id, n, s.dead[id])
+				}
+			}
+		})
+	}
+}
+
+// The handler's DeadLetter is carried out, also for the failure that trips the switch and for
+// probes.
+func TestKillSwitchCarriesOutDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.fill(4)
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			return consumer.DeadLetterNow(errors.New("not an order"))
+		}, consumer.PushOptions{Concurrency: 1, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 2, Probe: time.Minute}})
+		time.Sleep(time.Second)
+		s.mu.Lock()
+		n := len(s.dead)
+		s.mu.Unlock()
+		if n != 2 {
+			t.Errorf("%d dead letters when the switch has tripped, want 2", n)
+		}
+		time.Sleep(2 * time.Minute)
+		stop()
+		if n := len(s.dead); n != 4 || len(s.snoozes) != 0 {
+			t.Errorf("%d dead letters after two probes, want 4; %d messages postponed", n, len(s.snoozes))
+		}
+	})
+}
+
+// Each trip and each return is reported once, in order, and Tripped reports the state in between.
+func TestKillSwitchReportsItsState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.fill(1000)
+		var p *consumer.Push
+		var away atomic.Bool
+		var events []consumer.KillSwitchEvent
+		var log strings.Builder
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
+			time.Sleep(100 * time.Millisecond)
+			if away.Load() {
+				return errors.New("the database is away")
+			}
+			return nil
+		}, consumer.PushOptions{
+			Concurrency: 4, KillSwitch: consumer.KillSwitch{FailureRatio: 1, MinMessages: 2, Probe: time.Minute},
+			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo})),
+			OnKillSwitch: func(e consumer.KillSwitchEvent) {
+				if e.Tripped != p.Tripped() {
+					t.Errorf("the state differs from event %+v", e)
+				}
+				events = append(events, e)
+				panic("by the test")
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Tripped() {
+			t.Error("a consumer that does not run has tripped")
+		}
+		stop := runPush(t, p)
+		time.Sleep(time.Second + 50*time.Millisecond)
+		away.Store(true)
+		time.Sleep(2*time.Minute + 30*time.Second) // two failed probes
+		away.Store(false)
+		if !p.Tripped() {
+			t.Error("Tripped is false during the outage")
+		}
+		time.Sleep(time.Minute)
+		stop()
+		// The probe after 3 min and its 100 ms succeeds; the concurrency is 4 two seconds later.
+		if len(events) != 2 || !events[0].Tripped || events[0].Failed != events[0].Handled || events[0].Failed < 2 || events[1].Tripped ||
+			events[1].Lasted.Round(time.Second) != 3*time.Minute+2*time.Second || events[1].Group != "billing" {
+			t.Errorf("events %+v", events)
+		}
+		if n := strings.Count(log.String(), "kill switch tripped"); n != 1 || strings.Count(log.String(), "kill switch returned") != 1 {
+			t.Errorf("%d trips logged, want 1, and 1 return:\n%s", n, log.String())
+		}
+	})
+}
+
+// A trip by a dead letter whose message group has a further message keeps the full concurrency for
+// the time after the return.
+func TestFullConcurrencyAfterDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.settings.FIFO = true
+		s.onDead = func(*tidegate.Delivery) error { time.Sleep(time.Second); return nil }
+		for _, id := range []string{"bad", "next"} {
+			s.add(0, &tidegate.Message{ID: id, Topic: "orders", MessageGroup: "g"})
+		}
+		var running, most atomic.Int64
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			if d.ID == "bad" {
+				return consumer.DeadLetterNow(errors.New("not an order"))
+			}
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			time.Sleep(10 * time.Second)
+			return nil
+		}, consumer.PushOptions{Concurrency: 3, KillSwitch: consumer.KillSwitch{DeadLetters: 1}})
+		time.Sleep(500 * time.Millisecond)
+		s.fill(1) // the only worker takes it while the dead letter is settled
+		time.Sleep(time.Minute)
+		s.fill(10)
+		time.Sleep(time.Minute)
+		stop()
+		if n := most.Load(); n != 3 {
+			t.Errorf("%d handlers at a time after the switch returned, want 3", n)
+		}
+	})
+}
+
+// A probe whose handler is stuck gives its place to the next message, also on a server to which the
+// consumer cannot return the messages that wait.
+func TestStuckProbeIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.settings.Retry = backoff.Steps{12 * time.Hour}
+		s.fill(12)
+		var calls, good atomic.Int64
+		stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
+			switch n := calls.Add(1); {
+			case n <= 8:
+				time.Sleep(time.Second)
+				return errors.New("the database is away")
+			case n == 9: // the probe
+				select {
+				case <-time.After(30 * time.Minute):
+				case <-ctx.Done():
+				}
+				return nil
+			}
+			good.Add(1)
+			return nil
+		}, consumer.PushOptions{Concurrency: 4, StuckAfter: time.Minute, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 8}})
+		time.Sleep(3 * time.Minute)
+		if n := good.Load(); n != 3 {
+			t.Errorf("%d messages were handled beside a stuck probe, want 3", n)
+		}
+		stop()
+	})
+}
+
+// The next message does not wait for a handler whose goroutine ended while the concurrency grows.
+func TestGoexitDuringTheRamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.settings.Retry = backoff.Steps{12 * time.Hour}
+		s.fillQuick()
+		var calls atomic.Int64
+		var ended time.Time
+		begin := time.Now()
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			switch {
+			case !slow(d):
+				return nil
+			case time.Since(begin) < 3*time.Second:
+				time.Sleep(time.Second)
+				return errors.New("the database is away")
+			}
+			switch calls.Add(1) {
+			case 2: // after the probe
+				time.Sleep(100 * time.Millisecond)
+				ended = time.Now()
+				runtime.Goexit()
+			case 3:
+				if d := time.Since(ended); d != 0 {
+					t.Errorf("the next message waited for %v", d)
+				}
+			}
+			return nil
+		}, consumer.PushOptions{Concurrency: 4, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 4}})
+		s.fillSlow(10)
+		time.Sleep(time.Minute)
+		stop()
+		if n := calls.Load(); n < 3 {
+			t.Errorf("%d handlers were called after the outage, want 3", n)
+		}
+	})
+}
+
+// On a server that takes messages back but cannot postpone them, a failed probe costs an attempt:
+// the next probe handles another message instead of the same one.
+func TestProbesWithoutSnoozeHandleDifferentMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const probes = 4
+		s := newServer(t)
+		s.caps = transport.Capabilities{Suspend: true, RepeatReceive: true}
+		s.settings.Retry = backoff.Steps{time.Hour}
+		s.fill(20)
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			return errors.New("the database is away")
+		}, consumer.PushOptions{Concurrency: 1, KillSwitch: consumer.KillSwitch{FailureRatio: 1, MinMessages: 2, Probe: time.Minute}})
+		time.Sleep(probes*time.Minute + time.Second)
+		stop()
+		var failed []string
+		for _, c := range s.retries {
+			failed = append(failed, c.id)
+		}
+		slices.Sort(failed)
+		// The first failure and each probe cost an attempt; the failure that trips the switch does
+		// not.
+		if distinct := len(slices.Compact(slices.Clone(failed))); len(failed) != 1+probes || distinct != len(failed) {
+			t.Errorf("retries of %q, want those of %d different messages", failed, 1+probes)
+		}
+	})
+}
+
+// The kill switch postpones a message by 4 × Probe. Failures of an earlier outage, whose messages
+// were all consumed, do not make it longer.
+func TestExcusesEndWithTheirMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const concurrency, probe = 100, 5 * time.Second
+		s := newServer(t)
+		s.caps = ours
+		s.fill(concurrency)
+		var away atomic.Bool
+		away.Store(true)
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			time.Sleep(100 * time.Millisecond)
+			if away.Load() {
+				return errors.New("the database is away")
+			}
+			return nil
+		}, consumer.PushOptions{Concurrency: concurrency, KillSwitch: consumer.KillSwitch{FailureRatio: 1, MinMessages: 1, Probe: probe}})
+		time.Sleep(time.Second)
+		away.Store(false)
+		time.Sleep(10 * time.Minute)
+		s.mu.Lock()
+		postponed := len(s.snoozes)
+		s.mu.Unlock()
+		if postponed < concurrency*9/10 || s.left() != 0 {
+			t.Fatalf("%d messages postponed and %d left, want most and none", postponed, s.left())
+		}
+		away.Store(true)
+		s.add(0, &tidegate.Message{ID: "late", Topic: "orders"})
+		time.Sleep(time.Second)
+		s.mu.Lock()
+		got := slices.Clone(s.snoozes[postponed:])
+		s.mu.Unlock()
+		if len(got) != 1 || got[0].id != "late" || got[0].delay != 4*probe {
+			t.Errorf("postponed: %+v, want the late message by %v", got, 4*probe)
+		}
+		away.Store(false)
+		stop()
+	})
 }

@@ -1,9 +1,11 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"reflect"
 	"strings"
@@ -12,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
@@ -477,4 +481,442 @@ func TestNewPushReportsAllFaults(t *testing.T) {
 	if p != nil || !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "Concurrency") {
 		t.Errorf("a concurrency without a limit: %v, want a fault: Run would never stop counting", err)
 	}
+}
+
+// MaxBuffered bounds the messages that wait for a handler, for handlers of any speed.
+func TestMaxBufferedBoundsTheMessagesInHand(t *testing.T) {
+	for buffered, want := range map[int][2]int{ // the most messages in hand: at least and at most
+		-1: {1, 1}, 5: {6, 6}, 0: {100, 1 + 1024},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.caps = ours
+			s.fill(2000)
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+				consumer.PushOptions{Concurrency: 1, MaxBuffered: buffered})
+			time.Sleep(10 * time.Second)
+			stop()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.maxHand < want[0] || s.maxHand > want[1] {
+				t.Errorf("MaxBuffered %d: %d messages in hand, want %d to %d", buffered, s.maxHand, want[0], want[1])
+			}
+		})
+	}
+}
+
+// A consumer that is paused when Run begins receives nothing until Resume.
+func TestRunOfAPausedConsumerWaitsForResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.fill(1)
+		var handled atomic.Int64
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"},
+			func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, consumer.PushOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Pause()
+		stop := runPush(t, p)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		s.mu.Lock()
+		receives := len(s.polls)
+		s.mu.Unlock()
+		if n := handled.Load(); n != 0 || receives != 0 {
+			t.Errorf("%d messages handled and %d receives before Resume", n, receives)
+		}
+		p.Resume()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := handled.Load(); n != 1 {
+			t.Errorf("%d messages handled after Resume, want 1", n)
+		}
+		stop()
+	})
+}
+
+// Run of a paused consumer ends within ShutdownTimeout, also if messages wait that the server does
+// not take back without counting an attempt.
+func TestPausedRunEndsWithWaitingMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t) // without Suspend
+		s.fillQuick()
+		var report consumer.StopReport
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+			if slow(d) {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}, consumer.PushOptions{Concurrency: 2, ShutdownTimeout: 10 * time.Second, OnStop: func(r consumer.StopReport) { report = r }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := runPush(t, p)
+		s.fillSlow(50)
+		time.Sleep(time.Second)
+		p.Pause()
+		time.Sleep(3 * time.Second)
+		if s.inHand() == 0 {
+			t.Fatal("no message waits for a handler")
+		}
+		begin := time.Now()
+		if err := stop(); err != nil || time.Since(begin) > 10*time.Second {
+			t.Errorf("Run: %v after %v, want nil within 10s", err, time.Since(begin))
+		}
+		if s.inHand() != 0 || report.Released == 0 {
+			t.Errorf("%d deliveries in hand, report %+v; want the waiting messages released", s.inHand(), report)
+		}
+	})
+}
+
+// A limiter delays receiving. The messages above the rate stay at the server, without a lease of
+// this consumer, and none of them is retried.
+//
+// RocketMQ: consumption retry: "Obtain and consume messages at a later time if the current
+// consumption rate is higher than limited"
+func TestLimiterDelaysTheFetch(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limiter *rate.Limiter
+		queues  int
+		atOnce  int // handled in any moment
+	}{
+		"one by one":        {rate.NewLimiter(10, 1), 1, 1},
+		"in fives":          {rate.NewLimiter(10, 5), 1, 5},
+		"more than a batch": {rate.NewLimiter(10, 50), 1, 50},
+		"of four queues":    {rate.NewLimiter(10, 1), 4, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.caps, s.queues = ours, []int{0, 1, 2, 3}[:tt.queues]
+				for i := range 400 {
+					s.add(i%tt.queues, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")})
+				}
+				begin := time.Now()
+				var handled atomic.Int64
+				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+					n := handled.Add(1)
+					if allowed := int64(tt.limiter.Burst()+tt.queues) + int64(10*time.Since(begin).Seconds()); n > allowed {
+						t.Errorf("%d messages after %v, at most %d are allowed", n, time.Since(begin), allowed)
+					}
+					return nil
+				}, consumer.PushOptions{Limiter: tt.limiter})
+				time.Sleep(20 * time.Second)
+				if n := handled.Load(); n < 190 {
+					t.Errorf("%d messages in 20 s, want 10 a second", n)
+				}
+				stop()
+				if s.maxHand > tt.atOnce {
+					t.Errorf("%d messages in hand", s.maxHand)
+				}
+				if len(s.retries) > 0 || len(s.changes) > 0 || s.spent() > 0 {
+					t.Errorf("%d retries, %d extensions, %d spent attempts", len(s.retries), len(s.changes), s.spent())
+				}
+			})
+		})
+	}
+}
+
+// A receive that brings nothing keeps its permission: an idle consumer handles a new message at
+// once.
+func TestLimiterDoesNotDelayAnIdleConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		var at time.Time
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { at = time.Now(); return nil },
+			consumer.PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
+		time.Sleep(50 * time.Minute) // 150 polls that bring nothing
+		added := time.Now()
+		s.fill(1)
+		time.Sleep(time.Second)
+		stop()
+		if !at.Equal(added) {
+			t.Errorf("it was handled %v after it came", at.Sub(added))
+		}
+	})
+}
+
+// brokenLimiter rejects.
+type brokenLimiter struct{ asked atomic.Int64 }
+
+var errLimiter = errors.New("the limiter's store is away")
+
+func (l *brokenLimiter) WaitN(context.Context, int) error {
+	if l.asked.Add(1) > 3 {
+		return nil
+	}
+	return errLimiter
+}
+
+// A limiter that fails stops receiving until it permits it again, and is reported.
+func TestLimiterThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(1)
+		var reported []consumer.ReceiveFailure
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{Limiter: &brokenLimiter{}, OnReceiveFailure: func(f consumer.ReceiveFailure) { reported = append(reported, f) }})
+		time.Sleep(500 * time.Millisecond)
+		s.mu.Lock()
+		if len(s.polls) > 0 {
+			t.Error("it received without permission")
+		}
+		s.mu.Unlock()
+		time.Sleep(time.Minute)
+		stop()
+		if s.left() != 0 || len(reported) != 3 || !errors.Is(reported[2].Err, errLimiter) || reported[2].Failures != 3 {
+			t.Errorf("%d messages left, reported %+v", s.left(), reported)
+		}
+	})
+}
+
+// Run ends while the limiter holds it.
+func TestLimiterEndsWithTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(10)
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
+		time.Sleep(time.Minute)
+		begin := time.Now()
+		if err := stop(); err != nil || time.Since(begin) > 6*time.Second {
+			t.Errorf("%v after %v", err, time.Since(begin))
+		}
+	})
+}
+
+// A reachable server responds to pings, except while it is away.
+type reachable struct {
+	*server
+	away   time.Time   // until then; zero means that it is not
+	broken atomic.Bool // afterwards it only fails receives
+	pings  atomic.Int64
+}
+
+func (r *reachable) Ping(ctx context.Context, _ ...string) error {
+	r.pings.Add(1)
+	return backoff.Sleep(ctx, time.Until(r.away))
+}
+
+// received returns the number of receives.
+func (r *reachable) received() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.polls)
+}
+
+func newReachable(t *testing.T) *reachable {
+	r := &reachable{server: newServer(t)}
+	r.onReceive = func() error {
+		if r.broken.Load() || time.Now().Before(r.away) {
+			return &tidegate.Error{Op: "ReceiveMessage", Message: "connection refused"}
+		}
+		return nil
+	}
+	return r
+}
+
+// The first receive after an outage follows at once when the server responds to a ping, and
+// otherwise at most 5 s later. A server that responds only to pings gets a receive every 5 s, and
+// one ping. If one of several servers is down, a response of another one to a ping is no proof that
+// the first one works.
+func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReachable(t)
+		begin := time.Now()
+		r.away = begin.Add(90*time.Second + 10*time.Millisecond)
+		r.fill(1)
+		var late time.Duration
+		var failures []consumer.ReceiveFailure
+		stop := start(t, r, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			late = time.Since(r.away)
+			return nil
+		}, consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) { failures = append(failures, f) }, LongPolling: time.Second})
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if late < 0 || late > time.Second || r.left() != 0 {
+			t.Errorf("the first message was handled %v after the return", late)
+		}
+		for _, f := range failures {
+			if f.RetryIn > 5*time.Second {
+				t.Errorf("a receive without a response is repeated after %v, want 5 s at most", f.RetryIn)
+			}
+		}
+		polls, pings := r.received(), r.pings.Load()
+		r.broken.Store(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n, p := r.received()-polls, r.pings.Load()-pings; n < 10 || n > 20 || p > 1 {
+			t.Errorf("%d receives and %d pings in a minute from a server that only responds to pings, want 10 to 20 and 1", n, p)
+		}
+		stop()
+
+		s := newServer(t) // without pings
+		s.fill(1)
+		back := time.Now().Add(time.Minute)
+		s.onReceive = func() error {
+			if time.Now().Before(back) {
+				return &tidegate.Error{Op: "ReceiveMessage", Message: "connection refused"}
+			}
+			return nil
+		}
+		stop = start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
+		time.Sleep(time.Minute + 5*time.Second)
+		synctest.Wait()
+		if s.left() != 0 {
+			t.Error("the message is not handled 5 s after the return")
+		}
+		stop()
+	})
+}
+
+// A response is no outage: the wait is that of ReceiveBackoff, and there are no pings.
+func TestReceiveBackoffAfterAResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReachable(t)
+		r.onReceive = func() error { return &tidegate.Error{Code: protocol.CodeInternalError} }
+		stop := start(t, r, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{ReceiveBackoff: backoff.Steps{20 * time.Second}})
+		time.Sleep(time.Minute + time.Second)
+		stop()
+		if len(r.polls) != 4 || r.pings.Load() != 0 {
+			t.Errorf("%d receives and %d pings in a minute, want 4 and none", len(r.polls), r.pings.Load())
+		}
+	})
+}
+
+// An outage between two rejections of the credentials does not end Run; rejections for a minute do.
+func TestRejectionsBesideAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		var receives atomic.Int64
+		s.onReceive = func() error {
+			n := receives.Add(1)
+			if n == 1 || n == 60 {
+				return &tidegate.Error{Code: tidegate.CodeUnauthorized}
+			}
+			if n < 60 {
+				return &tidegate.Error{Message: "connection refused"}
+			}
+			return nil
+		}
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
+		time.Sleep(10 * time.Minute)
+		if n := receives.Load(); n < 61 {
+			t.Errorf("%d receives, want the one after the second rejection", n)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run ended: %v", err)
+		}
+		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeUnauthorized} }
+		begin := time.Now()
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Run(t.Context()); !errors.Is(err, tidegate.ErrUnauthorized) || time.Since(begin) < time.Minute || time.Since(begin) > 2*time.Minute {
+			t.Errorf("Run returned %v after %v of rejections", err, time.Since(begin))
+		}
+	})
+}
+
+// A consumer without Logger and OnReceiveFailure reports failures to slog's default, for each topic
+// at intervals that double from a minute to an hour. One of the two is enough to end that.
+func TestDefaultLogOfFailures(t *testing.T) {
+	var log bytes.Buffer
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	for name, tt := range map[string]struct {
+		opts consumer.PushOptions
+		want int
+	}{
+		"neither":          {consumer.PushOptions{}, 2 * (6 + 24)}, // after 0, 1, 3, 7, 15, 31 and 63 min, and then each hour
+		"Logger":           {consumer.PushOptions{Logger: slog.New(slog.DiscardHandler)}, 0},
+		"OnReceiveFailure": {consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			log.Reset()
+			s := newServer(t)
+			s.onSettings = func() error { return &tidegate.Error{Op: "QueryAssignment", Code: tidegate.CodeInternalServerError} }
+			stop := start(t, s, consumer.Subscription{Group: "billing", Topic: "orders", Topics: map[string]tidegate.Filter{"returns": {}}},
+				func(context.Context, *tidegate.Delivery) error { return nil }, tt.opts)
+			time.Sleep(25 * time.Hour)
+			stop()
+			n := strings.Count(log.String(), "cannot receive")
+			// The first failure after each interval is logged. Failures are up to 36 s apart, which
+			// is 30 s and jitter.
+			if n > tt.want || n < tt.want-2*2 || tt.want > 0 && !strings.Contains(log.String(), "topic=returns group=billing") {
+				t.Errorf("%s: %d lines in 25 hours, want %d: %.300s", name, n, tt.want, log.String())
+			}
+		})
+	}
+}
+
+// A switched server delivers all messages as those of another system, whose settings differ from
+// the result of ConsumerSettings.
+type switched struct {
+	*server
+	other transport.ConsumerSettings
+}
+
+func (s switched) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	ds, err := s.server.Receive(ctx, r)
+	for _, d := range ds {
+		d.Endpoint = "other"
+	}
+	return ds, err
+}
+
+func (s switched) EndpointSettings(endpoint, _, _ string) (transport.ConsumerSettings, bool) {
+	return s.other, endpoint == "other"
+}
+
+// The maximum of attempts, the retry schedule and the order are those of the server that delivered
+// the message.
+func TestSettingsOfTheDeliveringServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := switched{newServer(t), transport.ConsumerSettings{MaxAttempts: 2, Retry: backoff.Steps{7 * time.Second}, FIFO: true}}
+		s.caps = ours
+		s.settings = transport.ConsumerSettings{MaxAttempts: 9, Retry: backoff.Steps{time.Minute}}
+		s.add(0, &tidegate.Message{ID: "first", Topic: "orders", MessageGroup: "g"}, &tidegate.Message{ID: "second", Topic: "orders", MessageGroup: "g"})
+		var running atomic.Int32
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
+			if running.Add(1) > 1 {
+				t.Error("two messages of a message group are handled at the same time")
+			}
+			time.Sleep(time.Second)
+			running.Add(-1)
+			if final, known := consumer.FinalAttempt(ctx); !known || final != (d.Attempt == 2) {
+				t.Errorf("attempt %d: final %v, known %v", d.Attempt, final, known)
+			}
+			if d.ID == "first" {
+				return errors.New("no such customer")
+			}
+			return nil
+		}, consumer.PushOptions{Concurrency: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		for s.left() > 0 && ctx.Err() == nil {
+			time.Sleep(time.Second)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if len(s.retries) != 1 || s.retries[0].delay != 7*time.Second {
+			t.Errorf("retries %+v, want one after 7 s", s.retries)
+		}
+		if len(s.dead) != 1 || s.dead["first"] == "" {
+			t.Errorf("dead letters %v, want the first message after two attempts", s.dead)
+		}
+	})
 }

@@ -1,10 +1,17 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -157,4 +164,298 @@ func TestReceivesAreLargeWithABacklog(t *testing.T) {
 			t.Logf("handlers of %v: %.1f messages a receive", work, float64(received)/float64(receives))
 		})
 	}
+}
+
+// After 10 000 dead letters within a minute the log has two lines: the first dead letter at once,
+// and the number of the others at the end of Run.
+func TestDeadLettersAreTallied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const letters = 10_000
+		s := newServer(t)
+		s.caps = ours
+		s.fill(letters)
+		var log bytes.Buffer // guarded by the lock of its handler; read after Run
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			return consumer.DeadLetterNow(errors.New("not an order"))
+		},
+			consumer.PushOptions{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		time.Sleep(30 * time.Second)
+		stop()
+		if len(s.dead) != letters {
+			t.Fatalf("%d dead letters, want %d", len(s.dead), letters)
+		}
+		type entry struct {
+			Level   string
+			Msg     string
+			Topic   string
+			Group   string
+			ID      string `json:"message_id"`
+			Error   string
+			Further int
+		}
+		var lines []entry
+		for d := json.NewDecoder(&log); d.More(); {
+			var e entry
+			if err := d.Decode(&e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Msg == "message became a dead letter" {
+				lines = append(lines, e)
+			}
+		}
+		if len(lines) != 2 || lines[0].Further != 0 || lines[1].Further != letters-1 {
+			t.Fatalf("lines %+v, want one for the first dead letter and one for the other %d", lines, letters-1)
+		}
+		for _, e := range lines {
+			if e.Level != "WARN" || e.Topic != "orders" || e.Group != "billing" || e.ID == "" || e.Error != "not an order" {
+				t.Errorf("line %+v", e)
+			}
+		}
+	})
+}
+
+// RocketMQ: consumption retry: "Unexpected exceptions are also captured by the SDK"
+// RocketMQ: consumption retry: "A message fails to be consumed. In this case, the consumer returns
+// a failure status or the system throws an exception"
+func TestPanicsAreFailures(t *testing.T) {
+	cause := errors.New("an error as a panic")
+	var nothing any
+	returns := func(err error) consumer.Handler {
+		return func(context.Context, *tidegate.Delivery) error { return err }
+	}
+	panics := func(v any) consumer.Handler { return func(context.Context, *tidegate.Delivery) error { panic(v) } }
+	for name, tt := range map[string]struct {
+		handler consumer.Handler
+		text    string
+	}{
+		"panic":  {panics(cause), "handler panicked: an error as a panic"},
+		"nil":    {panics(nothing), "handler panicked: panic called with nil argument"},
+		"Goexit": {func(context.Context, *tidegate.Delivery) error { runtime.Goexit(); return nil }, "handler panicked: runtime.Goexit was called"},
+		"typed nil": {returns((*fs.PathError)(nil)),
+			"handler panicked: the error returned, <nil> of type *fs.PathError, has no readable text: runtime error: invalid memory address"},
+		"an error that panics": {returns(awkward{"boom"}),
+			"handler panicked: the error returned, %!v(PANIC=Error method: boom) of type consumer_test.awkward, has no readable text: boom"},
+		"an error that panics with itself": {returns(awkward{}),
+			"handler panicked: the error returned, a consumer_test.awkward of type consumer_test.awkward, has no readable text: a consumer_test.awkward"},
+		"panic with a typed nil":               {panics((*fs.PathError)(nil)), "handler panicked: <nil>"},
+		"panic with an error that panics":      {panics(awkward{"boom"}), "handler panicked: %!v(PANIC=Error method: boom)"},
+		"panic with one that panics on itself": {panics(awkward{}), "handler panicked: a consumer_test.awkward"},
+		"an error that ends the goroutine": {returns(deadly{}),
+			"handler panicked: the error returned, of type consumer_test.deadly, has no readable text: runtime.Goexit was called"},
+		"panic with one that ends the goroutine": {panics(deadly{}), "handler panicked: a consumer_test.deadly"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.fill(1)
+				var seen outcomes
+				stop := start(t, s, consumer.Subscription{}, tt.handler, consumer.PushOptions{OnDelivery: seen.add})
+				time.Sleep(15 * time.Second)
+				stop()
+				if len(seen.list) != 2 || !reflect.DeepEqual(s.retries[0], retryCall{"m0", 1, 10 * time.Second}) || seen.list[0].Disposition != consumer.Retried || seen.list[0].Delay != 10*time.Second {
+					t.Fatalf("outcomes %+v", seen.list)
+				}
+				e, ok := seen.list[0].Err.(*consumer.PanicError)
+				if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "worker.go") {
+					t.Errorf("error %v", seen.list[0].Err)
+				}
+				if name == "panic" && (!errors.Is(e, cause) || !strings.Contains(string(e.Stack), "report_test.go")) {
+					t.Errorf("%v does not wrap the panic's error, or has not the handler's stack", e)
+				}
+			})
+		})
+	}
+}
+
+// An awkward error panics in its Error method, with itself if it has none.
+type awkward struct{ text string }
+
+func (e awkward) Error() string {
+	if e.text == "" {
+		panic(e)
+	}
+	panic(e.text)
+}
+
+// A deadly error ends the goroutine that asks it for its text, as a mock does
+// that calls the FailNow of a test.
+type deadly struct{}
+
+func (deadly) Error() string { runtime.Goexit(); return "" }
+
+// The text of an error is needed at the last attempt, and by DeadLetter.
+func TestAwkwardErrorsAsDeadLetters(t *testing.T) {
+	for _, err := range []error{(*fs.PathError)(nil), awkward{"boom"}, consumer.DeadLetterNow(awkward{"boom"}), consumer.DeadLetterNow((*fs.PathError)(nil))} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.settings.MaxAttempts = 2
+			s.fill(1)
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return err }, consumer.PushOptions{})
+			time.Sleep(time.Minute)
+			stop()
+			if text := s.dead["m0"]; !strings.Contains(text, "has no readable text") || len(s.retries) != 1 {
+				t.Errorf("%T: dead letters %q after %d retries, want a failure like any other", err, s.dead, len(s.retries))
+			}
+		})
+	}
+}
+
+// The delivery belongs to the handler: its changes, at any time, do not affect decisions,
+// settlements or the log.
+func TestHandlerMayChangeItsDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.settings.MaxAttempts = 3
+		s.fill(1)
+		s.onChange = func(*tidegate.Delivery) error { return errors.New("connection lost") } // which is logged
+		var log bytes.Buffer
+		var seen outcomes
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			for range 25 {
+				*d = tidegate.Delivery{Message: tidegate.Message{ID: "mine", Topic: "mine"}, Attempt: 99}
+				time.Sleep(time.Second)
+			}
+			panic("mine it is")
+		}, consumer.PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		time.Sleep(29 * time.Second)
+		stop()
+		if o := seen.all()[0]; o.Disposition != consumer.Retried || o.Delivery.Attempt != 1 || o.Delivery.ID != "m0" || len(s.dead) != 0 {
+			t.Errorf("outcome %+v, dead letters %q", o, s.dead)
+		}
+		if text := log.String(); !strings.Contains(text, "connection lost") || strings.Contains(text, "<nil>") || strings.Contains(text, "message_id=mine") {
+			t.Errorf("logged %s", text)
+		}
+	})
+}
+
+func TestObserverThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.fill(30)
+		var log bytes.Buffer
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			consumer.PushOptions{Concurrency: 1, OnDelivery: func(consumer.Outcome) { panic(awkward{}) }, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		synctest.Wait()
+		if err := stop(); err != nil || s.left() != 0 || !strings.Contains(log.String(), `"panic":"a consumer_test.awkward"`) {
+			t.Errorf("Run: %v, %d messages left, logged %s", err, s.left(), log.String())
+		}
+	})
+}
+
+// blockHere is a handler that does not return: its name is in the stack.
+func blockHere(release <-chan struct{}) { <-release }
+
+// A handler past its deadline is reported with its stack, and
+// another one takes its place.
+func TestStuckHandlersAreReplaced(t *testing.T) {
+	const concurrency = 2
+	for name, end := range map[string]func(){
+		"they return":      func() {},
+		"they call Goexit": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.caps = ours
+				release := make(chan struct{})
+				var mu sync.Mutex
+				running, most, handled := 0, 0, 0
+				var reports []consumer.StuckHandler
+				var seen outcomes
+				stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+					if string(d.Body) == "stuck" && d.Attempt == 1 {
+						blockHere(release)
+						end()
+						return nil
+					}
+					mu.Lock()
+					running++
+					most = max(most, running)
+					mu.Unlock()
+					time.Sleep(time.Second)
+					mu.Lock()
+					running--
+					handled++
+					mu.Unlock()
+					return nil
+				}, consumer.PushOptions{
+					Concurrency: concurrency, StuckAfter: time.Minute, OnDelivery: seen.add, MaxExtension: 24 * time.Hour,
+					OnStuck: func(h consumer.StuckHandler) { mu.Lock(); reports = append(reports, h); mu.Unlock() },
+				})
+				send := func(body string, n int) {
+					for range n {
+						s.add(0, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte(body)})
+					}
+				}
+				send("stuck", concurrency)
+				time.Sleep(time.Second)
+				send("quick", 20)
+				time.Sleep(58 * time.Second)
+				mu.Lock()
+				if handled > 0 || len(reports) > 0 {
+					t.Errorf("%d handled, %d reports before the deadline", handled, len(reports))
+				}
+				mu.Unlock()
+				time.Sleep(12 * time.Second)
+				mu.Lock()
+				if handled != 20 || most != concurrency || len(reports) != concurrency {
+					t.Errorf("%d handled, %d at a time, %d reports", handled, most, len(reports))
+				}
+				for _, h := range reports {
+					if h.Took != time.Minute || string(h.Delivery.Body) != "stuck" || !strings.Contains(h.Stack, "blockHere") || strings.Count(h.Stack, "goroutine ") > 2 {
+						t.Errorf("report of %q after %v with the stack %s", h.Delivery.Body, h.Took, h.Stack)
+					}
+				}
+				mu.Unlock()
+				close(release) // and no more run at a time than before
+				send("quick", 20)
+				time.Sleep(12 * time.Second)
+				mu.Lock()
+				if handled < 40 || most != concurrency || len(reports) != concurrency {
+					t.Errorf("in the end %d handled, %d at a time, %d reports", handled, most, len(reports))
+				}
+				mu.Unlock()
+				time.Sleep(time.Minute)
+				stop()
+				if s.left() != 0 {
+					t.Errorf("%d messages are left; outcomes %+v", s.left(), seen.all())
+				}
+			})
+		})
+	}
+}
+
+// Handlers are replaced once: when as many are stuck as may run, and their replacements are too,
+// nothing more is begun.
+func TestStuckHandlersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.caps = ours
+		s.fill(100)
+		release := make(chan struct{})
+		var mu sync.Mutex
+		begun, reports := 0, 0
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			mu.Lock()
+			begun++
+			mu.Unlock()
+			blockHere(release)
+			return nil
+		}, consumer.PushOptions{
+			Concurrency: 3, StuckAfter: time.Minute, MaxExtension: 24 * time.Hour,
+			OnStuck: func(consumer.StuckHandler) { mu.Lock(); reports++; mu.Unlock() },
+		})
+		time.Sleep(time.Hour)
+		mu.Lock()
+		if begun != 6 || reports != 6 {
+			t.Errorf("%d calls and %d reports, want 6 of both", begun, reports)
+		}
+		mu.Unlock()
+		close(release)
+		time.Sleep(time.Minute)
+		stop()
+		if s.left() != 0 {
+			t.Errorf("%d messages are left", s.left())
+		}
+	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // fillQuick fills the server with messages that have the consumer receive ahead, as their handlers
@@ -240,6 +241,108 @@ func TestStartsAndStopsLeakNothing(t *testing.T) {
 			if s.handed != 0 {
 				t.Errorf("%d deliveries were neither settled nor released", s.handed)
 			}
+		})
+	}
+}
+
+// A silent server does not respond to requests that settle deliveries.
+type silentServer struct{ *server }
+
+func (s silentServer) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	<-ctx.Done()
+	errs := make([]error, len(ds))
+	for i := range errs {
+		errs[i] = context.Cause(ctx)
+	}
+	return errs
+}
+
+func (s silentServer) Settle(ctx context.Context, _ *tidegate.Delivery, _ transport.Verdict) (transport.RetryResult, error) {
+	<-ctx.Done()
+	return transport.RetryResult{}, context.Cause(ctx)
+}
+
+func (s silentServer) Extend(ctx context.Context, _ *tidegate.Delivery, _ time.Duration, _ bool) (string, error) {
+	<-ctx.Done()
+	return "", context.Cause(ctx)
+}
+
+// Run ends within ShutdownTimeout if the handlers return when their contexts end, also if more
+// settlements wait than there are requests at the same time and no request gets a response. A
+// handler that returns later has one second for its settlement.
+func TestShutdownTimeoutIsALimit(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fail    bool          // the handlers return an error
+		hurried bool          // the handlers return when their contexts end
+		late    time.Duration // later than that
+		want    time.Duration // the longest time until Run ends
+	}{
+		"failures":                  {fail: true, want: 7 * time.Second},
+		"successes":                 {want: 7 * time.Second},
+		"released by the shutdown":  {fail: true, hurried: true, want: 7 * time.Second},
+		"successes at the last":     {hurried: true, want: 7 * time.Second},
+		"successes after the limit": {hurried: true, late: 2 * time.Second, want: 6300*time.Millisecond + 3*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := silentServer{newServer(t)}
+				s.caps = ours
+				s.fill(1000)
+				stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
+					if tt.hurried {
+						<-ctx.Done()
+						time.Sleep(tt.late)
+					}
+					if tt.fail {
+						return errors.New("failed")
+					}
+					return nil
+				}, consumer.PushOptions{Concurrency: 200, ShutdownTimeout: 7 * time.Second})
+				time.Sleep(time.Second)
+				begin := time.Now()
+				if err := stop(); err != nil || time.Since(begin) > tt.want {
+					t.Errorf("Run: %v after %v, want at most %v", err, time.Since(begin), tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A handler that returns after ShutdownTimeout has one second for the settlement of its message,
+// also if the settlements of several messages share a request.
+func TestHandlerAfterTheShutdownTimeoutIsSettled(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		late []time.Duration // of each handler, after the end of ShutdownTimeout
+	}{
+		{"one handler", []time.Duration{2 * time.Second}},
+		{"several handlers", []time.Duration{time.Second, time.Second, 1500 * time.Millisecond, 2 * time.Second, 2 * time.Second}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.caps = ours
+				s.fill(len(tt.late))
+				var seen outcomes
+				stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+					<-ctx.Done()
+					time.Sleep(time.Second/10 + tt.late[d.Offset])
+					return nil
+				}, consumer.PushOptions{Concurrency: len(tt.late), ShutdownTimeout: time.Second, OnDelivery: seen.add})
+				synctest.Wait()
+				begin := time.Now()
+				if err := stop(); err != nil || time.Since(begin) > 4*time.Second {
+					t.Errorf("Run: %v after %v, want nil after at most 4s", err, time.Since(begin))
+				}
+				for _, o := range seen.all() {
+					if o.Disposition != consumer.Acked {
+						t.Errorf("message %s: %v, %v, want it acked", o.Delivery.ID, o.Disposition, o.SettleErr)
+					}
+				}
+				if s.left() != 0 {
+					t.Errorf("%d messages are not consumed", s.left())
+				}
+			})
 		})
 	}
 }

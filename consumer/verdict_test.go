@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -183,5 +184,297 @@ func TestFilters(t *testing.T) {
 		if tt.got != tt.want {
 			t.Errorf("got %+v, want %+v", tt.got, tt.want)
 		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	steps := backoff.Steps{time.Second, time.Minute, time.Hour}
+	bounded := verdict.Rules{MaxAttempts: 3, Schedule: steps}
+	endless := verdict.Rules{Schedule: steps}
+	snoozing := verdict.Rules{MaxAttempts: 3, Schedule: steps, Takes: transport.Snooze}
+	policied := verdict.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 2, Schedule: steps}
+	discarding := verdict.Rules{OwnAttempts: 2, Discard: true, Schedule: steps}
+	broken := errors.New("no connection")
+	for _, tt := range []struct {
+		name    string
+		attempt int
+		err     error
+		rules   verdict.Rules
+		want    verdict.Decision
+	}{
+		{"success", 1, nil, bounded, verdict.Decision{Act: verdict.Ack}},
+		{"success at the last attempt", 3, nil, bounded, verdict.Decision{Act: verdict.Ack}},
+		{"first failure", 1, broken, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}},
+		{"second failure", 2, broken, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}}},
+		{"last attempt", 3, broken, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"more than the last", 9, broken, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"no limit known", 99, broken, endless, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
+		{"an attempt that a server did not count", 0, broken, endless, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}},
+		{"retry after", 1, consumer.RetryIn(7*time.Second, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Second}}},
+		{"retry after, wrapped", 1, fmt.Errorf("a: %w", fmt.Errorf("b: %w", consumer.RetryIn(0, broken))), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}},
+		{"retry after, negative", 1, consumer.RetryIn(-1, nil), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry}}},
+		{"retry after the last", 3, consumer.RetryIn(time.Second, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"retry after, longer than the server takes", 1, consumer.RetryIn(time.Hour*13, broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 12 * time.Hour}}},
+		{"dead letter", 1, consumer.DeadLetterNow(broken), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"dead letter, wrapped", 1, fmt.Errorf("order 7: %w", consumer.DeadLetterNow(broken)), endless,
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "order 7: no connection"}}},
+		{"dead letter without a reason", 1, consumer.DeadLetterNow(nil), endless,
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "dead letter requested by the handler"}}},
+		{"dead letter beats retry after", 1, consumer.DeadLetterNow(consumer.RetryIn(time.Second, broken)), bounded,
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"retry after, joined", 1, errors.Join(broken, consumer.RetryIn(7*time.Second, nil)), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Second}}},
+		{"dead letter, joined", 1, errors.Join(broken, consumer.DeadLetterNow(nil)), bounded,
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection dead letter requested by the handler"}}},
+		{"snooze in the last attempt", 3, fmt.Errorf("not yet: %w", consumer.Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: time.Minute}}},
+		{"snooze, longer than the server takes", 1, consumer.Snooze(13 * time.Hour), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: 12 * time.Hour}}},
+		{"snooze without the server's help", 3, consumer.Snooze(time.Minute), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}, Spent: true}},
+		{"dead letter beats snooze", 1, consumer.DeadLetterNow(consumer.Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "postponed for 1m0s"}}},
+		{"before the policy's last attempt", 1, broken, policied, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}},
+		{"the policy's last attempt", 2, broken, policied, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"the policy discards", 2, broken, discarding, verdict.Decision{Verdict: transport.Verdict{Reason: "no connection"}, Act: verdict.Discard}},
+		{"the policy discards, as late as the server", 3, broken, verdict.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 3, Discard: true, Schedule: steps},
+			verdict.Decision{Verdict: transport.Verdict{Reason: "no connection"}, Act: verdict.Discard}},
+		{"the policy would discard later than the server", 3, broken, verdict.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"after both maximums, the lower one decides", 9, broken, verdict.Rules{MaxAttempts: 3, ServerAttempts: 3, OwnAttempts: 4, Discard: true, Schedule: steps},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"a server that decides has the lower maximum", 5, broken, verdict.Rules{ServerAttempts: 2, OwnAttempts: 5, Discard: true, Schedule: steps},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
+		{"a server that decides has the lower maximum, without discard", 5, broken, verdict.Rules{ServerAttempts: 2, OwnAttempts: 5, Schedule: steps},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
+		{"a server that decides has the higher maximum", 5, broken, verdict.Rules{ServerAttempts: 5, OwnAttempts: 5, Discard: true, Schedule: steps},
+			verdict.Decision{Verdict: transport.Verdict{Reason: "no connection"}, Act: verdict.Discard}},
+		{"discard without a maximum", 9, broken, verdict.Rules{Discard: true, Schedule: steps}, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Hour}}},
+		{"dead letter beats discard", 2, consumer.DeadLetterNow(broken), discarding, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection"}}},
+		{"snooze in the policy's last attempt", 2, consumer.Snooze(time.Minute), verdict.Rules{OwnAttempts: 2, Takes: transport.Snooze, Schedule: steps},
+			verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: time.Minute}}},
+		{"panic", 2, &consumer.PanicError{Value: "boom"}, bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.want.Is(transport.Retry) {
+				tt.want.Reason = verdict.Read(tt.err).Reason
+			}
+			if got := verdict.Judge(tt.attempt, verdict.Read(tt.err), tt.rules); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// The consumer's copy of a deciding server's retry schedule may be old, or of another topic. So the
+// consumer requests a retry by the server's schedule, unless the program sets a delay.
+func TestServerDecidesTheInterval(t *testing.T) {
+	broken := errors.New("no connection")
+	pushed := transport.ConsumerSettings{Retry: backoff.Steps{time.Minute}}
+	ours := transport.Capabilities{RetryResult: true}
+	for _, tt := range []struct {
+		name string
+		err  error
+		own  backoff.Policy
+		caps transport.Capabilities
+		want time.Duration
+	}{
+		{"the server's ladder", broken, nil, ours, transport.BySchedule},
+		{"the program's ladder", broken, backoff.Steps{time.Second}, ours, time.Second},
+		{"the handler's wish", consumer.RetryIn(time.Hour, broken), nil, ours, time.Hour},
+		{"a server that does not decide", broken, nil, transport.Capabilities{Suspend: true}, time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.settings, s.caps = pushed, tt.caps
+			s.fill(1)
+			failed := false
+			stop := start(t, s, consumer.Subscription{Retry: tt.own}, func(context.Context, *tidegate.Delivery) error {
+				if failed {
+					return nil
+				}
+				failed = true
+				return tt.err
+			}, consumer.PushOptions{})
+			synctest.Wait()
+			stop()
+			if len(s.retries) != 1 || s.retries[0].delay != tt.want {
+				t.Errorf("%s: retries %+v, want one after %v", tt.name, s.retries, tt.want)
+			}
+		})
+	}
+}
+
+// reconsumer is a server with retry topics.
+type reconsumer struct {
+	*server
+	err      error // of the requests, after they took effect if lost
+	lost     bool
+	verdicts []transport.Verdict
+}
+
+func (r *reconsumer) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	if v.Kind != transport.RetryTopic && v.Kind != transport.NegativeAck {
+		return r.server.Settle(ctx, d, v)
+	}
+	r.mu.Lock()
+	r.verdicts = append(r.verdicts, v)
+	err := r.err
+	if r.lost {
+		r.err = nil
+	}
+	r.mu.Unlock()
+	if err != nil && !r.lost {
+		return transport.RetryResult{}, err
+	}
+	if serr := r.settle(ctx, d, nil, func(e *entry) { e.done = true; r.end(e, e.due) }); serr != nil {
+		return transport.RetryResult{}, serr
+	}
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: time.Minute}, err
+}
+
+// On a server without retry topics, such as a RocketMQ, the message is retried in its own topic
+// after the delay that the handler asked for, and the outcome has a typed error.
+func TestReconsumeOnAPlainServer(t *testing.T) {
+	away := errors.New("the database is away")
+	for name, tt := range map[string]struct {
+		err     error
+		attempt int // that fails with it
+		want    time.Duration
+	}{
+		"a delay":                        {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second}, away), 1, 7 * time.Second},
+		"more than a server takes":       {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 100 * time.Hour}, away), 1, 12 * time.Hour},
+		"a level":                        {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 3}, away), 1, 10 * time.Second},
+		"a level above the last":         {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 99}, away), 1, 2 * time.Hour},
+		"the next level":                 {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, away), 1, time.Second},
+		"the next level, second attempt": {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, away), 2, 5 * time.Second},
+		"negative":                       {consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck}, away), 1, time.Minute},
+		"negative, with a delay":         {consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: 3 * time.Second}, away), 1, 3 * time.Second},
+		"wrapped":                        {fmt.Errorf("pay: %w", consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second}, away)), 1, 7 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.fill(1)
+				var seen outcomes
+				stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+					if d.Attempt == tt.attempt {
+						return tt.err
+					}
+					return consumer.RetryIn(time.Second, nil)
+				}, consumer.PushOptions{OnDelivery: seen.add})
+				time.Sleep(10 * time.Second)
+				stop()
+				o := seen.all()[tt.attempt-1]
+				e, _ := errors.AsType[*tidegate.Error](o.SettleErr)
+				if o.Disposition != consumer.Retried || o.Delay != tt.want || !errors.Is(o.Err, away) || e == nil || e.Code != tidegate.CodeNotImplemented {
+					t.Errorf("outcome %+v, want a retry after %v", o, tt.want)
+				}
+				if plain := seen.all()[len(seen.all())-1]; tt.want < 10*time.Second && plain.SettleErr != nil {
+					t.Errorf("an ordinary retry: %+v", plain)
+				}
+			})
+		})
+	}
+}
+
+func TestReconsumeRequests(t *testing.T) {
+	refused := &tidegate.Error{Op: "Reconsume", Code: tidegate.CodeBadRequest, Message: "the group has no retry topics"}
+	lost := errors.New("the response was lost")
+	for name, tt := range map[string]struct {
+		fail        error
+		err         error // of the server
+		lost        bool
+		verdict     transport.Verdict
+		disposition consumer.Disposition
+		delay       time.Duration
+		is          error // the match of SettleErr
+	}{
+		"delay":    {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, consumer.Reconsumed, time.Minute, nil},
+		"level":    {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 4}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic, Level: 4}, consumer.Reconsumed, time.Minute, nil},
+		"next":     {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), nil, false, transport.Verdict{Kind: transport.RetryTopic}, consumer.Reconsumed, time.Minute, nil},
+		"negative": {consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, nil), nil, false, transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, consumer.Retried, time.Minute, nil},
+		"refused":  {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, nil), refused, false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, consumer.Retried, time.Hour, refused},
+		"lost":     {consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), lost, true, transport.Verdict{Kind: transport.RetryTopic}, consumer.PerhapsSettled, 0, verdict.ErrPerhaps},
+		// A dead letter is the stronger wish.
+		"dead letter": {errors.Join(consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), consumer.DeadLetterNow(nil)), nil, false, transport.Verdict{Kind: transport.RetryTopic}, consumer.DeadLettered, 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &reconsumer{server: newServer(t), err: tt.err, lost: tt.lost}
+				s.caps = ours
+				s.caps.Verdicts |= transport.RetryTopic | transport.NegativeAck
+				s.fill(1)
+				var seen outcomes
+				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return tt.fail }, consumer.PushOptions{OnDelivery: seen.add})
+				time.Sleep(time.Minute)
+				stop()
+				list := seen.all()
+				if len(list) != 1 || list[0].Disposition != tt.disposition || list[0].Delay != tt.delay || !errors.Is(list[0].SettleErr, tt.is) {
+					t.Errorf("outcomes %+v, want %v after %v, %v", list, tt.disposition, tt.delay, tt.is)
+				}
+				for i := range s.verdicts {
+					s.verdicts[i].Reason = ""
+				}
+				if tt.disposition != consumer.DeadLettered && (len(s.verdicts) == 0 || s.verdicts[0] != tt.verdict) {
+					t.Errorf("verdicts %+v, want %+v", s.verdicts, tt.verdict)
+				}
+			})
+		})
+	}
+}
+
+// A simple consumer's transport that cannot do it is not asked.
+func TestSimpleReconsumeNeedsTheTransport(t *testing.T) {
+	s, err := consumer.NewSimple(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Settle(t.Context(), &tidegate.Delivery{}, transport.Verdict{Kind: transport.RetryTopic})
+	if e, _ := errors.AsType[*tidegate.Error](err); e == nil || e.Code != tidegate.CodeNotImplemented {
+		t.Error(err)
+	}
+}
+
+// Outcome.AttemptSpent is true only if the handler returned Snooze and the server counted the
+// attempt.
+func TestAttemptSpent(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		caps  transport.Capabilities
+		away  bool // the server does not respond to the retry
+		end   consumer.Disposition
+		spent bool
+	}{
+		{"a server with snoozes", ours, false, consumer.Snoozed, false},
+		{"a server without snoozes", transport.Capabilities{}, false, consumer.Retried, true},
+		{"a server that did not count it", transport.Capabilities{}, true, consumer.Unsettled, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.caps = tt.caps
+				s.fill(1)
+				s.onRetry = func(*tidegate.Delivery) error {
+					if tt.away {
+						return &tidegate.Error{Op: "ChangeInvisibleDuration", Message: "connection refused"}
+					}
+					return nil
+				}
+				var seen outcomes
+				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return consumer.Snooze(time.Hour) },
+					consumer.PushOptions{InvisibleDuration: 10 * time.Second, OnDelivery: seen.add})
+				time.Sleep(time.Minute)
+				stop()
+				got := seen.all()
+				if len(got) == 0 || got[0].Disposition != tt.end || got[0].AttemptSpent != tt.spent {
+					t.Errorf("outcomes %+v, want %v with AttemptSpent %t", got, tt.end, tt.spent)
+				}
+			})
+		})
+	}
+}
+
+func TestNegativeDelaysMeanNone(t *testing.T) {
+	if e, ok := errors.AsType[*verdict.Snooze](consumer.Snooze(-time.Second)); !ok || e.Delay != 0 {
+		t.Errorf("Snooze: %+v", e)
+	}
+	if e, ok := errors.AsType[*verdict.RetryIn](consumer.RetryIn(-time.Second, nil)); !ok || e.Delay != 0 {
+		t.Errorf("RetryIn: %+v", e)
 	}
 }
