@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -118,21 +117,24 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
+	var v transport.Verdict
 	switch {
 	case requests.Header(ctx, wire.HeaderSnooze) != "":
-		_, err = s.messages.Settle(ctx, &delivery, transport.Verdict{Kind: transport.Snooze, Delay: after})
+		v = transport.Verdict{Kind: transport.Snooze, Delay: after}
 	case requests.Header(ctx, wire.HeaderReconsume) != "":
-		err = s.reconsume(ctx, &delivery, requests.Header(ctx, wire.HeaderReconsume), after)
+		v, err = requests.Reconsume(requests.Header(ctx, wire.HeaderReconsume), after)
 	case failed:
 		why, _ := requests.Reason(ctx)
-		var result transport.RetryResult
-		if result, err = s.messages.Settle(ctx, &delivery, transport.Verdict{Kind: transport.Retry, Delay: after, Reason: why}); err == nil {
-			_ = grpc.SetTrailer(ctx, requests.RetryResult(result)) // it fails only outside a gRPC server
-		}
-	case requests.Header(ctx, wire.HeaderRepeat) != "":
-		out.ReceiptHandle, err = s.messages.Extend(ctx, &delivery, after, true)
+		v = transport.Verdict{Kind: transport.Retry, Delay: after, Reason: why}
 	default:
-		out.ReceiptHandle, err = s.messages.Extend(ctx, &delivery, after, false)
+		out.ReceiptHandle, err = s.messages.Extend(ctx, &delivery, after, requests.Header(ctx, wire.HeaderRepeat) != "")
+		if err != nil {
+			return nil, err
+		}
+		return out, nil
+	}
+	if err == nil {
+		err = s.settle(ctx, &delivery, v)
 	}
 	if err != nil {
 		return nil, err
@@ -140,13 +142,9 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	return out, nil
 }
 
-// reconsume ends a failed delivery as the header asks, if its client may send to the topics that
-// this needs.
-func (s *Server) reconsume(ctx context.Context, d *tidegate.Delivery, header string, delay time.Duration) error {
-	v, err := requests.Reconsume(header, delay)
-	if err != nil {
-		return err
-	}
+// settle ends a delivery by a verdict, and reports the fate of the message in a trailer. For a
+// RetryTopic the client must have the right to send to the group's topics.
+func (s *Server) settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) error {
 	if v.Kind == transport.RetryTopic {
 		if needs := auth.NeedsOfReconsume(s.engine, d); needs != nil {
 			if err := s.gate.PermitRPC(ctx, "ChangeInvisibleDuration", needs...); err != nil {
@@ -175,7 +173,7 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	delivery.Attempt = int(req.GetDeliveryAttempt())
-	result, err := s.messages.Settle(ctx, &delivery, transport.Verdict{Kind: transport.DeadLetter, Reason: why})
+	err = s.settle(ctx, &delivery, transport.Verdict{Kind: transport.DeadLetter, Reason: why})
 	if e, ok := errors.AsType[*tidegate.Error](err); ok && !ours && e.Code == tidegate.CodeInvalidReceiptHandle {
 		// RocketMQ's clients repeat this request without end after any failure. The delivery is
 		// over, so there is nothing that they could do.
@@ -186,7 +184,6 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 	if err != nil {
 		return nil, err
 	}
-	_ = grpc.SetTrailer(ctx, requests.RetryResult(result)) // it fails only outside a gRPC server
 	return &rmqpb.ForwardMessageToDeadLetterQueueResponse{Status: wire.OK}, nil
 }
 

@@ -150,14 +150,19 @@ var fates = map[transport.Fate]string{
 	transport.FateAgain: "again", transport.FateDeadLetter: "dead_letter", transport.FateParked: "parked",
 }
 
-// retried returns the response of a request that ends deliveries with a result.
-func retried(r transport.RetryResult, err error) (int, any, error) {
+// settle ends a delivery by a verdict, and returns the response with the fate of the message.
+func (h *Messages) settle(r *http.Request, call MessageCall, d *tidegate.Delivery, v transport.Verdict) (int, any, error) {
+	var result transport.RetryResult
+	err := h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
+		result, err = h.Engine.Settle(ctx, d, v)
+		return err
+	})
 	if err != nil {
 		return 0, nil, err
 	}
-	out := RetryResult{Fate: fates[r.Fate]}
-	if r.Fate == transport.FateAgain {
-		out.Delay = new(settings.Duration(r.Delay))
+	out := RetryResult{Fate: fates[result.Fate]}
+	if result.Fate == transport.FateAgain {
+		out.Delay = new(settings.Duration(result.Delay))
 	}
 	return http.StatusOK, out, nil
 }
@@ -221,12 +226,8 @@ func (h *Messages) Retry(w http.ResponseWriter, r *http.Request) (int, any, erro
 			return 0, nil, err
 		}
 	}
-	var result transport.RetryResult
-	err = h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
-		result, err = h.Engine.Settle(ctx, d, transport.Verdict{Kind: transport.Retry, Delay: after, Reason: requests.Bounded(req.Reason)})
-		return err
-	})
-	return retried(result, err)
+	v := transport.Verdict{Kind: transport.Retry, Delay: after, Reason: requests.Bounded(req.Reason)}
+	return h.settle(r, changeCall(client, d.ConsumerGroup), d, v)
 }
 
 // A DeadLetterRequest reports that no further delivery can succeed.
@@ -249,12 +250,7 @@ func (h *Messages) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any,
 	}
 	d.Attempt = req.Attempt
 	call := MessageCall{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
-	var result transport.RetryResult
-	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		result, err = h.Engine.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: req.Reason})
-		return err
-	})
-	return retried(result, err)
+	return h.settle(r, call, d, transport.Verdict{Kind: transport.DeadLetter, Reason: req.Reason})
 }
 
 // A RecallRequest names a delayed message.
@@ -355,10 +351,5 @@ func (h *Messages) NegativeAcknowledge(w http.ResponseWriter, r *http.Request) (
 		return 0, nil, err
 	}
 	call := MessageCall{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
-	var result transport.RetryResult
-	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		result, err = h.Engine.Settle(ctx, d, transport.Verdict{Kind: transport.NegativeAck, Delay: time.Duration(req.Delay)})
-		return err
-	})
-	return retried(result, err)
+	return h.settle(r, call, d, transport.Verdict{Kind: transport.NegativeAck, Delay: time.Duration(req.Delay)})
 }
