@@ -132,10 +132,10 @@ func TestReadyIsWhatReceivesGet(t *testing.T) {
 					}
 					sum := survey.Totals
 					check("the totals", sum.Ready, sum.Inflight, sum.WaitingRetry, sum.Parked, sum.Blocked, sum.ParkedGroups, sum.BlockedGroups, sum.Backlog.Messages)
-					m := serve(b).Stats().Subscriptions[0]
+					m := serve(b).Stats().Groups[0]
 					check("the metrics", m.Ready, m.Inflight, m.WaitingRetry, m.Parked, m.Blocked, m.ParkedGroups, m.BlockedGroups, m.Backlog.Messages)
-					if (m.Undelivered > 0) != (ready > 0) || m.Oldest == 0 {
-						t.Errorf("%s, the metrics: the oldest undelivered message is %v old, the oldest %v", when, m.Undelivered, m.Oldest)
+					if (m.UndeliveredMS > 0) != (ready > 0) || m.OldestMS == 0 {
+						t.Errorf("%s, the metrics: the oldest undelivered message is %d ms old, the oldest %d", when, m.UndeliveredMS, m.OldestMS)
 					}
 				}
 				send := func(group string, n int) {

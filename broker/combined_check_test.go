@@ -19,12 +19,12 @@ func (c *combined) audit() {
 	inLog(b, func(*store.Batch) { c.auditAll(b.Engine().Parts()) })
 	release()
 	for _, s := range serve(b).Stats().Topics {
-		d, err := b.Topic(s.Topic)
+		d, err := b.Topic(s.Name)
 		if err != nil {
 			c.t.Fatal(err)
 		}
 		if s.Stored != (status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}) {
-			c.t.Errorf("%s has %+v in the statistics, and %d messages, %d bytes", s.Topic, s.Stored, d.StoredMessages, d.StoredBytes)
+			c.t.Errorf("%s has %+v in the statistics, and %d messages, %d bytes", s.Name, s.Stored, d.StoredMessages, d.StoredBytes)
 		}
 	}
 }

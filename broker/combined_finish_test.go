@@ -87,8 +87,8 @@ func (c *combined) account() {
 
 // empty checks that nothing is left once everything is consumed.
 func (c *combined) empty() {
-	for _, s := range serve(c.b).Stats().Subscriptions {
-		if s.Backlog != (status.Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Oldest != 0 || s.Undelivered != 0 {
+	for _, s := range serve(c.b).Stats().Groups {
+		if s.Backlog != (status.Backlog{}) || s.Ready+s.Inflight+s.WaitingRetry != 0 || s.OldestMS != 0 || s.UndeliveredMS != 0 {
 			c.t.Errorf("%s is left with %+v", s.Group, s)
 		}
 	}

@@ -28,8 +28,8 @@ func TestOldestAge(t *testing.T) {
 		ages := func(oldest, undelivered time.Duration) {
 			t.Helper()
 			synctest.Wait()
-			if s := serve(b).Stats().Subscriptions[0]; s.Oldest != oldest || s.Undelivered != undelivered {
-				t.Errorf("the oldest is %v, the oldest undelivered %v; want %v, %v", s.Oldest, s.Undelivered, oldest, undelivered)
+			if s := serve(b).Stats().Groups[0]; s.OldestMS != oldest.Milliseconds() || s.UndeliveredMS != undelivered.Milliseconds() {
+				t.Errorf("the oldest is %d ms old, the oldest undelivered %d ms; want %v, %v", s.OldestMS, s.UndeliveredMS, oldest, undelivered)
 			}
 		}
 		receive := func(n int) []*tidegate.Delivery {

@@ -423,9 +423,9 @@ func TestReleaseSharesFsyncs(t *testing.T) {
 	}
 	ds := append(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 20}), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "u", Max: 20})...)
 	ds = append(ds[:10], append([]*tidegate.Delivery{{Handle: "none"}}, ds[10:]...)...)
-	before := serve(b).Stats().Groups.Commit.Count()
+	before := serve(b).Stats().GroupStore.Commit.Count()
 	serve(b).Return(t.Context(), ds)
-	if n := serve(b).Stats().Groups.Commit.Count() - before; n > 4 {
+	if n := serve(b).Stats().GroupStore.Commit.Count() - before; n > 4 {
 		t.Errorf("%d commits", n)
 	}
 	for _, topic := range []string{"t", "u"} {

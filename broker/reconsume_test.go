@@ -242,7 +242,7 @@ func TestRetryTopicWakes(t *testing.T) {
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second}); len(ds) != 0 || time.Since(start) != time.Hour+time.Second {
 			t.Errorf("%d deliveries after %v", len(ds), time.Since(start))
 		}
-		for _, s := range serve(b).Stats().Subscriptions {
+		for _, s := range serve(b).Stats().Groups {
 			if s.Waiting != 0 {
 				t.Errorf("%d receives are left in line for %s", s.Waiting, s.Topic)
 			}

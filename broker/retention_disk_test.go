@@ -134,7 +134,7 @@ func TestDiskIsReclaimed(t *testing.T) {
 				before := sizeOf(t, dir)
 				remove(t, b)
 				elapse(time.Minute)
-				after, st := sizeOf(t, dir), serve(b).Stats().Messages
+				after, st := sizeOf(t, dir), serve(b).Stats().MessageStore
 				t.Logf("%d KiB before, %d after; with the logs %d", before>>10, after>>10, st.Disk>>10)
 				if before < 8*mb || after > 5*mb || st.Disk > 12*mb {
 					t.Errorf("%d bytes on disk before, %d after; Pebble reports %d", before, after, st.Disk)

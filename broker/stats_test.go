@@ -50,7 +50,7 @@ func TestStats(t *testing.T) {
 		}
 		time.Sleep(7 * time.Second)
 		st := serve(b).Stats()
-		if len(st.Topics) != 1 || st.Topics[0].Accepted != (status.Backlog{Messages: 5, Bytes: 100}) || st.Topics[0].Throttle == nil {
+		if len(st.Topics) != 1 || st.Topics[0].Accepted != 5 || st.Topics[0].AcceptedBytes != 100 || st.Topics[0].Throttle == nil {
 			t.Errorf("topics %+v: want one, with 5 messages of 100 bytes accepted, throttled", st.Topics)
 		}
 		for reason, want := range map[engine.RefusalReason]int64{engine.RefusedThrottled: 3, engine.RefusedInvalid: 1, engine.RefusedNoTopic: 0, engine.RefusedUnknown: 0, engine.RefusedOther: 0} {
@@ -63,12 +63,12 @@ func TestStats(t *testing.T) {
 				t.Errorf("%d throttled by %s, want %d", st.Throttled[limit], limit, want)
 			}
 		}
-		if n := st.Messages.Commit.Count(); n < 6 || st.Messages.CommitRecords.Sum < 7 || st.Messages.CommitRecords.Count() != n || st.Messages.CommitBytes < 100 {
+		if n := st.MessageStore.Commit.Count(); n < 6 || st.MessageStore.CommitRecords.Sum < 7 || st.MessageStore.CommitRecords.Count() != n || st.MessageStore.CommitBytes < 100 {
 			t.Errorf("message log: %d commits, %v records, %d bytes; want at least 6 commits with the topic's 2 records and 5 messages",
-				n, st.Messages.CommitRecords.Sum, st.Messages.CommitBytes)
+				n, st.MessageStore.CommitRecords.Sum, st.MessageStore.CommitBytes)
 		}
-		if st.Messages.Fsync.Count() == 0 || st.Messages.Disk == 0 || st.Groups.Disk == 0 {
-			t.Errorf("no fsync, or no file: %+v", st.Messages)
+		if st.MessageStore.Fsync.Count() == 0 || st.MessageStore.Disk == 0 || st.GroupStore.Disk == 0 {
+			t.Errorf("no fsync, or no file: %+v", st.MessageStore)
 		}
 
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Minute, Push: true})
@@ -77,8 +77,8 @@ func TestStats(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		sub := serve(b).Stats().Subscriptions[0]
-		if sub.Group != "g" || sub.Topic != "t" || sub.Undelivered != 9*time.Second || sub.Ready != 4 || sub.Inflight != 1 || sub.Deliveries != [5]int64{2} {
+		sub := serve(b).Stats().Groups[0]
+		if sub.Group != "g" || sub.Topic != "t" || sub.UndeliveredMS != 9000 || sub.Ready != 4 || sub.Inflight != 1 || sub.Deliveries != [5]int64{2} {
 			t.Errorf("subscription %+v: want 4 ready, 1 in flight, the oldest new message 9 s old", sub)
 		}
 		if l := serve(b).Stats().RetryLateness; l.Count() != 1 || l.Sum != 0 {
@@ -89,15 +89,15 @@ func TestStats(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if closed := serve(b).Stats(); closed.Messages.Disk != 0 || len(closed.Topics) != 1 {
+		if closed := serve(b).Stats(); closed.MessageStore.Disk != 0 || len(closed.Topics) != 1 {
 			t.Errorf("a closed broker reports %+v", closed)
 		}
 		if b, err = broker.Open(broker.Options{Dir: dir, MinInvisibleDuration: 1}); err != nil {
 			t.Fatal(err)
 		}
 		st = serve(b).Stats()
-		if st.Topics[0].Accepted != (status.Backlog{}) || st.Topics[0].Stored != (status.Backlog{Messages: 5, Bytes: 100}) || st.Subscriptions[0].Backlog != (status.Backlog{Messages: 5, Bytes: 100}) {
-			t.Errorf("after a restart: %+v, %+v; want nothing accepted, 5 messages stored and in the backlog", st.Topics, st.Subscriptions)
+		if st.Topics[0].Accepted != 0 || st.Topics[0].Stored != (status.Backlog{Messages: 5, Bytes: 100}) || st.Groups[0].Backlog != (status.Backlog{Messages: 5, Bytes: 100}) {
+			t.Errorf("after a restart: %+v, %+v; want nothing accepted, 5 messages stored and in the backlog", st.Topics, st.Groups)
 		}
 	})
 }
@@ -117,7 +117,7 @@ func TestDelayedMessagesAreAcceptedWhenDue(t *testing.T) {
 				b = reopen(t, b, files)
 			}
 			elapse(after)
-			if st := serve(b).Stats().Topics[0]; st.Accepted.Messages != int64(min(i, 1)) || st.Delayed.Messages != int64(2-i) {
+			if st := serve(b).Stats().Topics[0]; st.Accepted != int64(min(i, 1)) || st.Delayed.Messages != int64(2-i) {
 				t.Errorf("after %v: %+v", after, st)
 			}
 		}

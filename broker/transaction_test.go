@@ -101,7 +101,7 @@ func TestTransactions(t *testing.T) {
 			}
 			b = open(t, broker.Options{Dir: "data"}.On(fs))
 		}
-		if st := serve(b).Stats().Topics[0]; st.Stored.Messages != 1 || st.Transactions == nil || st.Transactions.HalfMessages != 1 {
+		if st := serve(b).Stats().Topics[0]; st.Stored.Messages != 1 || st.Transactions == nil || st.Half != 1 {
 			t.Errorf("after restarts: %+v, %+v; want one message and one half message", st, st.Transactions)
 		}
 		if err := endTransaction(t, b, unknown, transport.Commit); err != nil {
@@ -110,7 +110,7 @@ func TestTransactions(t *testing.T) {
 		if got := ids(receiveAll(t, b, "t")); got != "kept unknown" {
 			t.Errorf("in the end there are %q", got)
 		}
-		if st := serve(b).Stats().Topics[0]; *st.Transactions != (engine.TransactionStats{Committed: 1}) || st.Accepted.Messages != 1 {
+		if st := serve(b).Stats().Topics[0]; *st.Transactions != (engine.TransactionStats{Committed: 1}) || st.Accepted != 1 {
 			t.Errorf("counts %+v, %+v", st, st.Transactions)
 		}
 	})
@@ -190,7 +190,7 @@ func TestTransactionDuplicates(t *testing.T) {
 			t.Errorf("repeated after the commit: %+v; want where it is, and a transaction ID", r)
 		}
 		wantCode(t, "its transaction", endTransaction(t, b, r.Receipt, transport.Commit), tidegate.CodeInternalServerError)
-		if st := serve(b).Stats().Topics[0]; st.Stored.Messages != 2 || st.Transactions.HalfMessages != 0 || st.Duplicates != 3 {
+		if st := serve(b).Stats().Topics[0]; st.Stored.Messages != 2 || st.Half != 0 || st.Duplicates != 3 {
 			t.Errorf("stored %+v, %+v; want 2 messages", st, st.Transactions)
 		}
 		putTopic(t, b, "t", settings.Topic{})

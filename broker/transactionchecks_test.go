@@ -113,7 +113,7 @@ func TestTransactionChecks(t *testing.T) {
 				want.Checks = 11
 			}
 			for _, st := range serve(b).Stats().Topics {
-				if st.Topic == "t" && *st.Transactions != want {
+				if st.Name == "t" && *st.Transactions != want {
 					t.Errorf("counts %+v, want %+v", *st.Transactions, want)
 				}
 			}
@@ -165,8 +165,8 @@ func TestTransactionSettings(t *testing.T) {
 		remove()
 		<-time.After(3 * s)
 		check(5*s, 15*s, 25*s, 28*s)
-		if st := serve(b).Stats().Topics[0].Transactions; *st != (engine.TransactionStats{HalfMessages: 1, Committed: 1, Checks: 4, Unheard: 1}) {
-			t.Errorf("counts %+v", *st)
+		if st := serve(b).Stats().Topics[0]; st.Half != 1 || *st.Transactions != (engine.TransactionStats{Committed: 1, Checks: 4, Unheard: 1}) {
+			t.Errorf("%d half messages, counts %+v", st.Half, *st.Transactions)
 		}
 		// A checker may end the transaction at once.
 		onCheck(b, func(engine.TransactionCheck) bool { return false })
@@ -320,7 +320,7 @@ func loseTransactions(t *testing.T, seed uint64) {
 			t.Errorf("%s was %s, then %s was tried: it waits: %t, delivered: %d", id, state, tried[id], half, seen[id])
 		}
 	}
-	if n := serve(b).Stats().Topics[0].Transactions.HalfMessages; n < int64(len(waiting)) {
+	if n := serve(b).Stats().Topics[0].Half; n < int64(len(waiting)) {
 		t.Errorf("%d half messages are counted, at least %d wait", n, len(waiting))
 	}
 	var mu sync.Mutex // of waiting

@@ -388,7 +388,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})
 		parked := func() int64 {
-			for _, s := range x.b.Engine().Stats().Subscriptions {
+			for _, s := range x.b.Engine().Stats().Groups {
 				return s.Waiting
 			}
 			return 0

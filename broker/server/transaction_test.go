@@ -146,7 +146,7 @@ func TestOrphanedTransaction(t *testing.T) {
 		}
 		stats := e.b.Engine().Stats().Topics
 		for _, s := range stats {
-			if s.Topic == "tx" && *s.Transactions != (engine.TransactionStats{Committed: 1, Checks: 2, Unheard: 1}) {
+			if s.Name == "tx" && *s.Transactions != (engine.TransactionStats{Committed: 1, Checks: 2, Unheard: 1}) {
 				t.Errorf("counts %+v", *s.Transactions)
 			}
 		}

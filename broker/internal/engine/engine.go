@@ -417,21 +417,10 @@ func (l *lifetime) open(s *store.Store) {
 
 // logRecovered logs the contents of a directory that was not closed in order.
 func (e *Engine) logRecovered(began time.Time) {
-	var stored, delayed, half, inflight, waiting int64
-	stats := e.Stats()
-	for i := range stats.Topics {
-		t := &stats.Topics[i]
-		stored, delayed = stored+t.Stored.Messages, delayed+t.Delayed.Messages
-		if t.Transactions != nil {
-			half += t.Transactions.HalfMessages
-		}
-	}
-	for i := range stats.Subscriptions {
-		inflight, waiting = inflight+stats.Subscriptions[i].Inflight, waiting+stats.Subscriptions[i].WaitingRetry
-	}
+	t := e.Survey().Totals
 	e.logger.Warn("the last process did not close the data directory; its contents are recovered", "directory", e.opts.Dir,
-		"topics", len(stats.Topics), "stored_messages", stored, "delayed_messages", delayed, "half_messages", half,
-		"deliveries_in_flight", inflight, "retries_waiting", waiting, "took", time.Since(began).Round(time.Millisecond))
+		"topics", t.Topics, "stored_messages", t.Stored.Messages, "delayed_messages", t.Delayed.Messages, "half_messages", t.HalfMessages,
+		"deliveries_in_flight", t.Inflight, "retries_waiting", t.WaitingRetry, "took", time.Since(began).Round(time.Millisecond))
 }
 
 // Begin counts a call as under way, and returns false if the broker is closing.

@@ -180,28 +180,20 @@ func (e *Engine) Topics() []status.Topic {
 }
 
 func (e *Engine) describe(t *Topic) status.Topic {
-	stored, subs := t.Stored(), t.Subscriptions()
+	open := e.calls.Begin()
+	if open {
+		defer e.calls.End()
+	}
+	c := e.countTopic(t, open && e.store.Broken() == nil, time.Now())
 	d := status.Topic{
-		Name: t.Name(), AutoCreated: t.Automatic(), Topic: *t.Settings(),
-		StoredMessages: stored.Messages, StoredBytes: stored.Bytes, Backlog: status.Backlog(t.Backlog()),
-		AcceptedMessages: t.Accepted().Messages, HalfMessages: t.Counters().Half.Load(),
+		Name: c.Name, AutoCreated: t.Automatic(), Topic: *t.Settings(), StoredMessages: c.Stored.Messages, StoredBytes: c.Stored.Bytes,
+		Backlog: c.Backlog, AcceptedMessages: c.Accepted, HalfMessages: c.Half,
+		DelayedMessages: c.Delayed.Messages, DelayedBytes: c.Delayed.Bytes, Throttle: c.Throttle,
 	}
-	d.DelayedMessages, d.DelayedBytes = t.Counters().Delayed()
-	if len(subs) == 0 {
-		d.Backlog = status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}
-	}
-	for _, s := range subs {
+	for _, s := range t.Subscriptions() {
 		d.Groups = append(d.Groups, s.Consumed().Group().Name())
 	}
 	slices.Sort(d.Groups)
-	now := time.Now()
-	if e.calls.Begin() {
-		if e.store.Broken() == nil {
-			e.limits.Observe(t, now)
-		}
-		e.calls.End()
-	}
-	d.Throttle = e.limits.Check(t, now, nil)
 	return d
 }
 
@@ -253,13 +245,14 @@ func (e *Engine) Groups() []status.Group {
 // reads.
 func (e *Engine) describeGroup(g *Group, looks *int64) status.Group {
 	d := status.Group{Name: g.Name(), AutoCreated: g.Automatic(), Group: *g.Settings(), DeadLetterTopics: e.deadLetterTopics(g)}
-	now := time.Now()
+	now, open := time.Now(), e.calls.Begin()
+	if open {
+		defer e.calls.End()
+	}
+	readable := open && e.store.Broken() == nil
 	for _, s := range e.catalog.SubscriptionsOf(g) {
-		s.LookAhead(looks)
-		at := s.Status()
-		sub := e.describeSubscription(s, &at)
-		sub.Why = whyOf(&at, sub.Backlog.Messages, e.limits.Check(s.Topic(), now, nil) != nil, now)
-		d.Topics = append(d.Topics, sub)
+		c := e.countGroup(s, e.limits.Check(s.Topic(), now, nil) != nil, readable, looks, now)
+		d.Topics = append(d.Topics, e.statusOf(&c))
 	}
 	slices.SortFunc(d.Topics, func(x, y status.Subscription) int { return strings.Compare(x.Topic, y.Topic) })
 	return d

@@ -4,12 +4,10 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -37,9 +35,141 @@ type Survey struct {
 	Throttles []status.LimitState // that reject sends
 }
 
-// Survey returns the state of all topics and groups. Its only I/O is the read of the first
-// undelivered message of each queue and subscription that has moved since the last call, and of the
-// message groups of new messages while message groups are parked or blocked. A closed or broken
+// A TopicCount is all that is counted of a topic at one moment: lists and the overview show its
+// summary, metrics all of it. Counters count since Open.
+type TopicCount struct {
+	status.TopicSummary
+
+	// AcceptedBytes are the bytes of Accepted. A message counts when it is written to a queue,
+	// shortly before it is on disk: a delayed message at its delivery time, a half message when it
+	// is committed.
+	AcceptedBytes int64
+
+	// Removed counts removed messages, by cause. Every RemovalCause is a key.
+	Removed map[RemovalCause]int64
+
+	// Duplicates counts sends whose message was stored before. Their response has the receipt of
+	// the stored message.
+	Duplicates int64
+
+	// Transactions is nil unless the type of the topic is TRANSACTION.
+	Transactions *TransactionStats
+}
+
+// TransactionStats are the ended transactions of a topic and the checks of its half messages.
+type TransactionStats struct {
+	Committed, RolledBack int64
+	Abandoned             int64 // unresolved after the last check; see AbandonedTransactions
+
+	Checks  int64 // checks that were sent to a producer
+	Unheard int64 // checks without a connected producer
+}
+
+// A GroupCount is all that is counted of a group in a topic at one moment, as a TopicCount.
+type GroupCount struct {
+	status.GroupSummary
+	Overtaken, Discarded, Expired int64 // as in status.Subscription
+
+	// Deliveries counts deliveries by attempt: the first, second, third, fourth to eighth, and
+	// later ones. A delivery that did not reach its consumer counts too, and the same attempt
+	// counts again when it is repeated.
+	Deliveries [len(AttemptBounds) + 1]int64
+
+	// GivenUp counts the dead letters that a consumer requested before the last attempt.
+	GivenUp int64
+}
+
+// countTopic reads the counters of a topic. Only the age of the oldest message is missing, which
+// the groups have. readable means that the store works: reading the age of a backlog can need it.
+func (e *Engine) countTopic(t *Topic, readable bool, now time.Time) TopicCount {
+	c, stored, accepted, n := t.Settings(), status.Backlog(t.Stored()), t.Accepted(), t.Counters()
+	out := TopicCount{
+		TopicSummary: status.TopicSummary{
+			Name: t.Name(), Type: c.Type, Queues: c.Queues, Stored: stored, Backlog: stored, Accepted: accepted.Messages,
+			Groups: int64(len(t.Subscriptions())), Half: n.Half.Load(), InRate: rounded(t.InRate(now)),
+		},
+		AcceptedBytes: accepted.Bytes, Duplicates: t.Duplicates(), Removed: make(map[RemovalCause]int64, len(removalCauses)),
+	}
+	if out.Groups > 0 {
+		out.Backlog = status.Backlog(t.Backlog())
+		messages, _ := t.Drained(now)
+		out.OutRate = rounded(messages)
+	}
+	out.Delayed.Messages, out.Delayed.Bytes = n.Delayed()
+	if readable {
+		e.limits.Observe(t, now)
+	}
+	out.Throttle = e.limits.Check(t, now, nil)
+	for i, cause := range removalCauses {
+		out.Removed[cause] = t.Removed(retention.Cause(i))
+	}
+	if c.Type == settings.TopicTransaction {
+		out.Transactions = &TransactionStats{
+			Committed: n.Committed.Load(), RolledBack: n.RolledBack.Load(), Abandoned: n.GivenUp.Load(),
+			Checks: n.Checks.Load(), Unheard: n.Unheard.Load(),
+		}
+	}
+	return out
+}
+
+// countGroup reads the counters of a group in a topic, except for ages and InRate. looks bounds the
+// messages that it reads, if the store is readable; throttled means that the broker rejects sends
+// to the topic.
+func (e *Engine) countGroup(s *Subscription, throttled, readable bool, looks *int64, now time.Time) GroupCount {
+	if readable {
+		s.LookAhead(looks)
+	}
+	at := s.Status()
+	rate, _ := s.Drained(now)
+	out := GroupCount{
+		GroupSummary: status.GroupSummary{
+			Group: s.Group().Name(), Topic: s.Topic().Name(), Backlog: status.Backlog(s.Backlog()), OutRate: rounded(rate),
+			Ready: at.Ready, Inflight: at.Inflight, WaitingRetry: at.WaitingRetry, Waiting: at.Waiting,
+			Parked: at.Parked, Blocked: at.Blocked, ParkedGroups: at.ParkedGroups, BlockedGroups: at.BlockedGroups,
+			Acked: at.Acked, Redelivered: at.Redelivered, DeadLetters: at.DeadLetters, DeadLettersHour: at.DeadLettersHour,
+			Filtered: at.Filtered,
+		},
+		Overtaken: at.Overtaken, Discarded: at.Discarded, Expired: at.Expired, Deliveries: at.Deliveries, GivenUp: at.GivenUp,
+	}
+	if h := at.Held; h != nil {
+		out.Held = &status.Holding{Client: h.Client, Messages: h.Messages, Since: h.Since, Until: h.Due}
+	}
+	out.Why = whyOf(&out.GroupSummary, throttled, now)
+	return out
+}
+
+// counts reads the counters of all topics and groups. A group without topics has one entry. Its
+// only I/O is the read of the first undelivered message of each queue and subscription that has
+// moved since the last call, and of the message groups of new messages while message groups are
+// parked or blocked.
+func (e *Engine) counts(readable bool, now time.Time) ([]TopicCount, []GroupCount, *Sorted) {
+	all := e.catalog.Sorted()
+	topics, groups := make([]TopicCount, len(all.Topics)), make([]GroupCount, 0, len(all.Subscriptions))
+	for i, t := range all.Topics {
+		topics[i] = e.countTopic(t, readable, now)
+	}
+	next, looks := 0, int64(MaxLook)
+	for _, g := range all.Groups {
+		first := next
+		for ; next < len(all.Subscriptions) && all.Subscriptions[next].Group() == g; next++ {
+			of := &topics[all.TopicOf[next]]
+			sub := all.Subscriptions[next]
+			c := e.countGroup(sub, of.Throttle != nil, readable, &looks, now)
+			if readable && c.Backlog.Messages > 0 {
+				oldest, fresh := sub.Oldest()
+				c.OldestMS, c.UndeliveredMS = ageOf(oldest, now), ageOf(fresh, now)
+			}
+			c.InRate, of.OldestMS, of.Acked = of.InRate, max(of.OldestMS, c.OldestMS), of.Acked+c.Acked
+			groups = append(groups, c)
+		}
+		if next == first {
+			groups = append(groups, GroupCount{GroupSummary: status.GroupSummary{Group: g.Name()}})
+		}
+	}
+	return topics, groups, all
+}
+
+// Survey returns the state of all topics and groups, with the I/O of counts. A closed or broken
 // broker omits ages and the sizes of the databases.
 func (e *Engine) Survey() *Survey {
 	now := time.Now()
@@ -48,47 +178,30 @@ func (e *Engine) Survey() *Survey {
 		defer e.calls.End()
 	}
 	readable := open && e.store.Broken() == nil
-	all := e.catalog.Sorted()
+	topics, groups, all := e.counts(readable, now)
 	s := &Survey{
-		Opened: e.opened, At: now, Topics: make([]status.TopicSummary, len(all.Topics)), Groups: make([]status.GroupSummary, 0, len(all.Subscriptions)),
+		Opened: e.opened, At: now, Topics: make([]status.TopicSummary, len(topics)), Groups: make([]status.GroupSummary, len(groups)),
 		Counters: e.countersOf(), Storage: e.storageOf(readable), Clock: e.clockStatus(),
 	}
 	s.Totals.Topics, s.Totals.Groups, s.Totals.Subscriptions = int64(len(all.Topics)), int64(len(all.Groups)), int64(len(all.Subscriptions))
 	var throttled []*Topic
+	stored := map[deadletter.ClassOrigin]int64{}
 	for i, t := range all.Topics {
-		e.summarize(t, &s.Topics[i], readable, now)
-		addTopicTotals(s, t, &s.Topics[i])
-		if th := s.Topics[i].Throttle; th != nil && th.Subject != "" {
+		s.Topics[i] = topics[i].TopicSummary
+		s.addTopic(&topics[i])
+		if th := topics[i].Throttle; th != nil && th.Subject != "" {
 			throttled = append(throttled, t)
 		}
-	}
-	stored := map[deadletter.ClassOrigin]int64{}
-	for _, t := range all.Topics {
 		t.Classes().AddTo(stored)
 	}
 	for _, n := range stored {
 		s.Totals.DeadLettersStored += n
 	}
-	next, looks := 0, int64(MaxLook)
-	for _, g := range all.Groups {
-		first := next
-		for ; next < len(all.Subscriptions) && all.Subscriptions[next].Group() == g; next++ {
-			sub, of := all.Subscriptions[next], &s.Topics[all.TopicOf[next]]
-			if readable {
-				sub.LookAhead(&looks)
-			}
-			at := sub.Status()
-			s.Groups = append(s.Groups, summarizeGroup(sub, &at, of.InRate, readable, now))
-			row := &s.Groups[len(s.Groups)-1]
-			row.Why = whyOf(&at, row.Backlog.Messages, of.Throttle != nil, now)
-			row.DeadLettersStored = stored[deadletter.ClassOrigin{Group: row.Group, Topic: row.Topic}]
-			of.OldestMS = max(of.OldestMS, row.OldestMS)
-			of.Acked += row.Acked
-			addGroupTotals(s, &at, row)
-		}
-		if next == first {
-			s.Groups = append(s.Groups, status.GroupSummary{Group: g.Name()})
-		}
+	for i := range groups {
+		g := &groups[i]
+		g.DeadLettersStored = stored[deadletter.ClassOrigin{Group: g.Group, Topic: g.Topic}]
+		s.Groups[i] = g.GroupSummary
+		s.addGroup(g)
 	}
 	for _, l := range e.limits.States(throttled, false, now) {
 		if !l.On {
@@ -97,43 +210,6 @@ func (e *Engine) Survey() *Survey {
 		s.Throttles = append(s.Throttles, l)
 	}
 	return s
-}
-
-// summarize sets the summary of a topic, except for OldestMS.
-func (e *Engine) summarize(t *Topic, row *status.TopicSummary, readable bool, now time.Time) {
-	c := t.Settings()
-	stored := status.Backlog(t.Stored())
-	row.Name, row.Type, row.Queues, row.Stored, row.Backlog = t.Name(), c.Type, c.Queues, stored, stored
-	row.Accepted = t.Accepted().Messages
-	row.Groups = int64(len(t.Subscriptions()))
-	if row.Groups > 0 {
-		row.Backlog = status.Backlog(t.Backlog())
-		messages, _ := t.Drained(now)
-		row.OutRate = rounded(messages)
-	}
-	row.Delayed.Messages, row.Delayed.Bytes = t.Counters().Delayed()
-	row.Half, row.InRate = t.Counters().Half.Load(), rounded(t.InRate(now))
-	if readable {
-		e.limits.Observe(t, now)
-	}
-	row.Throttle = e.limits.Check(t, now, nil)
-}
-
-// summarizeGroup returns the summary of a group in a topic.
-func summarizeGroup(s *Subscription, at *Status, inRate float64, readable bool, now time.Time) status.GroupSummary {
-	out, _ := s.Drained(now)
-	row := status.GroupSummary{
-		Group: s.Group().Name(), Topic: s.Topic().Name(),
-		Ready: at.Ready, Inflight: at.Inflight, WaitingRetry: at.WaitingRetry, Parked: at.Parked, Blocked: at.Blocked, ParkedGroups: at.ParkedGroups, BlockedGroups: at.BlockedGroups,
-		Backlog: status.Backlog(s.Backlog()), InRate: inRate, OutRate: rounded(out), Waiting: at.Waiting,
-		Acked: at.Acked, Redelivered: at.Redelivered, DeadLetters: at.DeadLetters, DeadLettersHour: at.DeadLettersHour,
-		Filtered: at.Filtered, Held: holdingOf(at.Held),
-	}
-	if readable && row.Backlog.Messages > 0 {
-		all, fresh := s.Oldest()
-		row.OldestMS, row.UndeliveredMS = ageOf(all, now), ageOf(fresh, now)
-	}
-	return row
 }
 
 // ageOf returns the age in milliseconds of a message that was stored at a time, and 0 for none. The
@@ -148,38 +224,40 @@ func ageOf(stored int64, now time.Time) int64 {
 // rounded returns a rate with two decimals.
 func rounded(rate float64) float64 { return math.Round(rate*100) / 100 }
 
-func addTopicTotals(s *Survey, t *Topic, row *status.TopicSummary) {
-	addBacklog(&s.Totals.Stored, row.Stored)
-	addBacklog(&s.Totals.Delayed, row.Delayed)
-	s.Totals.HalfMessages += row.Half
-	s.Totals.InRate = rounded(s.Totals.InRate + row.InRate)
-	addBacklog(&s.Counters.Accepted, status.Backlog(t.Accepted()))
-	s.Counters.Duplicates += t.Duplicates()
+// addTopic adds a topic to the totals.
+func (s *Survey) addTopic(c *TopicCount) {
+	addBacklog(&s.Totals.Stored, c.Stored)
+	addBacklog(&s.Totals.Delayed, c.Delayed)
+	s.Totals.HalfMessages += c.Half
+	s.Totals.InRate = rounded(s.Totals.InRate + c.InRate)
+	addBacklog(&s.Counters.Accepted, status.Backlog{Messages: c.Accepted, Bytes: c.AcceptedBytes})
+	s.Counters.Duplicates += c.Duplicates
 }
 
-func addGroupTotals(s *Survey, at *Status, row *status.GroupSummary) {
+// addGroup adds a group in a topic to the totals.
+func (s *Survey) addGroup(g *GroupCount) {
 	t, c := &s.Totals, &s.Counters
-	addBacklog(&t.Backlog, row.Backlog)
-	t.Ready += row.Ready
-	t.Inflight += row.Inflight
-	t.WaitingRetry += row.WaitingRetry
-	t.Parked += row.Parked
-	t.Blocked += row.Blocked
-	t.ParkedGroups += row.ParkedGroups
-	t.BlockedGroups += row.BlockedGroups
-	t.Waiting += row.Waiting
-	t.DeadLettersHour += row.DeadLettersHour
-	t.OldestMS, t.UndeliveredMS = max(t.OldestMS, row.OldestMS), max(t.UndeliveredMS, row.UndeliveredMS)
-	t.OutRate = rounded(t.OutRate + row.OutRate)
-	for _, n := range at.Deliveries {
+	addBacklog(&t.Backlog, g.Backlog)
+	t.Ready += g.Ready
+	t.Inflight += g.Inflight
+	t.WaitingRetry += g.WaitingRetry
+	t.Parked += g.Parked
+	t.Blocked += g.Blocked
+	t.ParkedGroups += g.ParkedGroups
+	t.BlockedGroups += g.BlockedGroups
+	t.Waiting += g.Waiting
+	t.DeadLettersHour += g.DeadLettersHour
+	t.OldestMS, t.UndeliveredMS = max(t.OldestMS, g.OldestMS), max(t.UndeliveredMS, g.UndeliveredMS)
+	t.OutRate = rounded(t.OutRate + g.OutRate)
+	for _, n := range g.Deliveries {
 		c.Delivered += n
 	}
-	c.Redelivered += at.Redelivered
-	c.Acked += at.Acked
-	c.DeadLetters += at.DeadLetters
-	c.Overtaken += at.Overtaken
-	c.Discarded += at.Discarded
-	c.Expired += at.Expired
+	c.Redelivered += g.Redelivered
+	c.Acked += g.Acked
+	c.DeadLetters += g.DeadLetters
+	c.Overtaken += g.Overtaken
+	c.Discarded += g.Discarded
+	c.Expired += g.Expired
 }
 
 func addBacklog(to *status.Backlog, b status.Backlog) {
@@ -219,8 +297,8 @@ func (e *Engine) storageOf(readable bool) status.Storage {
 // Stats has the present contents of a broker and its counters since Open, for metrics. The counters
 // of a deleted topic or group are removed with it.
 type Stats struct {
-	Topics        []TopicStats        // by name
-	Subscriptions []SubscriptionStats // by topic, then group
+	Topics []TopicCount // by name
+	Groups []GroupCount // by group, then topic
 
 	// Refused counts messages that were not stored, by reason. Every RefusalReason is a key.
 	Refused map[RefusalReason]int64
@@ -244,69 +322,11 @@ type Stats struct {
 
 	Clock *status.Clock // nil while the broker trusts its wall clock
 
-	Messages StoreStats // the database of messages and settings
-	Groups   StoreStats // the database of the groups' progress
+	MessageStore StoreStats // the database of messages and settings
+	GroupStore   StoreStats // the database of the groups' progress
 
 	// CacheHits and CacheMisses belong to the block cache, which both databases share.
 	CacheHits, CacheMisses int64
-}
-
-// TopicStats is a topic in Stats.
-type TopicStats struct {
-	Topic    string
-	Stored   status.Backlog // all stored messages, consumed or not
-	Delayed  status.Backlog // messages before their delivery time; they are not in Stored
-	Backlog  status.Backlog // of the slowest group; without a group, all stored messages
-	Throttle *status.Throttle
-
-	// Accepted counts messages since Open, including dead letters. A message counts when it is
-	// written to a queue, shortly before it is on disk: a delayed message at its delivery time, a
-	// half message when it is committed.
-	Accepted status.Backlog
-
-	// Removed counts removed messages since Open, by cause. Every RemovalCause is a key.
-	Removed map[RemovalCause]int64
-
-	// Duplicates counts sends since Open whose message was stored before. Their response has the
-	// receipt of the stored message.
-	Duplicates int64
-
-	// Transactions is nil unless the type of the topic is TRANSACTION.
-	Transactions *TransactionStats
-}
-
-// TransactionStats are the transactions of a topic in Stats. All fields except HalfMessages count
-// since Open.
-type TransactionStats struct {
-	HalfMessages int64 // messages of unresolved transactions
-
-	Committed, RolledBack int64
-	Abandoned             int64 // unresolved after the last check; see AbandonedTransactions
-
-	Checks  int64 // checks that were sent to a producer
-	Unheard int64 // checks without a connected producer
-}
-
-// SubscriptionStats is a group's consumption of one topic in Stats.
-type SubscriptionStats struct {
-	Group string
-	status.Subscription
-
-	// Waiting is the number of receives that wait for a message.
-	Waiting int64
-
-	// Deliveries counts deliveries by attempt: the first, second, third, fourth to eighth, and
-	// later ones. A delivery that did not reach its consumer counts too, and the same attempt
-	// counts again when it is repeated.
-	Deliveries [len(AttemptBounds) + 1]int64
-
-	// GivenUp counts the dead letters that a consumer requested before the last attempt.
-	GivenUp int64
-
-	// Oldest is the time since the oldest unconsumed message was stored: ready, in flight or
-	// waiting for a retry. It is exact to a tenth of a second. Undelivered is the same for messages
-	// that were never delivered. Zero means that there is no such message.
-	Oldest, Undelivered time.Duration
 }
 
 // A RefusalReason is the reason for which a message was not stored.
@@ -419,15 +439,14 @@ func reasonOf(err error) RefusalReason {
 	return RefusedOther
 }
 
-// Stats returns the contents and counters of the broker. Its only I/O is the read of the first
-// undelivered message of each queue and subscription, and of the message groups of new messages
-// while message groups are parked or blocked. A closed or broken broker omits the sizes of
-// the databases. It is cheap enough for a call every few seconds.
+// Stats returns the contents and counters of the broker, with the I/O of counts. A closed or broken
+// broker omits ages and the sizes of the databases. It is cheap enough for a call every few
+// seconds.
 func (e *Engine) Stats() Stats {
 	s := Stats{
-		Refused: map[RefusalReason]int64{}, Throttled: map[string]int64{},
+		Refused: map[RefusalReason]int64{}, Throttled: map[string]int64{}, Clock: e.clockStatus(),
 		RetryLateness: Histogram(e.counters.lateness.Snapshot()), DelayedLateness: Histogram(e.counters.delayed.Snapshot()), Damaged: e.counters.damaged.Load(),
-		Messages: logStats(e.store.Messages.Stats()), Groups: logStats(e.store.Groups.Stats()),
+		MessageStore: logStats(e.store.Messages.Stats()), GroupStore: logStats(e.store.Groups.Stats()),
 	}
 	for i, r := range refusalReasons {
 		s.Refused[r] = e.counters.refused[i].Load()
@@ -435,76 +454,21 @@ func (e *Engine) Stats() Stats {
 	for i, l := range Names {
 		s.Throttled[l] = e.counters.throttled[i].Load()
 	}
-	s.Clock = e.clockStatus()
 	s.Throttled["other"] = e.counters.throttled[len(Names)].Load()
-	topics, subs := e.catalog.All()
-	for _, t := range topics {
-		s.Topics = append(s.Topics, e.topicStats(t))
-	}
-	slices.SortFunc(s.Topics, func(x, y TopicStats) int { return strings.Compare(x.Topic, y.Topic) })
 	open := e.calls.Begin()
 	if open {
 		defer e.calls.End()
 	}
-	readable, looks := open && e.store.Broken() == nil, new(int64(MaxLook))
-	for _, sub := range subs {
-		s.Subscriptions = append(s.Subscriptions, e.subscriptionStats(sub, readable, looks))
-	}
-	slices.SortFunc(s.Subscriptions, func(x, y SubscriptionStats) int {
-		return 2*strings.Compare(x.Topic, y.Topic) + strings.Compare(x.Group, y.Group)
-	})
+	readable := open && e.store.Broken() == nil
+	s.Topics, s.Groups, _ = e.counts(readable, time.Now())
+	s.Groups = slices.DeleteFunc(s.Groups, func(g GroupCount) bool { return g.Topic == "" })
 	if readable {
 		m, g := e.store.DatabaseStats()
-		addSizes(&s.Messages, m)
-		addSizes(&s.Groups, g)
+		addSizes(&s.MessageStore, m)
+		addSizes(&s.GroupStore, g)
 		s.CacheHits, s.CacheMisses = m.CacheHits, m.CacheMisses // the databases share one cache
 	}
 	return s
-}
-
-func (e *Engine) topicStats(t *Topic) TopicStats {
-	d := e.describe(t)
-	removed := make(map[RemovalCause]int64, len(removalCauses))
-	for i, cause := range removalCauses {
-		removed[cause] = t.Removed(retention.Cause(i))
-	}
-	out := TopicStats{
-		Removed: removed,
-		Topic:   t.Name(), Stored: status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}, Delayed: status.Backlog{Messages: d.DelayedMessages, Bytes: d.DelayedBytes}, Backlog: d.Backlog, Throttle: d.Throttle,
-		Accepted: status.Backlog(t.Accepted()), Duplicates: t.Duplicates(),
-	}
-	if d.Type == settings.TopicTransaction {
-		h := t.Counters()
-		out.Transactions = &TransactionStats{
-			HalfMessages: d.HalfMessages, Committed: h.Committed.Load(), RolledBack: h.RolledBack.Load(), Abandoned: h.GivenUp.Load(),
-			Checks: h.Checks.Load(), Unheard: h.Unheard.Load(),
-		}
-	}
-	return out
-}
-
-func (e *Engine) subscriptionStats(s *Subscription, readable bool, looks *int64) SubscriptionStats {
-	if readable {
-		s.LookAhead(looks)
-	}
-	at := s.Status()
-	d := SubscriptionStats{
-		Group: s.Group().Name(), Subscription: e.describeSubscription(s, &at),
-		Waiting: at.Waiting, Deliveries: at.Deliveries, GivenUp: at.GivenUp,
-	}
-	if !readable {
-		return d
-	}
-	now := time.Now()
-	since := func(stored int64) time.Duration {
-		if stored == 0 {
-			return 0
-		}
-		return max(0, now.Sub(time.Unix(0, stored)))
-	}
-	all, fresh := s.Oldest()
-	d.Oldest, d.Undelivered = since(all), since(fresh)
-	return d
 }
 
 // addSizes sets the sizes of a database.
@@ -517,35 +481,27 @@ func logStats(l store.LogStats) StoreStats {
 	return StoreStats{Commit: Histogram(l.Commit), CommitRecords: Histogram(l.Records), CommitBytes: l.Bytes, Fsync: Histogram(l.Fsync)}
 }
 
-// describeSubscription returns the state of a group in a topic, except for Why.
-func (e *Engine) describeSubscription(s *Subscription, at *Status) status.Subscription {
+// statusOf returns what operators see of a group in a topic.
+func (e *Engine) statusOf(c *GroupCount) status.Subscription {
 	return status.Subscription{
-		Held: holdingOf(at.Held), CountsSince: e.opened,
-		Topic: s.Topic().Name(),
-		Ready: at.Ready, Inflight: at.Inflight, WaitingRetry: at.WaitingRetry,
-		Parked: at.Parked, Blocked: at.Blocked, ParkedGroups: at.ParkedGroups, BlockedGroups: at.BlockedGroups,
-		Backlog: status.Backlog(s.Backlog()),
-		Acked:   at.Acked, Redelivered: at.Redelivered, DeadLetters: at.DeadLetters,
-		Overtaken: at.Overtaken, Discarded: at.Discarded, Expired: at.Expired, Filtered: at.Filtered,
+		Topic: c.Topic, Ready: c.Ready, Inflight: c.Inflight, WaitingRetry: c.WaitingRetry,
+		Parked: c.Parked, Blocked: c.Blocked, ParkedGroups: c.ParkedGroups, BlockedGroups: c.BlockedGroups,
+		Backlog: c.Backlog, Held: c.Held, Why: c.Why, CountsSince: e.opened,
+		Acked: c.Acked, Redelivered: c.Redelivered, DeadLetters: c.DeadLetters,
+		Overtaken: c.Overtaken, Discarded: c.Discarded, Expired: c.Expired, Filtered: c.Filtered,
 	}
-}
-
-func holdingOf(h *consume.Holding) *status.Holding {
-	if h == nil {
-		return nil
-	}
-	return &status.Holding{Client: h.Client, Messages: h.Messages, Since: h.Since, Until: h.Due}
 }
 
 // whyOf returns the value of status.Subscription.Why. throttled means that the broker rejects sends
 // to the topic.
-func whyOf(at *Status, backlog int64, throttled bool, now time.Time) string {
+func whyOf(at *status.GroupSummary, throttled bool, now time.Time) string {
+	backlog := at.Backlog.Messages
 	switch {
 	case at.ParkedGroups > 0 || at.Parked > 0:
 		return "parked"
 	case at.BlockedGroups > 0:
 		return "blocked"
-	case holdingOf(at.Held).Long(now):
+	case at.Held.Long(now):
 		return "held"
 	case backlog == 0 && at.Filtered > 0 && at.Acked+at.DeadLetters == 0:
 		return "filtered"

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
@@ -45,26 +44,29 @@ func (fixed) Stats() engine.Stats {
 		}
 	}
 	return engine.Stats{
-		Topics: []engine.TopicStats{{
-			Topic: "t", Stored: status.Backlog{Messages: 101, Bytes: 102}, Delayed: status.Backlog{Messages: 103, Bytes: 104},
-			Backlog: status.Backlog{Messages: 105, Bytes: 106}, Accepted: status.Backlog{Messages: 107, Bytes: 108}, Duplicates: 109,
-			Removed:      map[engine.RemovalCause]int64{"time": 110, "bytes": 111, "consumed": 112, "purge": 113},
-			Throttle:     &status.Throttle{},
-			Transactions: &engine.TransactionStats{HalfMessages: 114, Committed: 115, RolledBack: 116, Abandoned: 117, Checks: 118, Unheard: 119},
-		}, {Topic: "free"}},
-		Subscriptions: []engine.SubscriptionStats{{
-			Group: "g", Subscription: status.Subscription{
-				Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Blocked: 225, Backlog: status.Backlog{Messages: 205, Bytes: 206},
-				ParkedGroups: 207, BlockedGroups: 208, Acked: 209, Redelivered: 210, DeadLetters: 2110, Overtaken: 212, Discarded: 213, Expired: 214, Filtered: 224,
+		Topics: []engine.TopicCount{{
+			TopicSummary: status.TopicSummary{
+				Name: "t", Stored: status.Backlog{Messages: 101, Bytes: 102}, Delayed: status.Backlog{Messages: 103, Bytes: 104},
+				Backlog: status.Backlog{Messages: 105, Bytes: 106}, Accepted: 107, Half: 114, Throttle: &status.Throttle{},
 			},
-			Waiting: 215, Deliveries: [...]int64{216, 217, 218, 219, 220}, GivenUp: 221, Oldest: 222 * time.Second, Undelivered: 223500 * time.Millisecond,
+			AcceptedBytes: 108, Duplicates: 109,
+			Removed:      map[engine.RemovalCause]int64{"time": 110, "bytes": 111, "consumed": 112, "purge": 113},
+			Transactions: &engine.TransactionStats{Committed: 115, RolledBack: 116, Abandoned: 117, Checks: 118, Unheard: 119},
+		}, {TopicSummary: status.TopicSummary{Name: "free"}}},
+		Groups: []engine.GroupCount{{
+			GroupSummary: status.GroupSummary{
+				Group: "g", Topic: "t", Ready: 201, Inflight: 202, WaitingRetry: 203, Parked: 204, Blocked: 225, Backlog: status.Backlog{Messages: 205, Bytes: 206},
+				ParkedGroups: 207, BlockedGroups: 208, Acked: 209, Redelivered: 210, DeadLetters: 2110, Filtered: 224,
+				Waiting: 215, OldestMS: 222_000, UndeliveredMS: 223_500,
+			},
+			Overtaken: 212, Discarded: 213, Expired: 214, Deliveries: [...]int64{216, 217, 218, 219, 220}, GivenUp: 221,
 		}},
 		Refused: map[engine.RefusalReason]int64{
 			engine.RefusedThrottled: 301, engine.RefusedInvalid: 302, engine.RefusedNoTopic: 303, engine.RefusedUnknown: 304, engine.RefusedOther: 305,
 		},
 		Throttled: map[string]int64{"topic backlog bytes": 401, "group backlog age": 402, "disk full": 403, "free disk": 404, "client quota": 405, "fair share": 406, "other": 407},
 		Clock:     &status.Clock{Kept: 551, Postponed: 552},
-		Damaged:   501, RetryLateness: histogram(502, 4.5), DelayedLateness: histogram(503, 5.5), Messages: store(600), Groups: store(700), CacheHits: 801, CacheMisses: 802,
+		Damaged:   501, RetryLateness: histogram(502, 4.5), DelayedLateness: histogram(503, 5.5), MessageStore: store(600), GroupStore: store(700), CacheHits: 801, CacheMisses: 802,
 	}
 }
 

@@ -178,8 +178,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for i := range st.Topics {
 		out.topic(&st.Topics[i])
 	}
-	for i := range st.Subscriptions {
-		out.subscription(&st.Subscriptions[i])
+	for i := range st.Groups {
+		out.subscription(&st.Groups[i])
 	}
 	for reason, n := range st.Refused {
 		out.counter(descRefused, n, string(reason))
@@ -201,8 +201,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	out.counter(descDamaged, st.Damaged)
 	out.histogram(descRetryLateness, st.RetryLateness)
 	out.histogram(descDelayedLateness, st.DelayedLateness)
-	out.store(&st.Messages, "messages")
-	out.store(&st.Groups, "groups")
+	out.store(&st.MessageStore, "messages")
+	out.store(&st.GroupStore, "groups")
 	out.counter(descCacheHits, st.CacheHits)
 	out.counter(descCacheMisses, st.CacheMisses)
 	out.clock(st.Clock)
@@ -221,31 +221,31 @@ func (out scrape) clock(c *status.Clock) {
 	out.gauge(descClockKept, c.Postponed, "expiry")
 }
 
-func (out scrape) topic(t *engine.TopicStats) {
-	out.gauge(descTopicStoredMessages, t.Stored.Messages, t.Topic)
-	out.gauge(descTopicStoredBytes, t.Stored.Bytes, t.Topic)
-	out.gauge(descTopicDelayedMessages, t.Delayed.Messages, t.Topic)
-	out.gauge(descTopicDelayedBytes, t.Delayed.Bytes, t.Topic)
-	out.gauge(descTopicBacklogMessages, t.Backlog.Messages, t.Topic)
-	out.gauge(descTopicBacklogBytes, t.Backlog.Bytes, t.Topic)
-	out.counter(descTopicAcceptedMessages, t.Accepted.Messages, t.Topic)
-	out.counter(descTopicAcceptedBytes, t.Accepted.Bytes, t.Topic)
-	out.counter(descTopicDuplicates, t.Duplicates, t.Topic)
+func (out scrape) topic(t *engine.TopicCount) {
+	out.gauge(descTopicStoredMessages, t.Stored.Messages, t.Name)
+	out.gauge(descTopicStoredBytes, t.Stored.Bytes, t.Name)
+	out.gauge(descTopicDelayedMessages, t.Delayed.Messages, t.Name)
+	out.gauge(descTopicDelayedBytes, t.Delayed.Bytes, t.Name)
+	out.gauge(descTopicBacklogMessages, t.Backlog.Messages, t.Name)
+	out.gauge(descTopicBacklogBytes, t.Backlog.Bytes, t.Name)
+	out.counter(descTopicAcceptedMessages, t.Accepted, t.Name)
+	out.counter(descTopicAcceptedBytes, t.AcceptedBytes, t.Name)
+	out.counter(descTopicDuplicates, t.Duplicates, t.Name)
 	for cause, n := range t.Removed {
-		out.counter(descTopicRemoved, n, t.Topic, string(cause))
+		out.counter(descTopicRemoved, n, t.Name, string(cause))
 	}
-	out.gauge(descTopicThrottled, one(t.Throttle != nil), t.Topic)
+	out.gauge(descTopicThrottled, one(t.Throttle != nil), t.Name)
 	if x := t.Transactions; x != nil {
-		out.gauge(descTopicHalf, x.HalfMessages, t.Topic)
-		out.counter(descTopicEnded, x.Committed, t.Topic, "committed")
-		out.counter(descTopicEnded, x.RolledBack, t.Topic, "rolled_back")
-		out.counter(descTopicEnded, x.Abandoned, t.Topic, "abandoned")
-		out.counter(descTopicChecks, x.Checks, t.Topic, "sent")
-		out.counter(descTopicChecks, x.Unheard, t.Topic, "unheard")
+		out.gauge(descTopicHalf, t.Half, t.Name)
+		out.counter(descTopicEnded, x.Committed, t.Name, "committed")
+		out.counter(descTopicEnded, x.RolledBack, t.Name, "rolled_back")
+		out.counter(descTopicEnded, x.Abandoned, t.Name, "abandoned")
+		out.counter(descTopicChecks, x.Checks, t.Name, "sent")
+		out.counter(descTopicChecks, x.Unheard, t.Name, "unheard")
 	}
 }
 
-func (out scrape) subscription(s *engine.SubscriptionStats) {
+func (out scrape) subscription(s *engine.GroupCount) {
 	out.gauge(descGroupBacklogMessages, s.Backlog.Messages, s.Topic, s.Group)
 	out.gauge(descGroupBacklogBytes, s.Backlog.Bytes, s.Topic, s.Group)
 	out.gauge(descGroupReady, s.Ready, s.Topic, s.Group)
@@ -253,11 +253,11 @@ func (out scrape) subscription(s *engine.SubscriptionStats) {
 	out.gauge(descGroupWaitingRetry, s.WaitingRetry, s.Topic, s.Group)
 	out.gauge(descGroupParked, s.Parked, s.Topic, s.Group)
 	out.gauge(descGroupBlocked, s.Blocked, s.Topic, s.Group)
-	out <- prometheus.MustNewConstMetric(descGroupOldest, prometheus.GaugeValue, s.Oldest.Seconds(), s.Topic, s.Group)
+	out <- prometheus.MustNewConstMetric(descGroupOldest, prometheus.GaugeValue, float64(s.OldestMS)/1000, s.Topic, s.Group)
 	out.gauge(descGroupParkedGroups, s.ParkedGroups, s.Topic, s.Group)
 	out.gauge(descGroupBlockedGroups, s.BlockedGroups, s.Topic, s.Group)
 	out.gauge(descGroupWaiting, s.Waiting, s.Topic, s.Group)
-	out <- prometheus.MustNewConstMetric(descGroupUndelivered, prometheus.GaugeValue, s.Undelivered.Seconds(), s.Topic, s.Group)
+	out <- prometheus.MustNewConstMetric(descGroupUndelivered, prometheus.GaugeValue, float64(s.UndeliveredMS)/1000, s.Topic, s.Group)
 	for i, n := range s.Deliveries {
 		out.counter(descGroupDeliveries, n, s.Topic, s.Group, attemptLabels[i])
 	}

@@ -14,10 +14,10 @@ type aSource struct{}
 
 func (aSource) Stats() engine.Stats {
 	return engine.Stats{
-		Topics:        []engine.TopicStats{{Topic: "t", Removed: map[engine.RemovalCause]int64{engine.RemovedTime: 1}, Transactions: &engine.TransactionStats{}}},
-		Subscriptions: []engine.SubscriptionStats{{Group: "g", Subscription: status.Subscription{Topic: "t"}}},
-		Refused:       map[engine.RefusalReason]int64{"full": 1},
-		Throttled:     map[string]int64{"topic backlog messages": 1},
+		Topics:    []engine.TopicCount{{TopicSummary: status.TopicSummary{Name: "t"}, Removed: map[engine.RemovalCause]int64{engine.RemovedTime: 1}, Transactions: &engine.TransactionStats{}}},
+		Groups:    []engine.GroupCount{{GroupSummary: status.GroupSummary{Group: "g", Topic: "t"}}},
+		Refused:   map[engine.RefusalReason]int64{"full": 1},
+		Throttled: map[string]int64{"topic backlog messages": 1},
 	}
 }
 func (aSource) Throttles() []status.LimitState { return nil }

@@ -27,25 +27,25 @@ func selectionOf(r *http.Request) selection {
 // apply leaves the selected topics and subscriptions in st, or their sums.
 func (s selection) apply(st *engine.Stats) {
 	if s.topic != "" || s.group != "" {
-		st.Subscriptions = slices.DeleteFunc(st.Subscriptions, func(x engine.SubscriptionStats) bool {
+		st.Groups = slices.DeleteFunc(st.Groups, func(x engine.GroupCount) bool {
 			return s.topic != "" && x.Topic != s.topic || s.group != "" && x.Group != s.group
 		})
-		st.Topics = slices.DeleteFunc(st.Topics, func(x engine.TopicStats) bool {
-			return s.topic != "" && x.Topic != s.topic || s.topic == "" // a group alone selects no topic
+		st.Topics = slices.DeleteFunc(st.Topics, func(x engine.TopicCount) bool {
+			return s.topic != "" && x.Name != s.topic || s.topic == "" // a group alone selects no topic
 		})
 	}
 	if !s.totals {
 		return
 	}
-	t := engine.TopicStats{Topic: allSubjects, Removed: map[engine.RemovalCause]int64{}}
+	t := engine.TopicCount{TopicSummary: status.TopicSummary{Name: allSubjects}, Removed: map[engine.RemovalCause]int64{}}
 	for i := range st.Topics {
 		addTopic(&t, &st.Topics[i])
 	}
-	g := engine.SubscriptionStats{Group: allSubjects, Subscription: status.Subscription{Topic: allSubjects}}
-	for i := range st.Subscriptions {
-		addSubscription(&g, &st.Subscriptions[i])
+	g := engine.GroupCount{GroupSummary: status.GroupSummary{Group: allSubjects, Topic: allSubjects}}
+	for i := range st.Groups {
+		addSubscription(&g, &st.Groups[i])
 	}
-	st.Topics, st.Subscriptions = []engine.TopicStats{t}, []engine.SubscriptionStats{g}
+	st.Topics, st.Groups = []engine.TopicCount{t}, []engine.GroupCount{g}
 }
 
 func addBacklog(to *status.Backlog, b status.Backlog) {
@@ -54,11 +54,13 @@ func addBacklog(to *status.Backlog, b status.Backlog) {
 }
 
 // addTopic adds a topic to the sum. The throttle of the sum is one of those in force.
-func addTopic(sum, t *engine.TopicStats) {
+func addTopic(sum, t *engine.TopicCount) {
 	addBacklog(&sum.Stored, t.Stored)
 	addBacklog(&sum.Delayed, t.Delayed)
 	addBacklog(&sum.Backlog, t.Backlog)
-	addBacklog(&sum.Accepted, t.Accepted)
+	sum.Accepted += t.Accepted
+	sum.AcceptedBytes += t.AcceptedBytes
+	sum.Half += t.Half
 	sum.Duplicates += t.Duplicates
 	for cause, n := range t.Removed {
 		sum.Removed[cause] += n
@@ -71,7 +73,6 @@ func addTopic(sum, t *engine.TopicStats) {
 			sum.Transactions = &engine.TransactionStats{}
 		}
 		to := sum.Transactions
-		to.HalfMessages += x.HalfMessages
 		to.Committed += x.Committed
 		to.RolledBack += x.RolledBack
 		to.Abandoned += x.Abandoned
@@ -81,7 +82,7 @@ func addTopic(sum, t *engine.TopicStats) {
 }
 
 // addSubscription adds a subscription to the sum. The ages of the sum are the highest.
-func addSubscription(sum, s *engine.SubscriptionStats) {
+func addSubscription(sum, s *engine.GroupCount) {
 	addBacklog(&sum.Backlog, s.Backlog)
 	sum.Ready += s.Ready
 	sum.Inflight += s.Inflight
@@ -102,5 +103,5 @@ func addSubscription(sum, s *engine.SubscriptionStats) {
 	for i, n := range s.Deliveries {
 		sum.Deliveries[i] += n
 	}
-	sum.Oldest, sum.Undelivered = max(sum.Oldest, s.Oldest), max(sum.Undelivered, s.Undelivered)
+	sum.OldestMS, sum.UndeliveredMS = max(sum.OldestMS, s.OldestMS), max(sum.UndeliveredMS, s.UndeliveredMS)
 }

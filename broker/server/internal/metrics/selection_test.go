@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
@@ -43,24 +42,25 @@ func filled[T any](n int64) (v T) {
 func TestTotalsSumEveryField(t *testing.T) {
 	var st engine.Stats
 	for i, n := range []int64{3, 4} {
-		topic, sub := filled[engine.TopicStats](n), filled[engine.SubscriptionStats](n)
-		topic.Topic, sub.Topic, sub.Group = fmt.Sprint("t", i), fmt.Sprint("t", i), "g"
+		topic, sub := filled[engine.TopicCount](n), filled[engine.GroupCount](n)
+		topic.Name, sub.Topic, sub.Group = fmt.Sprint("t", i), fmt.Sprint("t", i), "g"
 		topic.Throttle = nil
 		topic.Removed = map[engine.RemovalCause]int64{"time": n}
-		st.Topics, st.Subscriptions = append(st.Topics, topic), append(st.Subscriptions, sub)
+		st.Topics, st.Groups = append(st.Topics, topic), append(st.Groups, sub)
 	}
 	st.Topics[1].Throttle = &status.Throttle{}
 	selection{totals: true}.apply(&st)
-	topic, sub := filled[engine.TopicStats](7), filled[engine.SubscriptionStats](7)
-	topic.Topic, sub.Topic, sub.Group = "*", "*", "*"
+	topic, sub := filled[engine.TopicCount](7), filled[engine.GroupCount](7)
+	topic.Name, sub.Topic, sub.Group = "*", "*", "*"
 	topic.Throttle, topic.Removed = &status.Throttle{}, map[engine.RemovalCause]int64{"time": 7}
-	sub.Oldest, sub.Undelivered = time.Duration(4), time.Duration(4)
-	sub.Held = nil // no metric shows it
+	sub.OldestMS, sub.UndeliveredMS = 4, 4
+	topic.OldestMS, topic.Acked, topic.Groups = 0, 0, 0 // no metric shows these
+	sub.Held, sub.Clients, sub.DeadLettersHour, sub.DeadLettersStored = nil, 0, 0, 0
 	if len(st.Topics) != 1 || !reflect.DeepEqual(st.Topics[0], topic) {
 		t.Errorf("the sum of the topics is\n%+v, want\n%+v", st.Topics[0], topic)
 	}
-	if len(st.Subscriptions) != 1 || !reflect.DeepEqual(st.Subscriptions[0], sub) {
-		t.Errorf("the sum of the groups is\n%+v, want\n%+v", st.Subscriptions[0], sub)
+	if len(st.Groups) != 1 || !reflect.DeepEqual(st.Groups[0], sub) {
+		t.Errorf("the sum of the groups is\n%+v, want\n%+v", st.Groups[0], sub)
 	}
 }
 
