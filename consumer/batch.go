@@ -105,13 +105,13 @@ type BatchOptions struct {
 func NewBatch(t Transport, sub Subscription, handler BatchHandler, opts PushOptions) (*Push, error) {
 	var f faults
 	if handler == nil {
-		f.Add("handler", "it is nil; give the function that consumes a batch")
+		f.add("handler", "it is nil; give the function that consumes a batch")
 	}
 	if opts.Concurrency == 0 {
 		opts.Concurrency = defaultBatchConcurrency
 	}
 	limits := opts.Batch.limits(opts)
-	if f.batch(opts, limits); f.Empty() {
+	if f.batch(opts, limits); f.empty() {
 		opts.Concurrency = limits.Items * (limits.Batches + 1) // the next batch is gathered in the meantime
 	}
 	p, err := newPush(f, t, sub, gathered, opts)
@@ -139,22 +139,22 @@ func (b BatchOptions) limits(o PushOptions) limits {
 }
 
 func (f *faults) batch(o PushOptions, l limits) {
-	f.NotNegative("Concurrency", int64(l.Batches), l.Batches)
-	f.NotNegative("Batch.MaxMessages", int64(l.Items), l.Items)
-	f.NotNegative("Batch.MaxBytes", int64(l.Bytes), l.Bytes)
+	f.notNegative("Concurrency", int64(l.Batches), l.Batches)
+	f.notNegative("Batch.MaxMessages", int64(l.Items), l.Items)
+	f.notNegative("Batch.MaxBytes", int64(l.Bytes), l.Bytes)
 	if most := maxConcurrency / (max(l.Batches, 1) + 1); l.Items > most {
-		f.Add("Batch.MaxMessages", "%d are too many with a Concurrency of %d; give at most %d", l.Items, l.Batches, most)
+		f.add("Batch.MaxMessages", "%d are too many with a Concurrency of %d; give at most %d", l.Items, l.Batches, most)
 	}
 	o = o.withDefaults()
 	if l.Bytes > o.MaxBytes && o.MaxBytes > 0 {
-		f.Add("Batch.MaxBytes", "%d exceeds MaxBytes (%d), the limit of all messages in hand; give less, or raise MaxBytes", l.Bytes, o.MaxBytes)
+		f.add("Batch.MaxBytes", "%d exceeds MaxBytes (%d), the limit of all messages in hand; give less, or raise MaxBytes", l.Bytes, o.MaxBytes)
 	}
 	lease, field := o.MaxExtension, "MaxExtension"
 	if lease < 0 {
 		lease, field = o.InvisibleDuration, "InvisibleDuration"
 	}
 	if l.Wait >= lease {
-		f.Add("Batch.MaxWait", "%v is not less than %s (%v), after which the messages are redelivered; give less", l.Wait, field, lease)
+		f.add("Batch.MaxWait", "%v is not less than %s (%v), after which the messages are redelivered; give less", l.Wait, field, lease)
 	}
 }
 

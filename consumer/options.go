@@ -2,13 +2,14 @@ package consumer
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/consumer/internal/fault"
 	"github.com/tidegate/tidegate/consumer/internal/killswitch"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/internal/guard"
@@ -267,39 +268,88 @@ func (o PushOptions) withDefaults() PushOptions {
 	return o
 }
 
-// faults collects the faults of options.
-type faults struct{ fault.List }
+// faults collects the faults of options, so that one error lists all of them. The zero value is
+// empty.
+type faults struct{ errs []error }
 
-func (f *faults) push(o PushOptions) {
-	f.NotNegative("Concurrency", int64(o.Concurrency), o.Concurrency)
-	if o.Concurrency > maxConcurrency {
-		f.Add("Concurrency", "%d is too many; give at most %d", o.Concurrency, maxConcurrency)
-	}
-	f.NotNegative("MaxBytes", int64(o.MaxBytes), o.MaxBytes)
-	killswitch.Options(o.KillSwitch).Check(&f.List)
-	f.invisible(o.InvisibleDuration)
-	f.NotNegative("LongPolling", int64(o.LongPolling), o.LongPolling)
-	f.NotNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)
-	f.NotNegative("StuckAfter", int64(o.StuckAfter), o.StuckAfter)
-	if o.OnStuck != nil && o.StuckAfter == 0 {
-		f.Add("OnStuck", "it is never called without StuckAfter; set StuckAfter too")
-	}
-	f.Policy("ReceiveBackoff", o.ReceiveBackoff)
+// add adds a fault of a field.
+func (f *faults) add(field, format string, args ...any) {
+	f.append(&tidegate.Error{Subject: field, Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)})
 }
 
-// wrap returns next in a middleware, or adds a fault and returns next.
-func (f *faults) wrap(field string, m Middleware, next Handler) Handler {
+// append adds an error that names its field.
+func (f *faults) append(err error) { f.errs = append(f.errs, err) }
+
+// wrap adds an error under the name of its field.
+func (f *faults) wrap(field string, err error) { f.append(fmt.Errorf("%s: %w", field, err)) }
+
+// notNegative adds a fault if n, the number in value, is negative.
+func (f *faults) notNegative(field string, n int64, value any) {
+	if n < 0 {
+		f.add(field, "%v is negative; give a positive value, or 0 for the default", value)
+	}
+}
+
+// policy adds a fault if p has a method Validate that returns an error.
+func (f *faults) policy(field string, p backoff.Policy) {
+	if v, ok := p.(interface{ Validate() error }); ok {
+		if err := guard.Error("Validate", nil, v.Validate); err != nil {
+			f.append(&tidegate.Error{Subject: field, Code: tidegate.CodeBadRequest, Err: err})
+		}
+	}
+}
+
+// empty reports whether there are no faults.
+func (f *faults) empty() bool { return len(f.errs) == 0 }
+
+// err returns one error with all faults, nil if there are none.
+func (f *faults) err() error {
+	if f.empty() {
+		return nil
+	}
+	return fmt.Errorf("consumer: %w", errors.Join(f.errs...))
+}
+
+func (f *faults) push(o PushOptions) {
+	f.notNegative("Concurrency", int64(o.Concurrency), o.Concurrency)
+	if o.Concurrency > maxConcurrency {
+		f.add("Concurrency", "%d is too many; give at most %d", o.Concurrency, maxConcurrency)
+	}
+	f.notNegative("MaxBytes", int64(o.MaxBytes), o.MaxBytes)
+	f.killSwitch(o.KillSwitch)
+	f.invisible(o.InvisibleDuration)
+	f.notNegative("LongPolling", int64(o.LongPolling), o.LongPolling)
+	f.notNegative("ShutdownTimeout", int64(o.ShutdownTimeout), o.ShutdownTimeout)
+	f.notNegative("StuckAfter", int64(o.StuckAfter), o.StuckAfter)
+	if o.OnStuck != nil && o.StuckAfter == 0 {
+		f.add("OnStuck", "it is never called without StuckAfter; set StuckAfter too")
+	}
+	f.policy("ReceiveBackoff", o.ReceiveBackoff)
+}
+
+func (f *faults) killSwitch(o KillSwitch) {
+	if !(o.FailureRatio >= 0 && o.FailureRatio <= 1) {
+		f.add("KillSwitch.FailureRatio", "%v is not between 0 and 1", o.FailureRatio)
+	}
+	f.notNegative("KillSwitch.DeadLetters", int64(o.DeadLetters), o.DeadLetters)
+	f.notNegative("KillSwitch.MinMessages", int64(o.MinMessages), o.MinMessages)
+	f.notNegative("KillSwitch.Window", int64(o.Window), o.Window)
+	f.notNegative("KillSwitch.Probe", int64(o.Probe), o.Probe)
+}
+
+// middleware returns next in a middleware, or adds a fault and returns next.
+func (f *faults) middleware(field string, m Middleware, next Handler) Handler {
 	if m == nil {
-		f.Add(field, "it is nil; leave it out")
+		f.add(field, "it is nil; leave it out")
 		return next
 	}
 	var h Handler
 	if err := guard.Error(field, nil, func() error { h = m(next); return nil }); err != nil {
-		f.Add(field, "%v", err)
+		f.add(field, "%v", err)
 		return next
 	}
 	if h == nil {
-		f.Add(field, "it returned a nil handler; return one that calls next")
+		f.add(field, "it returned a nil handler; return one that calls next")
 		return next
 	}
 	return h
@@ -307,15 +357,15 @@ func (f *faults) wrap(field string, m Middleware, next Handler) Handler {
 
 func (f *faults) subscription(s Subscription) {
 	if err := tidegate.ValidateGroup(s.Group); err != nil {
-		f.Wrap("Subscription.Group", err)
+		f.wrap("Subscription.Group", err)
 	}
 	f.validateTopics(&s)
-	f.Policy("Subscription.Retry", s.Retry)
+	f.policy("Subscription.Retry", s.Retry)
 }
 
 func (f *faults) invisible(d time.Duration) {
-	f.NotNegative("InvisibleDuration", int64(d), d)
+	f.notNegative("InvisibleDuration", int64(d), d)
 	if d > maxInvisibleDuration {
-		f.Add("InvisibleDuration", "%v is too long; give at most %v", d, maxInvisibleDuration)
+		f.add("InvisibleDuration", "%v is too long; give at most %v", d, maxInvisibleDuration)
 	}
 }

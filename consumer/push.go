@@ -49,10 +49,10 @@ type Push struct {
 func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (*Push, error) {
 	var f faults
 	if handler == nil {
-		f.Add("handler", "it is nil; give the function that consumes a delivery")
+		f.add("handler", "it is nil; give the function that consumes a delivery")
 	}
 	if opts.Batch != (BatchOptions{}) {
-		f.Add("Batch", "it has an effect only with NewBatch")
+		f.add("Batch", "it has an effect only with NewBatch")
 	}
 	return newPush(f, t, sub, handler, opts)
 }
@@ -60,21 +60,21 @@ func NewPush(t Transport, sub Subscription, handler Handler, opts PushOptions) (
 // newPush returns a consumer, or an error that joins f with all other faults.
 func newPush(f faults, t Transport, sub Subscription, handler Handler, opts PushOptions) (*Push, error) {
 	if t == nil {
-		f.Add("transport", "it is nil; give the transport to receive through")
+		f.add("transport", "it is nil; give the transport to receive through")
 	}
 	set, err := policies.New(opts.Policies...)
 	if err != nil {
-		f.Append(err)
+		f.append(err)
 	}
 	f.subscription(sub)
 	f.push(opts)
-	if err := f.Err(); err != nil {
+	if err := f.err(); err != nil {
 		return nil, err
 	}
 	for i, wrap := range slices.Backward(opts.Middleware) {
-		handler = f.wrap(fmt.Sprintf("Middleware[%d]", i), wrap, handler)
+		handler = f.middleware(fmt.Sprintf("Middleware[%d]", i), wrap, handler)
 	}
-	if err := f.Err(); err != nil {
+	if err := f.err(); err != nil {
 		return nil, err
 	}
 	sub.Topics = maps.Clone(sub.Topics)

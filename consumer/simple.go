@@ -46,21 +46,21 @@ type Simple struct {
 func NewSimple(t Transport, sub Subscription, opts SimpleOptions) (*Simple, error) {
 	var f faults
 	if t == nil {
-		f.Add("transport", "it is nil; give the transport to receive through")
+		f.add("transport", "it is nil; give the transport to receive through")
 	}
 	if sub.Retry != nil {
-		f.Add("Subscription.Retry", "a simple consumer's retries follow the invisible duration; set it for push consumers only")
+		f.add("Subscription.Retry", "a simple consumer's retries follow the invisible duration; set it for push consumers only")
 	}
 	if len(sub.Topics) > 0 {
-		f.Add("Subscription.Topics", "a simple consumer receives from one topic; set Topic, and use one simple consumer for each topic")
+		f.add("Subscription.Topics", "a simple consumer receives from one topic; set Topic, and use one simple consumer for each topic")
 	}
 	f.invisible(opts.InvisibleDuration)
-	f.NotNegative("LongPolling", int64(opts.LongPolling), opts.LongPolling)
+	f.notNegative("LongPolling", int64(opts.LongPolling), opts.LongPolling)
 	if opts.BatchSize < 0 || opts.BatchSize > maxBatch {
-		f.Add("BatchSize", "%d is not between 1 and %d; give such a number, or 0 for 1", opts.BatchSize, maxBatch)
+		f.add("BatchSize", "%d is not between 1 and %d; give such a number, or 0 for 1", opts.BatchSize, maxBatch)
 	}
 	f.subscription(sub)
-	if err := f.Err(); err != nil {
+	if err := f.err(); err != nil {
 		return nil, err
 	}
 	if opts.InvisibleDuration == 0 {

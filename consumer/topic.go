@@ -60,10 +60,10 @@ func (r *run) topicNames() string {
 // validateTopics validates the topics of a subscription.
 func (f *faults) validateTopics(s *Subscription) {
 	if _, twice := s.Topics[s.Topic]; twice && s.Topic != "" {
-		f.Add("Subscription.Topics", "%q is Subscription.Topic too; give it once", s.Topic)
+		f.add("Subscription.Topics", "%q is Subscription.Topic too; give it once", s.Topic)
 	}
 	if s.Topic == "" && s.Filter != (tidegate.Filter{}) && len(s.Topics) > 0 {
-		f.Add("Subscription.Filter", "it is the filter of Subscription.Topic, which is empty; set the filters in Topics")
+		f.add("Subscription.Filter", "it is the filter of Subscription.Topic, which is empty; set the filters in Topics")
 	}
 	if s.Topic != "" || len(s.Topics) == 0 {
 		f.topic("Subscription.Topic", s.Topic)
@@ -125,6 +125,6 @@ func (it *item) count(n int) {
 
 func (f *faults) topic(field, name string) {
 	if err := tidegate.ValidateTopic(name); err != nil {
-		f.Wrap(field, err)
+		f.wrap(field, err)
 	}
 }

@@ -5,8 +5,6 @@ package killswitch
 import (
 	"math"
 	"time"
-
-	"github.com/tidegate/tidegate/consumer/internal/fault"
 )
 
 // Options are the settings of consumer.KillSwitch.
@@ -30,17 +28,6 @@ func (o Options) WithDefaults() Options {
 		o.Probe = 5 * time.Second
 	}
 	return o
-}
-
-// Check adds the faults of o to f.
-func (o Options) Check(f *fault.List) {
-	if !(o.FailureRatio >= 0 && o.FailureRatio <= 1) {
-		f.Add("KillSwitch.FailureRatio", "%v is not between 0 and 1", o.FailureRatio)
-	}
-	f.NotNegative("KillSwitch.DeadLetters", int64(o.DeadLetters), o.DeadLetters)
-	f.NotNegative("KillSwitch.MinMessages", int64(o.MinMessages), o.MinMessages)
-	f.NotNegative("KillSwitch.Window", int64(o.Window), o.Window)
-	f.NotNegative("KillSwitch.Probe", int64(o.Probe), o.Probe)
 }
 
 func (o Options) enabled() bool { return o.FailureRatio > 0 || o.DeadLetters > 0 }
