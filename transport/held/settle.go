@@ -6,19 +6,18 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/held/internal/shelf"
 )
 
 // Ack implements [transport.Settler] with one Link.Settle for each link.
 func (t *Table) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	const op = "AckMessage"
 	errs := make([]error, len(ds))
-	batch := make([]shelf.Settlement, 0, len(ds))
+	batch := make([]settlement, 0, len(ds))
 	which := make([]int, 0, len(ds)) // of ds
 	now := t.lock()
 	for i, d := range ds {
 		err := context.Cause(ctx)
-		var m *shelf.Message
+		var m *message
 		if err == nil {
 			m, err = t.shelf.Begin(d.Handle, now)
 		}
@@ -26,7 +25,7 @@ func (t *Table) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 			errs[i] = failure(op, d.Topic, err)
 			continue
 		}
-		batch = append(batch, shelf.Settlement{Message: m, Outcome: shelf.Accepted})
+		batch = append(batch, settlement{message: m, Outcome: accepted})
 		which = append(which, i)
 	}
 	t.unlock(now)
@@ -39,7 +38,7 @@ func (t *Table) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 		now := t.lock()
 		for i, s := range batch[:n] {
 			err := errAt(results, i)
-			t.shelf.Finish(s.Message, err, false, now)
+			t.shelf.Finish(s.message, err, false, now)
 			if err != nil {
 				errs[which[i]] = failure(op, ds[which[i]].Topic, err)
 			}
@@ -110,7 +109,7 @@ func (t *Table) deadLetter(ctx context.Context, d *tidegate.Delivery, reason str
 	case again:
 		return none, nil
 	case err == nil:
-		err = t.finish(ctx, shelf.Settlement{Message: m, Outcome: shelf.DeadLettered, Reason: reason}, true)
+		err = t.finish(ctx, settlement{message: m, Outcome: deadLettered, Reason: reason}, true)
 	}
 	if err != nil {
 		return none, failure(op, d.Topic, err)
@@ -169,10 +168,10 @@ func (t *Table) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Durat
 }
 
 // finish carries out a settlement that has begun.
-func (t *Table) finish(ctx context.Context, s shelf.Settlement, bury bool) error {
-	err := errAt(settle(ctx, []shelf.Settlement{s}), 0)
+func (t *Table) finish(ctx context.Context, s settlement, bury bool) error {
+	err := errAt(settle(ctx, []settlement{s}), 0)
 	now := t.lock()
-	t.shelf.Finish(s.Message, err, bury, now)
+	t.shelf.Finish(s.message, err, bury, now)
 	t.unlock(now)
 	return err
 }

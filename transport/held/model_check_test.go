@@ -1,4 +1,4 @@
-package shelf
+package held
 
 import (
 	"errors"
@@ -53,8 +53,8 @@ func (m *shelfModel) check() {
 			m.t.Errorf("%d messages are in hand, counted %d", inHand, l.inHand)
 		}
 	}
-	if held != m.held || bytes != m.bytes || credit != m.Shelf.credit {
-		m.t.Errorf("%d messages, %d bytes, credit %d; counted %d, %d, %d", held, bytes, credit, m.held, m.bytes, m.Shelf.credit)
+	if held != m.held || bytes != m.bytes || credit != m.shelf.credit {
+		m.t.Errorf("%d messages, %d bytes, credit %d; counted %d, %d, %d", held, bytes, credit, m.held, m.bytes, m.shelf.credit)
 	}
 	if waiting != m.postponed {
 		m.t.Errorf("%d messages are postponed, counted %d", waiting, m.postponed)
@@ -66,7 +66,7 @@ func (m *shelfModel) check() {
 
 // checkWaiter checks that something ends the wait of a receive, and that it waits for messages
 // only.
-func (m *shelfModel) checkWaiter(w *Waiter) {
+func (m *shelfModel) checkWaiter(w *waiter) {
 	m.t.Helper()
 	signalled := slices.Contains(m.signals, w)
 	if w.woken != signalled && w.woken {
@@ -79,7 +79,7 @@ func (m *shelfModel) checkWaiter(w *Waiter) {
 	case w.err != nil || w.ended || l == nil:
 		m.t.Errorf("a receive that has ended, with %v, is not woken", w.err)
 	case !l.asked:
-		if !slices.ContainsFunc(m.closes, func(o *Link) bool { return o.Source == src }) {
+		if !slices.ContainsFunc(m.closes, func(o *link) bool { return o.Source == src }) {
 			m.t.Error("a receive waits for a link that is not being opened")
 		}
 	case !l.open:
@@ -90,7 +90,7 @@ func (m *shelfModel) checkWaiter(w *Waiter) {
 		if m.timers[w].IsZero() {
 			m.t.Error("no timer ends a receive")
 		}
-		awake := slices.ContainsFunc(m.signals, func(o *Waiter) bool { return o.source == src })
+		awake := slices.ContainsFunc(m.signals, func(o *waiter) bool { return o.source == src })
 		lingers := !m.timers[src.waiters[0]].After(m.now.Add(m.limits.Linger)) && l.credit > 0 && l.ready.len() < src.waiters[0].r.Max
 		if l.ready.len() > 0 && !awake && !lingers {
 			m.t.Errorf("%d messages are ready, and no receive is woken", l.ready.len())
@@ -102,7 +102,7 @@ func (m *shelfModel) checkWaiter(w *Waiter) {
 	}
 }
 
-func (m *shelfModel) checkMessage(l *Link, msg *Message) {
+func (m *shelfModel) checkMessage(l *link, msg *message) {
 	m.t.Helper()
 	ok := false
 	line := l.lines[msg.Delivery.MessageGroup]
@@ -112,9 +112,9 @@ func (m *shelfModel) checkMessage(l *Link, msg *Message) {
 	case leased, postponed:
 		ok = msg.alarm.place > 0
 	case settling:
-		ok = slices.ContainsFunc(m.finishes, func(s Settlement) bool { return s.Message == msg })
+		ok = slices.ContainsFunc(m.finishes, func(s settlement) bool { return s.message == msg })
 	case leaving:
-		ok = msg.alarm.place > 0 || slices.ContainsFunc(m.settles, func(s Settlement) bool { return s.Message == msg })
+		ok = msg.alarm.place > 0 || slices.ContainsFunc(m.settles, func(s settlement) bool { return s.message == msg })
 	}
 	if ok && msg.inLine && line[0] != msg {
 		ok = msg.state == buffered && msg.ready == 0
@@ -163,8 +163,8 @@ func (m *shelfModel) rest() {
 			return
 		}
 	}
-	if m.held != 0 || m.bytes != 0 || m.Shelf.credit != 0 || len(m.handles) != 0 || len(m.sources) != 0 {
-		m.t.Errorf("at rest %d messages, %d bytes, credit %d, %d handles and %d sources are left", m.held, m.bytes, m.Shelf.credit, len(m.handles), len(m.sources))
+	if m.held != 0 || m.bytes != 0 || m.shelf.credit != 0 || len(m.handles) != 0 || len(m.sources) != 0 {
+		m.t.Errorf("at rest %d messages, %d bytes, credit %d, %d handles and %d sources are left", m.held, m.bytes, m.shelf.credit, len(m.handles), len(m.sources))
 	}
 	for _, q := range m.system.queues {
 		for _, e := range q {

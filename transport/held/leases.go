@@ -1,4 +1,4 @@
-package shelf
+package held
 
 import (
 	"slices"
@@ -8,7 +8,7 @@ import (
 )
 
 // find returns the message of a valid handle.
-func (s *Shelf) find(handle string, now time.Time) (*Message, error) {
+func (s *shelf) find(handle string, now time.Time) (*message, error) {
 	m := s.handles[handle]
 	switch {
 	case s.closed:
@@ -26,7 +26,7 @@ func (s *Shelf) find(handle string, now time.Time) (*Message, error) {
 }
 
 // unlease ends the validity of the handle.
-func (s *Shelf) unlease(m *Message) {
+func (s *shelf) unlease(m *message) {
 	delete(s.handles, m.handle)
 	s.alarms.remove(&m.alarm)
 	if m.attemptID == "" {
@@ -42,7 +42,7 @@ func (s *Shelf) unlease(m *Message) {
 }
 
 // Begin begins a settlement by the caller, which Finish ends.
-func (s *Shelf) Begin(handle string, now time.Time) (*Message, error) {
+func (s *shelf) Begin(handle string, now time.Time) (*message, error) {
 	m, err := s.find(handle, now)
 	if err == nil {
 		m.set(settling)
@@ -53,7 +53,7 @@ func (s *Shelf) Begin(handle string, now time.Time) (*Message, error) {
 
 // Finish ends a settlement that Begin began. After an error the handle is valid until the end of
 // its lease. With bury, Buried recognizes the handle until then.
-func (s *Shelf) Finish(m *Message, err error, bury bool, now time.Time) {
+func (s *shelf) Finish(m *message, err error, bury bool, now time.Time) {
 	expired := !m.until.After(now)
 	switch {
 	case err == nil:
@@ -77,7 +77,7 @@ func (s *Shelf) Finish(m *Message, err error, bury bool, now time.Time) {
 }
 
 // bury remembers the handle of a dead letter until the end of its lease.
-func (s *Shelf) bury(m *Message) {
+func (s *shelf) bury(m *message) {
 	m.state = buried
 	m.Delivery, m.Native = nil, nil
 	s.handles[m.handle] = m
@@ -94,13 +94,13 @@ func (s *Shelf) bury(m *Message) {
 }
 
 // Buried reports whether the handle is the one of a dead letter that a caller created.
-func (s *Shelf) Buried(handle string) bool {
+func (s *shelf) Buried(handle string) bool {
 	m := s.handles[handle]
 	return m != nil && m.state == buried
 }
 
 // Change moves the end of a lease and replaces the handle. A dur of 0 ends the lease.
-func (s *Shelf) Change(handle string, dur time.Duration, now time.Time) (string, error) {
+func (s *shelf) Change(handle string, dur time.Duration, now time.Time) (string, error) {
 	m, err := s.find(handle, now)
 	switch {
 	case err != nil:
@@ -118,7 +118,7 @@ func (s *Shelf) Change(handle string, dur time.Duration, now time.Time) (string,
 }
 
 // Release ends a delivery that was not handled. The attempt of a push receive does not count.
-func (s *Shelf) Release(handle string, now time.Time) error {
+func (s *shelf) Release(handle string, now time.Time) error {
 	m, err := s.find(handle, now)
 	switch {
 	case err != nil:
@@ -132,14 +132,14 @@ func (s *Shelf) Release(handle string, now time.Time) error {
 	return nil
 }
 
-// Pause is the longest wait of a message that Snooze returns to the system. It bounds the rate of a
+// pause is the longest wait of a message that Snooze returns to the system. It bounds the rate of a
 // group whose handlers postpone all messages.
-const Pause = time.Second
+const pause = time.Second
 
 // Snooze postpones a message in this process, without a failed attempt. If half of Limits.Messages
 // are postponed, it returns the message to the system after Pause at the latest instead. A message
 // of a line always stays: the next ones of its message group would overtake it.
-func (s *Shelf) Snooze(handle string, dur time.Duration, now time.Time) error {
+func (s *shelf) Snooze(handle string, dur time.Duration, now time.Time) error {
 	m, err := s.find(handle, now)
 	if err != nil {
 		return err
@@ -150,23 +150,23 @@ func (s *Shelf) Snooze(handle string, dur time.Duration, now time.Time) error {
 		return nil
 	}
 	m.set(leaving)
-	m.leave = Settlement{Message: m, Outcome: Released}
-	s.wakeAt(&m.alarm, now.Add(min(dur, Pause)))
+	m.leave = settlement{message: m, Outcome: released}
+	s.wakeAt(&m.alarm, now.Add(min(dur, pause)))
 	s.update(m.Link.Source, now)
 	return nil
 }
 
 // Retry ends a failed delivery. It returns a settlement that the caller carries out and ends with
 // Finish, or none.
-func (s *Shelf) Retry(handle string, after time.Duration, reason string, now time.Time) (*Settlement, error) {
+func (s *shelf) Retry(handle string, after time.Duration, reason string, now time.Time) (*settlement, error) {
 	m, err := s.find(handle, now)
 	if err != nil {
 		return nil, err
 	}
-	st := &Settlement{Message: m, Outcome: Retried, Delay: after, Reason: reason}
+	st := &settlement{message: m, Outcome: retried, Delay: after, Reason: reason}
 	switch {
 	case m.last():
-		st.Outcome, st.Delay = DeadLettered, 0
+		st.Outcome, st.Delay = deadLettered, 0
 	case m.inLine: // a retry by the system would come after the next messages of the group
 		s.unlease(m)
 		m.Delivery.Attempt++
@@ -179,32 +179,32 @@ func (s *Shelf) Retry(handle string, after time.Duration, reason string, now tim
 }
 
 // last reports whether the message has no further attempt.
-func (m *Message) last() bool {
+func (m *message) last() bool {
 	limit := m.Link.maxAttempts
 	return limit > 0 && m.Delivery.Attempt >= limit
 }
 
-// TimedOut is the reason of dead letters whose last delivery was not settled.
-const TimedOut = "the invisible duration of the last delivery ended"
+// timedOut is the reason of dead letters whose last delivery was not settled.
+const timedOut = "the invisible duration of the last delivery ended"
 
 // expire ends a lease without a settlement.
-func (s *Shelf) expire(m *Message, now time.Time) {
+func (s *shelf) expire(m *message, now time.Time) {
 	s.unlease(m)
 	switch {
 	case m.last():
-		s.settle(m, Settlement{Outcome: DeadLettered, Reason: TimedOut})
+		s.settle(m, settlement{Outcome: deadLettered, Reason: timedOut})
 	case m.inLine:
 		m.Delivery.Attempt++
 		s.putBack(m, now)
 	default:
 		m.Link.expected = now
-		s.settle(m, Settlement{Outcome: Retried})
+		s.settle(m, settlement{Outcome: retried})
 	}
 	s.update(m.Link.Source, now)
 }
 
 // postpone makes a message ready after dur.
-func (s *Shelf) postpone(m *Message, dur time.Duration, now time.Time) {
+func (s *shelf) postpone(m *message, dur time.Duration, now time.Time) {
 	if dur <= 0 {
 		s.putBack(m, now)
 		return
@@ -216,22 +216,22 @@ func (s *Shelf) postpone(m *Message, dur time.Duration, now time.Time) {
 }
 
 // putBack makes a message ready that was delivered or postponed, at its place.
-func (s *Shelf) putBack(m *Message, now time.Time) {
+func (s *shelf) putBack(m *message, now time.Time) {
 	m.set(buffered)
 	m.Link.ready.put(m)
 	s.update(m.Link.Source, now)
 }
 
 // settle settles a message in the background.
-func (s *Shelf) settle(m *Message, st Settlement) {
+func (s *shelf) settle(m *message, st settlement) {
 	m.set(leaving)
-	st.Message = m
+	st.message = m
 	m.leave = st
 	s.out.Settle = append(s.out.Settle, st)
 }
 
 // Left ends a settlement in the background. One that failed is repeated while the link lasts.
-func (s *Shelf) Left(m *Message, err error, now time.Time) {
+func (s *shelf) Left(m *message, err error, now time.Time) {
 	switch {
 	case m.Link.ended:
 	case err == nil:
@@ -243,7 +243,7 @@ func (s *Shelf) Left(m *Message, err error, now time.Time) {
 }
 
 // remove removes a message that the system has no more, or has back.
-func (s *Shelf) remove(m *Message, now time.Time) {
+func (s *shelf) remove(m *message, now time.Time) {
 	l := m.Link
 	m.set(buffered)
 	m.state = gone
@@ -267,7 +267,7 @@ func (s *Shelf) remove(m *Message, now time.Time) {
 }
 
 // feed asks for the messages of sources that the limits stopped.
-func (s *Shelf) feed(now time.Time) {
+func (s *shelf) feed(now time.Time) {
 	list := s.starved
 	s.starved = nil
 	for _, src := range list {

@@ -1,4 +1,4 @@
-package shelf
+package held
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ type modelEntry struct {
 // A modelPush is a message that was pushed to a link.
 type modelPush struct {
 	*modelEntry
-	link    *Link
+	link    *link
 	settled bool      // successfully
 	unsure  bool      // it was settled, and the response was lost
 	refused time.Time // when a settlement in the background was
@@ -50,25 +50,25 @@ type modelLease struct {
 // A shelfModel plays the receivers, the system and package held. All of them may be slow: each
 // action waits in a list until a random step carries it out.
 type shelfModel struct {
-	*Shelf
+	*shelf
 	t      *testing.T
 	r      *rand.Rand
 	now    time.Time
-	keys   []Key
+	keys   []key
 	fifo   []bool
 	system modelSystem
 
-	waiters  []*Waiter
-	timers   map[*Waiter]time.Time // of the receives; zero: only a wake-up
-	signals  []*Waiter
-	opens    []*Link
-	closes   []*Link
-	settles  []Settlement // in the background
-	finishes []Settlement // by callers
-	alive    map[*Link]bool
-	credit   map[*Link]int
+	waiters  []*waiter
+	timers   map[*waiter]time.Time // of the receives; zero: only a wake-up
+	signals  []*waiter
+	opens    []*link
+	closes   []*link
+	settles  []settlement // in the background
+	finishes []settlement // by callers
+	alive    map[*link]bool
+	credit   map[*link]int
 	leases   []*modelLease
-	links    []*Link   // that were opened
+	links    []*link   // that were opened
 	timer    time.Time // of package held
 	rude     bool      // the system pushes messages that it was not asked for
 	quiet    bool      // no receive comes
@@ -88,12 +88,12 @@ func runModel(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	messages := []int{1 + r.IntN(6), 20 + r.IntN(30)}[r.IntN(2)]
 	m := &shelfModel{
-		Shelf: New(Limits{Messages: messages, Bytes: 500 + 2000*messages*r.IntN(2), Idle: 2 * time.Second, Grace: 50 * time.Millisecond, Linger: 5 * time.Millisecond}, "h"),
+		shelf: newShelf(limits{Messages: messages, Bytes: 500 + 2000*messages*r.IntN(2), Idle: 2 * time.Second, Grace: 50 * time.Millisecond, Linger: 5 * time.Millisecond}, "h"),
 		t:     t, r: r, now: time.Unix(1000, 0),
-		timers: map[*Waiter]time.Time{}, alive: map[*Link]bool{}, credit: map[*Link]int{}, rude: r.IntN(4) == 0,
+		timers: map[*waiter]time.Time{}, alive: map[*link]bool{}, credit: map[*link]int{}, rude: r.IntN(4) == 0,
 	}
 	for i := range 1 + r.IntN(3) {
-		m.keys = append(m.keys, Key{Group: fmt.Sprint("group", i), Topic: "orders", Filter: tidegate.Filter{Expression: []string{"", "a || b"}[r.IntN(2)]}})
+		m.keys = append(m.keys, key{Group: fmt.Sprint("group", i), Topic: "orders", Filter: tidegate.Filter{Expression: []string{"", "a || b"}[r.IntN(2)]}})
 		m.fifo = append(m.fifo, r.IntN(2) == 0)
 		m.system.queues = append(m.system.queues, nil)
 	}
@@ -168,8 +168,8 @@ func (m *shelfModel) send(source int) {
 }
 
 func (m *shelfModel) receive(source int) {
-	r := Request{
-		Key: m.keys[source], FIFO: m.fifo[source], MaxAttempts: source, Push: m.r.IntN(2) == 0, Max: 1 + m.r.IntN(8), MaxBytes: m.r.IntN(3) * 1000,
+	r := request{
+		key: m.keys[source], FIFO: m.fifo[source], MaxAttempts: source, Push: m.r.IntN(2) == 0, Max: 1 + m.r.IntN(8), MaxBytes: m.r.IntN(3) * 1000,
 		Invisible: time.Duration(1+m.r.IntN(10_000)) * time.Millisecond, Wait: time.Duration(m.r.IntN(10)) * time.Second,
 	}
 	if m.r.IntN(3) == 0 {
@@ -193,12 +193,12 @@ func (m *shelfModel) receive(source int) {
 
 // collect runs a receive after its signal or timer.
 func (m *shelfModel) collect() {
-	var w *Waiter
+	var w *waiter
 	if len(m.signals) > 0 {
 		w = m.signals[0]
 		m.signals = m.signals[1:]
 	} else {
-		i := slices.IndexFunc(m.waiters, func(w *Waiter) bool { return !m.timers[w].IsZero() && !m.timers[w].After(m.now) })
+		i := slices.IndexFunc(m.waiters, func(w *waiter) bool { return !m.timers[w].IsZero() && !m.timers[w].After(m.now) })
 		if i < 0 {
 			return
 		}
@@ -208,13 +208,13 @@ func (m *shelfModel) collect() {
 	m.run(w)
 }
 
-func (m *shelfModel) run(w *Waiter) {
+func (m *shelfModel) run(w *waiter) {
 	m.Due(m.now)
 	ds, done, next, err := m.Collect(w, m.now)
 	if err != nil && !errors.Is(err, errRefused) {
 		m.t.Errorf("Collect: %v", err)
 	}
-	m.got(slices.Index(m.keys, w.r.Key), w.r, ds)
+	m.got(slices.Index(m.keys, w.r.key), w.r, ds)
 	switch {
 	case done:
 		m.left(w)
@@ -226,14 +226,14 @@ func (m *shelfModel) run(w *Waiter) {
 	}
 }
 
-func (m *shelfModel) left(w *Waiter) {
-	m.waiters = slices.DeleteFunc(m.waiters, func(o *Waiter) bool { return o == w })
-	m.signals = slices.DeleteFunc(m.signals, func(o *Waiter) bool { return o == w })
+func (m *shelfModel) left(w *waiter) {
+	m.waiters = slices.DeleteFunc(m.waiters, func(o *waiter) bool { return o == w })
+	m.signals = slices.DeleteFunc(m.signals, func(o *waiter) bool { return o == w })
 	delete(m.timers, w)
 }
 
 // got checks and remembers the deliveries of a receive.
-func (m *shelfModel) got(source int, r Request, ds []*tidegate.Delivery) {
+func (m *shelfModel) got(source int, r request, ds []*tidegate.Delivery) {
 	bytes := 0
 	for i, d := range ds {
 		msg := m.handles[d.Handle]
@@ -289,16 +289,16 @@ func (m *shelfModel) end(l *modelLease) {
 // settle makes a receiver settle or change a delivery.
 func (m *shelfModel) settle(l *modelLease) {
 	m.Due(m.now)
-	valid := l.until.After(m.now) && m.alive[l.link] && !slices.ContainsFunc(m.finishes, func(s Settlement) bool { return s.handle == l.handle })
+	valid := l.until.After(m.now) && m.alive[l.link] && !slices.ContainsFunc(m.finishes, func(s settlement) bool { return s.handle == l.handle })
 	var err error
 	switch delay := time.Duration(m.r.IntN(4)) * time.Second; m.r.IntN(7) {
 	case 0, 1:
-		var msg *Message
+		var msg *message
 		if msg, err = m.Begin(l.handle, m.now); err == nil {
-			m.finishes = append(m.finishes, Settlement{Message: msg, Outcome: []Outcome{Accepted, DeadLettered}[m.r.IntN(2)]})
+			m.finishes = append(m.finishes, settlement{message: msg, Outcome: []outcome{accepted, deadLettered}[m.r.IntN(2)]})
 		}
 	case 2:
-		var s *Settlement
+		var s *settlement
 		if s, err = m.Retry(l.handle, delay, "", m.now); err == nil {
 			if s != nil {
 				m.finishes = append(m.finishes, *s)
@@ -337,7 +337,7 @@ func (m *shelfModel) finish() {
 	s := pop(m, &m.finishes)
 	err := m.outcome(s)
 	m.Due(m.now)
-	m.Finish(s.Message, err, s.Outcome == DeadLettered, m.now)
+	m.Finish(s.message, err, s.Outcome == deadLettered, m.now)
 	if err == nil {
 		if l := m.lease(s.handle); l != nil {
 			m.end(l)
@@ -353,11 +353,11 @@ func (m *shelfModel) background() {
 		s.Native.(*modelPush).refused = m.now
 	}
 	m.Due(m.now)
-	m.Left(s.Message, err, m.now)
+	m.Left(s.message, err, m.now)
 }
 
 // outcome is the system's response to a settlement: done, refused, or done with a lost response.
-func (m *shelfModel) outcome(s Settlement) error {
+func (m *shelfModel) outcome(s settlement) error {
 	m.calls++
 	p := s.Native.(*modelPush)
 	if !m.alive[s.Link] {
@@ -370,9 +370,9 @@ func (m *shelfModel) outcome(s Settlement) error {
 	if p.push == p {
 		p.push = nil
 		switch s.Outcome {
-		case Accepted, DeadLettered:
+		case accepted, deadLettered:
 			p.done = true
-		case Retried:
+		case retried:
 			p.count++
 			p.due = m.now.Add(s.Delay)
 		}
@@ -395,7 +395,7 @@ func (m *shelfModel) push() {
 		m.Due(m.now)
 		m.Deliver(m.links[n-1], &tidegate.Delivery{}, nil, m.now)
 	}
-	m.links = slices.DeleteFunc(m.links, func(l *Link) bool { return !m.alive[l] })
+	m.links = slices.DeleteFunc(m.links, func(l *link) bool { return !m.alive[l] })
 	if len(m.links) == 0 {
 		return
 	}
@@ -407,7 +407,7 @@ func (m *shelfModel) push() {
 		m.credit[l]++
 		m.excess++
 	}
-	for _, e := range m.system.queues[slices.Index(m.keys, l.Source.Key)] {
+	for _, e := range m.system.queues[slices.Index(m.keys, l.Source.key)] {
 		if e.done || e.push != nil || e.due.After(m.now) {
 			continue
 		}
@@ -441,10 +441,10 @@ func (m *shelfModel) finishClose() {
 	m.Closed(l)
 }
 
-func (m *shelfModel) kill(l *Link) {
+func (m *shelfModel) kill(l *link) {
 	m.alive[l] = false
 	delete(m.credit, l)
-	for _, e := range m.system.queues[slices.Index(m.keys, l.Source.Key)] {
+	for _, e := range m.system.queues[slices.Index(m.keys, l.Source.key)] {
 		if e.push != nil && e.push.link == l {
 			e.push = nil
 		}

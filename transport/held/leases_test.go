@@ -1,4 +1,4 @@
-package shelf
+package held
 
 import (
 	"testing"
@@ -8,10 +8,10 @@ import (
 )
 
 // one returns a shelf with a delivery whose lease ends after a second.
-func one(t *testing.T, now time.Time) (*Shelf, *tidegate.Delivery) {
+func one(t *testing.T, now time.Time) (*shelf, *tidegate.Delivery) {
 	t.Helper()
-	s := New(Limits{Messages: 10, Bytes: 1 << 20, Idle: time.Hour, Grace: time.Second, Linger: time.Millisecond}, "h")
-	w, _, err := s.Receive(Request{Key: Key{Group: "g", Topic: "t"}, Max: 1, Invisible: time.Second, Wait: time.Minute}, now)
+	s := newShelf(limits{Messages: 10, Bytes: 1 << 20, Idle: time.Hour, Grace: time.Second, Linger: time.Millisecond}, "h")
+	w, _, err := s.Receive(request{key: key{Group: "g", Topic: "t"}, Max: 1, Invisible: time.Second, Wait: time.Minute}, now)
 	if err != nil || w == nil {
 		t.Fatal("the receive does not wait", err)
 	}
