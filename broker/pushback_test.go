@@ -23,7 +23,7 @@ func TestPushBackIsRightWithinTwo(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	rates := []float64{3, 20, 150, 1000}
-	if *soakFactor == 1 {
+	if *soakFactor == 0 {
 		rates = rates[rnd.IntN(len(rates)):][:1]
 	}
 	for _, limit := range []settings.Limit{{Messages: 1000}, {Bytes: 1000 * 50}, {Age: settings.Duration(100 * time.Second)}} {
