@@ -654,7 +654,7 @@ func TestHeartbeatsOnOtherServers(t *testing.T) {
 		synctest.Wait()
 		s.features = ""
 		s.start()
-		time.Sleep(15 * time.Second)
+		time.Sleep(17 * time.Second) // not at a multiple of 10 s, when a heartbeat may be due
 		before := len(s.of("Heartbeat"))
 		time.Sleep(time.Minute)
 		if got := len(s.of("Heartbeat")) - before; got != 30 {
@@ -667,7 +667,7 @@ func TestHeartbeatsOnOtherServers(t *testing.T) {
 		synctest.Wait()
 		s.features = "heartbeats"
 		s.start()
-		time.Sleep(15 * time.Second)
+		time.Sleep(17 * time.Second) // not at a multiple of 10 s, when a heartbeat may be due
 		before = len(s.of("Heartbeat"))
 		time.Sleep(time.Minute)
 		if got := len(s.of("Heartbeat")) - before; got != 6 {
