@@ -437,7 +437,7 @@ func TestContractGoroutines(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		m := named("of a dead broker")
-		goroutines := runtime.NumGoroutine()
+		goroutines := bubbled()
 		for range model.Rounds(200_000) {
 			if p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}) == nil {
 				taken++
@@ -445,7 +445,7 @@ func TestContractGoroutines(t *testing.T) {
 		}
 		synctest.Wait()
 		// One for each request, and the settings request.
-		if n := runtime.NumGoroutine() - goroutines; n > plan.FirstWindow+1 {
+		if n := bubbled() - goroutines; n > plan.FirstWindow+1 {
 			t.Errorf("%d goroutines hold %d messages, want at most %d", n, taken, plan.FirstWindow+1)
 		}
 		runtime.GC()

@@ -1,9 +1,11 @@
 package producer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -100,6 +102,13 @@ func newProducer(t *testing.T, tr producer.Transport, opts producer.Options) *pr
 	}
 	t.Cleanup(func() { p.Close() })
 	return p
+}
+
+// bubbled returns the number of goroutines in the bubble. Unlike runtime.NumGoroutine it does not
+// count a goroutine that has ended for synctest.Wait and not yet for the scheduler.
+func bubbled() int {
+	stacks := make([]byte, 4<<20)
+	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(", synctest bubble "))
 }
 
 func message() *tidegate.Message {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -391,7 +390,7 @@ func TestOneGoroutineRenewsSettings(t *testing.T) {
 			return transport.ProducerSettings{}, errors.New("connection refused")
 		}
 		p := newProducer(t, f, producer.Options{})
-		before := runtime.NumGoroutine()
+		before := bubbled()
 		fail := func(sends int) {
 			for range sends {
 				if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}); err != nil {
@@ -401,7 +400,7 @@ func TestOneGoroutineRenewsSettings(t *testing.T) {
 			synctest.Wait()
 		}
 		fail(100)
-		if n := runtime.NumGoroutine() - before; n > 1 {
+		if n := bubbled() - before; n > 1 {
 			t.Errorf("%d goroutines request the settings, want one", n)
 		}
 		close(respond)
