@@ -1,13 +1,198 @@
 package tidegate
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate/internal/protocol"
 )
+
+// A Class is the class of a request's result. The producer retries after [ClassTransient] at once,
+// or with delays if such failures repeat. It retries after [ClassThrottled] with a growing delay,
+// and after the others not at all (RocketMQ: sending retry and throttling).
+type Class int
+
+const (
+	// ClassOK: the request succeeded.
+	ClassOK Class = iota
+	// ClassThrottled: the same request can succeed later, at a lower rate.
+	ClassThrottled
+	// ClassTransient: the same request can succeed now, preferably on another server.
+	ClassTransient
+	// ClassPermanent: the same request cannot succeed.
+	ClassPermanent
+	// ClassCancelled: the caller's context ended, or the program closed the client.
+	ClassCancelled
+
+	classes // the number of classes
+)
+
+// A new class has to be decided in the packages below. Their tests TestEveryClass fail until then.
+//
+//	cmd/internal/move                 again: the repetition of a request
+//	consumer/deadletter               stepAfter: a failed send of a dead letter
+//	consumer/internal/verdict         the repetition of a settlement
+//	producer                          faultOf, decide, adapt, charge, ServeChecks
+//	producer/internal/retry           Decide, Draw, Record
+//	transport/failover                verdict, reactionTo
+//	transport/rocketmq/internal/conn  VerdictOf: the circuit breaker
+//
+// After a failure that is neither a success nor permanent, transport/rest, transport/rocketmq and
+// transport/amqp also hold the later messages of the message group.
+
+// String returns the name in lower case.
+func (c Class) String() string {
+	switch c {
+	case ClassOK:
+		return "ok"
+	case ClassThrottled:
+		return "throttled"
+	case ClassTransient:
+		return "transient"
+	case ClassPermanent:
+		return "permanent"
+	case ClassCancelled:
+		return "cancelled"
+	}
+	return "unknown"
+}
+
+// Classify returns the class of the error of one attempt. It depends on the code and on
+// [Error].Lapsed, never on the text.
+//
+// Credentials that the server accepted before and rejects now (Lapsed) are ClassTransient.
+// An error without a code is ClassTransient, for example a lost connection. Exceptions are
+// context.Canceled and ErrClosed, which are ClassCancelled, and ErrInvalid, which is
+// ClassPermanent. An expired deadline is ClassTransient: only the caller knows whether it was the
+// deadline of its own context or that of the attempt.
+func Classify(err error) Class {
+	if err == nil {
+		return ClassOK
+	}
+	if e, ok := errors.AsType[*Error](err); ok && e.Code != 0 {
+		if e.Lapsed {
+			return ClassTransient
+		}
+		return classOf(e.Code)
+	}
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, ErrClosed):
+		return ClassCancelled
+	case errors.Is(err, ErrInvalid):
+		return ClassPermanent
+	}
+	return ClassTransient
+}
+
+func classOf(c Code) Class {
+	switch {
+	case c == protocol.CodeOK:
+		return ClassOK
+	case c == CodeTooManyRequests:
+		return ClassThrottled
+	case c == CodeRequestTimeout:
+		return ClassTransient
+	case c == CodeNotImplemented, c == protocol.CodeUnsupported, c == protocol.CodeVersionUnsupported,
+		c == protocol.CodeVerifyFIFOMessageUnsupported:
+		return ClassPermanent
+	case c >= 40000 && c < 50000:
+		return ClassPermanent
+	}
+	return ClassTransient
+}
+
+// IsMessageFault reports whether err is ClassPermanent because of this message: the server rejects
+// this message and accepts others. It is false for a permanent fault of the configuration, which
+// affects every message of the topic, for example a missing topic, rejected credentials or a wrong
+// endpoint.
+func IsMessageFault(err error) bool {
+	if Classify(err) != ClassPermanent {
+		return false
+	}
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		return true // ErrInvalid without a code
+	}
+	switch c := e.Code; {
+	case c == CodeIllegalAccessPoint, c == CodeIllegalTopic,
+		c == protocol.CodeUnrecognizedClientType, c == protocol.CodeClientIDRequired:
+		return false
+	case c == 0, c >= 40000 && c < 40100, c >= 41300 && c < 41400, c >= 43100 && c < 43200:
+		return true
+	}
+	return false
+}
+
+// A Code is a status of the RocketMQ 5 protocol (apache.rocketmq.v2.Code). Zero means that there
+// was no response. A code that has no constant here has a name too: see [Code.String].
+type Code int32
+
+// The codes that programs distinguish, or that a transport returns, by RocketMQ's names. The
+// sentinel errors match whole ranges of codes ([Error.Is]).
+const (
+	CodeBadRequest                Code = 40000
+	CodeIllegalAccessPoint        Code = 40001
+	CodeIllegalTopic              Code = 40002
+	CodeIllegalConsumerGroup      Code = 40003
+	CodeIllegalFilterExpression   Code = 40010
+	CodeIllegalInvisibleTime      Code = 40011
+	CodeIllegalDeliveryTime       Code = 40012
+	CodeInvalidReceiptHandle      Code = 40013
+	CodeMessagePropertyConflict   Code = 40014
+	CodeUnauthorized              Code = 40100
+	CodeForbidden                 Code = 40300
+	CodeNotFound                  Code = 40400
+	CodeTopicNotFound             Code = 40402
+	CodeConsumerGroupNotFound     Code = 40403
+	CodeRequestTimeout            Code = 40800
+	CodeMessageBodyTooLarge       Code = 41301
+	CodeTooManyRequests           Code = 42900
+	CodeMessagePropertiesTooLarge Code = 43101
+	CodeInternalServerError       Code = 50001
+	CodeNotImplemented            Code = 50100
+)
+
+var codeNames = map[Code]string{
+	protocol.CodeOK: "OK", protocol.CodeMultipleResults: "MULTIPLE_RESULTS", CodeBadRequest: "BAD_REQUEST",
+	CodeIllegalAccessPoint: "ILLEGAL_ACCESS_POINT", CodeIllegalTopic: "ILLEGAL_TOPIC",
+	CodeIllegalConsumerGroup: "ILLEGAL_CONSUMER_GROUP", protocol.CodeIllegalMessageTag: "ILLEGAL_MESSAGE_TAG",
+	protocol.CodeIllegalMessageKey: "ILLEGAL_MESSAGE_KEY", protocol.CodeIllegalMessageGroup: "ILLEGAL_MESSAGE_GROUP",
+	protocol.CodeIllegalMessagePropertyKey: "ILLEGAL_MESSAGE_PROPERTY_KEY",
+	protocol.CodeInvalidTransactionID:      "INVALID_TRANSACTION_ID", protocol.CodeIllegalMessageID: "ILLEGAL_MESSAGE_ID",
+	CodeIllegalFilterExpression: "ILLEGAL_FILTER_EXPRESSION", CodeIllegalInvisibleTime: "ILLEGAL_INVISIBLE_TIME",
+	CodeIllegalDeliveryTime: "ILLEGAL_DELIVERY_TIME", CodeInvalidReceiptHandle: "INVALID_RECEIPT_HANDLE",
+	CodeMessagePropertyConflict:         "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE",
+	protocol.CodeUnrecognizedClientType: "UNRECOGNIZED_CLIENT_TYPE",
+	protocol.CodeMessageCorrupted:       "MESSAGE_CORRUPTED", protocol.CodeClientIDRequired: "CLIENT_ID_REQUIRED",
+	protocol.CodeIllegalPollingTime: "ILLEGAL_POLLING_TIME", protocol.CodeIllegalOffset: "ILLEGAL_OFFSET",
+	CodeUnauthorized: "UNAUTHORIZED", CodeForbidden: "FORBIDDEN", CodeNotFound: "NOT_FOUND",
+	protocol.CodeMessageNotFound: "MESSAGE_NOT_FOUND", CodeTopicNotFound: "TOPIC_NOT_FOUND",
+	CodeConsumerGroupNotFound: "CONSUMER_GROUP_NOT_FOUND", protocol.CodeOffsetNotFound: "OFFSET_NOT_FOUND",
+	CodeRequestTimeout: "REQUEST_TIMEOUT", protocol.CodePayloadTooLarge: "PAYLOAD_TOO_LARGE",
+	CodeMessageBodyTooLarge: "MESSAGE_BODY_TOO_LARGE", protocol.CodeMessageBodyEmpty: "MESSAGE_BODY_EMPTY",
+	protocol.CodePreconditionFailed: "PRECONDITION_FAILED", CodeTooManyRequests: "TOO_MANY_REQUESTS",
+	protocol.CodeRequestHeaderFieldsTooLarge: "REQUEST_HEADER_FIELDS_TOO_LARGE",
+	CodeMessagePropertiesTooLarge:            "MESSAGE_PROPERTIES_TOO_LARGE", protocol.CodeInternalError: "INTERNAL_ERROR",
+	CodeInternalServerError: "INTERNAL_SERVER_ERROR", protocol.CodeHANotAvailable: "HA_NOT_AVAILABLE",
+	CodeNotImplemented: "NOT_IMPLEMENTED", protocol.CodeProxyTimeout: "PROXY_TIMEOUT",
+	protocol.CodeMasterPersistenceTimeout: "MASTER_PERSISTENCE_TIMEOUT",
+	protocol.CodeSlavePersistenceTimeout:  "SLAVE_PERSISTENCE_TIMEOUT", protocol.CodeUnsupported: "UNSUPPORTED",
+	protocol.CodeVersionUnsupported:           "VERSION_UNSUPPORTED",
+	protocol.CodeVerifyFIFOMessageUnsupported: "VERIFY_FIFO_MESSAGE_UNSUPPORTED",
+	protocol.CodeFailedToConsumeMessage:       "FAILED_TO_CONSUME_MESSAGE",
+}
+
+// String returns RocketMQ's name of the code. For an unknown code it returns the number.
+func (c Code) String() string {
+	if s, ok := codeNames[c]; ok {
+		return s
+	}
+	return strconv.Itoa(int(c))
+}
 
 // The sentinel errors for errors.Is. The [Error] in the tree of a returned error has the details,
 // such as the server's text; errors.AsType[*Error] returns it.

@@ -1,9 +1,15 @@
 package tidegate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Message is one message as a producer sends it.
@@ -91,3 +97,189 @@ type Receipt struct {
 	// it; a transport makes one attempt and leaves it 0.
 	Attempts int
 }
+
+// The limits of RocketMQ 5's proxy. The tidegate broker has the same.
+const (
+	MaxBodySize           = 4 << 20  // bytes; a server may set another
+	MaxProperties         = 128      // user properties of a message
+	MaxPropertiesSize     = 16 << 10 // bytes of properties, tag and keys together
+	MaxMessageGroupLength = 63       // bytes
+)
+
+// The limits of the tidegate broker. RocketMQ has the same maximum delay; it limits the other two
+// only together with the properties.
+const (
+	MaxMessageIDLength = 255            // bytes
+	MaxDelay           = 24 * time.Hour // from now to a delivery time
+)
+
+// Reserved property names are those that RocketMQ gives a meaning of its own.
+var reservedProperties = func() map[string]bool {
+	m := map[string]bool{}
+	for k := range strings.FieldsSeq(`TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
+		MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME UNIQ_KEY
+		MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET DUP_INFO
+		EXTEND_UNIQ_INFO INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE
+		INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS
+		TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC
+		DLQ_ORIGIN_MESSAGE_ID __CRC32#`) {
+		m[k] = true
+	}
+	for _, k := range []string{
+		protocol.PropertyMessageGroup, protocol.PropertyTransactionID, protocol.PropertyReconsumeTimes,
+		protocol.PropertyDeadLetterQueue, protocol.PropertyDeadLetterOffset, protocol.PropertyDeadLetterGroup,
+		protocol.PropertyDeadLetterAttempts, protocol.PropertyDeadLetterReason, protocol.PropertyOriginalAddress,
+		protocol.PropertyOriginalQueue, protocol.PropertyOriginalMessageID, protocol.PropertyExpired,
+	} {
+		m[k] = true
+	}
+	return m
+}()
+
+// ReservedProperty reports whether RocketMQ or tidegate uses the property name. A message to send
+// must not have such a property.
+func ReservedProperty(name string) bool { return reservedProperties[name] }
+
+func invalid(code Code, field, format string, args ...any) *Error {
+	return &Error{Subject: field, Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// ValidateTopic returns an [Error] with [CodeIllegalTopic] if no server can have a topic of that
+// name, and nil otherwise. It rejects the names of RocketMQ's system topics. It accepts words
+// joined by '.', the addresses of "Artemis: undelivered messages": a tidegate broker accepts such a
+// topic, a RocketMQ broker rejects it.
+func ValidateTopic(name string) error {
+	if err := validateName("topic", name, ".", protocol.MaxTopicLength, CodeIllegalTopic); err != nil {
+		return err
+	}
+	if name[0] == '.' || name[len(name)-1] == '.' || strings.Contains(name, "..") {
+		return invalid(CodeIllegalTopic, "topic", "%q has a '.' at an end, or two in a row; give '.' only between two words", name)
+	}
+	switch name {
+	case "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
+		"OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC":
+		return invalid(CodeIllegalTopic, "topic", "%q is a system topic of RocketMQ; give another name", name)
+	}
+	if strings.HasPrefix(name, "rmq_sys_") || strings.HasPrefix(name, "RMQ_SYS_") {
+		return invalid(CodeIllegalTopic, "topic", "%q begins like the system topics of RocketMQ; give another name", name)
+	}
+	return nil
+}
+
+// ValidateGroup returns an [Error] with [CodeIllegalConsumerGroup] if no server can have a consumer
+// group of that name, and nil otherwise.
+func ValidateGroup(name string) error {
+	if err := validateName("consumer group", name, "", protocol.MaxGroupLength, CodeIllegalConsumerGroup); err != nil {
+		return err
+	}
+	if strings.HasPrefix(name, "CID_RMQ_SYS_") {
+		return invalid(CodeIllegalConsumerGroup, "consumer group", "%q begins like the system groups of RocketMQ; give another name", name)
+	}
+	return nil
+}
+
+// validateName also takes the characters more.
+func validateName(field, name, more string, limit int, code Code) error {
+	if name == "" {
+		return invalid(code, field, "the name is empty; give 1 to %d characters", limit)
+	}
+	if len(name) > limit {
+		return invalid(code, field, "the name has %d characters; the limit is %d", len(name), limit)
+	}
+	for i := range len(name) {
+		if c := name[i]; !nameBytes[c] && strings.IndexByte(more, c) < 0 {
+			if strings.TrimSpace(name) == "" {
+				return invalid(code, field, "the name is empty; give 1 to %d characters", limit)
+			}
+			r, _ := utf8.DecodeRuneInString(name[i:])
+			return invalid(code, field, "%q has %q at byte %d; allowed are letters, digits and %%|_-%s", name, r, i, more)
+		}
+	}
+	return nil
+}
+
+// nameBytes has the characters of names. A table, because every message of a send passes it.
+var nameBytes = func() (allowed [256]bool) {
+	for _, c := range []byte("%|_-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") {
+		allowed[c] = true
+	}
+	return allowed
+}()
+
+// Validate returns an [Error] that describes the first field of m that every server rejects, with
+// the value and the limit. It returns nil if there is none. A maxBody of 0 or less means
+// [MaxBodySize].
+//
+// An empty ID is valid, because the producer creates one. Validate does not know the topic: only
+// the server checks that the message fits the topic's type.
+func (m *Message) Validate(maxBody int) error {
+	if maxBody <= 0 {
+		maxBody = MaxBodySize
+	}
+	if err := ValidateTopic(m.Topic); err != nil {
+		return err
+	}
+	switch {
+	case len(m.Body) == 0:
+		return invalid(protocol.CodeMessageBodyEmpty, "body", "the body is empty; give at least one byte")
+	case len(m.Body) > maxBody:
+		return invalid(CodeMessageBodyTooLarge, "body", "the body has %d bytes; the limit is %d", len(m.Body), maxBody)
+	case m.ID != "" && (strings.TrimSpace(m.ID) == "" || !plain(m.ID)):
+		return invalid(protocol.CodeIllegalMessageID, "message ID", "%q is blank, not UTF-8, or has a control character", m.ID)
+	case len(m.ID) > MaxMessageIDLength:
+		return invalid(protocol.CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes; the limit is %d", m.ID, len(m.ID), MaxMessageIDLength)
+	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || !plain(m.Tag)):
+		return invalid(protocol.CodeIllegalMessageTag, "tag", "%q is blank, not UTF-8, or has '|' or a control character", m.Tag)
+	case len(m.MessageGroup) > MaxMessageGroupLength:
+		return invalid(protocol.CodeIllegalMessageGroup, "message group", "the message group has %d bytes; the limit is %d",
+			len(m.MessageGroup), MaxMessageGroupLength)
+	case m.MessageGroup != "" && (strings.TrimSpace(m.MessageGroup) == "" || !plain(m.MessageGroup)):
+		return invalid(protocol.CodeIllegalMessageGroup, "message group", "%q is blank, not UTF-8, or has a control character", m.MessageGroup)
+	case m.MessageGroup != "" && !m.DeliverAt.IsZero():
+		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude each other; set one of them",
+			m.MessageGroup)
+	case !m.DeliverAt.IsZero() && time.Until(m.DeliverAt) > MaxDelay:
+		return invalid(CodeIllegalDeliveryTime, "delivery time", "%s is %v ahead; the limit is %v",
+			m.DeliverAt.Format(time.RFC3339), time.Until(m.DeliverAt).Round(time.Second), MaxDelay)
+	case len(m.TraceContext) > protocol.MaxTraceContextLength:
+		return invalid(CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes; the limit is %d", len(m.TraceContext), protocol.MaxTraceContextLength)
+	case !utf8.ValidString(m.TraceContext):
+		return invalid(CodeBadRequest, "trace context", "%q is not UTF-8", m.TraceContext)
+	}
+	return m.validateProperties()
+}
+
+func (m *Message) validateProperties() error {
+	size := len(m.Tag)
+	for _, k := range m.Keys {
+		if strings.TrimSpace(k) == "" || !plain(k) {
+			return invalid(protocol.CodeIllegalMessageKey, "key", "%q is blank, not UTF-8, or has a control character", k)
+		}
+		size += len(k)
+	}
+	if len(m.Properties) > MaxProperties {
+		return invalid(CodeMessagePropertiesTooLarge, "properties", "the message has %d properties; the limit is %d",
+			len(m.Properties), MaxProperties)
+	}
+	for k, v := range m.Properties {
+		if k == "" || ReservedProperty(k) || !plain(k) {
+			return invalid(protocol.CodeIllegalMessagePropertyKey, "property", "%q is empty, reserved, not UTF-8, or has a control character", k)
+		}
+		if v == "" {
+			return invalid(protocol.CodeIllegalMessagePropertyKey, "property", "the value of %q is empty, and RocketMQ drops such properties; leave it out", k)
+		}
+		if !utf8.ValidString(v) {
+			return invalid(CodeBadRequest, "property", "the value of %q, %q, is not UTF-8; put binary data into the body", k, v)
+		}
+		size += len(k) + len(v)
+	}
+	if size > MaxPropertiesSize {
+		return invalid(CodeMessagePropertiesTooLarge, "properties", "properties, tag and keys have %d bytes; the limit is %d",
+			size, MaxPropertiesSize)
+	}
+	return nil
+}
+
+// plain reports whether s can travel (Protocol Buffers take no string but
+// UTF-8) and has no control character.
+func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }

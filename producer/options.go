@@ -1,3 +1,58 @@
+// Package producer sends messages and retries failed sends: at once after a transient failure, and
+// with growing delays while the server throttles. It does not retry after permanent errors.
+// [Options].OnAttempt observes every attempt and the decision after it.
+//
+//	p, err := producer.New(t, producer.Options{})
+//	receipt, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: body})
+//
+// [Producer.Send], [Producer.SendAsync] and [Producer.SendBatch] share one engine with the limits,
+// the retries and the order described below.
+//
+// # Retries
+//
+// The class of an attempt's error decides the next step (RocketMQ: sending retry and throttling
+// policy):
+//
+//   - throttled (reply code 530, TOO_MANY_REQUESTS): wait Backoff.Delay(n), or as
+//     long as the server requests if that is longer, and send again. Another server of the
+//     topic can get the message after Backoff.Delay(n);
+//   - transient (connection lost, no response in time, a failure of the server):
+//     send again at once, at another server if there is one. If such failures repeat,
+//     the retries wait (Options.Pacing). Retries wait for a connection; the first attempt
+//     does not. An attempt that never had a connection does not count in MaxAttempts: such
+//     attempts repeat until the deadline of ctx, or for two minutes without one;
+//   - permanent (the request is wrong, or not permitted): stop;
+//   - ctx ended, or the producer was closed: stop.
+//
+// A retry that could not end before the deadline of ctx is not attempted. The send fails early, and
+// its error has the necessary and the remaining time.
+//
+// A message keeps its ID in all attempts. If only the response was lost, a failed attempt may have
+// been stored; [SendError].MaybeStored reports that. A server that detects duplicate IDs stores
+// such a message only once.
+//
+// # Spool
+//
+// A producer with [Options].Spool accepts messages while no server does. It stores them on the
+// local disk and sends them later, in the order of their message groups and with the same IDs. The
+// receipt of such a message has Spooled set and no offset.
+//
+// # Shared requests
+//
+// If the transport supports it ([transport.LaneSender]) and the server announces it, messages of
+// one topic to one server share requests. If no such request is under way, a message is sent at
+// once. At most two requests are under way, except while responses are late: then another one
+// begins each 100 ms. A second request waits for up to 5 ms for further messages. Later messages
+// queue, and the next request takes as many of them as the server permits.
+// If the server rejects a shared request because of one message, the producer repeats it in halves
+// until only the faulty message is left, and the others are stored.
+//
+// # Pauses
+//
+// After a throttle the producer pauses all sends of the topic to that server. Then it sends one
+// message as a probe. It sends the others once the server has accepted the probe. A server that
+// takes one message a request gets another probe if it has not responded after the length of the
+// pause.
 package producer
 
 import (
@@ -5,6 +60,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -14,6 +70,37 @@ import (
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
+
+// Life of a message, for readers of the code:
+//
+// An item (item.go) is a message with its limits, its history and its state. Send, SendAsync and
+// SendBatch (send.go) prepare and admit it (producer.go): they validate the message and wait for a
+// place (internal/ledger). The topic (topic.go) then has the item until its end:
+//
+//   - submit queues the item (internal/plan), or moves it to the spool (spool.go);
+//   - pump begins the jobs that are ready: an ask for lanes, or a request;
+//   - work carries out jobs, on a worker or on the goroutine of a Send. It routes an ask, sends the
+//     request (request.go: limiter, ctx, transport), and settles it;
+//   - settle charges the attempt to each item (settle.go) and decides (outcome.go; the policy is
+//     internal/retry). After a throttle it needs the settings of the server (settings.go). finish
+//     then applies the decisions, adapts the lane, and returns the other items to the queue;
+//   - end gives an item its state (end.go). The ledger counts it, and its caller wakes.
+//
+// Transactions and recalls do not use the queue: repeat.go has their loop.
+//
+// A Send that is throttled once passes through these functions:
+//
+//	Send       prepare, admit, submit: Queue.Add, pump: Queue.Next has an ask
+//	  work     route: lanesFor, Queue.Routed has a request; start; send: throttled
+//	    settle charge; decide: awaitedSettings sends a request, retry.Decide has a delay;
+//	           finish: apply notes it, adapt pauses the lane, Queue.Finished queues the item,
+//	           pump sets a timer
+//	  await    until the end
+//	wake       pump: Queue.Next has an ask; a worker begins
+//	  work     route, start, send: accepted
+//	    settle charge; finish: apply calls end, conclude counts; wakeCallers
+//
+// The first attempt takes the lock of the topic three times if it succeeds.
 
 // The values in effect if neither the client nor the server sets one.
 const (
@@ -439,3 +526,123 @@ func (o Options) Preview() backoff.Schedule {
 	}
 	return schedule
 }
+
+// ErrFull matches the error of a send that a full producer rejects ([RejectWhenFull]). The text has
+// the counts and the limits. It is not the error of a full spool, spool.ErrFull.
+var ErrFull = errors.New("the producer is full")
+
+// A SendError is the error of a failed send; every error of [Producer.Send] is one. It matches the
+// cause of the end and the error of the last attempt. For example, a send that was throttled until
+// its ctx ended matches context.DeadlineExceeded, the cause of ctx, and tidegate.ErrThrottled.
+// [SendError.Fault] classifies it by the remedy.
+type SendError struct {
+	Topic     string
+	MessageID string // the ID in the attempts; empty if the message has none
+
+	Reason StopReason // the reason for the end of the send
+
+	Attempts    int // including throttled ones
+	Throttles   int // throttled attempts, plus throttled requests of other messages that the send waited for
+	MaxAttempts int // the limit; it excludes throttled attempts if they have a limit of their own
+
+	// Needed is the time that the next attempt would have needed, including the wait before it.
+	// Remaining is the time that was left. Zero unless Reason is [StopDeadline].
+	Needed, Remaining time.Duration
+
+	// MaybeStored is true if at least one failed attempt may have been stored. Sending the message
+	// again can create a duplicate, unless it keeps its ID and the server detects duplicate IDs.
+	MaybeStored bool
+
+	op string // "send to" if empty
+
+	// Last is the error of the last attempt; nil if there was none.
+	Last error
+
+	// Cause is the reason of the end if Last is not: the cause of ctx, tidegate.ErrClosed, the
+	// error of the limiter, or the fault of the message. Otherwise nil.
+	Cause error
+}
+
+// Error returns the topic, the cause, the attempt, the endpoint and the last response.
+func (e *SendError) Error() string {
+	var b strings.Builder
+	op := e.op
+	if op == "" {
+		op = "send to"
+	}
+	fmt.Fprintf(&b, "%s %q: ", op, e.Topic)
+	if e.Cause != nil {
+		b.WriteString(e.Cause.Error())
+	}
+	if e.Last != nil {
+		if e.Cause != nil {
+			b.WriteString(" after ")
+		}
+		e.writeAttempt(&b)
+	}
+	if e.MaybeStored {
+		b.WriteString(" (the message may have been stored)")
+	}
+	return b.String()
+}
+
+func (e *SendError) writeAttempt(b *strings.Builder) {
+	fmt.Fprintf(b, "attempt %d", e.Attempts)
+	switch {
+	case e.Throttles > 0 && e.Attempts > e.MaxAttempts:
+		fmt.Fprintf(b, " (%d throttled)", e.Throttles)
+	case e.MaxAttempts >= e.Attempts:
+		fmt.Fprintf(b, " of %d", e.MaxAttempts)
+	}
+	last := e.Last
+	// Leave out the parts that the text of the send has already.
+	if te, ok := last.(*tidegate.Error); ok { //nolint:errorlint // a wrapper has a text of its own
+		c := *te
+		if c.Endpoint != "" {
+			fmt.Fprintf(b, " at %s", c.Endpoint)
+		}
+		c.Op, c.Endpoint = "", ""
+		if c.Subject == e.Topic {
+			c.Subject = ""
+		}
+		last = &c
+	}
+	fmt.Fprintf(b, ": %v", last)
+	if e.Reason == StopPushedBack {
+		b.WriteString(" (the server asked not to retry)")
+	}
+}
+
+// Unwrap returns Cause and Last, without nil.
+func (e *SendError) Unwrap() []error {
+	errs := make([]error, 0, 2)
+	if e.Cause != nil {
+		errs = append(errs, e.Cause)
+	}
+	if e.Last != nil {
+		errs = append(errs, e.Last)
+	}
+	return errs
+}
+
+// A StopReason is the reason why a send ended without success. Its String method returns it in
+// words.
+type StopReason = retry.Stop
+
+// The reasons to stop.
+const (
+	NotStopped      = retry.Continue    // the send succeeded, or another attempt follows
+	StopInvalid     = retry.Invalid     // the message can never be sent; no attempt was made
+	StopPermanent   = retry.Permanent   // the same request would fail again
+	StopExhausted   = retry.Exhausted   // MaxAttempts were made, or there was no connection for two minutes
+	StopThrottled   = retry.Throttled   // the server throttled for longer than MaxThrottles or MaxThrottleTime allows
+	StopPushedBack  = retry.PushedBack  // the server requested no further attempt
+	StopDeadline    = retry.Deadline    // the next attempt could not end before the deadline of ctx
+	StopLimiter     = retry.Limiter     // Options.Limiter returned an error
+	StopContext     = retry.Context     // ctx ended
+	StopClosed      = retry.Closed      // the producer or its transport was closed
+	StopFull        = retry.Full        // MaxPending or MaxPendingBytes would be exceeded; no attempt was made
+	StopBudget      = retry.Budget      // Options.Budget has no retry left
+	StopHalfMessage = retry.HalfMessage // a half message failed that may have reached a server; it is not sent again
+	StopSpool       = retry.Spool       // Options.Spool rejected the message; of an Attempt: it moves to the spool for a lost permission
+)

@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
 )
 
 // maxKeys is the largest number of keys in a [Keyed].

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net/http"
+	"net/url"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +20,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/console"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
@@ -398,4 +404,331 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, rt route) (*http.
 		return s.enterLogin(w, r, enter)
 	}
 	return enter()
+}
+
+// overview serves GET /v1/overview.
+func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	survey, err := s.surveys.Get(r.Context())
+	if err != nil {
+		return 0, nil, err
+	}
+	o := status.Overview{Version: s.o.Version, Started: survey.Opened, Now: time.Now(), Ready: true, Clients: int64(s.sessions.Len())}
+	if err := s.notReady(); err != nil {
+		o.Ready, o.NotReady = false, routes.ProblemOf(err).Detail
+	}
+	budgets := s.budgets()
+	for _, use := range slices.Sorted(maps.Keys(budgets)) {
+		b := budgets[use]
+		o.Memory = append(o.Memory, status.MemoryUse{Use: use, Held: b.Held(), Limit: b.Limit(), Rejected: b.Refused()})
+	}
+	s.filler.Fill(&o, survey)
+	return http.StatusOK, routes.Compact{Value: o}, nil
+}
+
+// history serves GET /v1/history.
+func (s *Server) history(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	in := routes.QueryOf(r, "window", "topics", "groups")
+	q := engine.HistoryQuery{Observer: s.gate.Observer(r)}
+	window := in.Text("window")
+	names, err := namesOf(in)
+	if err != nil {
+		return 0, nil, err
+	}
+	switch window {
+	case "", "hour":
+	case "day":
+		q.Day = true
+	default:
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "window", fmt.Sprintf("window is %.100q; give hour or day", window))
+	}
+	q.Topics, q.Groups = names.Topics, names.Groups
+	h, err := s.engine.History(r.Context(), q)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, routes.Compact{Value: h}, nil
+}
+
+// module is the path of the module of this package.
+const module = "github.com/tidegate/tidegate"
+
+// moduleVersion returns the version of this module in the program, and "unknown" if the program
+// does not have it.
+func moduleVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module && m.Version != "" {
+			return m.Version
+		}
+	}
+	return "unknown"
+}
+
+// audited are the operations over HTTP that change settings, copy data, or remove or move messages
+// that are not the client's. Each call of them that the gate has admitted is a line of the log and
+// a record of GET /v1/audit, except a dry run, which changes nothing. A logout is one if it ends a
+// session.
+var audited = map[string]bool{
+	"putTopic": true, "deleteTopic": true, "purgeTopic": true,
+	"putGroup": true, "patchGroup": true, "deleteGroup": true, "rewindGroup": true, "redriveParked": true,
+	"purgeDeadLetters": true, "redriveDeadLetters": true,
+	"putThrottle": true, "patchThrottle": true, "postSnapshot": true,
+	opLogin:              true,
+	"putAddressSettings": true, "deleteAddressSettings": true,
+}
+
+// audit logs and records an operation with its principal, subject and result. The record of an
+// edited redrive has the ID of the new message in its query, as that of a purge by a client that
+// sent the message itself.
+func (s *Server) audit(r *http.Request, op string, body any, err error) {
+	subject, result := "broker", "ok"
+	for _, part := range []string{"topic", "group", "match"} {
+		if name := r.PathValue(part); name != "" {
+			subject = name
+		}
+	}
+	if err != nil {
+		result = err.Error()
+	}
+	query := r.URL.RawQuery
+	if done, ok := body.(status.DeadLetterRedrive); ok && done.SentAs != "" {
+		query = url.Values{"sent_as": {done.SentAs}}.Encode()
+	}
+	query = query[:min(len(query), 200)]
+	args := []any{"operation", op, "subject", subject, "key", auth.NameOf(r), "peer", r.RemoteAddr, "result", result}
+	if query != "" {
+		args = append(args, "query", query)
+	}
+	s.records.Add(&status.AuditRecord{
+		Time: time.Now(), Key: auth.NameOf(r), Peer: r.RemoteAddr, Operation: op, Subject: subject, Query: query, Result: result,
+	})
+	s.log.Log(r.Context(), slog.LevelInfo, "audit", args...)
+}
+
+// listAudit serves GET /v1/audit.
+func (s *Server) listAudit(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := routes.QueryOf(r, "since", "key", "subject", "operation", "after", "limit")
+	query := status.AuditQuery{
+		Since: q.Time("since"), Key: q.Text("key"), Subject: q.Text("subject"), Operation: q.Text("operation"), After: q.Text("after"), Limit: q.Number("limit"),
+	}
+	if q.Err != nil {
+		return 0, nil, q.Err
+	}
+	page, err := s.records.Page(&query)
+	return http.StatusOK, page, err
+}
+
+const (
+	// maxLive bounds the live streams at a time. A key can hold as many as it leaves free for
+	// others, which is half of them if no other key has any.
+	maxLive = 64
+
+	maxWatched = 100 // names in one stream
+
+	defaultEvery       = 2 * time.Second
+	minEvery, maxEvery = time.Second, time.Minute
+	liveRetryAfter     = 10 * time.Second
+)
+
+// live serves GET /v1/live until the client disconnects, the server stops, or the rules reject it.
+// Streams of the same interval have their lines at the same moments, so that they share a survey.
+func (s *Server) live(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	every, watch, err := s.watchOf(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	key := auth.NameOf(r)
+	if err := s.streams.begin(key, s.gate.Restricts(r)); err != nil {
+		return 0, nil, err
+	}
+	defer s.streams.end(key)
+	place, err := s.parkHTTP(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer place.Release()
+	out := routes.NewLineWriter(w)
+	for {
+		rules := s.gate.Regime().Over()
+		err := s.gate.Recheck(r)
+		if err == nil {
+			err = s.writeLive(r, out, watch)
+		}
+		if err != nil {
+			if !out.Begun() || r.Context().Err() != nil {
+				return 0, nil, err
+			}
+			return 0, nil, out.End(err)
+		}
+		if !s.awaitTick(r.Context(), rules, every) {
+			return 0, nil, nil
+		}
+	}
+}
+
+// liveStreams counts the live streams of each key. The zero value is empty.
+type liveStreams struct {
+	mu    sync.Mutex
+	total int            // guarded by mu
+	byKey map[string]int // guarded by mu: keys that have any
+}
+
+// begin counts a stream of a key. The error is 42900 if there is no place, or none for the key.
+// Without access rules all clients are one.
+func (l *liveStreams) begin(key string, shares bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text := ""
+	switch own := l.byKey[key]; {
+	case l.total >= maxLive:
+		text = fmt.Sprintf("there are %d live streams, which is the limit", maxLive)
+	case shares && own >= maxLive-l.total-1:
+		text = fmt.Sprintf("there are %d live streams, %d of them of this key, which is its share of %d", l.total, own, maxLive)
+	}
+	if text != "" {
+		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: liveRetryAfter,
+			Message: text + "; close one, or read GET /v1/overview from time to time"}
+	}
+	if l.byKey == nil {
+		l.byKey = map[string]int{}
+	}
+	l.total++
+	l.byKey[key]++
+	return nil
+}
+
+func (l *liveStreams) end(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total--
+	if l.byKey[key]--; l.byKey[key] == 0 {
+		delete(l.byKey, key)
+	}
+}
+
+// count returns the number of streams.
+func (l *liveStreams) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
+}
+
+// writeLive writes the lines of one moment.
+func (s *Server) writeLive(r *http.Request, out *routes.LineWriter, watch *routes.Watch) error {
+	survey, err := s.surveys.Get(r.Context())
+	if err != nil {
+		return err
+	}
+	return routes.Write(out, watch.Lines(survey, s.gate.Observer(r), time.Now())...)
+}
+
+// awaitTick waits until the next multiple of a duration, or until other rules hold. It returns
+// false if the stream is to end.
+func (s *Server) awaitTick(ctx, rules context.Context, every time.Duration) bool {
+	now := time.Now()
+	t := time.NewTimer(now.Truncate(every).Add(every).Sub(now))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-rules.Done():
+		return true
+	case <-s.draining:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// watchOf reads the query.
+func (s *Server) watchOf(r *http.Request) (every time.Duration, w *routes.Watch, err error) {
+	q := routes.QueryOf(r, "every", "topics", "groups")
+	every = defaultEvery
+	if text := q.Text("every"); text != "" {
+		if every, err = time.ParseDuration(text); err != nil || every < minEvery || every > maxEvery {
+			return 0, nil, refusal.New(tidegate.CodeBadRequest, "every", fmt.Sprintf("every is %.100q; give a duration from %v to %v, such as 2s", text, minEvery, maxEvery))
+		}
+	}
+	w, err = namesOf(q)
+	return every, w, err
+}
+
+// namesOf reads the topics and groups that a query names.
+func namesOf(q *routes.Query) (*routes.Watch, error) {
+	w := &routes.Watch{}
+	for _, list := range []struct {
+		key string
+		to  *[]string
+	}{{"topics", &w.Topics}, {"groups", &w.Groups}} {
+		if text := q.Text(list.key); text != "" {
+			*list.to = strings.Split(text, ",")
+		}
+	}
+	if q.Err != nil {
+		return nil, q.Err
+	}
+	if n := len(w.Topics) + len(w.Groups); n > maxWatched {
+		return nil, refusal.New(tidegate.CodeBadRequest, "topics", fmt.Sprintf("the request names %d topics and groups; the limit is %d", n, maxWatched))
+	}
+	return w, nil
+}
+
+// login serves POST /v1/session.
+func (s *Server) login(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	token, expires, err := s.gate.Login(w, r)
+	if err != nil {
+		return 0, nil, err
+	}
+	out := sessionOf(s.gate.Whoami(r))
+	if out.Token = token; token != "" {
+		out.Expires, out.Idle = expires, settings.Duration(auth.Idle)
+	}
+	return http.StatusOK, out, nil
+}
+
+// whoami serves GET /v1/session.
+func (s *Server) whoami(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	return http.StatusOK, sessionOf(s.gate.Whoami(r)), nil
+}
+
+// logout serves DELETE /v1/session. A request without a session changes nothing, so it is no record
+// of the audit.
+func (s *Server) logout(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	if s.gate.Logout(w, r) {
+		s.audit(r, opLogout, nil, nil)
+	}
+	return http.StatusNoContent, nil, nil
+}
+
+func sessionOf(w auth.Whoami) status.Session {
+	out := status.Session{Key: w.Key, Restricted: w.Restricted, Rules: []status.Rule{}, Expires: w.Expires}
+	if !w.Expires.IsZero() {
+		out.Idle = settings.Duration(auth.Idle)
+	}
+	for _, r := range w.Rules {
+		rule := status.Rule{Topics: r.Topics, Groups: r.Groups}
+		for _, a := range r.Actions {
+			rule.Actions = append(rule.Actions, string(a))
+		}
+		out.Rules = append(out.Rules, rule)
+	}
+	return out
+}
+
+// enterLogin is enter for a login, whose response waits if earlier ones failed.
+func (s *Server) enterLogin(w http.ResponseWriter, r *http.Request, enter func() (*http.Request, error)) (*http.Request, error) {
+	in, err := enter()
+	if err == nil && s.gate.Restricts(in) && !auth.Authenticated(in) {
+		_, _, err = s.gate.Login(w, in) // which rejects it
+	}
+	if err := s.gate.PaceLogin(r, err); err != nil {
+		w.Header().Del("Www-Authenticate") // it would reveal that the secret is wrong
+		return nil, err
+	}
+	if err == nil {
+		err = s.gate.StillAllowed(in) // the key may have changed during the wait
+	}
+	return in, err
 }

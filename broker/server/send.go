@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
@@ -151,3 +153,85 @@ func (s *Server) sent(ctx context.Context, msgs []tidegate.Message, results []tr
 	}
 	return out, nil
 }
+
+// A sendBatch has the messages of one request in the engine's types.
+type sendBatch struct {
+	messages []tidegate.Message
+	incoming []engine.Incoming
+}
+
+// A batchOfOne is a sendBatch of one message, in one allocation.
+type batchOfOne struct {
+	sendBatch
+	message  [1]tidegate.Message
+	incoming [1]engine.Incoming
+}
+
+var sendBatches sync.Pool // of *sendBatch, zero up to the capacity
+
+// newSendBatch returns a batch of n messages, which are zero.
+func newSendBatch(n int) *sendBatch {
+	if n == 1 {
+		b := &batchOfOne{}
+		b.messages, b.sendBatch.incoming = b.message[:], b.incoming[:]
+		return &b.sendBatch
+	}
+	if wire.Reusable(n) {
+		if b, _ := sendBatches.Get().(*sendBatch); b != nil && cap(b.messages) >= n {
+			b.messages, b.incoming = b.messages[:n], b.incoming[:n]
+			return b
+		}
+	}
+	return &sendBatch{make([]tidegate.Message, n), make([]engine.Incoming, n)}
+}
+
+// free ends the use of the batch: other requests use its memory.
+func (b *sendBatch) free() {
+	if !wire.Reusable(len(b.messages)) {
+		return
+	}
+	clear(b.messages)
+	clear(b.incoming)
+	sendBatches.Put(b)
+}
+
+// resolutions are the ends of a transaction that a client can send. RocketMQ's Go client sends
+// UNSPECIFIED if it does not know the end; the broker then checks again.
+var resolutions = map[rmqpb.TransactionResolution]transport.Resolution{
+	rmqpb.TransactionResolution_TRANSACTION_RESOLUTION_UNSPECIFIED: transport.ResolutionUnknown,
+	rmqpb.TransactionResolution_COMMIT:                             transport.Commit,
+	rmqpb.TransactionResolution_ROLLBACK:                           transport.Rollback,
+}
+
+func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {
+	s.sessions.Get(client)
+	how, ok := resolutions[req.GetResolution()]
+	if !ok {
+		return nil, refusal.New(tidegate.CodeBadRequest, "resolution",
+			fmt.Sprintf("the resolution is %d; give COMMIT (1), ROLLBACK (2), or 0 if it is unknown", req.GetResolution()))
+	}
+	if err := s.engine.EndTransaction(ctx, engine.TransactionEnd{
+		Topic: req.GetTopic().GetName(), TransactionID: req.GetTransactionId(), MessageID: req.GetMessageId(), Resolution: how,
+	}); err != nil {
+		return nil, err
+	}
+	return &rmqpb.EndTransactionResponse{Status: wire.OK}, nil
+}
+
+// attached is the server as its engine sees it.
+type attached struct{ s *Server }
+
+// CheckTransaction implements engine.Server. It passes a check on to a client that publishes its
+// topic.
+func (a attached) CheckTransaction(c engine.TransactionCheck) bool {
+	for _, p := range a.s.sessions.Publishing(c.Message.Topic) {
+		cmd := requests.RecoverCommand(c, p.Topic)
+		if p.Stream.Offer(cmd, proto.Size(cmd)) {
+			return true
+		}
+	}
+	return false
+}
+
+// ConsumerSettingsChanged implements engine.Server.
+func (a attached) ConsumerSettingsChanged(group string) { a.s.sessions.ResendGroup(group) }

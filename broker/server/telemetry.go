@@ -3,13 +3,19 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math"
+	"net"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
@@ -17,6 +23,9 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
+	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 )
@@ -224,4 +233,272 @@ func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session
 	}
 	c.Sends(out)
 	return stream.Send(&rmqpb.TelemetryCommand{Status: wire.OK, Command: &rmqpb.TelemetryCommand_Settings{Settings: out}})
+}
+
+// packedBatchSize is the most messages in one receive of clients that read packed deliveries: a
+// receive costs them and the broker as much as some 20 messages of 1 KiB.
+const packedBatchSize = 128
+
+// batchSize returns the most messages in one receive of a client.
+func batchSize(packed bool) int32 {
+	if packed {
+		return packedBatchSize
+	}
+	return refusal.MaxReceive
+}
+
+// settings returns the client's settings, merged with those of the server.
+func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Settings, error) {
+	out, err := p.Settings()
+	if err != nil {
+		return nil, err
+	}
+	out.Metric = &rmqpb.Metric{} // off
+	if pub := out.GetPublishing(); pub != nil {
+		out.BackoffPolicy = &rmqpb.RetryPolicy{
+			MaxAttempts: int32(min(s.o.ProducerMaxAttempts, math.MaxInt32)),
+			Strategy:    requests.Exponential(s.o.ProducerBackoff.Initial, s.o.ProducerBackoff.Max, s.o.ProducerBackoff.Multiplier),
+		}
+		pub.MaxBodySize = int32(min(s.maxBody, math.MaxInt32))
+		pub.ValidateMessageType = true
+		return out, nil
+	}
+	c, err := s.engine.GroupSettings(ctx, p.Group)
+	if err != nil {
+		return nil, err
+	}
+	sub := out.GetSubscription()
+	sub.Fifo = &c.FIFO
+	sub.ReceiveBatchSize = new(batchSize(p.Packed))
+	sub.LongPollingTimeout = durationpb.New(s.o.MaxLongPolling)
+	topics := make([]string, len(sub.GetSubscriptions()))
+	for i, e := range sub.GetSubscriptions() {
+		topics[i] = e.GetTopic().GetName()
+	}
+	out.BackoffPolicy = requests.RetryPolicy(s.engine.RetryPolicy(c, topics...), p.Language)
+	return out, nil
+}
+
+// queryRoute returns the queues of a topic. All of them are on this broker.
+func (s *Server) queryRoute(ctx context.Context, client string, req *rmqpb.QueryRouteRequest) (*rmqpb.QueryRouteResponse, error) {
+	// RocketMQ's Java client tries its start three times, with the stream of the first time, and
+	// reports only the last failure: "Stream is already completed". Each time it asks for a route
+	// before.
+	if requests.Header(ctx, wire.HeaderLanguage) == requests.LanguageJava {
+		if why := s.sessions.Reason(client); why != nil {
+			return nil, why
+		}
+	}
+	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
+		return nil, err
+	}
+	c, err := s.engine.TopicSettings(req.GetTopic().GetName())
+	if err != nil {
+		return nil, err
+	}
+	at := s.brokerAt(ctx, req.GetEndpoints())
+	accept := []rmqpb.MessageType{messageTypes[c.Type]}
+	out := &rmqpb.QueryRouteResponse{Status: wire.OK, MessageQueues: make([]*rmqpb.MessageQueue, c.Queues)}
+	for i := range out.MessageQueues {
+		out.MessageQueues[i] = &rmqpb.MessageQueue{
+			Topic: req.GetTopic(), Id: int32(i), Permission: rmqpb.Permission_READ_WRITE, Broker: at, AcceptMessageTypes: accept,
+		}
+	}
+	return out, nil
+}
+
+const (
+	// maxAddresses and maxHost bound the addresses in the request of a client, because the response
+	// repeats them for each queue: their number, and the bytes of one.
+	maxAddresses = 64
+	maxHost      = 255
+)
+
+// shortRoute rejects a request whose response would repeat too long an address.
+func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
+	if err := requests.CheckNamespace(topic); err != nil {
+		return err
+	}
+	if n := len(at.GetAddresses()); n > maxAddresses {
+		return refusal.New(tidegate.CodeIllegalAccessPoint, "endpoints", fmt.Sprintf("the endpoints have %d addresses; the limit is %d", n, maxAddresses))
+	}
+	for _, a := range at.GetAddresses() {
+		if n := len(a.GetHost()); n > maxHost {
+			return refusal.TooLong(tidegate.CodeIllegalAccessPoint, "endpoints' host", n, maxHost)
+		}
+	}
+	return nil
+}
+
+// messageTypes are the message types that topics of each type accept. RocketMQ's clients reject
+// other messages before the send.
+var messageTypes = map[settings.TopicType]rmqpb.MessageType{
+	settings.TopicNormal: rmqpb.MessageType_NORMAL, settings.TopicFIFO: rmqpb.MessageType_FIFO,
+	settings.TopicDelay: rmqpb.MessageType_DELAY, settings.TopicTransaction: rmqpb.MessageType_TRANSACTION,
+}
+
+// queryAssignment returns the queues that a push consumer receives from: each queue for a FIFO
+// group, and all queues in one receive for other groups. It creates no group, because the number of
+// auto-created groups is limited.
+func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
+	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
+		return nil, err
+	}
+	topic, err := s.engine.TopicSettings(req.GetTopic().GetName())
+	if err != nil {
+		return nil, err
+	}
+	if err := tidegate.ValidateGroup(req.GetGroup().GetName()); err != nil {
+		return nil, err
+	}
+	fifo := false // as the group will be that its first receive makes
+	if group, err := s.engine.GroupSettings(ctx, req.GetGroup().GetName()); err == nil {
+		fifo = group.FIFO
+	}
+	at := s.brokerAt(ctx, req.GetEndpoints())
+	assign := func(queue int) *rmqpb.Assignment {
+		return &rmqpb.Assignment{MessageQueue: &rmqpb.MessageQueue{
+			Topic: req.GetTopic(), Id: int32(queue), Permission: rmqpb.Permission_READ_WRITE, Broker: at,
+		}}
+	}
+	out := &rmqpb.QueryAssignmentResponse{Status: wire.OK}
+	if !fifo {
+		out.Assignments = []*rmqpb.Assignment{assign(anyQueue)}
+		return out, nil
+	}
+	for i := range topic.Queues {
+		out.Assignments = append(out.Assignments, assign(i))
+	}
+	return out, nil
+}
+
+// anyQueue is the queue ID that means all queues of a broker.
+const anyQueue = -1
+
+func (s *Server) brokerAt(ctx context.Context, asked *rmqpb.Endpoints) *rmqpb.Broker {
+	at := s.advertise
+	if at == nil {
+		var local net.Addr
+		if p, ok := peer.FromContext(ctx); ok {
+			local = p.LocalAddr
+		}
+		at = requests.EndpointsFor(asked, local)
+	}
+	return &rmqpb.Broker{Name: s.o.BrokerName, Id: 0, Endpoints: at} // clients take ID 0 for the master
+}
+
+// recallMessage takes a delayed message back before its delivery time.
+func (s *Server) recallMessage(ctx context.Context, _ string, req *rmqpb.RecallMessageRequest) (*rmqpb.RecallMessageResponse, error) {
+	id, err := s.messages.Recall(ctx, req.GetTopic().GetName(), req.GetRecallHandle())
+	if err != nil {
+		return nil, err
+	}
+	return &rmqpb.RecallMessageResponse{Status: wire.OK, MessageId: id}, nil
+}
+
+// heartbeat records a heartbeat. If the client announces it, the heartbeat counts for all clients
+// on the connection.
+func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
+	s.engine.Touch(client) // the client is alive, known or not, and keeps its deliveries
+	if requests.Announces(ctx, wire.FeatureHeartbeats) {
+		tlssniff.InfoOf(ctx).Link.Beat(time.Now())
+	}
+	if err := session.Serves(req.GetClientType()); err != nil {
+		s.sessions.Refuse(client, s.origin(ctx, client), err, true)
+		return nil, err
+	}
+	c := s.sessions.Get(client)
+	if c == nil || c.Profile() == nil {
+		return nil, refusal.New(protocol.CodeUnrecognizedClientType, client,
+			"the broker has no settings of this client; open a Telemetry stream and send them")
+	}
+	if group := req.GetGroup().GetName(); group != "" {
+		if err := tidegate.ValidateGroup(group); err != nil {
+			return nil, err
+		}
+	}
+	p := c.Profile()
+	if p == nil {
+		return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil
+	}
+	if p.Language == requests.LanguageNode {
+		// RocketMQ's Node client can lose the first settings, and then waits for others.
+		s.sessions.Resend(c)
+	} else if now, err := s.settings(ctx, p); err == nil && !c.Sent(now) {
+		s.sessions.Resend(c) // the group was changed since
+	}
+	return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil
+}
+
+// notifyClientTermination removes the client and ends its parked receives.
+func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
+	s.sessions.Terminate(client)
+	return &rmqpb.NotifyClientTerminationResponse{Status: wire.OK}, nil
+}
+
+// description is the description of the service for gRPC. The generated one would read and decode
+// each request before authentication. Here the handlers decode.
+var description = grpc.ServiceDesc{
+	ServiceName: rmqpb.MessagingService_ServiceDesc.ServiceName,
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{
+		method("QueryRoute", (*Server).queryRoute),
+		method("QueryAssignment", (*Server).queryAssignment),
+		method("Heartbeat", (*Server).heartbeat),
+		method("NotifyClientTermination", (*Server).notifyClientTermination),
+		method("SendMessage", (*Server).sendMessage),
+		method("AckMessage", (*Server).ackMessage),
+		method("RecallMessage", (*Server).recallMessage),
+		method("ChangeInvisibleDuration", (*Server).changeInvisibleDuration),
+		method("ForwardMessageToDeadLetterQueue", (*Server).forward),
+		method("EndTransaction", (*Server).endTransaction),
+		method("SyncLiteSubscription", (*Server).syncLiteSubscription),
+		method("UpdateOffset", (*Server).updateOffset),
+		method("GetOffset", (*Server).getOffset),
+		method("QueryOffset", (*Server).queryOffset),
+	},
+	Streams: []grpc.StreamDesc{
+		{StreamName: requests.RPCReceive, ServerStreams: true, Handler: streamed((*Server).receiveMessage)},
+		{StreamName: opPull, ServerStreams: true, Handler: streamed((*Server).streamPull)},
+		{StreamName: requests.RPCTelemetry, ServerStreams: true, ClientStreams: true, Handler: streamed((*Server).telemetry)},
+	},
+	Metadata: rmqpb.MessagingService_ServiceDesc.Metadata,
+}
+
+// method returns how gRPC calls an RPC that do executes.
+func method[Q proto.Message, R response](op string, do func(*Server, context.Context, string, Q) (R, error)) grpc.MethodDesc {
+	r := &rpc[Q, R]{op, do}
+	return grpc.MethodDesc{MethodName: op, Handler: func(srv any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		s, _ := srv.(*Server)
+		place, ended, err := s.place(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer ended()
+		resp, err := r.serve(s, transit.WithPlace(ctx, place))
+		if err != nil {
+			place.End()
+			return nil, err
+		}
+		return &requests.Placed{Message: resp, Place: place, Last: true}, nil
+	}}
+}
+
+// streamed returns how gRPC calls an RPC with a stream.
+func streamed(f func(*Server, grpc.ServerStream) error) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
+		s, _ := srv.(*Server)
+		place, ended, err := s.place(stream.Context())
+		if err != nil {
+			return err
+		}
+		defer ended()
+		defer place.End()
+		conn := tlssniff.InfoOf(stream.Context()).Link.Limit()
+		defer conn.End()
+		if !conn.Begin() {
+			return errClosing
+		}
+		return f(s, &placedStream{stream, transit.WithPlace(stream.Context(), place), place})
+	}
 }

@@ -1,6 +1,18 @@
+// Package settings has the settings of topics, consumer groups, addresses and the whole broker,
+// with their defaults, their validation and their form in JSON. The broker, its HTTP
+// administration and its configuration file use the same types. A PUT over HTTP replaces all
+// settings of its subject: a zero field has its default, also when the subject exists.
+//
+// The package has no state and needs neither the storage engine nor gRPC, so a program that only
+// checks or writes settings can import it alone.
+//
+// The zero value of each type is valid and means the defaults. WithDefaults sets the default of
+// each zero field. Validate returns one error that names all fields with an invalid value, each
+// with the value and the permitted values.
 package settings
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -140,4 +152,151 @@ func (r Retention) validate() error {
 		errs = append(errs, fmt.Errorf("retention.bytes is %d; it must not be negative, 0 is no limit", r.Bytes))
 	}
 	return errors.Join(errs...)
+}
+
+// The defaults of Transaction, which are RocketMQ's: transactionTimeOut, transactionCheckInterval
+// and transactionCheckMax.
+const (
+	defaultTransactionTimeout       = 6 * time.Second
+	defaultTransactionCheckInterval = 30 * time.Second
+	defaultTransactionCheckMax      = 15
+)
+
+// A Transaction has the times of checks: the broker asks the producers of unresolved transactions
+// whether to commit. A change applies from the next check of each transaction on. The default of a
+// zero field of a topic is that of the broker (Options.Transaction).
+type Transaction struct {
+	// Timeout is the time from the send of the half message to the first check. A half message can
+	// request another one. Default of the broker: 6 s.
+	Timeout Duration `json:"timeout,omitempty"`
+
+	// CheckInterval is the time between two checks. Default of the broker: 30 s.
+	CheckInterval Duration `json:"check_interval,omitempty"`
+
+	// CheckMax is the maximum number of checks, including those without a connected producer. One
+	// CheckInterval after the last check the broker ends the transaction: the message is not
+	// delivered and becomes a dead letter in the topic AbandonedTransactions. -1 means no maximum.
+	// Default of the broker: 15.
+	CheckMax int `json:"check_max,omitempty"`
+}
+
+// Or returns c with every zero field set to that of d.
+func (c Transaction) Or(d Transaction) Transaction {
+	if c.Timeout == 0 {
+		c.Timeout = d.Timeout
+	}
+	if c.CheckInterval == 0 {
+		c.CheckInterval = d.CheckInterval
+	}
+	if c.CheckMax == 0 {
+		c.CheckMax = d.CheckMax
+	}
+	return c
+}
+
+// WithDefaults returns c with the default of every zero field.
+func (c Transaction) WithDefaults() Transaction {
+	return c.Or(Transaction{
+		Timeout: Duration(defaultTransactionTimeout), CheckInterval: Duration(defaultTransactionCheckInterval), CheckMax: defaultTransactionCheckMax,
+	})
+}
+
+// Validate returns an error that names every field with an invalid value, or nil. The names in the
+// error begin with field, the name of the setting that has the times.
+func (c Transaction) Validate(field string) error {
+	var errs []error
+	if c.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("%s.timeout is %v; it must not be negative, 0 means the default", field, time.Duration(c.Timeout)))
+	}
+	if c.CheckInterval < 0 {
+		errs = append(errs, fmt.Errorf("%s.check_interval is %v; it must not be negative, 0 means the default", field, time.Duration(c.CheckInterval)))
+	}
+	if c.CheckMax < -1 {
+		errs = append(errs, fmt.Errorf("%s.check_max is %d; give 1 or more, -1 for no maximum, or 0 for the default", field, c.CheckMax))
+	}
+	errs = append(errs, atMost(field+".timeout", c.Timeout), atMost(field+".check_interval", c.CheckInterval))
+	return errors.Join(errs...)
+}
+
+// MaxDuration is the maximum of all durations of settings, 876 000 h. A time that far in the future
+// or past can still be stored.
+const MaxDuration = 100 * 365 * 24 * time.Hour
+
+const maxMilliseconds = Milliseconds(MaxDuration / time.Millisecond)
+
+// atMost returns an error with the field's name if d is above MaxDuration, or nil.
+func atMost[D ~int64](field string, d D) error {
+	if time.Duration(d) <= MaxDuration {
+		return nil
+	}
+	return fmt.Errorf("%s is %v; give at most %v", field, time.Duration(d), MaxDuration)
+}
+
+// A Duration is a time.Duration that is a string in JSON, such as "1m30s". It is at most
+// MaxDuration.
+type Duration time.Duration
+
+// String returns the text of d, as time.Duration does.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalJSON returns the quoted text of d. The text of every negative duration is "-1s", because
+// all negative values mean none or never.
+func (d Duration) MarshalJSON() ([]byte, error) {
+	if d < 0 {
+		return []byte(`"-1s"`), nil
+	}
+	return json.Marshal(time.Duration(d).String())
+}
+
+// UnmarshalJSON reads a quoted duration such as "1m30s".
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("%s is not a duration; give a text such as \"1m30s\"", b)
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration; give a text such as \"1m30s\"", s)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Milliseconds is a number of milliseconds, the unit of Artemis's address settings. In JSON it is
+// that number. A quoted duration such as "5s" is also accepted.
+type Milliseconds int64
+
+// Duration returns m as a time.Duration.
+func (m Milliseconds) Duration() time.Duration { return time.Duration(m) * time.Millisecond }
+
+// parseMilliseconds reads a whole number of milliseconds, or a duration such as "5s" or "1m30s". A
+// duration with a fraction of a millisecond is an error.
+func parseMilliseconds(text string) (Milliseconds, error) {
+	var n json.Number
+	if err := json.Unmarshal([]byte(text), &n); err == nil {
+		if v, err := n.Int64(); err == nil {
+			return Milliseconds(v), nil
+		}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d%time.Millisecond != 0 {
+		return 0, fmt.Errorf("%q is not a time; give whole milliseconds such as 5000, or a duration such as \"5s\"", text)
+	}
+	return Milliseconds(d / time.Millisecond), nil
+}
+
+// UnmarshalJSON reads a number of milliseconds or a quoted duration.
+func (m *Milliseconds) UnmarshalJSON(b []byte) error {
+	text := string(b)
+	if len(b) > 0 && b[0] == '"' {
+		if err := json.Unmarshal(b, &text); err != nil {
+			return err
+		}
+	}
+	v, err := parseMilliseconds(text)
+	if err != nil {
+		return err
+	}
+	*m = v
+	return nil
 }

@@ -1,3 +1,9 @@
+// Package status has the state of a broker as it is shown: topics, consumer groups, throttles, dead
+// letters and parked message groups, and the types that select and change them. Package broker, its
+// HTTP administration and package broker/admin use the same types; the JSON of the HTTP API is that
+// of these types.
+//
+// The package has no code of the engine, and needs neither the storage engine nor gRPC.
 package status
 
 import (
@@ -220,4 +226,133 @@ type GroupSummary struct {
 	Held *Holding `json:"held,omitempty"`
 
 	Why string `json:"why,omitempty"` // see Subscription; empty without a topic
+}
+
+// An AuditRecord is an operation over HTTP that changed settings, copied data, or removed or moved
+// messages, or that failed to do so. Requests that were rejected for their credentials or
+// permissions have no record.
+type AuditRecord struct {
+	Time      time.Time `json:"time"`
+	Key       string    `json:"key,omitempty"` // the principal; empty on a broker without access rules
+	Peer      string    `json:"peer"`          // the client's host:port
+	Operation string    `json:"operation"`     // its operationId in openapi.yaml
+	Subject   string    `json:"subject"`       // the topic, group or address pattern, or "broker"
+	Query     string    `json:"query,omitempty"`
+
+	// Result is "ok" or the text of the error. Texts are cut to 256 bytes.
+	Result string `json:"result"`
+}
+
+// An AuditQuery selects one page of records. The zero value selects the newest.
+type AuditQuery struct {
+	Since     time.Time // zero means all times
+	Key       string    // the whole value, as of Subject and Operation; empty means all
+	Subject   string
+	Operation string
+	After     string // Next of the previous page; empty means the first page
+	Limit     int    // at most 1000; 0 means 100
+}
+
+// An AuditPage is one page of records, the newest first. The broker keeps the latest 10 000 in
+// memory; after a restart only its log has the earlier ones.
+type AuditPage struct {
+	Records []AuditRecord `json:"records"`
+	Next    string        `json:"next,omitempty"` // After of the next page; empty on the last page
+}
+
+// A Client is a client that is connected, or was within the last two minutes. Programs that only
+// send over HTTP are not among the clients.
+type Client struct {
+	// ID is the ID that the client chose. On a broker with access rules, the access key and a
+	// slash precede it.
+	ID  string `json:"id"`
+	Key string `json:"key,omitempty"` // the access key; empty without access rules
+
+	// Kind is one of
+	//
+	//	"producer"
+	//	"push_consumer", "simple_consumer"
+	//	"http"      it receives over HTTP
+	//	"consumer"  the broker has not received its settings yet
+	Kind string `json:"kind"`
+
+	Language string `json:"language,omitempty"` // such as GO or JAVA
+	Version  string `json:"version,omitempty"`
+	Host     string `json:"host,omitempty"`     // as the client names it
+	Outdated bool   `json:"outdated,omitempty"` // another client of the same language has a newer version
+
+	Group  string   `json:"group,omitempty"`
+	Topics []string `json:"topics,omitempty"`        // by name, at most 16
+	Hidden int      `json:"hidden_topics,omitempty"` // further topics, and those that the key may not observe
+
+	// Filters are the filters of a consumer by topic, for those of Topics that have one and that
+	// the key may observe: tags joined by ||, or an SQL expression after "SQL92: ". They have at
+	// most 256 bytes of the expression. A message that the filter does not match is skipped for the
+	// whole group.
+	Filters map[string]string `json:"filters,omitempty"`
+
+	Address  string    `json:"address,omitempty"` // host:port; only for keys that may observe the whole broker
+	Since    time.Time `json:"since"`
+	LastSeen time.Time `json:"last_seen"` // a request, or a heartbeat that it shares with others of its connection
+	Online   bool      `json:"online"`    // it has an open stream of commands or a waiting receive
+	Waiting  int64     `json:"waiting"`   // receives
+	Inflight int64     `json:"inflight"`  // deliveries that it holds, since the start of the broker
+}
+
+// A ClientQuery selects one page of clients. Fields that are not zero select the clients that match
+// each of them.
+type ClientQuery struct {
+	Match    string // pattern of the ID, with *, ? and [a-z]
+	Kind     string
+	Group    string
+	Topic    string
+	Language string
+	Version  string
+	Outdated bool
+	Idle     time.Duration // silent for at least this long
+	After    string        // Next of the previous page; empty means the first page
+	Limit    int           // at most 1000; 0 means 100
+}
+
+// A ClientPage is one page of clients, by ID. A key that may not observe the whole broker gets the
+// consumers of the groups, and the producers of the topics, that it may observe.
+type ClientPage struct {
+	Clients  []Client        `json:"clients"`
+	Total    int64           `json:"total"` // of all pages
+	Versions []ClientVersion `json:"versions"`
+	AsOf     time.Time       `json:"as_of"`
+	Next     string          `json:"next,omitempty"` // After of the next page; empty on the last page
+}
+
+// A ClientVersion counts the selected clients of a language and version. A page has at most 100,
+// those with the most clients first.
+type ClientVersion struct {
+	Language string `json:"language"`
+	Version  string `json:"version"`
+	Clients  int64  `json:"clients"`
+	Outdated bool   `json:"outdated,omitempty"`
+}
+
+// A Session is the principal of a request with its permissions, so that a page can leave out
+// actions that the broker would reject.
+type Session struct {
+	Key        string `json:"key,omitempty"` // name of the access key; empty for an anonymous request
+	Restricted bool   `json:"restricted"`    // false if no keys are configured: then everything is allowed
+	Rules      []Rule `json:"rules"`         // in effect for the request; empty if not Restricted
+
+	// Token is the half of the session's token that a page keeps, only in the response to a login.
+	Token string `json:"token,omitempty"`
+
+	// Expires is the time at which the session ends at the latest. It also ends after Idle without
+	// a request. Both are zero without a session.
+	Expires time.Time         `json:"expires,omitzero"`
+	Idle    settings.Duration `json:"idle,omitempty"`
+}
+
+// A Rule allows actions on topics and groups: "send", "receive", "observe" and "admin", which
+// includes "observe". In names * matches any characters.
+type Rule struct {
+	Actions []string `json:"actions"`
+	Topics  []string `json:"topics,omitempty"`
+	Groups  []string `json:"groups,omitempty"`
 }

@@ -179,7 +179,7 @@ func MatchesDigest(body []byte, d *rmqpb.Digest) (ok bool, checksum string) {
 	}
 	if d.GetType() == rmqpb.DigestType_CRC32 {
 		n, err := strconv.ParseUint(d.GetChecksum(), 10, 32)
-		ok = err == nil && uint32(n) == binary.BigEndian.Uint32(have.room[:])
+		ok = err == nil && n == uint64(binary.BigEndian.Uint32(have.room[:]))
 	}
 	return ok || have.equals(d.GetChecksum()), string(have.appendHex(nil))
 }

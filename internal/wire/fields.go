@@ -7,9 +7,17 @@
 package wire
 
 import (
+	"fmt"
+	"math/bits"
+	"sync"
 	"unicode/utf8"
 
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 const (
@@ -236,4 +244,196 @@ func sizeOfText(s string) int {
 		return 0
 	}
 	return sizeOf(len(s))
+}
+
+// Codec is gRPC's codec for protobuf with the memory of Pool. It encodes a *Sending, *Sendings and
+// *Frame, and decodes a *ReceivedFrame and a SendMessageResponse, without protobuf's reflection.
+// The zero value is ready.
+type Codec struct{}
+
+var _ encoding.CodecV2 = Codec{}
+
+// Name implements encoding.CodecV2. It is empty, because then gRPC sends the content type without
+// the name of a codec, as clients of other languages do.
+func (Codec) Name() string { return "" }
+
+// Marshal implements encoding.CodecV2.
+func (Codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch v := v.(type) {
+	case *Sending:
+		return marshal(v.SizeBound(), v)
+	case *Sendings:
+		return v.marshal()
+	case *Frame:
+		return v.data, nil
+	}
+	m, ok := v.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("encode a gRPC message: the type is %T, not proto.Message", v)
+	}
+	o := proto.MarshalOptions{UseCachedSize: true}
+	size := proto.Size(m)
+	if size < shared {
+		b, err := o.MarshalAppend(make([]byte, 0, size), m)
+		return mem.BufferSlice{mem.SliceBuffer(b)}, err
+	}
+	room := Pool.Get(size)
+	b, err := o.MarshalAppend((*room)[:0], m)
+	if err != nil {
+		Pool.Put(room)
+		return nil, err
+	}
+	*room = b
+	return mem.BufferSlice{mem.NewBuffer(room, Pool)}, nil
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if f, ok := v.(*ReceivedFrame); ok {
+		*f = newFrame(data)
+		return nil
+	}
+	m, ok := v.(proto.Message)
+	if !ok {
+		return fmt.Errorf("decode a gRPC message: the type is %T, not proto.Message", v)
+	}
+	b := data.MaterializeToBuffer(Pool)
+	defer b.Free()
+	if sent, ok := v.(*rmqpb.SendMessageResponse); ok && decodeSent(b.ReadOnlyData(), sent) {
+		return nil
+	}
+	return proto.Unmarshal(b.ReadOnlyData(), m)
+}
+
+const (
+	minShift = 8  // the smallest buffers have 256 bytes
+	maxShift = 21 // the largest that are used again have 2 MiB
+
+	// shared is from how many bytes on a buffer is worth being used again, as in gRPC.
+	shared = 1 << 10
+)
+
+// Pool has buffers for gRPC's messages. In contrast to gRPC's own pool it does not clear them, and
+// it has a size for each power of two. In gRPC's pool a message of more than 32 KiB takes 1 MiB,
+// which is cleared.
+var Pool mem.BufferPool = &pool{}
+
+type pool struct {
+	sizes [maxShift - minShift + 1]sync.Pool
+}
+
+// sizeFor returns the index of the smallest size that holds n bytes, or -1 if none does.
+func sizeFor(n int) int {
+	switch {
+	case n > 1<<maxShift:
+		return -1
+	case n <= 1<<minShift:
+		return 0
+	}
+	return bits.Len(uint(n-1)) - minShift
+}
+
+// Get implements mem.BufferPool. The content of the buffer is undefined.
+func (p *pool) Get(n int) *[]byte {
+	i := sizeFor(n)
+	if i < 0 {
+		b := make([]byte, n)
+		return &b
+	}
+	if b, ok := p.sizes[i].Get().(*[]byte); ok {
+		*b = (*b)[:n]
+		return b
+	}
+	b := make([]byte, n, 1<<(i+minShift))
+	return &b
+}
+
+// Put implements mem.BufferPool.
+func (p *pool) Put(b *[]byte) {
+	if n := cap(*b); n >= 1<<minShift && n <= 1<<maxShift && bits.OnesCount(uint(n)) == 1 {
+		p.sizes[sizeFor(n)].Put(b)
+	}
+}
+
+// Names of headers that RocketMQ's clients send.
+const (
+	HeaderAuthorization = "authorization"
+	HeaderDateTime      = "x-mq-date-time"
+	HeaderClientID      = "x-mq-client-id"
+	HeaderLanguage      = "x-mq-language"
+	HeaderClientVersion = "x-mq-client-version"
+)
+
+// Names of headers and trailers that tidegate's broker and its SDK agree on. RocketMQ ignores them.
+const (
+	// HeaderFeatures of a response has the extensions of the server beyond RocketMQ 5.2; of a
+	// request, those of the client.
+	HeaderFeatures = "x-tidegate-features"
+	HeaderReason   = "x-tidegate-reason" // of a dead letter, percent-encoded
+	// HeaderRepeat marks a request whose response was lost. For ChangeInvisibleDuration the handle
+	// may have been replaced since. For ReceiveMessage it requests the deliveries of the receive
+	// with the same attempt ID, and no new ones.
+	HeaderRepeat    = "x-tidegate-repeat"
+	HeaderLadder    = "x-tidegate-ladder"    // of a failure: the broker's own interval holds
+	HeaderSnooze    = "x-tidegate-snooze"    // of ChangeInvisibleDuration: it ends the delivery, whose attempt does not count
+	HeaderMaxBytes  = "x-tidegate-max-bytes" // of ReceiveMessage: ReceiveRequest.MaxBytes
+	HeaderReconsume = "x-tidegate-reconsume" // of ChangeInvisibleDuration: it ends a failed delivery as in Apache Pulsar
+	TrailerPushBack = "grpc-retry-pushback-ms"
+	// TrailerPushBacks is TrailerPushBack for each run of messages with the same topic, joined by
+	// commas; 0 means none. It is for a SendMessage with several topics.
+	TrailerPushBacks = "x-tidegate-pushback-topics"
+	TrailerRetry     = "x-tidegate-retry" // the fate of a message whose consumption failed
+	// TrailerWatched is true if a receive has left a watch: the Telemetry stream reports when there
+	// may be another message.
+	TrailerWatched = "x-tidegate-watched"
+)
+
+// Features that a server announces; package server documents them. A client announces "packed",
+// "brief", "watch", "heartbeats" and "topics".
+const (
+	FeatureBatch      = "batch"
+	FeaturePushBack   = "pushback"
+	FeatureSuspend    = "suspend"
+	FeatureDeadLetter = "deadletter"
+	FeatureRetry      = "retry"
+	FeatureRepeat     = "repeat"
+	FeatureSnooze     = "snooze"
+	FeatureReconsume  = "reconsume"
+	FeatureQueues     = "queues"
+	FeaturePacked     = "packed" // the client reads many messages in one frame of a receive
+	FeatureTopics     = "topics" // the messages of a SendMessage can have different topics
+	FeatureWatch      = "watch"  // of Telemetry: the client reads the queues of watches; of ReceiveMessage: it asks for a watch
+	FeatureBrief      = "brief"  // an AckMessage whose entries all succeeded needs no entries in the response
+
+	// FeatureHeartbeats of Heartbeat: it counts for all clients with a Telemetry stream on its
+	// connection. Of Telemetry: the client may share such heartbeats, and sends its settings again
+	// when the server asks for them.
+	FeatureHeartbeats = "heartbeats"
+)
+
+// OK is the status of every successful response. It is shared and never changed.
+var OK = &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
+
+// A Queue is the subject of a watch.
+type Queue struct {
+	Topic string
+	Queue int32 // -1 for all queues
+}
+
+// ReadyCommand returns the command that reports that receives from the queues may find messages. To
+// RocketMQ's clients it is a command without contents.
+func ReadyCommand(queues []Queue) *rmqpb.TelemetryCommand {
+	cmd := &rmqpb.TelemetryCommand{Status: &rmqpb.Status{Code: rmqpb.Code_OK}}
+	for _, q := range queues {
+		cmd.Ready = append(cmd.Ready, &rmqpb.MessageQueue{Topic: &rmqpb.Resource{Name: q.Topic}, Id: q.Queue})
+	}
+	return cmd
+}
+
+// ReadyQueues returns the queues of a ReadyCommand, and none of another command.
+func ReadyQueues(cmd *rmqpb.TelemetryCommand) (queues []Queue) {
+	for _, q := range cmd.GetReady() {
+		queues = append(queues, Queue{q.GetTopic().GetName(), q.GetId()})
+	}
+	return queues
 }

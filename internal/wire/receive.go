@@ -189,7 +189,7 @@ func (f *Deliveries) add(d *tidegate.Delivery) error {
 	if d.TransactionID != "" {
 		e.property(protocol.PropertyTransactionID, d.TransactionID)
 	}
-	tag := uint64(TagResponseMessage)
+	tag := TagResponseMessage
 	if f.Packed {
 		tag = TagResponsePacked
 	}

@@ -216,9 +216,12 @@ func (f *memFile) size() (int64, error) {
 // the changes of each file and of the directory since their last sync survives, and the last
 // surviving write can be torn. The end of the process alone keeps everything.
 func (d *memDisk) crashed(n int, powerFails bool, r *rand.Rand) *memDisk {
+	d.mu.Lock()
+	trace := slices.Clone(d.trace[:n])
+	d.mu.Unlock()
 	lists := map[*memFile][]change{} // nil for the directory
 	synced := map[*memFile]int{}
-	for _, c := range d.trace[:n] {
+	for _, c := range trace {
 		if c.sync {
 			synced[c.file] = len(lists[c.file])
 			continue

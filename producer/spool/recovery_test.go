@@ -159,6 +159,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 			w.step(t)
 			st, _ := stateOf(t, w.s)
 			points = append(points, point{d.changes(), st})
+			synctest.Wait() // until the removal of old segments
 			most = max(most, len(w.s.records.segments))
 		}
 		if first := w.s.records.segments[0].number; most < 3 || first == 1 {

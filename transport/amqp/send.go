@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/Azure/go-amqp"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp/internal/conn"

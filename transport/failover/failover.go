@@ -1,3 +1,44 @@
+// Package failover is a transport over an ordered list of endpoints: RocketMQ clusters, tidegate
+// brokers, or both. Sends go to the active endpoint, at the beginning the first one. [New]
+// accepts transports of any kind.
+//
+// # Switching
+//
+// Sends leave the active endpoint after one of these:
+//
+//   - [Options].Failures transient failures of sends in a row;
+//   - a transient failure of a send, followed by a failed probe;
+//   - two throttles, [Options].ThrottleGrace or longer apart, without an accepted send since the
+//     first of them.
+//
+// A certificate or credentials that the endpoint had accepted before count as transient failures.
+// A missing permission for a topic never does. Cancelled calls, permanent errors and single
+// throttles do not count, and neither do the results of sends that began before the last switch.
+//
+// Sends switch to the first endpoint in the list that works; if none works, they stay. From an
+// endpoint that throttles they return to an earlier one only after [Options].SwitchBack, because
+// they may have left that one for its throttles. Attempts that wait for a connection to a failing
+// endpoint end with the switch, so that the next attempts use the new one.
+//
+// The Transport probes the other endpoints with Ping. Sends return to an endpoint that precedes the
+// active one in the list once it has worked for [Options].SwitchBack. If sends leave it again
+// within ten times that time, or before it accepted a send, it has to work for twice as long the
+// next time, up to 32 times as long. Recurring faults of an endpoint therefore cause fewer
+// switches.
+//
+// # Receiving
+//
+// Consumers receive from all endpoints as long as they run, also from an empty endpoint that sends
+// do not use. No endpoint can be treated as drained: other programs may switch at other times, a
+// retry can be due hours after the last new message, and operators send dead letters back. The
+// price is one waiting receive for each queue of each endpoint. Receives from an endpoint that is
+// down fail, and the consumer repeats each after its ReceiveBackoff: by default after about 1 s at
+// first, and then at most every 5 s. [Transport.Queues] returns the queues of all endpoints, for
+// separate Receives. A delivery is settled at its endpoint; Delivery.Endpoint begins with the
+// endpoint's name.
+//
+// A message group is in order within one endpoint. Messages on two endpoints around a switch have
+// no order. A send whose response was lost can be stored on both, with the same message ID.
 package failover
 
 import (
@@ -5,6 +46,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -200,4 +242,135 @@ func (t *Transport) Close() error {
 	wg.Wait()
 	t.wg.Wait()
 	return errors.Join(errs...)
+}
+
+// A reaction has the steps that depend on the class of an endpoint's error only. The reaction to
+// the result of a send is verdict.
+type reaction struct {
+	responds    bool // the endpoint works; of a probe
+	knownQueues bool // its last known queues are still valid
+	askOthers   bool // the settings of another endpoint may replace its own
+	endsAlone   bool // transaction checks of the other endpoints continue without it
+}
+
+func reactionTo(err error) reaction {
+	switch tidegate.Classify(err) {
+	case tidegate.ClassOK:
+		return reaction{responds: true}
+	case tidegate.ClassThrottled:
+		return reaction{responds: true, knownQueues: true}
+	case tidegate.ClassTransient:
+		return reaction{knownQueues: true, askOthers: true}
+	case tidegate.ClassPermanent:
+		return reaction{endsAlone: true}
+	case tidegate.ClassCancelled:
+		return reaction{}
+	}
+	return reaction{}
+}
+
+// drainEvery is the interval at which receives from any queue query an inactive endpoint without
+// messages.
+const drainEvery = 5 * time.Second
+
+// minVisits is the number of entries below which visits keeps expired ones.
+const minVisits = 64
+
+// A visitKey names the receives from any queue that find the same messages.
+type visitKey struct {
+	group, topic string
+	filter       tidegate.Filter
+}
+
+// A visit is the state of these receives. The zero value means that there was none.
+type visit struct {
+	from    int         // 1 + the index of the inactive endpoint that returned the last messages; 0 for none
+	emptyAt []time.Time // by endpoint, the last receive that found no message; zero for none
+	at      time.Time   // the last change
+}
+
+// visits are the visits of all receives. It forgets those that changed nothing in the last
+// drainEvery. The zero value is ready.
+type visits struct {
+	mu    sync.Mutex
+	byKey map[visitKey]visit
+	limit int // the number of entries at which note removes expired ones
+}
+
+// plan returns the endpoints to query without waiting for messages, before a receive waits at the
+// active one.
+func (v *visits) plan(key visitKey, active, n int, now time.Time, down func(int) bool) []int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.byKey[key].plan(active, n, now, down)
+}
+
+// note records the result of a receive from endpoint i.
+func (v *visits) note(key visitKey, i int, found bool, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.byKey == nil {
+		v.byKey = map[visitKey]visit{}
+	}
+	v.byKey[key] = v.byKey[key].noted(i, found, now)
+	if len(v.byKey) <= max(v.limit, minVisits) {
+		return
+	}
+	for k, x := range v.byKey {
+		if now.Sub(x.at) >= drainEvery {
+			delete(v.byKey, k)
+		}
+	}
+	v.limit = 2 * len(v.byKey) // the cost of an entry is constant on average
+}
+
+// turned records that the active endpoint returned messages: the inactive ones come first again.
+func (v *visits) turned(key visitKey) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if x := v.byKey[key]; x.from > 0 {
+		x.from = 0
+		v.byKey[key] = x
+	}
+}
+
+// plan is that of visits. It is a pure function.
+func (x visit) plan(active, n int, now time.Time, down func(int) bool) []int {
+	first := active + 1
+	if x.from > 0 {
+		first = x.from
+	}
+	var list []int
+	for k := range n {
+		i := (first + k) % n
+		switch {
+		case i == active && k < n-1:
+			list = append(list, i) // its turn; otherwise the last receive is its turn
+		case i != active && !down(i) && !x.emptySince(i, now):
+			list = append(list, i)
+		}
+	}
+	if len(list) > 0 && list[len(list)-1] == active {
+		list = list[:len(list)-1] // the endpoints behind it are skipped
+	}
+	return list
+}
+
+func (x visit) emptySince(i int, now time.Time) bool {
+	return i < len(x.emptyAt) && !x.emptyAt[i].IsZero() && now.Sub(x.emptyAt[i]) < drainEvery
+}
+
+// noted returns x after a receive from endpoint i.
+func (x visit) noted(i int, found bool, now time.Time) visit {
+	x.at = now
+	x.emptyAt = slices.Clone(x.emptyAt)
+	if len(x.emptyAt) <= i {
+		x.emptyAt = append(x.emptyAt, make([]time.Time, i+1-len(x.emptyAt))...)
+	}
+	if found {
+		x.from, x.emptyAt[i] = i+1, time.Time{}
+	} else {
+		x.emptyAt[i] = now
+	}
+	return x
 }

@@ -3,7 +3,10 @@ package failover
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
@@ -119,4 +122,244 @@ func (t *Transport) SendLane(ctx context.Context, lane transport.Lane, msgs []*t
 	list := s.SendLane(ctx, lane, msgs)
 	report(list)
 	return e.results(list)
+}
+
+// from returns the endpoint that delivered d, and d with the endpoint's inner names.
+func (t *Transport) from(op string, d *tidegate.Delivery) (*end, *tidegate.Delivery, error) {
+	e, server := t.inner(d.Endpoint)
+	if e == nil {
+		return nil, nil, &tidegate.Error{Op: op, Subject: d.Topic, Endpoint: d.Endpoint, Code: tidegate.CodeIllegalAccessPoint,
+			Message: "none of the endpoints delivered the message; settle it with the transport that received it"}
+	}
+	inner := *d
+	inner.Endpoint = server
+	return e, &inner, nil
+}
+
+// Ack acknowledges each delivery at the endpoint that it came from, at all endpoints at the same
+// time. The error of a delivery has CodeIllegalAccessPoint if it came from none of the endpoints;
+// the others are those of the endpoint's transport.
+func (t *Transport) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	errs := make([]error, len(ds))
+	lists, places := make([][]*tidegate.Delivery, len(t.ends)), make([][]int, len(t.ends))
+	for n, d := range ds {
+		e, inner, err := t.from("AckMessage", d)
+		if err != nil {
+			errs[n] = err
+			continue
+		}
+		lists[e.index], places[e.index] = append(lists[e.index], inner), append(places[e.index], n)
+	}
+	t.each(func(e *end) {
+		if len(lists[e.index]) == 0 {
+			return
+		}
+		for k, err := range e.Transport.Ack(ctx, lists[e.index]) {
+			errs[places[e.index][k]] = e.wrap(err)
+		}
+	})
+	return errs
+}
+
+// Settle ends the delivery at its endpoint. Its errors are those of Ack.
+func (t *Transport) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	e, inner, err := t.from("Settle", d)
+	if err != nil {
+		return transport.RetryResult{}, err
+	}
+	r, err := e.Transport.Settle(ctx, inner, v)
+	return r, e.wrap(err)
+}
+
+// Extend changes the invisible duration at the endpoint of the delivery. Its errors are those of
+// Ack.
+func (t *Transport) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
+	e, inner, err := t.from("ChangeInvisibleDuration", d)
+	if err != nil {
+		return "", err
+	}
+	handle, err := e.Transport.Extend(ctx, inner, dur, repeat)
+	return handle, e.wrap(err)
+}
+
+// missing returns the error of an operation that an endpoint's transport does not support.
+func (e *end) missing(op, subject string) error {
+	return &tidegate.Error{Op: op, Subject: subject, Endpoint: e.outer(""), Code: tidegate.CodeNotImplemented,
+		Message: fmt.Sprintf("the transport of %q does not support the operation", e.Name)}
+}
+
+type groupTopic struct{ group, topic string }
+
+// known has the settings of an endpoint for a group and topic.
+type known struct {
+	queues   []int
+	settings transport.ConsumerSettings
+}
+
+// Queue numbers. Queue q of endpoint i of n has the number q·n+i. A negative number is one lower,
+// so that no number is transport.AnyQueue.
+
+func queueNumber(q, i, n int) int {
+	if x := q*n + i; x >= 0 {
+		return x
+	}
+	return q*n + i - 1
+}
+
+func queueOf(number, n int) (q, i int) {
+	if number < 0 {
+		number++
+	}
+	i = ((number % n) + n) % n
+	return (number - i) / n, i
+}
+
+// Queues returns the queues of all endpoints. For an endpoint that does not respond, or throttles
+// the request, it returns the last known ones. It queries all endpoints at the same time and waits
+// for all of them, until ctx ends. The error is that of the first endpoint, if no endpoint
+// responded and no queue is known.
+//
+// With its queues Queues reads the settings of each endpoint, which EndpointSettings returns. An
+// endpoint whose settings are unknown has no queues: the order of its group is unknown.
+func (t *Transport) Queues(ctx context.Context, group, topic string) ([]int, error) {
+	key := groupTopic{group, topic}
+	lists, errs := make([][]int, len(t.ends)), make([]error, len(t.ends))
+	t.each(func(e *end) {
+		k, err := e.read(ctx, group, topic)
+		if err != nil {
+			errs[e.index] = e.wrap(err)
+			if last, ok := e.known.Load(key); ok && reactionTo(err).knownQueues {
+				lists[e.index] = last.(known).queues
+			}
+			return
+		}
+		e.known.Store(key, k)
+		lists[e.index] = k.queues
+	})
+	var all []int
+	for i, list := range lists {
+		for _, q := range list {
+			all = append(all, queueNumber(q, i, len(t.ends)))
+		}
+	}
+	if len(all) > 0 {
+		slices.Sort(all)
+		return all, nil
+	}
+	return nil, first(errs)
+}
+
+// read reads the queues and settings of an endpoint.
+func (e *end) read(ctx context.Context, group, topic string) (k known, err error) {
+	if k.queues, err = e.Transport.Queues(ctx, group, topic); err != nil {
+		return k, err
+	}
+	k.settings, err = e.Transport.ConsumerSettings(ctx, group, topic)
+	return k, err
+}
+
+func first(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each calls f for all endpoints at the same time, so that an endpoint without a response does not
+// delay the others.
+func (t *Transport) each(f func(*end)) {
+	done := make(chan struct{})
+	for _, e := range t.ends[1:] {
+		go func() {
+			f(e)
+			done <- struct{}{}
+		}()
+	}
+	f(t.ends[0])
+	for range t.ends[1:] {
+		<-done
+	}
+}
+
+// Receive receives from the endpoint of the queue. The errors are those of the endpoint's
+// transport.
+//
+// With [transport.AnyQueue] it queries the endpoints one after the other, without waiting for
+// messages, until one returns messages. The inactive ones come first. After messages of an inactive
+// endpoint the next receive of the group and topic begins with the endpoint behind it, so that no
+// endpoint waits for another one to be empty. Receive skips an endpoint whose last probe failed,
+// and one at which a receive of the same group, topic and filter found no message in the last 5 s.
+// If no endpoint returns a message, Receive receives from the active one and waits. An error before
+// that counts as no message, unless ctx ended or the transport was closed.
+//
+// With r.Repeat and AnyQueue it queries all endpoints at the same time and returns the deliveries
+// of all. It fails if all fail; the error is that of the active endpoint.
+func (t *Transport) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	if r.Queue != transport.AnyQueue {
+		q, i := queueOf(r.Queue, len(t.ends))
+		r.Queue = q
+		return t.ends[i].receive(ctx, r)
+	}
+	if r.Repeat {
+		return t.repeat(ctx, r)
+	}
+	active, key := t.now(), visitKey{r.Group, r.Topic, r.Filter}
+	down := func(i int) bool { return t.ends[i].down.Load() }
+	for _, i := range t.visits.plan(key, active.index, len(t.ends), time.Now(), down) {
+		e, rest := t.ends[i], r
+		rest.Wait = 0
+		list, err := e.receive(ctx, rest)
+		t.visits.note(key, i, len(list) > 0, time.Now())
+		if len(list) > 0 || ctx.Err() != nil || errors.Is(err, tidegate.ErrClosed) {
+			return list, err
+		}
+	}
+	list, err := active.receive(ctx, r)
+	if len(list) > 0 {
+		t.visits.turned(key)
+	}
+	return list, err
+}
+
+// repeat repeats a receive from any queue. Only one endpoint has its deliveries, and the caller
+// does not know which.
+func (t *Transport) repeat(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	lists, errs := make([][]*tidegate.Delivery, len(t.ends)), make([]error, len(t.ends))
+	t.each(func(e *end) { lists[e.index], errs[e.index] = e.receive(ctx, r) })
+	all := slices.Concat(lists...)
+	if err := errs[t.now().index]; len(all) == 0 && !slices.Contains(errs, nil) {
+		return nil, err
+	}
+	return all, nil
+}
+
+// ReceiveOrWatch receives from the endpoint of the queue, which also leaves the watch. There is no
+// watch with [transport.AnyQueue], and none if the endpoint's transport is no [transport.Watcher].
+// The watch does not depend on the endpoint that sends go to: consumers receive from all.
+func (t *Transport) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error) {
+	r.Wait = 0
+	q, i := queueOf(r.Queue, len(t.ends))
+	w, ok := t.ends[i].Transport.(transport.Watcher)
+	if r.Queue == transport.AnyQueue || !ok {
+		ds, err = t.Receive(ctx, r)
+		return ds, nil, err
+	}
+	r.Queue = q
+	ds, ready, err = w.ReceiveOrWatch(ctx, r)
+	return t.ends[i].own(ds), ready, t.ends[i].wrap(err)
+}
+
+func (e *end) receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	list, err := e.Transport.Receive(ctx, r)
+	return e.own(list), e.wrap(err)
+}
+
+// own sets the endpoint of deliveries.
+func (e *end) own(list []*tidegate.Delivery) []*tidegate.Delivery {
+	for _, d := range list {
+		d.Endpoint = e.outer(d.Endpoint)
+	}
+	return list
 }

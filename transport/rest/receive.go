@@ -2,12 +2,14 @@ package rest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/httpapi"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -87,4 +89,175 @@ func (c *Client) release(ctx context.Context, ds []*tidegate.Delivery) {
 			return
 		}
 	}
+}
+
+// maxHandles bounds the acknowledgements of one request; the broker accepts 1000.
+const maxHandles = 1000
+
+type ackResult struct {
+	Handle string           `json:"handle"`
+	Error  *httpapi.Problem `json:"error"`
+}
+
+// Ack implements transport.Settler, in requests of at most 1000 deliveries.
+func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	errs := make([]error, 0, len(ds))
+	for len(errs) < len(ds) {
+		rest := ds[len(errs):]
+		errs = append(errs, c.ack(ctx, rest[:min(len(rest), maxHandles)])...)
+	}
+	return errs
+}
+
+func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery) []error {
+	const op = "AckMessage"
+	group, errs := ds[0].ConsumerGroup, make([]error, len(ds))
+	var body struct {
+		Handles []string `json:"handles"`
+	}
+	for _, d := range ds {
+		body.Handles = append(body.Handles, d.Handle)
+	}
+	var out struct {
+		Results []ackResult `json:"results"`
+	}
+	f := c.settle(ctx, op, ds[0], "acknowledge", body, &out)
+	results := out.Results
+	if f != nil && (f.Results == nil || json.Unmarshal(f.Results, &results) != nil) {
+		results = nil
+	}
+	for i := range ds {
+		switch {
+		case len(results) == len(ds):
+			if p := results[i].Error; p != nil {
+				errs[i] = p.Error(op, group, c.api.Endpoint())
+			}
+		case f != nil:
+			e := *f.Err
+			errs[i] = &e
+		default:
+			errs[i] = &tidegate.Error{
+				Op: op, Subject: group, Endpoint: c.api.Endpoint(), Code: protocol.CodeInternalError, MaybeStored: true,
+				Message: "the response has a different number of results than the request has handles",
+			}
+		}
+	}
+	return errs
+}
+
+// settle sends a request about deliveries of a group.
+func (c *Client) settle(ctx context.Context, op string, d *tidegate.Delivery, path string, body, out any) *httpapi.Failure {
+	if err := tidegate.ValidateGroup(d.ConsumerGroup); err != nil {
+		return &httpapi.Failure{Err: bad(op, d.ConsumerGroup, "%v", err)}
+	}
+	return c.do(ctx, call{op: op, subject: d.ConsumerGroup, method: "POST", path: []string{"groups", d.ConsumerGroup, path}, body: body, out: out})
+}
+
+type retryRequest struct {
+	Handle string  `json:"handle"`
+	After  *string `json:"after,omitempty"` // nil means the group's interval
+	Reason string  `json:"reason,omitempty"`
+}
+
+// A retryResult is the fate of a message in a response.
+type retryResult struct {
+	Fate  string           `json:"fate"`
+	Delay httpapi.Duration `json:"delay"`
+}
+
+func (r retryResult) result() transport.RetryResult {
+	switch r.Fate {
+	case "again":
+		return transport.RetryResult{Fate: transport.FateAgain, Delay: time.Duration(r.Delay)}
+	case "dead_letter":
+		return transport.RetryResult{Fate: transport.FateDeadLetter}
+	case "parked":
+		return transport.RetryResult{Fate: transport.FateParked}
+	}
+	return transport.RetryResult{}
+}
+
+// settled sends a request about one delivery whose response is a retryResult.
+func (c *Client) settled(ctx context.Context, op string, d *tidegate.Delivery, path string, body any) (transport.RetryResult, error) {
+	var out retryResult
+	if f := c.settle(ctx, op, d, path, body, &out); f != nil {
+		return transport.RetryResult{}, f.Err
+	}
+	return out.result(), nil
+}
+
+type delayRequest struct {
+	Handle string `json:"handle"`
+	Delay  string `json:"delay,omitempty"`
+	Level  int    `json:"level,omitempty"`
+}
+
+type changeRequest struct {
+	Handle            string `json:"handle"`
+	InvisibleDuration string `json:"invisible_duration"`
+}
+
+type deadLetterRequest struct {
+	Handle  string `json:"handle"`
+	Reason  string `json:"reason,omitempty"`
+	Attempt int    `json:"attempt,omitempty"`
+}
+
+// Settle implements transport.Settler. A Retry with transport.BySchedule means the broker's own
+// interval. The HTTP API has no request of its own for a Release: the broker knows whether the
+// receive had Push set.
+func (c *Client) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	const opChange = "ChangeInvisibleDuration"
+	switch v.Kind {
+	case transport.Release:
+		_, err := c.Extend(ctx, d, 0, false)
+		return transport.RetryResult{}, err
+	case transport.Retry:
+		r := retryRequest{Handle: d.Handle, Reason: v.Reason}
+		if v.Delay != transport.BySchedule {
+			r.After = new(v.Delay.String())
+		}
+		return c.settled(ctx, opChange, d, "retry", r)
+	case transport.DeadLetter:
+		return c.settled(ctx, "ForwardMessageToDeadLetterQueue", d, "dead-letter", deadLetterRequest{d.Handle, v.Reason, d.Attempt})
+	case transport.Snooze:
+		return transport.RetryResult{}, errOf(c.settle(ctx, opChange, d, "snooze", delayRequest{Handle: d.Handle, Delay: v.Delay.String()}, nil))
+	case transport.NegativeAck:
+		return c.settled(ctx, "Reconsume", d, "negative-acknowledge", delayOf(d, v))
+	case transport.RetryTopic:
+		return c.reconsume(ctx, d, v)
+	}
+	return transport.RetryResult{}, v.Unsupported(d)
+}
+
+// delayOf is the request of a RetryTopic or NegativeAck.
+func delayOf(d *tidegate.Delivery, v transport.Verdict) delayRequest {
+	r := delayRequest{Handle: d.Handle, Level: v.Level}
+	if v.Delay != 0 {
+		r.Delay = v.Delay.String()
+	}
+	return r
+}
+
+func (c *Client) reconsume(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	var out struct {
+		DeadLetter bool             `json:"dead_letter"`
+		Delay      httpapi.Duration `json:"delay"`
+	}
+	if f := c.settle(ctx, "Reconsume", d, "reconsume-later", delayOf(d, v), &out); f != nil {
+		return transport.RetryResult{}, f.Err
+	}
+	if out.DeadLetter {
+		return transport.RetryResult{Fate: transport.FateDeadLetter}, nil
+	}
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: time.Duration(out.Delay)}, nil
+}
+
+// Extend implements transport.Settler. The HTTP API has no repetition of a change.
+func (c *Client) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, _ bool) (handle string, err error) {
+	var out struct {
+		Handle string `json:"handle"`
+	}
+	f := c.settle(ctx, "ChangeInvisibleDuration", d, "change-invisible-duration", changeRequest{d.Handle, dur.String()}, &out)
+	return out.Handle, errOf(f)
 }

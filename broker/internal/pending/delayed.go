@@ -1,10 +1,26 @@
+// Package pending keeps the messages that are stored and in no queue yet: delayed messages, which
+// wait for their delivery time, and half messages, which wait for the end of their transaction.
+//
+// Both are on disk only, in the order of their times. [Delayed] moves delayed messages to their
+// queues. [Transactions] asks producers about unresolved transactions, and gives a transaction up
+// after the last check. Each has a task of the maintenance loop, which is due when its first
+// message is.
+//
+// Liveness: a stored message wakes its task for its own time, if that is earlier than the due time.
+// Each step takes at most 256 messages and returns the time of the first remaining one. A task has
+// a step only for a stored message, for the time of one, or after the pause of a failure.
 package pending
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/maintain"
@@ -238,4 +254,328 @@ func (d *Delayed) Recall(ctx context.Context, t Topic, at store.Delayed) (id str
 		t.Forget(m.IDHash)
 	}, nil).Wait()
 	return m.ID, err == nil, err
+}
+
+// A Topic is the topic of pending messages. The methods except ID, Name, Deleted and Schedule are
+// only called within the message log's Add.
+type Topic interface {
+	ID() uint32
+	Name() string
+	Deleted() bool
+	Counters() *Counters
+	Schedule() Schedule // of transaction checks, as it is now
+
+	// Deliver writes a message as the next one of a queue. The returned function makes the message
+	// visible once the message is on disk.
+	Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error))
+
+	// Remember notes where a message is, for the duplicate check. It sets the hash of its ID.
+	Remember(m *store.Message, at Location, now time.Time)
+
+	// HashID sets the hash of a message's ID.
+	HashID(m *store.Message)
+
+	// Forget ends Remember.
+	Forget(idHash uint64)
+}
+
+// A Config holds the parts of the broker that Delayed and Transactions use.
+type Config struct {
+	Store  *store.Store
+	Loop   *maintain.Loop
+	Logger *slog.Logger
+	Host
+
+	Damaged *atomic.Int64    // counts messages that cannot be read
+	Late    *store.Histogram // times from the delivery time of a delayed message to its queue, in seconds
+}
+
+// A Host is the broker as this package sees it.
+type Host interface {
+	// Topics returns a function that finds the topic of a number, nil if there is none.
+	Topics() func(id uint32) Topic
+
+	// ShortOfDisk reports whether the disk has no space for messages.
+	ShortOfDisk() bool
+
+	// Room waits until the message log has room for that number of bytes, and reserves them.
+	Room(ctx context.Context, bytes int64) error
+
+	// GivenUp returns the topic for the messages of transactions that are given up, and nil if the
+	// topic does not exist. CreateGivenUp creates it.
+	GivenUp() Topic
+	CreateGivenUp() error
+
+	// Ask passes a check on to a producer of the topic. It returns false if there is none.
+	Ask(c Check) bool
+}
+
+// Counters count the pending messages and the transactions of one topic. Delayed and Half change
+// only within the message log's Add.
+type Counters struct {
+	delayedMessages, delayedBytes atomic.Int64
+
+	Half atomic.Int64 // half messages
+
+	Committed, RolledBack, GivenUp atomic.Int64 // transactions
+	Checks, Unheard                atomic.Int64 // checks that reached a producer, and those that reached none
+}
+
+// Delayed returns how many messages wait for their delivery time, and their bytes.
+func (c *Counters) Delayed() (messages, bytes int64) {
+	return c.delayedMessages.Load(), c.delayedBytes.Load()
+}
+
+// Restore sets the counters of delayed messages.
+func (c *Counters) Restore(delayed store.Waiting) {
+	c.delayedMessages.Store(delayed.Messages)
+	c.delayedBytes.Store(delayed.Bytes)
+}
+
+// addDelayed adds to the counters of delayed messages of a topic, and writes their record. Only
+// called within the message log's Add.
+func addDelayed(w *store.Batch, t Topic, messages, bytes int64) {
+	c := t.Counters()
+	n := store.Waiting{Messages: max(0, c.delayedMessages.Load()+messages), Bytes: max(0, c.delayedBytes.Load()+bytes)}
+	if n.Messages == 0 {
+		n.Bytes = 0 // the size of a corrupt message is not known
+	}
+	c.Restore(n)
+	if !t.Deleted() {
+		w.PutWaiting(t.ID(), n)
+	}
+}
+
+// DelayedLocation returns where a delayed message is, for the duplicate check.
+func DelayedLocation(d store.Delayed) Location {
+	return Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)}
+}
+
+// DelayedAt is the inverse of DelayedLocation.
+func DelayedAt(topic uint32, l Location) store.Delayed {
+	return store.Delayed{Due: time.Unix(0, l.Due), Topic: topic, Number: uint64(l.Offset)}
+}
+
+// HalfLocation returns where a half message is, for the duplicate check.
+func HalfLocation(id store.HalfID) Location {
+	return Location{Half: true, Offset: int64(id.Number)}
+}
+
+// HalfAt is the inverse of HalfLocation.
+func HalfAt(topic uint32, l Location) store.HalfID {
+	return store.HalfID{Topic: topic, Number: uint64(l.Offset)}
+}
+
+// farAhead is after every time at which something is due.
+var farAhead = time.Unix(0, math.MaxInt64)
+
+// A lowerBound is a time before which nothing is due. A search for due messages begins there, so it
+// does not scan the deletion markers of earlier messages. With the zero value it begins at the
+// first message.
+type lowerBound struct {
+	mu sync.Mutex
+	at time.Time // guarded by mu
+}
+
+// note lowers the bound to t. The caller notes a write once the write can be read. A search that
+// begins at the bound then sees the write, or finds it noted afterwards.
+func (l *lowerBound) note(t time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.Before(l.at) {
+		l.at = t
+	}
+}
+
+// take returns the bound for a search, and resets it to farAhead. After the search the caller notes
+// the first due time that is left or, if the search failed, the returned bound.
+func (l *lowerBound) take() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.at
+	l.at = farAhead
+	return at
+}
+
+// A Schedule sets the times of the checks of unresolved transactions.
+type Schedule struct {
+	Timeout  time.Duration // from the send of the half message to the first check
+	Interval time.Duration // between two checks
+	Max      int           // of checks; negative for no maximum
+}
+
+// First returns the state of a new half message. firstCheck replaces Timeout unless it is 0.
+func (s Schedule) First(firstCheck time.Duration, now time.Time) store.HalfState {
+	if firstCheck == 0 {
+		firstCheck = s.Timeout
+	}
+	return store.HalfState{Due: now.Add(firstCheck), Span: firstCheck}
+}
+
+// Next returns the state of a half message after the check that is due now. giveUp is true if the
+// message has had its last check. A check that is a little late does not delay the checks after it.
+// Missed checks are not repeated.
+func (s Schedule) Next(is store.HalfState, now time.Time) (after store.HalfState, giveUp bool) {
+	if s.Max >= 0 && is.Checks >= s.Max {
+		return is, true
+	}
+	after = is
+	after.Due, after.Span, after.Checks = is.Due.Add(s.Interval), s.Interval, is.Checks+1
+	if !after.Due.After(now) {
+		after.Due = now.Add(s.Interval)
+	}
+	return after, false
+}
+
+// A Source has the inputs of [Duplicates.Restore].
+type Source struct {
+	Store  *store.Store
+	Logger *slog.Logger
+	Topic  string // name of the topic, for the log
+
+	Ends   []int64 // by queue: the offset after its last message
+	Window time.Duration
+	Now    time.Time
+}
+
+// A restoration restores the recent IDs of a topic after a restart. It reads the index, and the
+// messages that are not in the index. It cannot restore the IDs of corrupt messages: duplicates of
+// these are stored again.
+type restoration struct {
+	*Duplicates
+	Source
+	since   time.Time           // messages stored before since are not remembered
+	records [][]store.RecentIDs // by queue: the records of the index, the last one first
+	whole   bool                // the index has Capacity IDs; the messages before it are not read
+	read    []recentStored      // messages that are not in the index
+}
+
+// Restore restores the IDs of the window from the store. Call it during the start, before other
+// goroutines use the topic, and then schedule Expire at ExpiresAt. Restore logs and skips damaged
+// parts of the index and of queues; it returns the other errors of the store.
+func (m *Duplicates) Restore(from Source) error {
+	some, err := from.Store.HasRecentIDs(m.topic)
+	if err != nil && !store.IsDamage(err) {
+		return err
+	}
+	if some || err != nil { // its records may be old: Expire must cover the whole index
+		m.index = index{Last: from.Now.UnixNano(), From: 1}
+	}
+	if from.Window == 0 {
+		return nil
+	}
+	r := restoration{Duplicates: m, Source: from, since: from.Now.Add(-from.Window), records: make([][]store.RecentIDs, len(from.Ends))}
+	if err := r.readIndex(); err != nil {
+		return err
+	}
+	for queue := range from.Ends {
+		if err := r.readMessages(uint16(queue)); store.IsDamage(err) {
+			from.Logger.Error("recent message IDs cannot be read; duplicates of these messages are not detected", "topic", from.Topic, "queue", queue, "error", err)
+		} else if err != nil {
+			return err
+		}
+	}
+	m.ids = restore(from.Now, slices.Concat(r.records...), r.read)
+	return r.readPending()
+}
+
+// ExpiresAt returns when to call Expire after Restore; zero if Restore found no IDs and no index.
+func (m *Duplicates) ExpiresAt(window time.Duration, now time.Time) time.Time {
+	if m.expires = !m.ids.Forgotten() || m.index != (index{}); m.expires {
+		return now.Add(window)
+	}
+	return time.Time{}
+}
+
+// readIndex reads the records of the index, until these have Capacity IDs.
+func (r *restoration) readIndex() error {
+	left := Capacity
+	err := r.Store.RecentIDs(r.topic, r.since, func(ids store.RecentIDs) bool {
+		if int(ids.Queue) >= len(r.Ends) || ids.End > r.Ends[ids.Queue] {
+			return true
+		}
+		ids.Hashes = slices.Clone(ids.Hashes)
+		r.records[ids.Queue] = append(r.records[ids.Queue], ids)
+		left -= len(ids.Hashes)
+		return left > 0
+	})
+	r.whole = left <= 0
+	if store.IsDamage(err) {
+		r.Logger.Warn("index of message IDs is corrupt; reading the messages instead", "topic", r.Topic, "error", err)
+		return nil
+	}
+	return err
+}
+
+// readMessages reads the messages of a queue that are not in the index, the last ones first.
+func (r *restoration) readMessages(queue uint16) error {
+	records, end := r.records[queue], r.Ends[queue]
+	slices.SortFunc(records, func(x, y store.RecentIDs) int { return cmp.Compare(y.End, x.End) })
+	left := Capacity
+	begin := len(r.read)
+	for at := end; ; {
+		gap := store.Range{Topic: r.topic, Queue: queue, To: at}
+		if len(records) > 0 {
+			gap.From = records[0].End
+		} else if r.whole && at < end {
+			return nil
+		}
+		over := false
+		if gap.From < gap.To {
+			if err := r.Store.NewestIDs(gap, func(id string, offset int64, stored time.Time) bool {
+				left--
+				if over = left < 0 || stored.Before(r.since); over {
+					return false
+				}
+				r.read = append(r.read, recentStored{Queue: queue, Offset: offset, Hash: r.Hash(id), At: stored})
+				return true
+			}); err != nil {
+				return err
+			}
+		}
+		if at == end {
+			r.indexTail(queue, r.read[begin:])
+		}
+		if over || len(records) == 0 {
+			return nil
+		}
+		at, records = min(at, records[0].First()), records[1:]
+	}
+}
+
+// indexTail adds the messages after the last record of a queue to the index. tail has these
+// messages, the last one first.
+func (r *restoration) indexTail(queue uint16, tail []recentStored) {
+	if len(tail) == 0 {
+		return
+	}
+	r.Store.Messages.Add(func(w *store.Batch) {
+		for _, s := range slices.Backward(tail) {
+			r.addToIndex(w, queue, s.Offset, s.Hash, s.At.UnixNano(), r.Window)
+		}
+	}, nil)
+}
+
+// readPending restores the IDs of the delayed and the half messages.
+func (r *restoration) readPending() error {
+	left := Capacity
+	if err := r.Store.NewestDelayed(r.topic, r.since, func(d *store.StoredDelayed) bool {
+		if d.IDHash != 0 {
+			r.ids.Put(d.IDHash, DelayedLocation(d.Delayed))
+		}
+		left--
+		return left > 0
+	}); err != nil {
+		return err
+	}
+	left = Capacity
+	return r.Store.HalfMessagesOf(r.topic, math.MaxUint64, func(id store.HalfID, st store.HalfState) bool {
+		if left--; left < 0 || st.Stored.Before(r.since) {
+			return false
+		}
+		if st.IDHash != 0 {
+			r.ids.Put(st.IDHash, HalfLocation(id))
+		}
+		return true
+	})
 }

@@ -3,6 +3,7 @@ package throttle
 import (
 	"cmp"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate/broker/settings"
@@ -128,4 +129,97 @@ func (s *Storage) Update(limits, is Condition, now time.Time) (free, stalled, de
 	debt = State{Value: is.Debt, Mark: limits.Debt, Resume: resumeMark(limits.Debt)}
 	debt.RetryAfter = pushBack(debt.Value-debt.Resume, s.owed.fall)
 	return s.disk.state(free), s.stall.state(stalled), s.debt.state(debt)
+}
+
+// A ColdLimit bounds the reads of groups that are far behind the end of a topic.
+type ColdLimit struct {
+	PerSecond int64 // bytes; 0 means no limit
+	Distance  int64 // in bytes: a group with a larger backlog is far behind
+}
+
+// Far reports whether the reads of a group count that is behind bytes behind the end. They count
+// while behind exceeds ResumePercent of Distance.
+func (l ColdLimit) Far(behind int64) bool { return behind > resumeMark(l.Distance) }
+
+// ColdReads sums the reads of the groups that are far behind in one topic. The zero value is empty.
+type ColdReads struct {
+	perSecond int64
+	behind    int64         // bytes, of the group that is farthest behind
+	wait      time.Duration // estimated time until none of them is far behind
+}
+
+// Add counts a group that is behind bytes behind the end and reads rate bytes per second.
+func (r *ColdReads) Add(limit ColdLimit, behind int64, rate float64) {
+	r.perSecond += int64(rate)
+	r.behind = max(r.behind, behind)
+	if rate > 0 {
+		r.wait = max(r.wait, pushBack(behind-resumeMark(limit.Distance), rate))
+	}
+}
+
+// Cold keeps whether sends to a topic are rejected because groups that are far behind read from it.
+// The zero value rejects nothing.
+type Cold struct{ gate gate }
+
+// Update compares reads with the limit, and returns the state of the limit. Sends are rejected once
+// reads reach limit.PerSecond while a group is more than limit.Distance behind. They are accepted
+// again once reads fall to ResumePercent of limit.PerSecond, or once no group is far behind (see
+// [ColdLimit.Far]). A group that is behind but does not read adds nothing to the reads.
+func (c *Cold) Update(limit ColdLimit, reads ColdReads, now time.Time) State {
+	c.gate.set(cold(c.gate.on, reads, limit), now)
+	return c.gate.state(State{Value: reads.perSecond, Mark: limit.PerSecond, Resume: resumeMark(limit.PerSecond), RetryAfter: reads.wait})
+}
+
+func cold(before bool, reads ColdReads, limit ColdLimit) bool {
+	switch {
+	case limit.PerSecond <= 0:
+		return false
+	case before:
+		return reads.perSecond > resumeMark(limit.PerSecond) && limit.Far(reads.behind)
+	}
+	return reads.perSecond >= limit.PerSecond && reads.behind > limit.Distance
+}
+
+const (
+	// sampleEvery is the least age of the sample that a later one replaces.
+	sampleEvery = 5 * time.Second
+
+	// maxSampleAge is the age from which a sample does not describe the present rate.
+	maxSampleAge = time.Minute
+)
+
+// A Sampled computes the rate of a counter from its values at the moments of the calls. So a
+// counter without readers costs nothing. Goroutines may share a Sampled. The zero value is ready
+// for use.
+type Sampled struct {
+	mu           sync.Mutex
+	older, newer sample // guarded by mu
+}
+
+// A sample is a value of a counter.
+type sample struct {
+	at    time.Time
+	total int64
+}
+
+// Rate returns the increase per second: over the last 5 to 10 s with frequent calls, at most over
+// the last minute. It is 0 if no call was within the last minute.
+func (s *Sampled) Rate(total int64, now time.Time) (perSecond float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.older.at) > maxSampleAge {
+		s.older, s.newer = s.newer, sample{}
+	}
+	if d := now.Sub(s.older.at); d > 0 && d <= maxSampleAge {
+		perSecond = float64(max(0, total-s.older.total)) / d.Seconds()
+	} else {
+		s.older, s.newer = sample{now, total}, sample{}
+	}
+	switch {
+	case s.newer.at.IsZero() && now.Sub(s.older.at) >= sampleEvery:
+		s.newer = sample{now, total}
+	case !s.newer.at.IsZero() && now.Sub(s.newer.at) >= sampleEvery:
+		s.older, s.newer = s.newer, sample{now, total}
+	}
+	return perSecond
 }

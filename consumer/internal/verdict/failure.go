@@ -8,6 +8,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -92,4 +94,128 @@ func Unreadable(err error, v any) string {
 		return fmt.Sprintf("the error returned, of type %T, has no readable text: %s", err, Goexit)
 	}
 	return fmt.Sprintf("the error returned, %s of type %T, has no readable text: %s", Show(err), err, Show(v))
+}
+
+// CredentialsGrace is the time for which a server may reject the credentials before that ends a
+// consumer. Servers that start, and proxies whose keys are being replaced, reject them for a while.
+const CredentialsGrace = time.Minute
+
+// An Ending is the effect of a failure to receive on a consumer.
+type Ending int
+
+// The endings.
+const (
+	never  Ending = iota // the failure passes, or an operator cures it
+	graced               // it ends the consumer if it lasts longer than CredentialsGrace
+	AtOnce
+)
+
+// EndingOf returns the effect of a failure to receive. Only bad arguments, which the program has to
+// change, and the transport's Close end a consumer at once. Every other code may pass: a paused
+// RocketMQ proxy returns 40018, an ingress without a backend UNIMPLEMENTED, and missing topics are
+// created.
+func EndingOf(err error) Ending {
+	if errors.Is(err, tidegate.ErrClosed) {
+		return AtOnce
+	}
+	switch Code(err) {
+	case tidegate.CodeIllegalTopic, tidegate.CodeIllegalConsumerGroup, tidegate.CodeIllegalFilterExpression, tidegate.CodeIllegalInvisibleTime:
+		return AtOnce
+	case tidegate.CodeUnauthorized, tidegate.CodeForbidden:
+		return graced
+	}
+	return never
+}
+
+// Refusals decide when failures to receive end a consumer. The zero value is ready. The grace
+// begins anew after a success and after a failure of another kind.
+type Refusals struct {
+	since time.Time // when the credentials were rejected first; zero while they are not
+}
+
+// Failed notes a failure at now, and reports whether it ends the consumer.
+func (r *Refusals) Failed(err error, now time.Time) (end bool) {
+	switch EndingOf(err) {
+	case AtOnce:
+		return true
+	case graced:
+		if r.since.IsZero() {
+			r.since = now
+		}
+		return r.Lasting(now)
+	}
+	r.since = time.Time{} // during an outage it is not known whether the credentials are accepted
+	return false
+}
+
+// Lasting reports whether the credentials have been rejected for longer than the grace.
+func (r *Refusals) Lasting(now time.Time) bool {
+	return !r.since.IsZero() && now.Sub(r.since) >= CredentialsGrace
+}
+
+// Succeeded notes that the server accepted a request.
+func (r *Refusals) Succeeded() { r.since = time.Time{} }
+
+// canRepeat reports whether a failed settlement may be repeated. harmless means that a repetition
+// has no effect if the first attempt took effect. RocketMQ creates a second dead letter for a
+// repeated request, for example.
+func canRepeat(err error, harmless bool) bool {
+	if errors.Is(err, tidegate.ErrInvalidHandle) || errors.Is(err, tidegate.ErrClosed) {
+		return false
+	}
+	if e, ok := errors.AsType[*tidegate.Error](err); ok && (e.NotConnected || e.Lapsed) {
+		return true // not carried out
+	}
+	switch tidegate.Classify(err) {
+	case tidegate.ClassThrottled:
+		return true // rejected: nothing happened
+	case tidegate.ClassTransient, tidegate.ClassCancelled:
+		return harmless
+	}
+	switch Code(err) {
+	case tidegate.CodeIllegalAccessPoint: // never sent, for example while the server's certificate is renewed
+		return true
+	case protocol.CodeUnrecognizedClientType: // a server that lost the client's settings gets them with the next heartbeat
+		return true
+	case protocol.CodeIllegalPollingTime: // of a RocketMQ proxy that was paused
+		return harmless
+	}
+	return false
+}
+
+// Perhaps reports whether a request that failed with err may have taken effect nevertheless. A
+// [tidegate.Error] knows: a request that was never sent did nothing, nor did one that was
+// rejected, except where MaybeStored is set.
+func Perhaps(err error) bool {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.MaybeStored
+	}
+	c := tidegate.Classify(err)
+	return c == tidegate.ClassTransient || c == tidegate.ClassCancelled
+}
+
+// permanent reports whether a settlement cannot succeed.
+func permanent(err error) bool {
+	return tidegate.Classify(err) == tidegate.ClassPermanent && !errors.Is(err, tidegate.ErrInvalidHandle)
+}
+
+// PushBack returns the wait that the server asks for, 0 if there is none.
+func PushBack(err error) time.Duration {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.RetryAfter
+	}
+	return 0
+}
+
+// Unanswered reports whether a request failed because no server responded.
+func Unanswered(err error) bool {
+	return tidegate.Classify(err) == tidegate.ClassTransient && Code(err) == 0
+}
+
+// Code returns the server's code, 0 if there is none.
+func Code(err error) tidegate.Code {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.Code
+	}
+	return 0
 }

@@ -262,3 +262,265 @@ func (l *Ledger[T]) Settled() <-chan struct{} {
 	defer l.mu.Unlock()
 	return l.settled
 }
+
+// Counts are the numbers of messages by result. Accepted is the sum of the messages without a
+// result and of the other counts, except for Drained.
+type Counts struct {
+	Accepted  int
+	Delivered int
+	Failed    int
+	Spooled   int
+	Aborted   int
+	Drained   int // messages of the spool that were delivered; they were never accepted
+}
+
+// A Result is the end of a message.
+type Result int
+
+// The results.
+const (
+	Delivered Result = iota
+	Failed
+	Spooled
+	Aborted     // because the producer ended
+	Drained     // a message of the spool, see Adopt, that was delivered
+	LeftInSpool // a message of the spool that was not delivered
+)
+
+// Leave notes the results of messages and frees their places. of returns the entry of a message,
+// its result, and whether a function is called for it later; it is called with the ledger's lock
+// held, so it only reads.
+func (l *Ledger[T]) Leave(messages []T, of func(T) (e *Entry[T], r Result, called bool)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	counted := false
+	for _, m := range messages {
+		e, r, called := of(m)
+		e.Place.Leave()
+		switch r {
+		case Drained:
+			l.counts.Drained++
+			l.Running.Done()
+			continue
+		case LeftInSpool:
+			l.Running.Done()
+			continue
+		case Delivered:
+			l.counts.Delivered++
+		case Spooled:
+			l.counts.Spooled++
+		case Aborted:
+			l.counts.Aborted++
+			l.aborted = append(l.aborted, m)
+		case Failed:
+			l.counts.Failed++
+		}
+		counted = true
+		l.messages--
+		l.bytes -= e.bytes
+		if called {
+			l.backlog++
+		} else {
+			l.done(e)
+		}
+	}
+	if l.closed && l.messages == 0 && counted {
+		close(l.settled)
+	}
+	l.grant()
+}
+
+// done marks a message as finished. mu is held.
+func (l *Ledger[T]) done(e *Entry[T]) {
+	b := e.batch
+	if b.n--; b.n == 0 && b != l.current {
+		close(b.done)
+		l.sealed = slices.DeleteFunc(l.sealed, func(s *batch) bool { return s == b })
+	}
+	l.Running.Done()
+}
+
+// calling notes that the function of a message is about to be called.
+func (l *Ledger[T]) calling() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.backlog--
+	l.grant()
+}
+
+// called notes that the function of the message has returned.
+func (l *Ledger[T]) called(e *Entry[T]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.done(e)
+}
+
+// Adopt notes a message of the spool, which counts in no bound; false if the ledger is closed.
+func (l *Ledger[T]) Adopt(message T, e *Entry[T]) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	e.Place.Value = message
+	l.pending.PushBack(&e.Place)
+	l.Running.Add(1)
+	return true
+}
+
+// Hold adds a task to Running; false if the ledger is closed.
+func (l *Ledger[T]) Hold() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.Running.Add(1)
+	return true
+}
+
+// Pending returns the messages without a result, those of the spool included.
+func (l *Ledger[T]) Pending() []T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.AppendSeq(make([]T, 0, l.pending.Len()), l.pending.All)
+}
+
+// Report returns the counts, and the messages that were aborted.
+func (l *Ledger[T]) Report() (c Counts, aborted []T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts, slices.Clone(l.aborted)
+}
+
+// BeginCall notes a call outside the queue, such as a transaction. It returns false if the ledger
+// is closed; otherwise EndCall must follow.
+func (l *Ledger[T]) BeginCall() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.calls++
+	return true
+}
+
+// EndCall notes the end of a call.
+func (l *Ledger[T]) EndCall() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.calls--; l.calls == 0 && l.returned != nil {
+		close(l.returned)
+		l.returned = nil
+	}
+}
+
+// AwaitCalls waits until no call is under way, or returns the cause of ctx. Close comes first.
+func (l *Ledger[T]) AwaitCalls(ctx context.Context) error {
+	select {
+	case <-l.allReturned():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// allReturned returns a channel that is closed once no call is under way.
+func (l *Ledger[T]) allReturned() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	returned := l.returned
+	if returned == nil {
+		returned = make(chan struct{})
+		if l.calls == 0 {
+			close(returned)
+		} else {
+			l.returned = returned
+		}
+	}
+	return returned
+}
+
+// HoldCall adds a request of a call to Running. It returns false after Stop.
+func (l *Ledger[T]) HoldCall() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped {
+		return false
+	}
+	l.Running.Add(1)
+	return true
+}
+
+// Stop makes HoldCall return false. From then on nothing but messages without a result adds to
+// Running, so that it can be waited for. Close comes first.
+func (l *Ledger[T]) Stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+}
+
+// Functions calls the functions of messages one after the other, in the order of the results.
+//
+// Wake-ups: a goroutine runs while a function waits. Add starts it, and a function that ends it
+// starts the next one. Bound on steps: the goroutine looks at the queue once for each function, and
+// once at its end.
+type Functions[T any] struct {
+	ledger *Ledger[T]
+	entry  func(T) *Entry[T]
+	call   func(T)
+	start  func(func()) // starts a goroutine
+
+	mu      sync.Mutex
+	queue   plan.List[T] // guarded by mu; linked by Entry.Place, which the ledger no longer uses
+	running bool         // guarded by mu
+}
+
+// NewFunctions returns the functions of a ledger's messages. entry returns the entry of a message.
+// call calls its function, and recovers from its panics.
+func NewFunctions[T any](l *Ledger[T], entry func(T) *Entry[T], call func(T)) *Functions[T] {
+	return &Functions[T]{ledger: l, entry: entry, call: call, start: l.Running.Go}
+}
+
+// Add queues the function of a message. Leave has noted the result before.
+func (f *Functions[T]) Add(m T) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue.PushBack(&f.entry(m).Place)
+	if !f.running {
+		f.running = true
+		f.start(f.run) // the message counts in Running until called, so no wait for it has ended
+	}
+}
+
+func (f *Functions[T]) run() {
+	for m, ok := f.next(); ok; m, ok = f.next() {
+		f.do(m)
+	}
+}
+
+// next takes the next message from the queue. If there is none, the goroutine ends.
+func (f *Functions[T]) next() (m T, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, f.running = f.queue.First(), f.queue.Len() > 0
+	if f.running {
+		f.entry(m).Place.Leave()
+	}
+	return m, f.running
+}
+
+// do calls the function of a message. If the function ends the goroutine, as FailNow of package
+// testing does, another goroutine calls the later ones.
+func (f *Functions[T]) do(m T) {
+	f.ledger.calling()
+	returned := false
+	defer func() {
+		f.ledger.called(f.entry(m))
+		if !returned {
+			f.start(f.run)
+		}
+	}()
+	f.call(m)
+	returned = true
+}

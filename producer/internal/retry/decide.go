@@ -4,6 +4,7 @@ package retry
 
 import (
 	"errors"
+	"math"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -230,4 +231,97 @@ func MaybeStored(err error) bool {
 		return true
 	}
 	return e.MaybeStored
+}
+
+// lastMargin is the longest time that the last attempt leaves before the deadline.
+const lastMargin = 50 * time.Millisecond
+
+// AttemptShare returns the time limit of the next attempt. Without a deadline it is limit.
+// Otherwise it is the time left until the deadline, divided by the attempts left, so that a server
+// that never responds leaves time for the attempts after it.
+//
+// The last attempt leaves a twentieth of the time before the deadline, at most lastMargin. So it
+// ends with its own result, which reports whether a server had the message. The end of ctx does not
+// report that.
+//
+// The result is at least floor and at most limit. limit takes precedence.
+func AttemptShare(attemptsLeft int, limit, floor, left time.Duration, hasDeadline bool) time.Duration {
+	if !hasDeadline {
+		return limit
+	}
+	share := left / time.Duration(max(1, attemptsLeft))
+	if attemptsLeft <= 1 {
+		share = left - min(left/20, lastMargin)
+	}
+	return min(limit, max(share, floor))
+}
+
+// Sum returns the sum of two times that are not negative, at most the longest time.
+func Sum(a, b time.Duration) time.Duration {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// A Stop is the reason why a send ended without success. Package producer exports and explains it.
+// Decide does not return Invalid, Limiter, Full and Budget.
+type Stop uint8
+
+// The reasons.
+const (
+	Continue Stop = iota
+	Invalid
+	Permanent
+	Exhausted
+	Throttled
+	PushedBack
+	Deadline
+	Limiter
+	Context
+	Closed
+	Full
+	Budget
+	HalfMessage
+	Spool
+)
+
+// String returns the reason in words.
+func (s Stop) String() string {
+	words := [...]string{
+		Continue:    "not stopped",
+		Invalid:     "invalid message",
+		Permanent:   "permanent failure",
+		Exhausted:   "attempts exhausted",
+		Throttled:   "throttled too often",
+		PushedBack:  "server asked not to retry",
+		Deadline:    "deadline too close",
+		Limiter:     "rejected by the limiter",
+		Context:     "context ended",
+		Closed:      "closed",
+		Full:        "producer full",
+		Budget:      "retry budget spent",
+		HalfMessage: "half messages are not retried",
+		Spool:       "rejected by the spool",
+	}
+	if int(s) >= len(words) {
+		return "unknown"
+	}
+	return words[s]
+}
+
+// A Source is the origin of the wait before the next attempt.
+type Source uint8
+
+// The sources.
+const (
+	NoDelay      Source = iota // there is no wait, or no next attempt
+	FromBackoff                // the backoff, after a throttled attempt
+	FromPushBack               // the server requested a longer wait than the backoff or the pacing
+	FromPacing                 // the pacing, after repeated transient failures
+)
+
+// String returns the source in words, and an empty string for NoDelay.
+func (s Source) String() string {
+	return [...]string{NoDelay: "", FromBackoff: "backoff", FromPushBack: "push-back", FromPacing: "pacing"}[s]
 }

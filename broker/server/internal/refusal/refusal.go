@@ -1,3 +1,5 @@
+// Package refusal has the errors of rejected requests, for gRPC and HTTP: the code, the text and
+// the delay of an error, and the bounds that both protocols have in common.
 package refusal
 
 import (
@@ -80,3 +82,32 @@ func Common(n int, at func(i int) error) error {
 	}
 	return worst
 }
+
+const (
+	// MaxMany bounds the messages, entries or handles of one request.
+	MaxMany = 1000
+
+	// MaxReceive is the most messages in one receive (RocketMQ: 32).
+	MaxReceive = 32
+
+	// MaxMessageID, MaxTraceContext and MaxBornHost are lengths that RocketMQ does
+	// not bound, but that are kept with each message, in bytes.
+	MaxMessageID    = 255
+	MaxTraceContext = 4 << 10
+	MaxBornHost     = 255
+)
+
+// LastYear is the last that times may be in which are kept as nanoseconds since 1970.
+const LastYear = 2200
+
+var latest = time.Date(LastYear, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Storable reports whether a time can be kept as nanoseconds since 1970.
+func Storable(t time.Time) bool { return !t.Before(time.Unix(0, 0)) && !t.After(latest) }
+
+// A Cut is the failure of a request that gets no response: over gRPC it ends with Status, and over
+// HTTP its connection is cut.
+type Cut struct{ Status error }
+
+// Error implements error.
+func (e *Cut) Error() string { return e.Status.Error() }

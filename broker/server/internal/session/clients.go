@@ -1,3 +1,12 @@
+// Package session has the state of the clients that use gRPC: the time of the last request, the
+// settings that the client sent, its Telemetry streams, its waiting receives, and the topics that
+// it publishes. All of this is bounded, and removed with the client.
+//
+// Liveness: a waiting receive is woken by the engine, and ended by its own context, by the
+// termination of its client, by new access rules and by the end of the server. A Telemetry stream
+// is woken by each request for its settings and by each check of a transaction. One timer removes
+// silent clients: it fires once in 30 seconds while there are clients, looks at each of them once,
+// and is not set while there are none. No other step follows but those of a request.
 package session
 
 import (
@@ -5,16 +14,131 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
+
+// A Client is one client, by its ID. Goroutines may share it.
+type Client struct {
+	id      string
+	origin  string                  // that its settings count for
+	seen    atomic.Int64            // the time of the last request, in ns since 1970
+	profile atomic.Pointer[Profile] // nil until its settings are known
+	sent    atomic.Uint64           // the digest of the settings that it got last; 0 if none
+	renews  atomic.Bool             // it received with auto_renew, which only push consumers do
+
+	since     time.Time
+	holder    *engine.Holder
+	address   atomic.Pointer[string]    // of its connection; nil if it is not known
+	reception atomic.Pointer[reception] // its last receive; nil before the first
+	http      atomic.Bool               // it receives over HTTP
+
+	// guarded by Clients.mu
+	streams       map[*Stream]struct{}
+	polls         map[*poll]struct{}
+	topics        []string   // that it is in Clients.publishers for
+	served        bool       // a receive of it succeeded, or it opened a stream, and it did not terminate since: only then is it remembered
+	settingsBytes int        // its part of Clients.settingsBytes
+	refused       *rejection // see Clients.Refuse; nil if its settings were not rejected
+}
+
+// IsPush reports whether the client passes messages to handlers. After a restart of the server the
+// settings of a client can be missing for minutes (RocketMQ's Go client: 5); until then its
+// receives show this.
+func (c *Client) IsPush() bool {
+	if p := c.profile.Load(); p != nil {
+		return p.IsPush()
+	}
+	return c.renews.Load()
+}
+
+// Profile returns the settings that the client sent, or nil before the first.
+func (c *Client) Profile() *Profile { return c.profile.Load() }
+
+// AutoRenews notes that the client received with auto_renew.
+func (c *Client) AutoRenews() { c.renews.Store(true) }
+
+// Sends records the settings that the server is sending to the client.
+func (c *Client) Sends(s *rmqpb.Settings) { c.sent.Store(digest(s)) }
+
+// Sent reports whether these settings are the last that the server sent to the client.
+func (c *Client) Sent(s *rmqpb.Settings) bool { return c.sent.Load() == digest(s) }
+
+// Holder counts the deliveries in flight of the client.
+func (c *Client) Holder() *engine.Holder { return c.holder }
+
+// A reception has the group, the topic and the filter of a receive.
+type reception struct {
+	group, topic string
+	filter       tidegate.Filter // its expression is cut
+}
+
+// Receives notes the group, the topic and the filter of a receive.
+func (c *Client) Receives(group, topic string, filter tidegate.Filter) {
+	filter.Expression = filter.Expression[:min(len(filter.Expression), maxFilter)]
+	if last := c.reception.Load(); last == nil || last.group != group || last.topic != topic || last.filter != filter {
+		filter.Expression = strings.Clone(filter.Expression) // all may be parts of a request's memory
+		c.reception.Store(&reception{strings.Clone(group), strings.Clone(topic), filter})
+	}
+}
+
+// OverHTTP notes that the client receives over HTTP.
+func (c *Client) OverHTTP() { c.http.Store(true) }
+
+// At notes the address of the client's connection.
+func (c *Client) At(address string) {
+	if last := c.address.Load(); last == nil || *last != address {
+		c.address.Store(&address)
+	}
+}
+
+// group returns the consumer group of the client, empty if it has none or it is not known.
+func (c *Client) group() string {
+	if p := c.Profile(); p != nil {
+		return p.Group
+	}
+	if at := c.reception.Load(); at != nil {
+		return at.group
+	}
+	return ""
+}
+
+// lastSeenLocked returns the time of the last request of the client, or of a later heartbeat on the
+// connection of a stream that shares heartbeats. Clients.mu is held.
+func (c *Client) lastSeenLocked() time.Time {
+	at := c.seen.Load()
+	for t := range c.streams {
+		at = max(at, t.beats.LastBeat())
+	}
+	return time.Unix(0, at)
+}
+
+// kind returns the kind of the client, see status.Client.
+func (c *Client) kind() string {
+	switch p := c.Profile(); {
+	case p != nil:
+		return p.kind()
+	case c.http.Load():
+		return "http"
+	case c.renews.Load():
+		return "push_consumer"
+	}
+	return "consumer"
+}
 
 const (
 	// Timeout is how long a client without a Telemetry stream and
@@ -454,4 +578,172 @@ func (r *Clients) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.byID)
+}
+
+// A Profile has the settings that a client sent. It is not changed. There is one for each client,
+// so the settings stay encoded: decoded they are ten times as large, and they are needed only to be
+// sent again.
+type Profile struct {
+	clientType rmqpb.ClientType
+	Language   string // x-mq-language
+	Version    string // x-mq-client-version
+	Packed     bool   // it announced wire.FeaturePacked
+	Group      string // of a consumer
+	timeout    time.Duration
+	settings   []byte // a rmqpb.Settings
+}
+
+// IsPush reports whether the client takes messages to handlers, so that a
+// message that comes back waits by the group's ladder.
+func (p *Profile) IsPush() bool {
+	return p != nil && p.clientType == rmqpb.ClientType_PUSH_CONSUMER
+}
+
+// kind returns the name of the kind of the client.
+func (p *Profile) kind() string { return strings.ToLower(p.clientType.String()) }
+
+// Settings returns the client's settings, or nil if it sent none. It fails only if they were not
+// encoded by Marshal, which does not happen.
+func (p *Profile) Settings() (*rmqpb.Settings, error) {
+	if p == nil {
+		return nil, nil
+	}
+	out := &rmqpb.Settings{}
+	if err := proto.Unmarshal(p.settings, out); err != nil {
+		return nil, fmt.Errorf("read the client's settings: %w", err)
+	}
+	return out, nil
+}
+
+// RequestTimeout returns the client's timeout of a request, or 3 s if its settings have none.
+func (p *Profile) RequestTimeout() time.Duration {
+	if p != nil && p.timeout > 0 {
+		return p.timeout
+	}
+	return 3 * time.Second
+}
+
+// Serves returns nil if the broker serves clients of a type, and otherwise an error with
+// NOT_IMPLEMENTED. Some official clients leave the type unset.
+func Serves(t rmqpb.ClientType) error {
+	why := "the broker does not know; it serves PRODUCER, PUSH_CONSUMER and SIMPLE_CONSUMER"
+	switch t {
+	case rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED, rmqpb.ClientType_PRODUCER, rmqpb.ClientType_PUSH_CONSUMER, rmqpb.ClientType_SIMPLE_CONSUMER:
+		return nil
+	case rmqpb.ClientType_PULL_CONSUMER:
+		why = "the broker does not serve, because it stores the progress of consumer groups itself; use a PUSH_CONSUMER or a SIMPLE_CONSUMER"
+	case rmqpb.ClientType_LITE_PUSH_CONSUMER, rmqpb.ClientType_LITE_SIMPLE_CONSUMER:
+		why = "the broker does not serve, because it has no lite topics; use a PUSH_CONSUMER or a SIMPLE_CONSUMER"
+	}
+	return refusal.New(tidegate.CodeNotImplemented, "client_type", fmt.Sprintf("client_type is %v, which %s", t, why))
+}
+
+// ProfileOf checks a client's settings, whose type Serves accepts. Its error ends the stream, as
+// RocketMQ's proxy does.
+func ProfileOf(in *rmqpb.Settings, language, version string, packed bool) (*Profile, error) {
+	p := &Profile{clientType: in.GetClientType(), Language: cut(language), Version: cut(version), Packed: packed}
+	bad := func(format string, args ...any) (*Profile, error) {
+		return nil, refusal.New(tidegate.CodeBadRequest, "settings", fmt.Sprintf("settings: "+format, args...))
+	}
+	var topics []*rmqpb.Resource
+	switch pubSub := in.GetPubSub().(type) {
+	case *rmqpb.Settings_Publishing:
+		if p.clientType == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED {
+			p.clientType = rmqpb.ClientType_PRODUCER
+		}
+		if p.clientType != rmqpb.ClientType_PRODUCER {
+			return bad("client_type is %v, but pub_sub is publishing", p.clientType)
+		}
+		topics = pubSub.Publishing.GetTopics()
+	case *rmqpb.Settings_Subscription:
+		if p.clientType == rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED {
+			p.clientType = rmqpb.ClientType_SIMPLE_CONSUMER
+		}
+		if p.clientType == rmqpb.ClientType_PRODUCER {
+			return bad("client_type is %v, but pub_sub is subscription", p.clientType)
+		}
+		p.Group = pubSub.Subscription.GetGroup().GetName()
+		if err := tidegate.ValidateGroup(p.Group); err != nil {
+			return nil, err
+		}
+		for _, e := range pubSub.Subscription.GetSubscriptions() {
+			topics = append(topics, e.GetTopic())
+		}
+	default:
+		return bad("pub_sub is empty; set publishing or subscription")
+	}
+	for _, topic := range topics {
+		if err := tidegate.ValidateTopic(topic.GetName()); err != nil {
+			return nil, err
+		}
+		if err := requests.CheckNamespace(topic); err != nil {
+			return nil, err
+		}
+	}
+	p.timeout = in.GetRequestTimeout().AsDuration()
+	var err error
+	if p.settings, err = proto.Marshal(in); err != nil {
+		return bad("%s", err)
+	}
+	return p, nil
+}
+
+// digestSeed and digest identify the settings that the server sent to a client before.
+var digestSeed = maphash.MakeSeed()
+
+func digest(s *rmqpb.Settings) uint64 {
+	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(s) // it fails only on text that is not UTF-8, which did not arrive
+	return maphash.Bytes(digestSeed, b)
+}
+
+// A version is the language and the version of a client.
+type version struct {
+	language, text string
+	numbers        []int // of a text such as 5.1.4; nil if it has another form
+}
+
+// versions are the numbers of versions by their texts, so that each is parsed once.
+type versions map[string][]int
+
+func (k versions) of(p *Profile) version {
+	if p == nil {
+		return version{}
+	}
+	numbers, known := k[p.Version]
+	if !known {
+		numbers = numbersOf(p.Version)
+		k[p.Version] = numbers
+	}
+	return version{language: p.Language, text: p.Version, numbers: numbers}
+}
+
+// newer reports whether v is the newer version of the same language. A text without numbers is
+// neither newer nor older than another.
+func (v *version) newer(than *version) bool {
+	if v.numbers == nil || than.numbers == nil && than.text != "" {
+		return false
+	}
+	return slices.Compare(v.numbers, than.numbers) > 0
+}
+
+// numbersOf returns the numbers of a version: those of 5.1.4 for v5.1.4-rc1 too.
+func numbersOf(text string) []int {
+	text, _, _ = strings.Cut(strings.TrimPrefix(text, "v"), "-")
+	var out []int
+	for part := range strings.SplitSeq(text, ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 0 {
+			return nil
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// maxText bounds the texts of a client about itself, in bytes.
+const maxText = 64
+
+// cut returns the beginning of a client's text about itself, in memory of its own.
+func cut(text string) string {
+	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), maxText)], ""))
 }

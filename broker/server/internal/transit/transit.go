@@ -3,12 +3,14 @@
 package transit
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 const (
@@ -297,4 +299,141 @@ func (b *Budget) full(held, own, more int64) error {
 		Message: fmt.Sprintf("%v: %s: %d more bytes exceed the limit: %d of %d are in use, %d of them by this connection; retry when other requests have ended",
 			tidegate.ErrThrottled, b.name, more, held, b.limit, own),
 	}
+}
+
+// A Place is the part of a budget that one request over gRPC has from its begin until its response
+// is written. gRPC keeps a response that its client does not read after the request's handler has
+// returned, so a Place outlives the handler: it counts the messages that gRPC still has.
+// Goroutines may share it.
+type Place struct {
+	peer Peer // nil: it is not known
+	own  Hold
+	body Hold         // the hold that TakeOver took
+	refs atomic.Int64 // the handler, and each message that gRPC has
+}
+
+// A Peer is the connection of a Place.
+type Peer interface {
+	Conn
+	Ended() bool // from then on gRPC may drop messages without a word
+}
+
+// Take takes a place of so many bytes for a request of a connection, nil if it is not known. It
+// returns an error with code 42900 if there is no room. The caller has to call End if err is nil.
+func (b *Budget) Take(peer Peer, bytes int64) (*Place, error) {
+	p := &Place{peer: peer}
+	if peer == nil {
+		p.own = b.Hold(p, nil)
+	} else {
+		p.own = b.Hold(peer, peer)
+	}
+	p.refs.Store(1)
+	return p, p.own.Resize(bytes, true)
+}
+
+// TakeOver takes over h until the response is written, with so many bytes, and empties h. It must
+// not grow. The handler calls it, once at most. A nil Place releases h.
+func (p *Place) TakeOver(h *Hold, bytes int64) {
+	if p == nil || h.Bytes() == 0 {
+		h.Release()
+		return
+	}
+	_ = h.Resize(bytes, true) // shrinking does not fail
+	p.body = *h
+	*h = h.budget.Hold(h.by, h.conn)
+}
+
+// Begin notes that gRPC gets one more message. Put has to follow.
+func (p *Place) Begin() { p.refs.Add(1) }
+
+// Put notes that gRPC has written or dropped a message. With Get, it implements gRPC's
+// mem.BufferPool, by which gRPC reports that.
+func (p *Place) Put(*[]byte) { p.unref() }
+
+// Get implements mem.BufferPool. gRPC does not call it.
+func (p *Place) Get(n int) *[]byte {
+	b := make([]byte, n)
+	return &b
+}
+
+// End notes that the handler has returned.
+func (p *Place) End() {
+	p.unref()
+	if p.peer != nil && p.peer.Ended() {
+		p.release()
+	}
+}
+
+func (p *Place) unref() {
+	if p.refs.Add(-1) == 0 {
+		p.release()
+	}
+}
+
+func (p *Place) release() {
+	p.own.Release()
+	if p.body.budget != nil {
+		p.body.Release()
+	}
+}
+
+type placeKey struct{}
+
+// WithPlace returns a context that carries the place of a request.
+func WithPlace(ctx context.Context, p *Place) context.Context {
+	return context.WithValue(ctx, placeKey{}, p)
+}
+
+// PlaceOf returns the place of the request that a context belongs to, or nil.
+func PlaceOf(ctx context.Context) *Place {
+	p, _ := ctx.Value(placeKey{}).(*Place)
+	return p
+}
+
+// besideBody is the approximate memory of a delivery in a response except for its body, in bytes.
+const besideBody = 1 << 10
+
+// Bodies are the bodies of a response, in the memory of a Hold.
+type Bodies struct {
+	hold           *Hold
+	beside, factor int64 // bytes beside the bodies, and for each byte of a body
+}
+
+// BodiesIn returns the bodies of a response of at most so many messages. Each byte of a body takes
+// factor bytes.
+func BodiesIn(h *Hold, most int, factor int64) *Bodies {
+	return &Bodies{h, int64(max(most, refusal.MaxReceive)) * besideBody, factor}
+}
+
+// Admit holds memory for bodies of so many bytes in all. The engine calls it before it stores them.
+func (b *Bodies) Admit(bytes int64) error { return b.hold.Resize(b.beside+b.factor*bytes, false) }
+
+type holdKey struct{}
+
+// With returns a context that carries the hold of a request.
+func With(ctx context.Context, h *Hold) context.Context { return context.WithValue(ctx, holdKey{}, h) }
+
+// Of returns the hold of the request that a context belongs to, or one of an endless budget.
+func Of(ctx context.Context) *Hold {
+	if h, ok := ctx.Value(holdKey{}).(*Hold); ok {
+		return h
+	}
+	h := endless.Hold(nil, nil)
+	return &h
+}
+
+var endless = New("memory", 1<<62, 0)
+
+const (
+	// grace is how long a request or response may take in any case.
+	grace = 10 * time.Second
+
+	// leastPace is how many bytes a second must arrive or be read beyond that.
+	leastPace = 64 << 10
+)
+
+// Pace returns how long a client may take to send a request or to read a response of that many
+// bytes: 10 s, and 1 s more for each 64 KiB.
+func Pace(bytes int64) time.Duration {
+	return grace + time.Duration(bytes)*time.Second/leastPace
 }

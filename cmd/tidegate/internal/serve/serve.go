@@ -1,25 +1,36 @@
+// Package serve has the commands serve and config: it reads the configuration of a broker, runs
+// the broker and reloads its settings.
 package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/cmd/internal/cli"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
+
+// Commands returns the commands of this package. Results go to stdout and logs to stderr.
+func Commands(stdout, stderr io.Writer) []*cobra.Command {
+	return []*cobra.Command{serveCommand(stdout, stderr), configCommand(stdout)}
+}
 
 func serveCommand(stdout, stderr io.Writer) *cobra.Command {
 	o := serveOptions{flags: values{}, stdout: stdout, stderr: stderr}
@@ -285,4 +296,100 @@ func where(dir string) string {
 		return "in memory"
 	}
 	return dir
+}
+
+// probeTimeout bounds a probe. The health check of the image has a longer one.
+const probeTimeout = 2 * time.Second
+
+// probe asks the broker that listens on an address of this machine whether it is ready, with TLS if
+// the port speaks TLS. It trusts any certificate, because the broker is a process of this machine
+// and the response is no secret. A broker that requires a certificate of clients does not tell
+// whether it is ready: probe then returns nil, because the broker works as far as the handshake.
+func probe(ctx context.Context, listen string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return fmt.Errorf("probe of %s: %w; give the address with --http HOST:PORT", listen, err)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	address := net.JoinHostPort(host, port)
+	status, text, err := readyz(ctx, "http://"+address)
+	if err != nil || status == http.StatusBadRequest && strings.Contains(text, "HTTPS server") {
+		status, text, err = readyz(ctx, "https://"+address)
+	}
+	switch {
+	case err != nil && strings.Contains(err.Error(), "tls: certificate required"):
+		return nil
+	case err != nil:
+		return fmt.Errorf("probe of %s: %w", address, err)
+	case status != http.StatusOK:
+		return fmt.Errorf("probe of %s: the broker is not ready: status %d: %s", address, status, strings.TrimSpace(text))
+	}
+	return nil
+}
+
+// readyz makes one request, and returns its status and the beginning of the response.
+func readyz(ctx context.Context, url string) (status int, text string, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", http.NoBody)
+	if err != nil {
+		return 0, "", err
+	}
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see probe
+	}}
+	resp, err := client.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	return resp.StatusCode, string(body), errors.Join(err, resp.Body.Close())
+}
+
+// protectedFile marks a data directory that was served with access keys.
+const protectedFile = "PROTECTED"
+
+// protect compares the configuration with the data directory. Without keys, every client has all
+// permissions. A directory that was served with keys is therefore served without keys only if
+// no_keys is set: a configuration that lost its keys, or the wrong configuration, must not open the
+// broker to everyone. If dir is empty, the messages are in memory, and there is nothing to compare.
+func protect(dir string, keys, noKeys bool) error {
+	if dir == "" {
+		return nil
+	}
+	file := filepath.Join(dir, protectedFile)
+	_, err := os.Stat(file)
+	switch marked := err == nil; {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("check whether %s was served with access keys: %w", dir, err)
+	case keys && !marked:
+		return mark(file)
+	case keys || !marked:
+		return nil
+	case noKeys:
+		return os.Remove(file)
+	}
+	return fmt.Errorf("%s was served with access keys, and the configuration has none, so every client would have all permissions; "+
+		"give access.keys, or add --no-keys (in a file no_keys: true) if that is intended", dir)
+}
+
+// mark writes the file so that it survives a power failure.
+func mark(file string) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("record that the data directory is served with access keys: %w", err)
+	}
+	_, err = f.WriteString("This data directory was served with access keys. tidegate serve needs --no-keys to serve it without.\n")
+	err = errors.Join(err, f.Sync(), f.Close())
+	if dir, derr := os.Open(filepath.Dir(file)); derr != nil {
+		err = errors.Join(err, derr)
+	} else {
+		err = errors.Join(err, dir.Sync(), dir.Close()) // or the file's name is lost
+	}
+	if err != nil {
+		return fmt.Errorf("record that the data directory is served with access keys: %w", err)
+	}
+	return nil
 }
