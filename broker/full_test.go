@@ -438,7 +438,7 @@ func TestStartWithoutSpaceNamesTheRemedy(t *testing.T) {
 		for _, name := range []string{"BALLAST", "RESERVE"} {
 			_ = killed.Remove("data/" + name)
 		}
-		killed.leave(100_000)
+		killed.leave(10_000)
 		_, err := broker.Open(broker.Options{Dir: "data", Pressure: settings.Pressure{MinFreeDisk: -1}}.On(killed))
 		for _, w := range []string{"data directory data", "the disk of the directory is full", " bytes are free, and this start needs at most ", "remove other files from the disk, or enlarge it", "remove no file of the directory"} {
 			if err == nil || !strings.Contains(err.Error(), w) {
@@ -446,7 +446,7 @@ func TestStartWithoutSpaceNamesTheRemedy(t *testing.T) {
 			}
 		}
 		killed.leave(8 << 20)
-		time.Sleep(time.Minute) // the failed start holds its lock until it has space
+		time.Sleep(10 * time.Minute) // the failed start holds its lock until it has space
 		allStored(t, openSmall(t, killed), killed, ids)
 	})
 }
