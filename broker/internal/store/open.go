@@ -328,10 +328,11 @@ func (s *Store) Abandon(cause error) {
 func (s *Store) Abandoned() <-chan struct{} { return s.abandoned }
 
 // background handles the error of a flush or compaction. Lack of space can pass, but Close does not
-// wait for it, because a write can wait for the table. Corruption stays: Pebble skips the files
-// around it, and readers get the error.
+// wait for it, because a write can wait for the table. A start that failed for it has written
+// nothing, and holds its lock until Pebble ends: its flush must not fail for good. Corruption stays:
+// Pebble skips the files around it, and readers get the error.
 func (s *Store) background(err error) {
-	if s.room != nil && isFull(err) && !s.room.Stopped() {
+	if s.room != nil && isFull(err) && (!s.room.Opened() || !s.room.Stopped()) {
 		return
 	}
 	if IsDamage(err) {

@@ -610,6 +610,7 @@ func (fs *fullFS) Create(name string, c vfs.DiskWriteCategory) (f vfs.File, err 
 	if fs.spent.Load() && slices.Contains(compactions, c) {
 		select {
 		case <-fs.closing:
+			<-time.After(retryPause) // a start that failed can go on: Pebble repeats the compaction without end
 		case <-time.After(fullPause):
 		}
 		return nil, syscall.ENOSPC
