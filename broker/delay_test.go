@@ -14,7 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
@@ -63,13 +63,13 @@ func TestManyDueAtOnce(t *testing.T) {
 		b := open(t, broker.Options{})
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		at := time.Now().Add(time.Hour)
-		for i := range 3*pending.DueBatch + 1 {
+		for i := range 3*engine.DueBatch + 1 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Append(nil, i), DeliverAt: at})
 		}
 		<-time.After(time.Hour)
 		synctest.Wait()
-		if n := len(receiveAll(t, b, "t")); n != 3*pending.DueBatch+1 {
-			t.Errorf("%d arrived, want %d", n, 3*pending.DueBatch+1)
+		if n := len(receiveAll(t, b, "t")); n != 3*engine.DueBatch+1 {
+			t.Errorf("%d arrived, want %d", n, 3*engine.DueBatch+1)
 		}
 	})
 }

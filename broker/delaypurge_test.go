@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -33,7 +33,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		}
 		corruptRecord(t, b, []byte("y, which is no key of a delayed message"))
 		later := func(i int) time.Time { return time.Now().Add(time.Duration(1+i%50) * time.Minute) }
-		for i := range pending.DelayedBatch + 5 {
+		for i := range engine.DelayedBatch + 5 {
 			mustSend(t, b, &tidegate.Message{Topic: "a", Body: make([]byte, 1+i%7), DeliverAt: later(i)})
 			if i%1000 == 0 {
 				mustSend(t, b, &tidegate.Message{Topic: "b", Body: []byte("x"), DeliverAt: later(i)})
@@ -42,7 +42,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		r := send(t, b, &tidegate.Message{ID: "recalled", Topic: "b", Body: []byte("x"), DeliverAt: later(7)})[0]
 		a := topicOf(t, b, "a")
 		want := delayed(t, b, "a")
-		if removed, err := b.PurgeTopic(t.Context(), "a"); err != nil || removed != want || want.Messages != pending.DelayedBatch+5 {
+		if removed, err := b.PurgeTopic(t.Context(), "a"); err != nil || removed != want || want.Messages != engine.DelayedBatch+5 {
 			t.Errorf("purged %+v, %v; want %+v", removed, err, want)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "a", Body: []byte("x"), DeliverAt: later(0)})

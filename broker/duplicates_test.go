@@ -12,7 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -87,7 +87,7 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	mustSend(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("1")})
-	rememberID(t, b, "t", "b", pending.Location{})
+	rememberID(t, b, "t", "b", engine.PendingLocation{})
 	rs := b.Send(t.Context(), []*tidegate.Message{
 		{ID: "b", Topic: "t", Body: []byte("2")}, {ID: "a", Topic: "t", Body: []byte("3")}, {ID: "c", Topic: "t", Body: []byte("4")},
 	})

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/pending"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -165,7 +165,7 @@ func corruptDelayed(t *testing.T, b *broker.Broker, topic string, n int) {
 
 // rememberID makes a topic remember a message ID at a place where its message is not, as with equal
 // hashes or a corrupt message.
-func rememberID(t *testing.T, b *broker.Broker, topic, id string, at pending.Location) {
+func rememberID(t *testing.T, b *broker.Broker, topic, id string, at engine.PendingLocation) {
 	t.Helper()
 	tp := topicOf(t, b, topic)
 	inLog(b, func(*store.Batch) {

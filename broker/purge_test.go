@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -307,7 +306,7 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		putTopic(t, b, "other", settings.Topic{Type: settings.TopicTransaction})
-		const n = 2*pending.CheckBatch + 3
+		const n = 2*engine.CheckBatch + 3
 		var receipts []tidegate.Receipt
 		for i := range n {
 			receipts = append(receipts, sendHalf(t, b, fmt.Sprintf("%04d", i)))

@@ -11,7 +11,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -155,7 +154,7 @@ func TestRememberedPlaceThatIsEmpty(t *testing.T) {
 		elapse(11 * time.Second)
 
 		// A place that was left without a note, as that of a corrupt message.
-		rememberID(t, b, "t", "x", pending.Location{Due: time.Now().UnixNano(), Offset: 7})
+		rememberID(t, b, "t", "x", engine.PendingLocation{Due: time.Now().UnixNano(), Offset: 7})
 		send()
 		elapse(11 * time.Second)
 		if n := stored(t, b, "t"); n != 3 {

@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -242,9 +241,9 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
 		var a asked
 		a.of(b)
-		const n = 2*pending.CheckBatch + 1
+		const n = 2*engine.CheckBatch + 1
 		for i := range n {
-			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+(i%32/31)*(pending.CheckBytes/12))}
+			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+(i%32/31)*(engine.CheckBytes/12))}
 			if r := serve(b).SendHalf(t.Context(), m, 0); r.Err != nil {
 				t.Fatal(r.Err)
 			}

@@ -19,8 +19,8 @@ const maxFunctionFields = 12
 var functionFields = map[string]string{
 	"broker/internal/engine.lifetime.stop":       "ends a context",
 	"broker/internal/engine.restoration.strays":  "writes that follow when all is read",
-	"broker/internal/maintain.TaskConfig.Follow": "as Step; one task needs it",
-	"broker/internal/maintain.TaskConfig.Step":   "a task is a function; several are methods of one type",
+	"broker/internal/engine.taskConfig.Follow":   "as Step; one task needs it",
+	"broker/internal/engine.taskConfig.Step":     "a task is a function; several are methods of one type",
 	"broker/internal/store.PendingWrite.after":   "each writer of a batch has its own",
 	"broker/internal/engine.Watch.ready":         "a callback as that of time.AfterFunc; the caller is the engine",
 	"broker/server.Options.Intercept":            "of the user",

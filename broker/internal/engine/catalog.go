@@ -12,8 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -24,9 +22,9 @@ import (
 type CatalogConfig struct {
 	Store        *store.Store
 	Logger       *slog.Logger
-	Loop         *maintain.Loop
-	Delayed      *pending.Delayed
-	Transactions *pending.Transactions
+	Loop         *maintenance
+	Delayed      *delayed
+	Transactions *transactions
 	Retention    *Remover
 	Letters      *Letters
 	Owners       *Owners
@@ -70,8 +68,8 @@ type Catalog struct {
 	addresses atomic.Pointer[address.Set[settings.Address]] // changed by the holder of the token and of mu
 	idKey     store.IDKey                                   // of the hashes of message IDs; set by Recover, before there are topics
 
-	forgetting *maintain.Task // of message IDs that are older than the duplicate window
-	autoDelete *maintain.Task // of automatic dead letter queues
+	forgetting *task // of message IDs that are older than the duplicate window
+	autoDelete *task // of automatic dead letter queues
 
 	classes atomic.Int64 // of dead letters, in all topics
 
@@ -85,10 +83,10 @@ func NewCatalog(config CatalogConfig) *Catalog {
 	c := &Catalog{Directory: config.Directory, config: config}
 	c.addresses.Store(&address.Set[settings.Address]{})
 	c.config.Env.Topics, c.config.Letters.Redrives = c, c
-	c.forgetting = config.Loop.Add(maintain.TaskConfig{
+	c.forgetting = config.Loop.Add(taskConfig{
 		Step: c.forget, Failed: "old message IDs not deleted", Pause: time.Second, MaxPause: time.Minute,
 	})
-	c.autoDelete = config.Loop.Add(maintain.TaskConfig{
+	c.autoDelete = config.Loop.Add(taskConfig{
 		Step: c.deleteAllUnused, Failed: "empty auto-created dead-letter queue not deleted", Pause: autoDeleteDelay, MaxPause: autoDeleteDelay,
 	})
 	return c

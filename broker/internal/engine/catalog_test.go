@@ -16,8 +16,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/tally"
@@ -34,12 +32,12 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 		t.Fatal(err)
 	}
 	life, end := context.WithCancelCause(t.Context())
-	loop := maintain.New(life, logger, nil)
+	loop := newMaintenance(life, logger, nil)
 	d := NewDirectory(nil)
 	var damaged atomic.Int64
 	lateness := store.DurationHistogram()
-	waiting := pending.Config{Store: st, Loop: loop, Logger: logger, Host: host{d}, Damaged: &damaged, Late: &lateness}
-	delayed, transactions := pending.NewDelayed(waiting), pending.NewTransactions(waiting)
+	waiting := pendingConfig{Store: st, Loop: loop, Logger: logger, pendingParts: host{d}, Damaged: &damaged, Late: &lateness}
+	delayed, transactions := newDelayed(waiting), newTransactions(waiting)
 	var times atomic.Pointer[settings.Transaction]
 	times.Store(&settings.Transaction{})
 	owners := &Owners{}
@@ -88,12 +86,12 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 // A host is the broker of the messages that are in no queue yet.
 type host struct{ d *Directory }
 
-func (h host) Topics() func(uint32) pending.Topic { return h.d.PendingTopics() }
-func (host) ShortOfDisk() bool                    { return false }
-func (host) Room(context.Context, int64) error    { return nil }
-func (host) GivenUp() pending.Topic               { return nil }
-func (host) CreateGivenUp() error                 { return nil }
-func (host) Ask(pending.Check) bool               { return false }
+func (h host) Topics() func(uint32) pendingTopic { return h.d.PendingTopics() }
+func (host) ShortOfDisk() bool                   { return false }
+func (host) Room(context.Context, int64) error   { return nil }
+func (host) GivenUp() pendingTopic               { return nil }
+func (host) CreateGivenUp() error                { return nil }
+func (host) Ask(TransactionCheck) bool           { return false }
 
 func (host) ConsumerSettingsChanged(string) {}
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -47,7 +46,7 @@ func (s *serverList) list() []Server {
 
 // check passes a check on to the first server that has a producer for it. It returns false if none
 // has.
-func (s *serverList) check(c pending.Check) bool {
+func (s *serverList) check(c TransactionCheck) bool {
 	m := *c.Message
 	for _, server := range s.list() {
 		own := m // a server may change its message

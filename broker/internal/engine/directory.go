@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 )
 
@@ -171,9 +170,9 @@ func (d *Directory) TopicsByID() map[uint32]*Topic {
 }
 
 // PendingTopics returns a function that finds a topic by number among the topics of now.
-func (d *Directory) PendingTopics() func(id uint32) pending.Topic {
+func (d *Directory) PendingTopics() func(id uint32) pendingTopic {
 	topics := d.TopicsByID()
-	return func(id uint32) pending.Topic {
+	return func(id uint32) pendingTopic {
 		if t := topics[id]; t != nil {
 			return t
 		}

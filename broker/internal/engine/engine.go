@@ -7,6 +7,7 @@
 //   - engine: options, opening and closing, the parts and their lock order, the wall clock
 //   - send: sends, recalls, transactions; topic and topics: queues, and the topics as a tree
 //   - limits, throttle: the limits of backlog, rate and storage, and what they reject
+//   - delayed, transactions: messages that are stored and in no queue yet; ids: duplicates
 //   - receive, fetch: from the request of a receive to its deliveries; watch: receives that wait
 //   - verdict, settle: from the verdict about a delivery to the state of its message
 //   - subscription: the state of a group in a topic; policy: when it is delivered again
@@ -16,11 +17,11 @@
 //   - settings: topics, groups, address settings and limits; catalog, directory, recover: how they
 //     are kept, found and read at the start
 //   - removal: retention, purges, rewinds; trace: the way of one message
+//   - maintenance: the loop that runs the tasks of delayed messages, transactions and removal
 //   - survey: counters for metrics, lists and the overview; history, sampler: rates of the last day
 //
 // The decisions are pure, in packages beside this one: consume (the states of a message), throttle,
-// retention, deadletter, filter. Package pending has the messages before their queues, store the
-// disk.
+// retention, deadletter, filter. Package store has the disk.
 package engine
 
 import (
@@ -37,8 +38,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -291,10 +290,10 @@ func (e *Engine) Healthy() error {
 
 // components are the packages below broker, as one broker uses them.
 type components struct {
-	maintenance *maintain.Loop // of the work beside requests
+	maintenance *maintenance // of the work beside requests
 
-	delayed      *pending.Delayed
-	transactions *pending.Transactions
+	delayed      *delayed
+	transactions *transactions
 	retention    *Remover
 	letters      *Letters
 	sender       *Sending
@@ -306,22 +305,22 @@ type components struct {
 	clock   *wallclock.Clock // nil for a broker in memory
 	history *historySampler  // of rates and backlogs
 
-	compared     bool           // clock was compared with the data directory; set by Open
-	clockTask    *maintain.Task // looks at clock; nil like it
-	clockStepped atomic.Bool    // the verdict about the clock has changed since clockTask looked
+	compared     bool        // clock was compared with the data directory; set by Open
+	clockTask    *task       // looks at clock; nil like it
+	clockStepped atomic.Bool // the verdict about the clock has changed since clockTask looked
 }
 
 // openComponents prepares all components. Each one gets only parts that are complete, in the order
 // of the code, with two exceptions: subscriptions need the catalog, which creates them, so
-// engine.NewCatalog completes their Env; and the transactions need the catalog, which restores
-// them, so pendingHost uses it. Both use it only after catalog.Recover has begun. The tasks run
+// NewCatalog completes their Env; and the transactions need the catalog, which restores
+// them, so pendingEngine uses it. Both use it only after catalog.Recover has begun. The tasks run
 // after the maintenance is started.
 func (e *Engine) openComponents() {
 	life := e.calls.life
-	e.maintenance = maintain.New(life, e.logger, &e.calls)
+	e.maintenance = newMaintenance(life, e.logger, &e.calls)
 	e.events = tally.New(e.logger)
 	if e.clock = e.newClock(); e.clock != nil {
-		e.clockTask = e.maintenance.Add(maintain.TaskConfig{
+		e.clockTask = e.maintenance.Add(taskConfig{
 			Step: e.lookAtClock, Failed: "wall clock not compared", Pause: distrustPause, MaxPause: distrustPause,
 		})
 	}
@@ -329,10 +328,10 @@ func (e *Engine) openComponents() {
 	directory := NewDirectory(e.history.activity)
 	e.history.directory = directory
 	e.letters = NewLetters(LettersConfig{Store: e.store, Directory: directory, Logger: e.logger, Life: life, MaxBodySize: e.opts.MaxBodySize, Damaged: &e.counters.damaged})
-	p := pending.Config{
-		Store: e.store, Loop: e.maintenance, Logger: e.logger, Host: pendingHost{e, directory}, Damaged: &e.counters.damaged, Late: &e.counters.delayed,
+	p := pendingConfig{
+		Store: e.store, Loop: e.maintenance, Logger: e.logger, pendingParts: pendingEngine{e, directory}, Damaged: &e.counters.damaged, Late: &e.counters.delayed,
 	}
-	e.delayed, e.transactions = pending.NewDelayed(p), pending.NewTransactions(p)
+	e.delayed, e.transactions = newDelayed(p), newTransactions(p)
 	e.retention = NewRemoval(RemovalConfig{
 		Store: e.store, Loop: e.maintenance, Logger: e.logger, Delayed: e.delayed, Transactions: e.transactions,
 		Directory: directory, Subscriptions: directory.Subscriptions(), Letters: e.letters, Clock: e.clock,
@@ -354,36 +353,38 @@ func (e *Engine) openComponents() {
 	})
 }
 
-// A pendingHost is the broker as the messages see it that are in no queue yet.
-type pendingHost struct {
+// A pendingEngine is the engine as delayed messages and transactions use it.
+type pendingEngine struct {
 	b         *Engine
 	directory *Directory
 }
 
-// Topics implements pending.Host.
-func (h pendingHost) Topics() func(id uint32) pending.Topic { return h.directory.PendingTopics() }
+// Topics implements pendingParts.
+func (h pendingEngine) Topics() func(id uint32) pendingTopic { return h.directory.PendingTopics() }
 
-// ShortOfDisk implements pending.Host.
-func (h pendingHost) ShortOfDisk() bool { return h.b.limits.ShortOfDisk() != nil }
+// ShortOfDisk implements pendingParts.
+func (h pendingEngine) ShortOfDisk() bool { return h.b.limits.ShortOfDisk() != nil }
 
-// Room implements pending.Host.
-func (h pendingHost) Room(ctx context.Context, bytes int64) error { return h.b.roomOnDisk(ctx, bytes) }
+// Room implements pendingParts.
+func (h pendingEngine) Room(ctx context.Context, bytes int64) error {
+	return h.b.roomOnDisk(ctx, bytes)
+}
 
-// GivenUp implements pending.Host.
-func (h pendingHost) GivenUp() pending.Topic {
+// GivenUp implements pendingParts.
+func (h pendingEngine) GivenUp() pendingTopic {
 	if t := h.directory.FindTopic(AbandonedTransactions); t != nil {
 		return FirstQueue{Topic: t}
 	}
 	return nil
 }
 
-// CreateGivenUp implements pending.Host.
-func (h pendingHost) CreateGivenUp() error {
+// CreateGivenUp implements pendingParts.
+func (h pendingEngine) CreateGivenUp() error {
 	return h.b.catalog.CreateOwnTopic(AbandonedTransactions, settings.Topic{Queues: 1}, false)
 }
 
-// Ask implements pending.Host.
-func (h pendingHost) Ask(c pending.Check) bool { return h.b.servers.check(c) }
+// Ask implements pendingParts.
+func (h pendingEngine) Ask(c TransactionCheck) bool { return h.b.servers.check(c) }
 
 // roomOnDisk waits until there is room for so many bytes. While the disk is short of room, or would
 // keep it waiting while all sends are rejected, it returns the throttle.
@@ -606,8 +607,8 @@ type Parts struct {
 	Catalog      *Catalog
 	Retention    *Remover
 	Letters      *Letters
-	Delayed      *pending.Delayed
-	Transactions *pending.Transactions
+	Delayed      *delayed
+	Transactions *transactions
 	Env          *Env
 	Owners       *Owners
 	Calls        interface {

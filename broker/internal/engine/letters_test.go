@@ -12,8 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -23,7 +21,7 @@ type fixture struct {
 	*Letters
 	t         *testing.T
 	topics    map[string]*Topic
-	retention *maintain.Task
+	retention *task
 	consumed  Consumption
 }
 
@@ -36,7 +34,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	f := &fixture{t: t, topics: map[string]*Topic{}}
-	f.retention = maintain.New(t.Context(), logger, nil).Add(maintain.TaskConfig{})
+	f.retention = newMaintenance(t.Context(), logger, nil).Add(taskConfig{})
 	f.Letters = NewLetters(LettersConfig{Store: s, Directory: f, Logger: logger, Life: t.Context(), Damaged: new(atomic.Int64)})
 	t.Cleanup(func() {
 		if f.Damaged.Load() > 0 {
@@ -65,7 +63,7 @@ func (f *fixture) create(name string, c settings.Topic, _ bool) error {
 	id := uint32(len(f.topics) + 1)
 	f.topics[name] = newTopic(TopicConfig{
 		ID: id, Name: name, Retention: f.retention,
-		IDs: pending.NewDuplicates(id, store.IDKey{}, f.retention),
+		IDs: newDuplicates(id, store.IDKey{}, f.retention),
 	}, c.WithDefaults())
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
@@ -427,7 +426,7 @@ func (l lostEnds) Restore(st *store.Store, logger *slog.Logger) {
 
 // recoverIDs restores the message IDs of a topic's duplicate window. Nothing else runs yet.
 func (c *Catalog) recoverIDs(t *Topic, now time.Time) error {
-	from := pending.Source{Store: c.config.Store, Logger: c.config.Logger, Topic: t.Name(), Window: t.Settings().IDWindow(), Now: now}
+	from := duplicatesSource{Store: c.config.Store, Logger: c.config.Logger, Topic: t.Name(), Window: t.Settings().IDWindow(), Now: now}
 	for _, q := range t.Queues() {
 		from.Ends = append(from.Ends, q.Next().Offset)
 	}

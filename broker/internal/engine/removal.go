@@ -10,8 +10,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -99,11 +97,11 @@ func validate(p status.Position) error {
 // A RemovalConfig has the parts of the broker that a Remover needs.
 type RemovalConfig struct {
 	Store        *store.Store
-	Loop         *maintain.Loop
+	Loop         *maintenance
 	Logger       *slog.Logger
 	Clock        *wallclock.Clock
-	Delayed      *pending.Delayed
-	Transactions *pending.Transactions
+	Delayed      *delayed
+	Transactions *transactions
 
 	Directory interface {
 		// TopicsByID returns all topics by number.
@@ -125,27 +123,27 @@ type RemovalConfig struct {
 type Remover struct {
 	RemovalConfig
 
-	task *maintain.Task // its token is held while messages are removed; due when the first topic is
-	due  []*Topic       // topics of the last look that had no round yet; used by the task
+	task *task    // its token is held while messages are removed; due when the first topic is
+	due  []*Topic // topics of the last look that had no round yet; used by the task
 
 	freed   retention.Freed
-	reclaim *maintain.Task
+	reclaim *task
 }
 
 // NewRemoval returns a Remover, and adds its tasks to the loop.
 func NewRemoval(c RemovalConfig) *Remover {
 	r := &Remover{RemovalConfig: c}
-	r.task = c.Loop.Add(maintain.TaskConfig{
+	r.task = c.Loop.Add(taskConfig{
 		Step: r.removeNext, Failed: "expired messages not removed", Pause: time.Second, MaxPause: time.Minute,
 	})
-	r.reclaim = c.Loop.Add(maintain.TaskConfig{
+	r.reclaim = c.Loop.Add(taskConfig{
 		Step: r.reclaimAll, Failed: "disk space of removed messages not freed yet", Pause: time.Minute, MaxPause: time.Minute,
 	})
 	return r
 }
 
 // Task returns the task of retention. Its token excludes the removal of messages.
-func (r *Remover) Task() *maintain.Task { return r.task }
+func (r *Remover) Task() *task { return r.task }
 
 // Freed returns the removed messages whose disk space was not returned yet.
 func (r *Remover) Freed() *retention.Freed { return &r.freed }

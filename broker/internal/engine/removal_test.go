@@ -7,8 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -27,7 +25,7 @@ func newRemover(t *testing.T, all topics) *Remover {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loop := maintain.New(t.Context(), logger, nil)
+	loop := newMaintenance(t.Context(), logger, nil)
 	r := NewRemoval(RemovalConfig{Store: st, Loop: loop, Logger: logger, Directory: all})
 	loop.Start()
 	t.Cleanup(func() {
@@ -85,7 +83,7 @@ func TestLook(t *testing.T) {
 		all, now := topics{}, time.Now()
 		r := newRemover(t, all)
 		add := func(id uint32, due time.Duration) {
-			all[id] = newTopic(TopicConfig{ID: id, Name: "t", Retention: maintain.New(t.Context(), r.Logger, nil).Add(maintain.TaskConfig{})}, settings.Topic{Queues: 1})
+			all[id] = newTopic(TopicConfig{ID: id, Name: "t", Retention: newMaintenance(t.Context(), r.Logger, nil).Add(taskConfig{})}, settings.Topic{Queues: 1})
 			if due != 0 {
 				all[id].WakeRetention(now.Add(due))
 			}
@@ -119,7 +117,7 @@ func TestTopicDeleted(t *testing.T) {
 		if ranges, deleted := r.Freed().Remembered(); ranges != 0 || deleted != 0 {
 			t.Errorf("an unused topic leaves %d ranges and %d topics", ranges, deleted)
 		}
-		ids := pending.NewDuplicates(2, store.IDKey{}, maintain.New(t.Context(), r.Logger, nil).Add(maintain.TaskConfig{}))
+		ids := newDuplicates(2, store.IDKey{}, newMaintenance(t.Context(), r.Logger, nil).Add(taskConfig{}))
 		used := newTopic(TopicConfig{ID: 2, Name: "used", IDs: ids}, settings.Topic{Queues: 3, DuplicateWindow: -1})
 		q := used.Queues()[1]
 		if err := r.Store.Messages.Add(func(w *store.Batch) {

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/tidegate/tidegate/broker/internal/maintain"
 )
 
 // A HistoryQuery selects what a History has.
@@ -103,7 +101,7 @@ type historySampler struct {
 	opened    time.Time
 	directory *Directory
 	activity  *Activity
-	task      *maintain.Task
+	task      *task
 	changed   atomic.Int64 // when activity woke the task: a time.Duration since opened
 
 	// Guarded by the token of task.
@@ -113,10 +111,10 @@ type historySampler struct {
 	acked   []Counts // scratch of a round: by the index of the topic
 }
 
-func newSampler(opened time.Time, bytes int64, loop *maintain.Loop) *historySampler {
+func newSampler(opened time.Time, bytes int64, loop *maintenance) *historySampler {
 	s := &historySampler{opened: opened, history: NewHistory(bytes)}
 	s.activity = NewActivity(s)
-	s.task = loop.Add(maintain.TaskConfig{
+	s.task = loop.Add(taskConfig{
 		Step: func(context.Context, time.Time) (next time.Time, err error) {
 			s.round()
 			return time.Time{}, nil

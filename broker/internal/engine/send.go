@@ -8,7 +8,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -79,8 +78,8 @@ type Incoming struct {
 type SendingConfig struct {
 	Store        *store.Store
 	Limits       *Limits
-	Delayed      *pending.Delayed
-	Transactions *pending.Transactions
+	Delayed      *delayed
+	Transactions *transactions
 
 	Directory interface {
 		// Topic returns the topic with a name, or an error with 40402 or 40002.
@@ -143,12 +142,12 @@ type appending struct {
 	topics   []*Topic // nil for messages that were rejected, found to be duplicates, or written
 	results  []transport.SendResult
 	order    order
-	record   store.Message            // the message that write encodes
-	suspects []suspect                // messages whose ID was probably stored before
-	trusted  map[int]bool             // messages that are certainly no duplicates; nil for none
-	absent   map[int]pending.Location // places of movable messages where no message was found; nil for none
-	earliest time.Time                // first delivery time of the delayed messages; zero for none
-	wrote    bool                     // at least one message
+	record   store.Message           // the message that write encodes
+	suspects []suspect               // messages whose ID was probably stored before
+	trusted  map[int]bool            // messages that are certainly no duplicates; nil for none
+	absent   map[int]PendingLocation // places of movable messages where no message was found; nil for none
+	earliest time.Time               // first delivery time of the delayed messages; zero for none
+	wrote    bool                    // at least one message
 
 	firstCheck time.Time // first check of the half messages; zero for none
 	shared     place     // of the messages without a message group
@@ -491,7 +490,7 @@ func (a *appending) rejectAll(err error, limit string) {
 // A suspect is a message of an Append whose ID was probably stored before.
 type suspect struct {
 	index int // in the Append
-	at    pending.Location
+	at    PendingLocation
 }
 
 // resolve sets the receipt of the first message for each suspect that is a duplicate. It returns
@@ -509,7 +508,7 @@ func (a *appending) resolve() []suspect {
 			// The first message was delivered or recalled meanwhile, or its transaction has ended.
 			// If it has a new place, the memory of IDs has that place by now.
 			if a.absent == nil {
-				a.absent = map[int]pending.Location{}
+				a.absent = map[int]PendingLocation{}
 			}
 			a.absent[s.index] = s.at
 			innocent = append(innocent, s)
@@ -523,10 +522,10 @@ func (a *appending) resolve() []suspect {
 			innocent = append(innocent, s)
 		case s.at.Half:
 			t.CountDuplicate()
-			a.results[s.index].Receipt = a.halfReceipt(t, m.ID, pending.HalfAt(t.ID(), s.at))
+			a.results[s.index].Receipt = a.halfReceipt(t, m.ID, halfAt(t.ID(), s.at))
 		case s.at.Due != 0:
 			t.CountDuplicate()
-			a.results[s.index].Receipt = a.delayedReceipt(t, m.ID, pending.DelayedAt(t.ID(), s.at))
+			a.results[s.index].Receipt = a.delayedReceipt(t, m.ID, delayedAt(t.ID(), s.at))
 		default:
 			t.CountDuplicate()
 			a.results[s.index].Receipt = tidegate.Receipt{
@@ -541,21 +540,21 @@ func (a *appending) resolve() []suspect {
 }
 
 // wasAbsent reports whether an earlier look at that place has found no message.
-func (a *appending) wasAbsent(i int, at pending.Location) bool {
+func (a *appending) wasAbsent(i int, at PendingLocation) bool {
 	was, ok := a.absent[i]
 	return ok && was == at
 }
 
 // first returns the message at a location.
-func (a *appending) first(t *Topic, at pending.Location) (store.Message, bool, error) {
+func (a *appending) first(t *Topic, at PendingLocation) (store.Message, bool, error) {
 	switch {
 	case at.Half:
-		m, _, ok, err := a.Store.GetHalf(pending.HalfAt(t.ID(), at))
+		m, _, ok, err := a.Store.GetHalf(halfAt(t.ID(), at))
 		return m, ok, err
 	case at.Due == 0:
 		return a.Store.Get(store.Place{Topic: t.ID(), Queue: at.Queue, Offset: at.Offset})
 	}
-	return a.Store.GetDelayed(pending.DelayedAt(t.ID(), at))
+	return a.Store.GetDelayed(delayedAt(t.ID(), at))
 }
 
 // appendAll appends the messages. It appends again those that are no duplicates after all, and
@@ -635,10 +634,6 @@ func (e *Engine) recall(ctx context.Context, topicName, recallHandle string) (st
 // AbandonedTransactions is that of package broker.
 const AbandonedTransactions = protocol.DeadLetterPrefix + "TRANS_CHECK_MAX_TIME_TOPIC"
 
-var resolutions = map[transport.Resolution]pending.Resolution{
-	transport.ResolutionUnknown: pending.Unknown, transport.Commit: pending.Commit, transport.Rollback: pending.Rollback,
-}
-
 // EndTransaction ends a transaction and returns when that is on disk. A commit writes the message
 // to a queue, exactly once; a rollback removes it; ResolutionUnknown changes nothing. If ctx ends
 // before the disk responds, the transaction may end nevertheless. The errors are
@@ -673,16 +668,16 @@ func (e *Engine) endTransaction(ctx context.Context, end TransactionEnd) error {
 	if err != nil || id.Topic != t.ID() {
 		return noTransaction(end)
 	}
-	err = e.transactions.End(ctx, pending.End{Topic: t, ID: id, MessageID: end.MessageID, Resolution: resolutions[end.Resolution]})
+	err = e.transactions.End(ctx, transactionEnd{Topic: t, ID: id, MessageID: end.MessageID, Resolution: end.Resolution})
 	return endError(ctx, end, err)
 }
 
 // endError returns the error of EndTransaction for one of pending.
 func endError(ctx context.Context, e TransactionEnd, err error) error {
-	if other, ok := errors.AsType[*pending.OtherMessageError](err); ok {
+	if other, ok := errors.AsType[*otherMessageError](err); ok {
 		return refusal.New(protocol.CodeInvalidTransactionID, "transaction ID", "%v", other)
 	}
-	if unsynced, ok := errors.AsType[*pending.UnsyncedError](err); ok {
+	if unsynced, ok := errors.AsType[*unsyncedError](err); ok {
 		return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: unsynced.Err,
 			Message: "the broker cannot confirm that the end of the transaction is on disk; the transaction may have ended"}
 	}
@@ -692,9 +687,9 @@ func endError(ctx context.Context, e TransactionEnd, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, pending.ErrNoTransaction):
+	case errors.Is(err, errNoTransaction):
 		return noTransaction(e)
-	case errors.Is(err, pending.ErrTopicDeleted):
+	case errors.Is(err, errTopicDeleted):
 		return refusal.TopicNotFound(e.Topic)
 	case errors.Is(err, tidegate.ErrClosed):
 		return refusal.Closed()
@@ -717,7 +712,3 @@ type TransactionEnd struct {
 
 	Resolution transport.Resolution
 }
-
-// A TransactionCheck requests the result of a transaction from a producer, which responds with
-// Broker.EndTransaction.
-type TransactionCheck = pending.Check

@@ -13,7 +13,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/filter"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -280,7 +279,7 @@ type Env struct {
 
 	Owners  *Owners
 	Limits  *Limits // count cold reads
-	Delayed *pending.Delayed
+	Delayed *delayed
 	Events  *tally.Log // of the ends of messages
 
 	Failures deadletter.FailureLog // the latest ones of each group

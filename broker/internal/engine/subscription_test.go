@@ -13,8 +13,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/filter"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -50,10 +48,10 @@ func (f *subscriptionFixture) CreateOwnTopic(name string, c settings.Topic, _ bo
 
 func (f *subscriptionFixture) create(name string, c settings.Topic) *Topic {
 	id := uint32(len(f.topics) + 1)
-	loop := maintain.New(f.t.Context(), f.Logger, nil)
+	loop := newMaintenance(f.t.Context(), f.Logger, nil)
 	f.topics[name] = newTopic(TopicConfig{
-		ID: id, Name: name, Retention: loop.Add(maintain.TaskConfig{}),
-		IDs: pending.NewDuplicates(id, store.IDKey{}, loop.Add(maintain.TaskConfig{})),
+		ID: id, Name: name, Retention: loop.Add(taskConfig{}),
+		IDs: newDuplicates(id, store.IDKey{}, loop.Add(taskConfig{})),
 	}, c.WithDefaults())
 	return f.topics[name]
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/internal/throttle"
@@ -52,7 +50,7 @@ type Topic struct {
 	messages, bytes atomic.Int64
 	opened          Contents // messages and bytes when the broker was opened
 	duplicates      atomic.Int64
-	pending         pending.Counters
+	pending         pendingCounters
 	arrivals        throttle.Sampled
 
 	lowMessages, lowBytes    atomic.Int64 // before the beginnings of the queues
@@ -73,13 +71,13 @@ type TopicConfig struct {
 
 	// IDs remembers the message IDs of the duplicate window. It is used only within the message
 	// log's Add, and before other goroutines use the topic.
-	IDs *pending.Duplicates
+	IDs *duplicates
 
 	// Classes count the dead letters in the topic. Nil means a table of the topic alone.
 	Classes *deadletter.Classes
 
 	// Retention is the task that removes messages.
-	Retention *maintain.Task
+	Retention *task
 
 	// Clock decides whether the wall clock can be trusted. Nil means that it can.
 	Clock *wallclock.Clock
@@ -113,13 +111,13 @@ func (t *Topic) ID() uint32 { return t.config.ID }
 func (t *Topic) Name() string { return t.config.Name }
 
 // IDs returns the memory of message IDs, Config.IDs.
-func (t *Topic) IDs() *pending.Duplicates { return t.config.IDs }
+func (t *Topic) IDs() *duplicates { return t.config.IDs }
 
 // Classes returns the counts of the dead letters in the topic, Config.Classes.
 func (t *Topic) Classes() *deadletter.Classes { return t.config.Classes }
 
 // RetentionTask returns the task that removes messages, Config.Retention.
-func (t *Topic) RetentionTask() *maintain.Task { return t.config.Retention }
+func (t *Topic) RetentionTask() *task { return t.config.Retention }
 
 // Settings returns the settings of the topic. The caller must not change them.
 func (t *Topic) Settings() *settings.Topic { return t.settings.Load() }
@@ -212,7 +210,7 @@ func deadLetterGroup(name string) (group string, ok bool) {
 	return group, ok && group != ""
 }
 
-const _ = uint(pending.MaxQueues - settings.MaxQueues) // the memory of IDs has all queue numbers
+const _ = uint(maxQueues - settings.MaxQueues) // the memory of IDs has all queue numbers
 
 // Pick returns the queue for a message. Messages of one message group have the same queue. Without
 // a message group, the calls take the queues in turn.
@@ -404,10 +402,10 @@ type gates struct {
 	Gates throttle.Backlog // guarded by Mu
 }
 
-var _ pending.Topic = (*Topic)(nil)
+var _ pendingTopic = (*Topic)(nil)
 
 // Counters returns the counters of delayed messages and half messages.
-func (t *Topic) Counters() *pending.Counters { return &t.pending }
+func (t *Topic) Counters() *pendingCounters { return &t.pending }
 
 // Delayed returns the messages that wait for their delivery time.
 func (t *Topic) Delayed() (a Contents) {
@@ -420,35 +418,35 @@ func (t *Topic) Transaction() settings.Transaction {
 	return t.Settings().Transaction.Or(*t.config.Transaction.Load())
 }
 
-// Schedule implements pending.Topic.
-func (t *Topic) Schedule() pending.Schedule {
+// Schedule implements pendingTopic.
+func (t *Topic) Schedule() checkSchedule {
 	c := t.Transaction()
-	return pending.Schedule{Timeout: time.Duration(c.Timeout), Interval: time.Duration(c.CheckInterval), Max: c.CheckMax}
+	return checkSchedule{Timeout: time.Duration(c.Timeout), Interval: time.Duration(c.CheckInterval), Max: c.CheckMax}
 }
 
-// Deliver implements pending.Topic.
+// Deliver implements pendingTopic.
 func (t *Topic) Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
 	q := t.Pick("")
 	t.Put(w, q, m, now)
 	return t.Publish(q)
 }
 
-// Remember implements pending.Topic.
-func (t *Topic) Remember(m *store.Message, at pending.Location, now time.Time) {
+// Remember implements pendingTopic.
+func (t *Topic) Remember(m *store.Message, at PendingLocation, now time.Time) {
 	t.config.IDs.Remember(m, at, t.Settings().IDWindow(), now)
 }
 
-// HashID implements pending.Topic.
+// HashID implements pendingTopic.
 func (t *Topic) HashID(m *store.Message) { t.config.IDs.HashID(m) }
 
-// Forget implements pending.Topic.
+// Forget implements pendingTopic.
 func (t *Topic) Forget(idHash uint64) { t.config.IDs.Forget(idHash) }
 
 // FirstQueue is a topic for the messages of transactions that were given up. They are dead letters,
 // and all go to its first queue.
 type FirstQueue struct{ *Topic }
 
-// Deliver implements pending.Topic.
+// Deliver implements pendingTopic.
 func (t FirstQueue) Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
 	q := t.Queues()[0]
 	t.PutLetter(w, q, m, deadletter.NewLetter(m), now)
@@ -590,7 +588,7 @@ func (t *Topic) RetentionPolicy() retention.Policy {
 	c := t.Settings()
 	return retention.Policy{
 		MaxAge: t.maxAge(), MaxBytes: c.Retention.Bytes, Consumed: c.Retention.Consumed,
-		Window: c.IDWindow(), WindowMessages: 2 * pending.Capacity,
+		Window: c.IDWindow(), WindowMessages: 2 * idCapacity,
 	}
 }
 

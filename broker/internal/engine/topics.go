@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
-	"github.com/tidegate/tidegate/broker/internal/pending"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -114,7 +113,7 @@ func (c *Catalog) PutTopicLocked(name string, s settings.Topic, automatic bool) 
 func (c *Catalog) newTopic(name string, id uint32, s settings.Topic) *Topic {
 	return newTopic(TopicConfig{
 		ID: id, Name: name, Retention: c.config.Retention.Task(), Transaction: c.config.Transaction, Classes: deadletter.NewClasses(id, &c.classes),
-		IDs: pending.NewDuplicates(id, c.idKey, c.forgetting), Clock: c.config.Env.Clock, Activity: c.config.Env.Activity,
+		IDs: newDuplicates(id, c.idKey, c.forgetting), Clock: c.config.Env.Clock, Activity: c.config.Env.Activity,
 	}, s)
 }
 

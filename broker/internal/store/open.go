@@ -329,8 +329,8 @@ func (s *Store) Abandoned() <-chan struct{} { return s.abandoned }
 
 // background handles the error of a flush or compaction. Lack of space can pass, but Close does not
 // wait for it, because a write can wait for the table. A start that failed for it has written
-// nothing, and holds its lock until Pebble ends: its flush must not fail for good. Corruption stays:
-// Pebble skips the files around it, and readers get the error.
+// nothing, and holds its lock until Pebble ends: its flush must not fail for good. Corruption
+// stays: Pebble skips the files around it, and readers get the error.
 func (s *Store) background(err error) {
 	if s.room != nil && isFull(err) && (!s.room.Opened() || !s.room.Stopped()) {
 		return

@@ -1,15 +1,4 @@
-// Package pending keeps the messages that are stored and in no queue yet: delayed messages, which
-// wait for their delivery time, and half messages, which wait for the end of their transaction.
-//
-// Both are on disk only, in the order of their times. [Delayed] moves delayed messages to their
-// queues. [Transactions] asks producers about unresolved transactions, and gives a transaction up
-// after the last check. Each has a task of the maintenance loop, which is due when its first
-// message is.
-//
-// Liveness: a stored message wakes its task for its own time, if that is earlier than the due time.
-// Each step takes at most 256 messages and returns the time of the first remaining one. A task has
-// a step only for a stored message, for the time of one, or after the pause of a failure.
-package pending
+package engine
 
 import (
 	"cmp"
@@ -23,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -39,12 +27,18 @@ const (
 	diskPause = time.Second
 )
 
-// Delayed moves messages to their queues when their delivery time comes.
-type Delayed struct {
-	Config
+// delayed moves messages to their queues when their delivery time comes. Until then they are on
+// disk only, in the order of their times, like the half messages of transactions. Both have a task
+// of the maintenance, which is due when its first message is.
+//
+// Liveness: a stored message wakes its task for its own time, if that is earlier than the due time.
+// Each step takes at most 256 messages and returns the time of the first remaining one. A task has
+// a step only for a stored message, for the time of one, or after the pause of a failure.
+type delayed struct {
+	pendingConfig
 
 	// Task is held while messages are recalled or purged, so that no message is also moved.
-	Task *maintain.Task
+	Task *task
 
 	from lowerBound
 
@@ -53,10 +47,10 @@ type Delayed struct {
 	number uint64
 }
 
-// NewDelayed returns a Delayed with its task.
-func NewDelayed(c Config) *Delayed {
-	d := &Delayed{Config: c, number: rand.Uint64()}
-	d.Task = c.Loop.Add(maintain.TaskConfig{
+// newDelayed returns a Delayed with its task.
+func newDelayed(c pendingConfig) *delayed {
+	d := &delayed{pendingConfig: c, number: rand.Uint64()}
+	d.Task = c.Loop.Add(taskConfig{
 		Step: d.move, Failed: "delayed messages not moved to their queues", Pause: time.Second, MaxPause: time.Second,
 	})
 	return d
@@ -64,7 +58,7 @@ func NewDelayed(c Config) *Delayed {
 
 // Recover restores the counters of the topics and schedules the move of the first message. Nothing
 // else runs yet.
-func (d *Delayed) Recover(topic func(id uint32) Topic) error {
+func (d *delayed) Recover(topic func(id uint32) pendingTopic) error {
 	if err := d.Store.Waiting(func(id uint32, n store.Waiting) error {
 		if t := topic(id); t != nil {
 			t.Counters().Restore(n)
@@ -83,7 +77,7 @@ func (d *Delayed) Recover(topic func(id uint32) Topic) error {
 // AdvanceRetries brings the messages of a retry topic forward whose delivery is further ahead than
 // the delay for which the broker stored them, because the wall clock was set back since. Other
 // delayed messages keep their time, which their producers chose. Nothing else runs yet.
-func (d *Delayed) AdvanceRetries(t Topic, now time.Time) error {
+func (d *delayed) AdvanceRetries(t pendingTopic, now time.Time) error {
 	for from := (store.StoredDelayed{}); ; {
 		page, err := d.Store.DelayedOf(t.ID(), from, DueBatch)
 		if err != nil || len(page) == 0 {
@@ -138,28 +132,28 @@ func (d *Delayed) AdvanceRetries(t Topic, now time.Time) error {
 
 // Put writes a message with a delivery time. Only called within the message log's Add; Wake follows
 // when the write is on disk.
-func (d *Delayed) Put(w *store.Batch, t Topic, m *store.Message, now time.Time) store.Delayed {
+func (d *delayed) Put(w *store.Batch, t pendingTopic, m *store.Message, now time.Time) store.Delayed {
 	d.number++
 	at := store.Delayed{Due: m.DeliverAt, Topic: t.ID(), Number: d.number}
 	m.StoredAt = now
 	t.HashID(m)
 	w.PutDelayed(at, m)
-	t.Remember(m, DelayedLocation(at), now)
+	t.Remember(m, delayedLocation(at), now)
 	addDelayed(w, t, 1, int64(len(m.Body)))
 	return at
 }
 
 // Last returns the number of the last message of Put. Only called within the message log's Add.
-func (d *Delayed) Last() uint64 { return d.number }
+func (d *delayed) Last() uint64 { return d.number }
 
 // Wake schedules the move of messages that are due at that time of the wall clock, or later.
-func (d *Delayed) Wake(due time.Time) {
+func (d *delayed) Wake(due time.Time) {
 	d.from.note(due)
 	d.Task.Wake(due.Round(0))
 }
 
 // From returns a time before which no message is due: the next look for due messages begins there.
-func (d *Delayed) From() time.Time {
+func (d *delayed) From() time.Time {
 	d.from.mu.Lock()
 	defer d.from.mu.Unlock()
 	return d.from.at
@@ -167,7 +161,7 @@ func (d *Delayed) From() time.Time {
 
 // move moves one batch of due messages to their queues. While the disk is short of space it moves
 // none.
-func (d *Delayed) move(_ context.Context, now time.Time) (next time.Time, err error) {
+func (d *delayed) move(_ context.Context, now time.Time) (next time.Time, err error) {
 	if d.ShortOfDisk() {
 		return now.Add(diskPause), nil
 	}
@@ -222,22 +216,22 @@ func (d *Delayed) move(_ context.Context, now time.Time) (next time.Time, err er
 }
 
 // moves counts the messages that one write has moved to their queues, by topic.
-type moves map[Topic]store.Waiting
+type moves map[pendingTopic]store.Waiting
 
-func (m moves) add(t Topic, bytes int) {
+func (m moves) add(t pendingTopic, bytes int) {
 	n := m[t]
 	m[t] = store.Waiting{Messages: n.Messages + 1, Bytes: n.Bytes + int64(bytes)}
 }
 
 func (m moves) count(w *store.Batch) {
-	for _, t := range slices.SortedFunc(maps.Keys(m), func(x, y Topic) int { return int(x.ID()) - int(y.ID()) }) {
+	for _, t := range slices.SortedFunc(maps.Keys(m), func(x, y pendingTopic) int { return int(x.ID()) - int(y.ID()) }) {
 		addDelayed(w, t, -m[t].Messages, -m[t].Bytes)
 	}
 }
 
 // Recall removes a delayed message before its delivery time. ok is false if the message is no
 // longer waiting. ctx ends the wait for a move under way.
-func (d *Delayed) Recall(ctx context.Context, t Topic, at store.Delayed) (id string, ok bool, err error) {
+func (d *delayed) Recall(ctx context.Context, t pendingTopic, at store.Delayed) (id string, ok bool, err error) {
 	release, err := d.Task.Hold(ctx)
 	if err != nil {
 		return "", false, err
@@ -256,21 +250,21 @@ func (d *Delayed) Recall(ctx context.Context, t Topic, at store.Delayed) (id str
 	return m.ID, err == nil, err
 }
 
-// A Topic is the topic of pending messages. The methods except ID, Name, Deleted and Schedule are
-// only called within the message log's Add.
-type Topic interface {
+// A pendingTopic is the topic of pending messages. The methods except ID, Name, Deleted and
+// Schedule are only called within the message log's Add.
+type pendingTopic interface {
 	ID() uint32
 	Name() string
 	Deleted() bool
-	Counters() *Counters
-	Schedule() Schedule // of transaction checks, as it is now
+	Counters() *pendingCounters
+	Schedule() checkSchedule // of transaction checks, as it is now
 
 	// Deliver writes a message as the next one of a queue. The returned function makes the message
 	// visible once the message is on disk.
 	Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error))
 
 	// Remember notes where a message is, for the duplicate check. It sets the hash of its ID.
-	Remember(m *store.Message, at Location, now time.Time)
+	Remember(m *store.Message, at PendingLocation, now time.Time)
 
 	// HashID sets the hash of a message's ID.
 	HashID(m *store.Message)
@@ -279,21 +273,21 @@ type Topic interface {
 	Forget(idHash uint64)
 }
 
-// A Config holds the parts of the broker that Delayed and Transactions use.
-type Config struct {
+// A pendingConfig holds the parts of the broker that Delayed and Transactions use.
+type pendingConfig struct {
 	Store  *store.Store
-	Loop   *maintain.Loop
+	Loop   *maintenance
 	Logger *slog.Logger
-	Host
+	pendingParts
 
 	Damaged *atomic.Int64    // counts messages that cannot be read
 	Late    *store.Histogram // times from the delivery time of a delayed message to its queue, in seconds
 }
 
-// A Host is the broker as this package sees it.
-type Host interface {
+// pendingParts are the parts of the engine that delayed messages and transactions use.
+type pendingParts interface {
 	// Topics returns a function that finds the topic of a number, nil if there is none.
-	Topics() func(id uint32) Topic
+	Topics() func(id uint32) pendingTopic
 
 	// ShortOfDisk reports whether the disk has no space for messages.
 	ShortOfDisk() bool
@@ -303,16 +297,16 @@ type Host interface {
 
 	// GivenUp returns the topic for the messages of transactions that are given up, and nil if the
 	// topic does not exist. CreateGivenUp creates it.
-	GivenUp() Topic
+	GivenUp() pendingTopic
 	CreateGivenUp() error
 
 	// Ask passes a check on to a producer of the topic. It returns false if there is none.
-	Ask(c Check) bool
+	Ask(c TransactionCheck) bool
 }
 
-// Counters count the pending messages and the transactions of one topic. Delayed and Half change
-// only within the message log's Add.
-type Counters struct {
+// pendingCounters count the pending messages and the transactions of one topic. Delayed and Half
+// change only within the message log's Add.
+type pendingCounters struct {
 	delayedMessages, delayedBytes atomic.Int64
 
 	Half atomic.Int64 // half messages
@@ -322,19 +316,19 @@ type Counters struct {
 }
 
 // Delayed returns how many messages wait for their delivery time, and their bytes.
-func (c *Counters) Delayed() (messages, bytes int64) {
+func (c *pendingCounters) Delayed() (messages, bytes int64) {
 	return c.delayedMessages.Load(), c.delayedBytes.Load()
 }
 
 // Restore sets the counters of delayed messages.
-func (c *Counters) Restore(delayed store.Waiting) {
+func (c *pendingCounters) Restore(delayed store.Waiting) {
 	c.delayedMessages.Store(delayed.Messages)
 	c.delayedBytes.Store(delayed.Bytes)
 }
 
 // addDelayed adds to the counters of delayed messages of a topic, and writes their record. Only
 // called within the message log's Add.
-func addDelayed(w *store.Batch, t Topic, messages, bytes int64) {
+func addDelayed(w *store.Batch, t pendingTopic, messages, bytes int64) {
 	c := t.Counters()
 	n := store.Waiting{Messages: max(0, c.delayedMessages.Load()+messages), Bytes: max(0, c.delayedBytes.Load()+bytes)}
 	if n.Messages == 0 {
@@ -346,23 +340,23 @@ func addDelayed(w *store.Batch, t Topic, messages, bytes int64) {
 	}
 }
 
-// DelayedLocation returns where a delayed message is, for the duplicate check.
-func DelayedLocation(d store.Delayed) Location {
-	return Location{Due: d.Due.UnixNano(), Offset: int64(d.Number)}
+// delayedLocation returns where a delayed message is, for the duplicate check.
+func delayedLocation(d store.Delayed) PendingLocation {
+	return PendingLocation{Due: d.Due.UnixNano(), Offset: int64(d.Number)}
 }
 
-// DelayedAt is the inverse of DelayedLocation.
-func DelayedAt(topic uint32, l Location) store.Delayed {
+// delayedAt is the inverse of DelayedLocation.
+func delayedAt(topic uint32, l PendingLocation) store.Delayed {
 	return store.Delayed{Due: time.Unix(0, l.Due), Topic: topic, Number: uint64(l.Offset)}
 }
 
-// HalfLocation returns where a half message is, for the duplicate check.
-func HalfLocation(id store.HalfID) Location {
-	return Location{Half: true, Offset: int64(id.Number)}
+// halfLocation returns where a half message is, for the duplicate check.
+func halfLocation(id store.HalfID) PendingLocation {
+	return PendingLocation{Half: true, Offset: int64(id.Number)}
 }
 
-// HalfAt is the inverse of HalfLocation.
-func HalfAt(topic uint32, l Location) store.HalfID {
+// halfAt is the inverse of HalfLocation.
+func halfAt(topic uint32, l PendingLocation) store.HalfID {
 	return store.HalfID{Topic: topic, Number: uint64(l.Offset)}
 }
 
@@ -397,15 +391,15 @@ func (l *lowerBound) take() time.Time {
 	return at
 }
 
-// A Schedule sets the times of the checks of unresolved transactions.
-type Schedule struct {
+// A checkSchedule sets the times of the checks of unresolved transactions.
+type checkSchedule struct {
 	Timeout  time.Duration // from the send of the half message to the first check
 	Interval time.Duration // between two checks
 	Max      int           // of checks; negative for no maximum
 }
 
 // First returns the state of a new half message. firstCheck replaces Timeout unless it is 0.
-func (s Schedule) First(firstCheck time.Duration, now time.Time) store.HalfState {
+func (s checkSchedule) First(firstCheck time.Duration, now time.Time) store.HalfState {
 	if firstCheck == 0 {
 		firstCheck = s.Timeout
 	}
@@ -415,7 +409,7 @@ func (s Schedule) First(firstCheck time.Duration, now time.Time) store.HalfState
 // Next returns the state of a half message after the check that is due now. giveUp is true if the
 // message has had its last check. A check that is a little late does not delay the checks after it.
 // Missed checks are not repeated.
-func (s Schedule) Next(is store.HalfState, now time.Time) (after store.HalfState, giveUp bool) {
+func (s checkSchedule) Next(is store.HalfState, now time.Time) (after store.HalfState, giveUp bool) {
 	if s.Max >= 0 && is.Checks >= s.Max {
 		return is, true
 	}
@@ -427,8 +421,8 @@ func (s Schedule) Next(is store.HalfState, now time.Time) (after store.HalfState
 	return after, false
 }
 
-// A Source has the inputs of [Duplicates.Restore].
-type Source struct {
+// A duplicatesSource has the inputs of [duplicates.Restore].
+type duplicatesSource struct {
 	Store  *store.Store
 	Logger *slog.Logger
 	Topic  string // name of the topic, for the log
@@ -438,12 +432,12 @@ type Source struct {
 	Now    time.Time
 }
 
-// A restoration restores the recent IDs of a topic after a restart. It reads the index, and the
-// messages that are not in the index. It cannot restore the IDs of corrupt messages: duplicates of
-// these are stored again.
-type restoration struct {
-	*Duplicates
-	Source
+// A duplicatesRestoration restores the recent IDs of a topic after a restart. It reads the index,
+// and the messages that are not in the index. It cannot restore the IDs of corrupt messages:
+// duplicates of these are stored again.
+type duplicatesRestoration struct {
+	*duplicates
+	duplicatesSource
 	since   time.Time           // messages stored before since are not remembered
 	records [][]store.RecentIDs // by queue: the records of the index, the last one first
 	whole   bool                // the index has Capacity IDs; the messages before it are not read
@@ -453,18 +447,18 @@ type restoration struct {
 // Restore restores the IDs of the window from the store. Call it during the start, before other
 // goroutines use the topic, and then schedule Expire at ExpiresAt. Restore logs and skips damaged
 // parts of the index and of queues; it returns the other errors of the store.
-func (m *Duplicates) Restore(from Source) error {
+func (m *duplicates) Restore(from duplicatesSource) error {
 	some, err := from.Store.HasRecentIDs(m.topic)
 	if err != nil && !store.IsDamage(err) {
 		return err
 	}
 	if some || err != nil { // its records may be old: Expire must cover the whole index
-		m.index = index{Last: from.Now.UnixNano(), From: 1}
+		m.index = idIndex{Last: from.Now.UnixNano(), From: 1}
 	}
 	if from.Window == 0 {
 		return nil
 	}
-	r := restoration{Duplicates: m, Source: from, since: from.Now.Add(-from.Window), records: make([][]store.RecentIDs, len(from.Ends))}
+	r := duplicatesRestoration{duplicates: m, duplicatesSource: from, since: from.Now.Add(-from.Window), records: make([][]store.RecentIDs, len(from.Ends))}
 	if err := r.readIndex(); err != nil {
 		return err
 	}
@@ -480,16 +474,16 @@ func (m *Duplicates) Restore(from Source) error {
 }
 
 // ExpiresAt returns when to call Expire after Restore; zero if Restore found no IDs and no index.
-func (m *Duplicates) ExpiresAt(window time.Duration, now time.Time) time.Time {
-	if m.expires = !m.ids.Forgotten() || m.index != (index{}); m.expires {
+func (m *duplicates) ExpiresAt(window time.Duration, now time.Time) time.Time {
+	if m.expires = !m.ids.Forgotten() || m.index != (idIndex{}); m.expires {
 		return now.Add(window)
 	}
 	return time.Time{}
 }
 
 // readIndex reads the records of the index, until these have Capacity IDs.
-func (r *restoration) readIndex() error {
-	left := Capacity
+func (r *duplicatesRestoration) readIndex() error {
+	left := idCapacity
 	err := r.Store.RecentIDs(r.topic, r.since, func(ids store.RecentIDs) bool {
 		if int(ids.Queue) >= len(r.Ends) || ids.End > r.Ends[ids.Queue] {
 			return true
@@ -508,10 +502,10 @@ func (r *restoration) readIndex() error {
 }
 
 // readMessages reads the messages of a queue that are not in the index, the last ones first.
-func (r *restoration) readMessages(queue uint16) error {
+func (r *duplicatesRestoration) readMessages(queue uint16) error {
 	records, end := r.records[queue], r.Ends[queue]
 	slices.SortFunc(records, func(x, y store.RecentIDs) int { return cmp.Compare(y.End, x.End) })
-	left := Capacity
+	left := idCapacity
 	begin := len(r.read)
 	for at := end; ; {
 		gap := store.Range{Topic: r.topic, Queue: queue, To: at}
@@ -545,7 +539,7 @@ func (r *restoration) readMessages(queue uint16) error {
 
 // indexTail adds the messages after the last record of a queue to the index. tail has these
 // messages, the last one first.
-func (r *restoration) indexTail(queue uint16, tail []recentStored) {
+func (r *duplicatesRestoration) indexTail(queue uint16, tail []recentStored) {
 	if len(tail) == 0 {
 		return
 	}
@@ -557,24 +551,24 @@ func (r *restoration) indexTail(queue uint16, tail []recentStored) {
 }
 
 // readPending restores the IDs of the delayed and the half messages.
-func (r *restoration) readPending() error {
-	left := Capacity
+func (r *duplicatesRestoration) readPending() error {
+	left := idCapacity
 	if err := r.Store.NewestDelayed(r.topic, r.since, func(d *store.StoredDelayed) bool {
 		if d.IDHash != 0 {
-			r.ids.Put(d.IDHash, DelayedLocation(d.Delayed))
+			r.ids.Put(d.IDHash, delayedLocation(d.Delayed))
 		}
 		left--
 		return left > 0
 	}); err != nil {
 		return err
 	}
-	left = Capacity
+	left = idCapacity
 	return r.Store.HalfMessagesOf(r.topic, math.MaxUint64, func(id store.HalfID, st store.HalfState) bool {
 		if left--; left < 0 || st.Stored.Before(r.since) {
 			return false
 		}
 		if st.IDHash != 0 {
-			r.ids.Put(st.IDHash, HalfLocation(id))
+			r.ids.Put(st.IDHash, halfLocation(id))
 		}
 		return true
 	})

@@ -1,4 +1,4 @@
-package maintain
+package engine
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // Random tasks with work of random due times, steps that take time and fail, and holders. Work is
 // done once it is due, later only by the time of steps, holders and pauses. Each step follows a
 // Wake, a due time that a step returned, or a failure.
-func TestModel(t *testing.T) {
+func TestMaintenanceModel(t *testing.T) {
 	t.Parallel()
 	model.Run(t, 10_000, func(t *testing.T, r *rand.Rand) {
 		synctest.Test(t, func(t *testing.T) { runModel(t, r) })
@@ -27,7 +27,7 @@ func TestModel(t *testing.T) {
 // A worker is a task with work.
 type worker struct {
 	t    *testing.T
-	task *Task
+	task *task
 
 	mu       sync.Mutex
 	work     []time.Time // when each piece of work is due
@@ -102,12 +102,12 @@ func (w *worker) add(due time.Time) {
 }
 
 func runModel(t *testing.T, rnd *rand.Rand) {
-	l := New(t.Context(), slog.New(slog.DiscardHandler), nil)
+	l := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil)
 	defer l.Stop()
 	var workers []*worker
 	for range 1 + rnd.IntN(3) {
 		w := &worker{t: t}
-		w.task = l.Add(TaskConfig{Step: w.step, Pause: modelPause, MaxPause: mostPause})
+		w.task = l.Add(taskConfig{Step: w.step, Pause: modelPause, MaxPause: mostPause})
 		workers = append(workers, w)
 	}
 	if rnd.IntN(2) == 0 {
@@ -181,7 +181,7 @@ func runModel(t *testing.T, rnd *rand.Rand) {
 }
 
 // checkHeldWork checks that a task with work has a step under way or a due time.
-func checkHeldWork(t *testing.T, l *Loop, workers []*worker) {
+func checkHeldWork(t *testing.T, l *maintenance, workers []*worker) {
 	t.Helper()
 	synctest.Wait()
 	for i, w := range workers {

@@ -1,4 +1,4 @@
-package pending
+package engine
 
 import (
 	"slices"
@@ -23,7 +23,7 @@ func TestRun(t *testing.T) {
 		"others in between":             {[]message{{5, 0}, {6, 1}, {9, 2}, {10, 3}}, nil, []uint64{9, 10}, 9},
 		"others in between, much later": {[]message{{5, 0}, {9, 200}}, nil, []uint64{9}, 9},
 	} {
-		var r run
+		var r runOfIDs
 		var written [][]uint64
 		for _, m := range c.messages {
 			if r.Over(m.offset, m.at, window) {
@@ -54,7 +54,7 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunIsFull(t *testing.T) {
-	var r run
+	var r runOfIDs
 	for offset := range int64(3 * store.MaxRecentIDs) {
 		full := r.Add(offset, uint64(offset)+1, 7)
 		if want := (offset+1)%store.MaxRecentIDs == 0; full != want {
@@ -72,20 +72,20 @@ func TestIndexExpires(t *testing.T) {
 	const window = 100
 	at := func(n int64) time.Time { return time.Unix(0, n) }
 	for name, c := range map[string]struct {
-		index  index
+		index  idIndex
 		window time.Duration
 		now    int64
-		want   outdated
+		want   outdatedIDs
 		from   int64 // Index.From afterwards
 	}{
-		"there is none":                {index{}, window, 1000, outdated{}, 0},
-		"nothing is old":               {index{Last: 1000, From: 950}, window, 1001, outdated{Next: at(1100)}, 950},
-		"old for less than half of it": {index{Last: 1000, From: 850}, window, 1000, outdated{Next: at(1100)}, 850},
-		"old for half of it":           {index{Last: 1000, From: 849}, window, 1000, outdated{From: at(849), To: at(900), Next: at(1100)}, 900},
-		"no record is written":         {index{Last: 1000}, window, 1050, outdated{Next: at(1100)}, 0},
-		"all but the last":             {index{Last: 1000, From: 1}, window, 1099, outdated{From: at(1), To: at(999), Next: at(1100)}, 999},
-		"all":                          {index{Last: 1000, From: 900}, window, 1100, outdated{All: true}, 900},
-		"no window any more":           {index{Last: 1000, From: 900}, 0, 1000, outdated{All: true}, 900},
+		"there is none":                {idIndex{}, window, 1000, outdatedIDs{}, 0},
+		"nothing is old":               {idIndex{Last: 1000, From: 950}, window, 1001, outdatedIDs{Next: at(1100)}, 950},
+		"old for less than half of it": {idIndex{Last: 1000, From: 850}, window, 1000, outdatedIDs{Next: at(1100)}, 850},
+		"old for half of it":           {idIndex{Last: 1000, From: 849}, window, 1000, outdatedIDs{From: at(849), To: at(900), Next: at(1100)}, 900},
+		"no record is written":         {idIndex{Last: 1000}, window, 1050, outdatedIDs{Next: at(1100)}, 0},
+		"all but the last":             {idIndex{Last: 1000, From: 1}, window, 1099, outdatedIDs{From: at(1), To: at(999), Next: at(1100)}, 999},
+		"all":                          {idIndex{Last: 1000, From: 900}, window, 1100, outdatedIDs{All: true}, 900},
+		"no window any more":           {idIndex{Last: 1000, From: 900}, 0, 1000, outdatedIDs{All: true}, 900},
 	} {
 		if got := c.index.Expire(c.window, at(c.now)); got != c.want || c.index.From != c.from {
 			t.Errorf("%s: %+v, from %d; want %+v, from %d", name, got, c.index.From, c.want, c.from)
@@ -95,7 +95,7 @@ func TestIndexExpires(t *testing.T) {
 
 // From is the time of the oldest record, regardless of the order of writes.
 func TestIndexBegins(t *testing.T) {
-	var x index
+	var x idIndex
 	for _, c := range []struct{ at, from int64 }{{50, 50}, {60, 50}, {40, 40}, {45, 40}} {
 		if x.Wrote(store.RecentIDs{At: time.Unix(0, c.at)}); x.From != c.from {
 			t.Errorf("with a record of %d it begins at %d, want %d", c.at, x.From, c.from)

@@ -1,11 +1,4 @@
-// Package maintain runs the work that a broker does beside the requests of its clients: it moves
-// delayed messages that are due, checks transactions, removes old messages.
-//
-// Each kind of work is a [Task] of one [Loop]. A task has a due time, which anyone can bring
-// forward, and a step, which does a small, bounded piece of work and returns the next due time. The
-// loop has one timer, set to the first due time. Idle tasks have no goroutine. A task that is due
-// has one of its own until nothing is due for it, so a slow step delays only its own task.
-package maintain
+package engine
 
 import (
 	"context"
@@ -17,8 +10,14 @@ import (
 // lookAgain is the longest wait of a loop before it looks at the clock again.
 const lookAgain = time.Minute
 
-// A Loop runs the steps of its tasks when they are due. All methods can be called by several
-// goroutines at once.
+// A maintenance is the loop that runs the work that the broker does beside the requests of its
+// clients: it moves delayed messages that are due, checks transactions, removes old messages. All
+// methods can be called by several goroutines at once.
+//
+// Each kind of work is a task. It has a due time, which anyone can bring forward, and a step, which
+// does a small, bounded piece of work and returns the next due time. The loop has one timer, set to
+// the first due time. Idle tasks have no goroutine. A task that is due has one of its own until
+// nothing is due for it, so a slow step delays only its own task.
 //
 // Liveness: a task that waits is woken by Wake, or by the timer, which is set to the first due time
 // whenever a due time changes or a step ends. A task has a step only after a Wake, at the due time
@@ -26,45 +25,45 @@ const lookAgain = time.Minute
 //
 // A due time without a monotonic reading, such as a stored time, is a time of the wall clock. When
 // the wall clock is set forward, or the machine was suspended, a step is at most a minute late.
-type Loop struct {
+type maintenance struct {
 	ctx    context.Context //nolint:containedctx // the life of the loop, not of a request
 	logger *slog.Logger
-	panics Panics // nil: nothing more than the panic
+	panics panicHandler // nil: nothing more than the panic
 
 	timer   *time.Timer
 	running sync.WaitGroup
 
 	mu    sync.Mutex
-	tasks []*Task // guarded by mu
-	state state   // guarded by mu
+	tasks []*task          // guarded by mu
+	state maintenanceState // guarded by mu
 }
 
-type state int
+type maintenanceState int
 
 const (
-	created state = iota
+	created maintenanceState = iota
 	started
 	stopped
 )
 
-// Panics gets the panics of steps.
-type Panics interface {
+// panicHandler gets the panics of steps.
+type panicHandler interface {
 	// Abandon is called with the value of a panic, which then continues.
 	Abandon(panicked any)
 }
 
-// New returns a loop that runs nothing before Start. The steps get ctx; when ctx ends, no further
-// step begins. Failed steps are logged to logger. panics may be nil.
-func New(ctx context.Context, logger *slog.Logger, panics Panics) *Loop {
-	l := &Loop{ctx: ctx, logger: logger, panics: panics}
+// newMaintenance returns a loop that runs nothing before Start. The steps get ctx; when ctx ends,
+// no further step begins. Failed steps are logged to logger. panics may be nil.
+func newMaintenance(ctx context.Context, logger *slog.Logger, panics panicHandler) *maintenance {
+	l := &maintenance{ctx: ctx, logger: logger, panics: panics}
 	l.timer = time.AfterFunc(time.Hour, l.runDue)
 	l.timer.Stop()
 	return l
 }
 
 // Add adds a task. Its step first runs when Wake has been called and the loop was started.
-func (l *Loop) Add(c TaskConfig) *Task {
-	t := &Task{TaskConfig: c, loop: l, token: make(chan struct{}, 1)}
+func (l *maintenance) Add(c taskConfig) *task {
+	t := &task{taskConfig: c, loop: l, token: make(chan struct{}, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tasks = append(l.tasks, t)
@@ -72,7 +71,7 @@ func (l *Loop) Add(c TaskConfig) *Task {
 }
 
 // Start lets steps run, including those whose due time is over. After Stop it has no effect.
-func (l *Loop) Start() {
+func (l *maintenance) Start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state == created {
@@ -83,7 +82,7 @@ func (l *Loop) Start() {
 
 // Stop ends the loop: no further step begins. It waits for the steps under way. It can be called
 // more than once, and before Start.
-func (l *Loop) Stop() {
+func (l *maintenance) Stop() {
 	l.mu.Lock()
 	l.state = stopped
 	l.timer.Stop()
@@ -92,7 +91,7 @@ func (l *Loop) Stop() {
 }
 
 // runDue starts the tasks that are due. The timer calls it.
-func (l *Loop) runDue() {
+func (l *maintenance) runDue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state != started {
@@ -109,7 +108,7 @@ func (l *Loop) runDue() {
 }
 
 // setTimer sets the timer to the first due time. mu is held.
-func (l *Loop) setTimer(now time.Time) {
+func (l *maintenance) setTimer(now time.Time) {
 	if l.state != started {
 		return
 	}
@@ -124,7 +123,7 @@ func (l *Loop) setTimer(now time.Time) {
 // firstWait returns how long to wait for the first due time before looking at the clock again,
 // because the clock can be set meanwhile. It compares waits: after a step of the wall clock, times
 // with and without a monotonic reading have no common order. mu is held.
-func (l *Loop) firstWait(now time.Time) (wait time.Duration, some bool) {
+func (l *maintenance) firstWait(now time.Time) (wait time.Duration, some bool) {
 	wait = lookAgain
 	for _, t := range l.tasks {
 		if due := t.due(); !t.running && !due.IsZero() {
@@ -134,8 +133,8 @@ func (l *Loop) firstWait(now time.Time) (wait time.Duration, some bool) {
 	return wait, some
 }
 
-// A TaskConfig describes a task.
-type TaskConfig struct {
+// A taskConfig describes a task.
+type taskConfig struct {
 	// Step does a small, bounded piece of work at the time now. It returns when to run again: a
 	// time that has passed means at once, the zero time not before the next Wake. It never runs
 	// twice at once, and not while Hold holds the task.
@@ -156,10 +155,10 @@ type TaskConfig struct {
 	Pause, MaxPause time.Duration
 }
 
-// A Task is one kind of work. Its methods can be called by several goroutines at once.
-type Task struct {
-	TaskConfig
-	loop  *Loop
+// A task is one kind of work. Its methods can be called by several goroutines at once.
+type task struct {
+	taskConfig
+	loop  *maintenance
 	token chan struct{} // held by the step, or by the caller of Hold
 
 	// Guarded by Loop.mu.
@@ -171,7 +170,7 @@ type Task struct {
 
 // Wake brings the due time of the task forward to at. A later time than the current due time
 // changes nothing. During a step it sets the due time of the next one.
-func (t *Task) Wake(at time.Time) {
+func (t *task) Wake(at time.Time) {
 	l := t.loop
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,7 +180,7 @@ func (t *Task) Wake(at time.Time) {
 }
 
 // Due returns when the task runs next; zero if no step is due.
-func (t *Task) Due() time.Time {
+func (t *task) Due() time.Time {
 	t.loop.mu.Lock()
 	defer t.loop.mu.Unlock()
 	return t.due()
@@ -190,7 +189,7 @@ func (t *Task) Due() time.Time {
 // Hold keeps the step from running until release is called. It waits for the step under way and
 // for other holders. The order is first come, first served. When ctx ends first, it returns the
 // cause. It also works before Start and after Stop.
-func (t *Task) Hold(ctx context.Context) (release func(), err error) {
+func (t *task) Hold(ctx context.Context) (release func(), err error) {
 	select {
 	case t.token <- struct{}{}:
 		return func() { <-t.token }, nil
@@ -200,7 +199,7 @@ func (t *Task) Hold(ctx context.Context) (release func(), err error) {
 }
 
 // bringForward reports whether the due time has changed. Loop.mu is held.
-func (t *Task) bringForward(at time.Time) bool {
+func (t *task) bringForward(at time.Time) bool {
 	if at.IsZero() || !t.at.IsZero() && !at.Before(t.at) {
 		return false
 	}
@@ -210,26 +209,26 @@ func (t *Task) bringForward(at time.Time) bool {
 
 // due returns the due time, or the end of the pause after an error if that is later. Loop.mu is
 // held.
-func (t *Task) due() time.Time {
+func (t *task) due() time.Time {
 	if !t.at.IsZero() && t.at.Before(t.notBefore) {
 		return t.notBefore
 	}
 	return t.at
 }
 
-func (t *Task) isDue(now time.Time) bool {
+func (t *task) isDue(now time.Time) bool {
 	due := t.due()
 	return !t.running && !due.IsZero() && !due.After(now)
 }
 
 // run runs steps until none is due.
-func (t *Task) run() {
+func (t *task) run() {
 	for t.runOnce() {
 	}
 }
 
 // runOnce runs one step and reports whether another one is due.
-func (t *Task) runOnce() (again bool) {
+func (t *task) runOnce() (again bool) {
 	release, err := t.Hold(t.loop.ctx)
 	if err != nil { // the loop ends
 		return t.ended(time.Time{}, nil)
@@ -238,7 +237,7 @@ func (t *Task) runOnce() (again bool) {
 }
 
 // work runs the step and the work that follows it. A panic continues.
-func (t *Task) work(release func()) (next time.Time, err error) {
+func (t *task) work(release func()) (next time.Time, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			if t.loop.panics != nil {
@@ -256,7 +255,7 @@ func (t *Task) work(release func()) (next time.Time, err error) {
 	return next, nil
 }
 
-func (t *Task) step(release func()) (next time.Time, err error) {
+func (t *task) step(release func()) (next time.Time, err error) {
 	defer release()
 	if !t.begin() {
 		return time.Time{}, nil
@@ -266,7 +265,7 @@ func (t *Task) step(release func()) (next time.Time, err error) {
 
 // begin clears the due time: a Wake from now on is for the step after this one. It returns false
 // if the loop has ended.
-func (t *Task) begin() bool {
+func (t *task) begin() bool {
 	t.loop.mu.Lock()
 	defer t.loop.mu.Unlock()
 	t.at = time.Time{}
@@ -274,7 +273,7 @@ func (t *Task) begin() bool {
 }
 
 // ended sets the due time after a step, and reports whether the task is due at once.
-func (t *Task) ended(next time.Time, err error) (again bool) {
+func (t *task) ended(next time.Time, err error) (again bool) {
 	l := t.loop
 	var pause time.Duration
 	l.mu.Lock()
@@ -307,7 +306,7 @@ func (t *Task) ended(next time.Time, err error) (again bool) {
 }
 
 // pause returns the pause after the next error.
-func (t *Task) pause() time.Duration {
+func (t *task) pause() time.Duration {
 	pause := t.Pause
 	for range t.failures {
 		if pause >= t.MaxPause/2 {

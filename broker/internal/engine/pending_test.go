@@ -1,4 +1,4 @@
-package pending
+package engine
 
 import (
 	"bytes"
@@ -17,20 +17,20 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
 
 var seed = maphash.MakeSeed()
 
-// topic is a Topic that records the calls for its messages.
-type topic struct {
+// fakeTopic is a Topic that records the calls for its messages.
+type fakeTopic struct {
 	id       uint32
 	name     string
 	deleted  atomic.Bool
-	counters Counters
-	schedule Schedule
+	counters pendingCounters
+	schedule checkSchedule
 
 	mu        sync.Mutex
 	delivered []string             // message IDs, once they are visible
@@ -39,17 +39,17 @@ type topic struct {
 	last      store.Message
 }
 
-func newTopic(id uint32, name string) *topic {
-	return &topic{id: id, name: name, messages: map[string]time.Time{}, schedule: Schedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 2}}
+func newPendingTopic(id uint32, name string) *fakeTopic {
+	return &fakeTopic{id: id, name: name, messages: map[string]time.Time{}, schedule: checkSchedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 2}}
 }
 
-func (t *topic) ID() uint32          { return t.id }
-func (t *topic) Name() string        { return t.name }
-func (t *topic) Deleted() bool       { return t.deleted.Load() }
-func (t *topic) Counters() *Counters { return &t.counters }
-func (t *topic) Schedule() Schedule  { return t.schedule }
+func (t *fakeTopic) ID() uint32                 { return t.id }
+func (t *fakeTopic) Name() string               { return t.name }
+func (t *fakeTopic) Deleted() bool              { return t.deleted.Load() }
+func (t *fakeTopic) Counters() *pendingCounters { return &t.counters }
+func (t *fakeTopic) Schedule() checkSchedule    { return t.schedule }
 
-func (t *topic) Deliver(_ *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
+func (t *fakeTopic) Deliver(_ *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
 	delivered := *m
 	return func(err error) {
 		if err != nil {
@@ -63,16 +63,16 @@ func (t *topic) Deliver(_ *store.Batch, m *store.Message, now time.Time) (publis
 	}
 }
 
-func (t *topic) Remember(m *store.Message, _ Location, _ time.Time) { t.HashID(m) }
-func (t *topic) HashID(m *store.Message)                            { m.IDHash = maphash.String(seed, m.ID) }
+func (t *fakeTopic) Remember(m *store.Message, _ PendingLocation, _ time.Time) { t.HashID(m) }
+func (t *fakeTopic) HashID(m *store.Message)                                   { m.IDHash = maphash.String(seed, m.ID) }
 
-func (t *topic) Forget(uint64) {
+func (t *fakeTopic) Forget(uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.forgotten++
 }
 
-func (t *topic) want(tb testing.TB, ids ...string) {
+func (t *fakeTopic) want(tb testing.TB, ids ...string) {
 	tb.Helper()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,72 +81,72 @@ func (t *topic) want(tb testing.TB, ids ...string) {
 	}
 }
 
-// A fixture is a store with the pending messages of two topics.
-type fixture struct {
+// A pendingFixture is a store with the pending messages of two topics.
+type pendingFixture struct {
 	t       *testing.T
 	store   *store.Store
-	loop    *maintain.Loop
+	loop    *maintenance
 	log     bytes.Buffer
-	delayed *Delayed
-	x       *Transactions
-	topics  map[uint32]*topic
-	givenUp atomic.Pointer[topic]
+	delayed *delayed
+	x       *transactions
+	topics  map[uint32]*fakeTopic
+	givenUp atomic.Pointer[fakeTopic]
 	created atomic.Int32
 	short   atomic.Bool
 	damaged atomic.Int64
 	looks   atomic.Int64 // calls of Topics: a step that found something due makes one
 	cancel  context.CancelFunc
-	ask     atomic.Pointer[func(Check) bool] // nil: no producer
+	ask     atomic.Pointer[func(TransactionCheck) bool] // nil: no producer
 }
 
-func (f *fixture) Topics() func(uint32) Topic {
+func (f *pendingFixture) Topics() func(uint32) pendingTopic {
 	f.looks.Add(1)
 	return f.finder()
 }
 
-func (f *fixture) ShortOfDisk() bool { return f.short.Load() }
+func (f *pendingFixture) ShortOfDisk() bool { return f.short.Load() }
 
-func (f *fixture) Room(ctx context.Context, n int64) error {
+func (f *pendingFixture) Room(ctx context.Context, n int64) error {
 	return f.store.Messages.Room(ctx, n, nil)
 }
 
-func (f *fixture) GivenUp() Topic {
+func (f *pendingFixture) GivenUp() pendingTopic {
 	if t := f.givenUp.Load(); t != nil {
 		return t
 	}
 	return nil
 }
 
-func (f *fixture) Ask(c Check) bool {
+func (f *pendingFixture) Ask(c TransactionCheck) bool {
 	ask := f.ask.Load()
 	return ask != nil && (*ask)(c)
 }
 
 // onCheck has a function asked from now on.
-func (f *fixture) onCheck(ask func(Check) bool) { f.ask.Store(&ask) }
+func (f *pendingFixture) onCheck(ask func(TransactionCheck) bool) { f.ask.Store(&ask) }
 
-func (f *fixture) CreateGivenUp() error {
+func (f *pendingFixture) CreateGivenUp() error {
 	if f.created.Add(1) == 1 {
 		return errors.New("no luck")
 	}
-	f.givenUp.Store(newTopic(3, "given up"))
+	f.givenUp.Store(newPendingTopic(3, "given up"))
 	return nil
 }
 
-// open opens a fixture on a file system, which outlives it.
-func open(t *testing.T, fs vfs.FS) *fixture {
+// openPending opens a fixture on a file system, which outlives it.
+func openPending(t *testing.T, fs vfs.FS) *pendingFixture {
 	t.Helper()
-	f := &fixture{t: t, topics: map[uint32]*topic{1: newTopic(1, "a"), 2: newTopic(2, "b")}}
+	f := &pendingFixture{t: t, topics: map[uint32]*fakeTopic{1: newPendingTopic(1, "a"), 2: newPendingTopic(2, "b")}}
 	var err error
 	if f.store, err = store.Open(store.Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	logger := slog.New(slog.NewTextHandler(&f.log, nil))
-	f.cancel, f.loop = cancel, maintain.New(ctx, logger, nil)
+	f.cancel, f.loop = cancel, newMaintenance(ctx, logger, nil)
 	late := store.DurationHistogram()
-	c := Config{Store: f.store, Loop: f.loop, Logger: logger, Host: f, Damaged: &f.damaged, Late: &late}
-	f.delayed, f.x = NewDelayed(c), NewTransactions(c)
+	c := pendingConfig{Store: f.store, Loop: f.loop, Logger: logger, pendingParts: f, Damaged: &f.damaged, Late: &late}
+	f.delayed, f.x = newDelayed(c), newTransactions(c)
 	t.Cleanup(func() {
 		if n := f.damaged.Load(); n > 0 {
 			t.Errorf("%d messages are damaged", n)
@@ -164,8 +164,8 @@ func open(t *testing.T, fs vfs.FS) *fixture {
 	return f
 }
 
-func (f *fixture) finder() func(id uint32) Topic {
-	return func(id uint32) Topic {
+func (f *pendingFixture) finder() func(id uint32) pendingTopic {
+	return func(id uint32) pendingTopic {
 		if t := f.topics[id]; t != nil {
 			return t
 		}
@@ -173,7 +173,7 @@ func (f *fixture) finder() func(id uint32) Topic {
 	}
 }
 
-func (f *fixture) close() {
+func (f *pendingFixture) close() {
 	if f.cancel == nil {
 		return
 	}
@@ -186,7 +186,7 @@ func (f *fixture) close() {
 }
 
 // delay stores a delayed message with a body of 10 bytes.
-func (f *fixture) delay(t *topic, id string, after time.Duration) (d store.Delayed) {
+func (f *pendingFixture) delay(t *fakeTopic, id string, after time.Duration) (d store.Delayed) {
 	f.t.Helper()
 	m := store.Message{Message: tidegate.Message{ID: id, Body: make([]byte, 10), DeliverAt: time.Now().Add(after)}}
 	if err := f.store.Messages.Add(func(w *store.Batch) { d = f.delayed.Put(w, t, &m, time.Now()) }, nil).Wait(); err != nil {
@@ -197,7 +197,7 @@ func (f *fixture) delay(t *topic, id string, after time.Duration) (d store.Delay
 }
 
 // half stores a half message with a body of 10 bytes.
-func (f *fixture) half(t *topic, id string) (h store.HalfID) {
+func (f *pendingFixture) half(t *fakeTopic, id string) (h store.HalfID) {
 	f.t.Helper()
 	m := store.Message{Message: tidegate.Message{ID: id, Body: make([]byte, 10)}}
 	var due time.Time
@@ -208,12 +208,7 @@ func (f *fixture) half(t *topic, id string) (h store.HalfID) {
 	return h
 }
 
-func elapse(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
-}
-
-func (f *fixture) wantDelayed(t *topic, messages int64) {
+func (f *pendingFixture) wantDelayed(t *fakeTopic, messages int64) {
 	f.t.Helper()
 	if n, bytes := t.counters.Delayed(); n != messages || bytes != 10*messages {
 		f.t.Errorf("%d messages wait in %s, %d bytes; want %d", n, t.name, bytes, messages)
@@ -225,7 +220,7 @@ func (f *fixture) wantDelayed(t *topic, messages int64) {
 func TestRecoverWithClockBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := open(t, vfs.NewMem())
+		f := openPending(t, vfs.NewMem())
 		a := f.topics[1]
 		id := f.half(a, "half")
 		was, _, err := f.store.HalfState(id)
@@ -269,7 +264,7 @@ func TestDelayed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		f := open(t, fs)
+		f := openPending(t, fs)
 		a, b := f.topics[1], f.topics[2]
 		f.delay(a, "3", 3*time.Minute)
 		f.delay(a, "1", time.Minute)
@@ -291,7 +286,7 @@ func TestDelayed(t *testing.T) {
 		}
 		f.close()
 
-		f = open(t, fs)
+		f = openPending(t, fs)
 		a, b = f.topics[1], f.topics[2]
 		f.wantDelayed(a, 1)
 		f.short.Store(true)
@@ -315,7 +310,7 @@ func TestDelayed(t *testing.T) {
 func TestRemoveDelayed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := open(t, vfs.NewMem())
+		f := openPending(t, vfs.NewMem())
 		a, b := f.topics[1], f.topics[2]
 		for _, id := range []string{"1", "2", "3"} {
 			f.delay(a, id, time.Hour)
@@ -341,7 +336,7 @@ func TestRemoveDelayed(t *testing.T) {
 func TestRecallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := open(t, vfs.NewMem())
+		f := openPending(t, vfs.NewMem())
 		d := f.delay(f.topics[1], "1", time.Hour)
 		release, err := f.delayed.Task.Hold(t.Context())
 		if err != nil {
@@ -363,11 +358,11 @@ func TestRecallEndsWithItsContext(t *testing.T) {
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := open(t, vfs.NewMem())
+		f := openPending(t, vfs.NewMem())
 		begin := time.Now()
 		var mu sync.Mutex
 		var asked []time.Duration
-		f.onCheck(func(c Check) bool {
+		f.onCheck(func(c TransactionCheck) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			if c.Message.ID != "1" || c.Message.Topic != "a" || c.Number != len(asked)+1 {
@@ -389,7 +384,7 @@ func TestChecks(t *testing.T) {
 		}
 		elapse(time.Minute)
 		f.givenUp.Load().want(t, "1")
-		if p := f.givenUp.Load().last.Properties; p[PropertyCheckTimes] != "2" || p[protocol.PropertyDeadLetterTopic] != "a" || p[protocol.PropertyDeadLetterMessageID] != "1" {
+		if p := f.givenUp.Load().last.Properties; p[propertyCheckTimes] != "2" || p[protocol.PropertyDeadLetterTopic] != "a" || p[protocol.PropertyDeadLetterMessageID] != "1" {
 			t.Errorf("properties %v", p)
 		}
 		if log := f.log.String(); !strings.Contains(log, "no luck") || !strings.Contains(log, "transaction abandoned") {
@@ -402,7 +397,7 @@ func TestChecks(t *testing.T) {
 func TestGiveUpWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := open(t, vfs.NewMem())
+		f := openPending(t, vfs.NewMem())
 		f.created.Store(1) // the next creation succeeds
 		f.short.Store(true)
 		f.half(f.topics[1], "1")
@@ -424,14 +419,14 @@ func TestOverdueAfterARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewMem()
-		f := open(t, fs)
+		f := openPending(t, fs)
 		f.half(f.topics[1], "1")
 		f.close()
 		elapse(time.Hour)
-		f = open(t, fs)
+		f = openPending(t, fs)
 		begin := time.Now()
 		asked := make(chan time.Duration, 1)
-		f.onCheck(func(Check) bool { asked <- time.Since(begin); return true })
+		f.onCheck(func(TransactionCheck) bool { asked <- time.Since(begin); return true })
 		if n := f.topics[1].counters.Half.Load(); n != 1 {
 			t.Errorf("%d wait", n)
 		}
@@ -444,27 +439,27 @@ func TestOverdueAfterARestart(t *testing.T) {
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := open(t, vfs.NewMem())
+		f := openPending(t, vfs.NewMem())
 		a := f.topics[1]
 		ids := map[string]store.HalfID{}
 		for _, id := range []string{"1", "2", "3", "4"} {
 			ids[id] = f.half(a, id)
 		}
-		end := func(id, messageID string, r Resolution) error {
-			return f.x.End(t.Context(), End{Topic: a, ID: ids[id], MessageID: messageID, Resolution: r})
+		end := func(id, messageID string, r transport.Resolution) error {
+			return f.x.End(t.Context(), transactionEnd{Topic: a, ID: ids[id], MessageID: messageID, Resolution: r})
 		}
-		if err := end("1", "", Unknown); err != nil {
+		if err := end("1", "", transport.ResolutionUnknown); err != nil {
 			t.Error(err)
 		}
-		var other *OtherMessageError
-		if err := end("1", "2", Commit); !errors.As(err, &other) || other.Is != "1" || other.Named != "2" {
+		var other *otherMessageError
+		if err := end("1", "2", transport.Commit); !errors.As(err, &other) || other.Is != "1" || other.Named != "2" {
 			t.Errorf("an end for another message: %v", err)
 		}
-		if err := errors.Join(end("1", "1", Commit), end("2", "", Rollback)); err != nil {
+		if err := errors.Join(end("1", "1", transport.Commit), end("2", "", transport.Rollback)); err != nil {
 			t.Error(err)
 		}
 		for _, id := range []string{"1", "2"} {
-			if err := end(id, "", Commit); !errors.Is(err, ErrNoTransaction) {
+			if err := end(id, "", transport.Commit); !errors.Is(err, errNoTransaction) {
 				t.Errorf("a second end of %s: %v", id, err)
 			}
 		}
@@ -473,7 +468,7 @@ func TestEnd(t *testing.T) {
 			t.Errorf("properties %v", a.last.Properties)
 		}
 		a.deleted.Store(true)
-		if err := end("3", "", Commit); !errors.Is(err, ErrTopicDeleted) {
+		if err := end("3", "", transport.Commit); !errors.Is(err, errTopicDeleted) {
 			t.Errorf("the topic is deleted: %v", err)
 		}
 		a.deleted.Store(false)
@@ -483,11 +478,11 @@ func TestEnd(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := f.x.End(ctx, End{Topic: a, ID: ids["4"], Resolution: Rollback}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := f.x.End(ctx, transactionEnd{Topic: a, ID: ids["4"], Resolution: transport.Rollback}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the end of a claimed transaction: %v", err)
 		}
 		release()
-		if err := end("4", "", Rollback); err != nil {
+		if err := end("4", "", transport.Rollback); err != nil {
 			t.Error(err)
 		}
 		c := &a.counters
@@ -500,7 +495,7 @@ func TestEnd(t *testing.T) {
 func TestRemoveHalfMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := open(t, vfs.NewMem())
+		f := openPending(t, vfs.NewMem())
 		a, b := f.topics[1], f.topics[2]
 		for range CheckBatch + 2 {
 			f.half(a, "old")

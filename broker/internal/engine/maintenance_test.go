@@ -1,4 +1,4 @@
-package maintain
+package engine
 
 import (
 	"bytes"
@@ -16,19 +16,13 @@ import (
 	"unsafe"
 )
 
-// start returns a loop that was started and stops with the test.
-func start(t *testing.T) *Loop {
+// startMaintenance returns a loop that was started and stops with the test.
+func startMaintenance(t *testing.T) *maintenance {
 	t.Helper()
-	l := New(t.Context(), slog.New(slog.DiscardHandler), nil)
+	l := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil)
 	l.Start()
 	t.Cleanup(l.Stop)
 	return l
-}
-
-// elapse lets virtual time pass, and then all goroutines come to rest.
-func elapse(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
 }
 
 // recorder is a step that notes when it ran.
@@ -38,7 +32,7 @@ type recorder struct {
 	from time.Time
 }
 
-func record() *recorder { return &recorder{from: time.Now()} }
+func recordRuns() *recorder { return &recorder{from: time.Now()} }
 
 func (r *recorder) step(_ context.Context, now time.Time) (time.Time, error) {
 	r.mu.Lock()
@@ -76,8 +70,8 @@ func TestLoopLooksAtTheClockAgain(t *testing.T) {
 	for ahead, want := range map[time.Duration]time.Duration{
 		-time.Hour: -time.Hour, 0: 0, 1: 1, time.Minute: time.Minute, time.Minute + 1: time.Minute, 24 * time.Hour: time.Minute,
 	} {
-		l := New(t.Context(), slog.New(slog.DiscardHandler), nil)
-		l.Add(TaskConfig{}).Wake(now.Add(ahead))
+		l := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil)
+		l.Add(taskConfig{}).Wake(now.Add(ahead))
 		if got, _ := l.firstWait(now); got != want {
 			t.Errorf("%v ahead: the clock is looked at after %v, want %v", ahead, got, want)
 		}
@@ -87,8 +81,8 @@ func TestLoopLooksAtTheClockAgain(t *testing.T) {
 func TestStepRunsAtTheEarliestTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, r := start(t), record()
-		task := l.Add(TaskConfig{Step: r.step})
+		l, r := startMaintenance(t), recordRuns()
+		task := l.Add(taskConfig{Step: r.step})
 		at := r.from.Add(3*time.Hour + time.Second).Round(0)
 		task.Wake(at.Add(time.Hour))
 		task.Wake(at)
@@ -108,8 +102,8 @@ func TestStepRunsAtTheEarliestTime(t *testing.T) {
 func TestClockSetAhead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, r := start(t), record()
-		task := l.Add(TaskConfig{Step: r.step})
+		l, r := startMaintenance(t), recordRuns()
+		task := l.Add(taskConfig{Step: r.step})
 		task.Wake(time.Now().Add(3 * time.Hour).Round(0))
 		elapse(10 * time.Minute)
 		l.mu.Lock()
@@ -128,9 +122,9 @@ func TestOrderAfterAStepOfTheClock(t *testing.T) {
 	now := time.Now()
 	for _, step := range []time.Duration{-time.Hour, -time.Minute, 0, time.Minute, 24 * time.Hour} {
 		after := stepped(now, step)
-		l := New(t.Context(), slog.New(slog.DiscardHandler), nil)
-		l.Add(TaskConfig{}).Wake(after.Round(0).Add(30 * time.Second)) // a stored time
-		l.Add(TaskConfig{}).Wake(now.Add(10 * time.Second))
+		l := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil)
+		l.Add(taskConfig{}).Wake(after.Round(0).Add(30 * time.Second)) // a stored time
+		l.Add(taskConfig{}).Wake(now.Add(10 * time.Second))
 		if wait, some := l.firstWait(after); wait != 10*time.Second || !some {
 			t.Errorf("clock set by %v: the timer waits %v, %v; a task is due in 10s", step, wait, some)
 		}
@@ -148,9 +142,9 @@ func stepped(t time.Time, d time.Duration) time.Time {
 func TestNextStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, r := start(t), record()
+		l, r := startMaintenance(t), recordRuns()
 		pauses := []time.Duration{0, 0, time.Second, -time.Hour, time.Minute}
-		task := l.Add(TaskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
+		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 			_, _ = r.step(ctx, now)
 			if r.runs() > len(pauses) {
 				return time.Time{}, nil
@@ -167,12 +161,12 @@ func TestNextStep(t *testing.T) {
 func TestSlowStepDelaysNoOtherTask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, r := start(t), record()
-		slow := l.Add(TaskConfig{Step: func(context.Context, time.Time) (time.Time, error) {
+		l, r := startMaintenance(t), recordRuns()
+		slow := l.Add(taskConfig{Step: func(context.Context, time.Time) (time.Time, error) {
 			time.Sleep(time.Hour)
 			return time.Now(), nil
 		}})
-		urgent := l.Add(TaskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
+		urgent := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 			_, _ = r.step(ctx, now)
 			return now.Add(time.Minute), nil
 		}})
@@ -187,9 +181,9 @@ func TestSlowStepDelaysNoOtherTask(t *testing.T) {
 func TestWakeDuringAStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, r := start(t), record()
+		l, r := startMaintenance(t), recordRuns()
 		var under atomic.Int32
-		task := l.Add(TaskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
+		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 			if under.Add(1) > 1 {
 				t.Error("two steps of a task run at once")
 			}
@@ -212,13 +206,13 @@ func TestPauseAfterErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		l := New(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), nil)
+		l := newMaintenance(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), nil)
 		l.Start()
 		defer l.Stop()
 		var fails atomic.Bool
 		fails.Store(true)
-		r := record()
-		task := l.Add(TaskConfig{
+		r := recordRuns()
+		task := l.Add(taskConfig{
 			Failed: "it was not done", Pause: time.Second, MaxPause: 5 * time.Second,
 			Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 				_, _ = r.step(ctx, now)
@@ -255,8 +249,8 @@ func TestPauseAfterErrors(t *testing.T) {
 func TestErrorWithATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, r := start(t), record()
-		task := l.Add(TaskConfig{Pause: time.Second, MaxPause: time.Second, Step: func(ctx context.Context, now time.Time) (time.Time, error) {
+		l, r := startMaintenance(t), recordRuns()
+		task := l.Add(taskConfig{Pause: time.Second, MaxPause: time.Second, Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 			_, _ = r.step(ctx, now)
 			return now.Add(time.Hour), errors.New("no luck")
 		}})
@@ -268,11 +262,11 @@ func TestErrorWithATime(t *testing.T) {
 	})
 }
 
-func TestHold(t *testing.T) {
+func TestMaintenanceHold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, r := start(t), record()
-		task := l.Add(TaskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
+		l, r := startMaintenance(t), recordRuns()
+		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 			_, _ = r.step(ctx, now)
 			if r.runs() < 3 {
 				time.Sleep(time.Minute)
@@ -310,10 +304,10 @@ func TestHold(t *testing.T) {
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, r := start(t), record()
-		var task *Task
+		l, r := startMaintenance(t), recordRuns()
+		var task *task
 		fails := true
-		task = l.Add(TaskConfig{
+		task = l.Add(taskConfig{
 			Pause: time.Second, MaxPause: time.Second,
 			Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 				_, _ = r.step(ctx, now)
@@ -345,8 +339,8 @@ func TestFollow(t *testing.T) {
 func TestStartAndStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, r := New(t.Context(), slog.New(slog.DiscardHandler), nil), record()
-		task := l.Add(TaskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
+		l, r := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil), recordRuns()
+		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 			_, _ = r.step(ctx, now)
 			time.Sleep(time.Minute)
 			return time.Now(), nil
@@ -366,10 +360,10 @@ func TestStartAndStop(t *testing.T) {
 		l.Stop()
 		r.want(t, time.Second)
 
-		never := New(t.Context(), slog.New(slog.DiscardHandler), nil)
+		never := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil)
 		never.Stop()
 		never.Start()
-		never.Add(TaskConfig{Step: r.step}).Wake(time.Now())
+		never.Add(taskConfig{Step: r.step}).Wake(time.Now())
 		elapse(time.Hour)
 		r.want(t, time.Second)
 	})
@@ -380,9 +374,9 @@ func TestStopWhileATaskIsHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		l, r := New(ctx, slog.New(slog.DiscardHandler), nil), record()
+		l, r := newMaintenance(ctx, slog.New(slog.DiscardHandler), nil), recordRuns()
 		l.Start()
-		task := l.Add(TaskConfig{Step: r.step})
+		task := l.Add(taskConfig{Step: r.step})
 		release, err := task.Hold(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -404,9 +398,9 @@ func TestLoopAtRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
-			l := start(t)
+			l := startMaintenance(t)
 			type model struct {
-				task    *Task
+				task    *task
 				busy    atomic.Int32
 				pending []time.Time // Wakes that no step followed yet
 			}
@@ -414,7 +408,7 @@ func TestLoopAtRandom(t *testing.T) {
 			for i := range tasks {
 				m := &model{}
 				lengths := rand.New(rand.NewPCG(seed, uint64(i)))
-				m.task = l.Add(TaskConfig{Pause: time.Second, MaxPause: 4 * time.Second, Step: func(_ context.Context, now time.Time) (time.Time, error) {
+				m.task = l.Add(taskConfig{Pause: time.Second, MaxPause: 4 * time.Second, Step: func(_ context.Context, now time.Time) (time.Time, error) {
 					if m.busy.Add(1) != 1 {
 						t.Error("a step runs beside another one, or a holder")
 					}
@@ -474,7 +468,7 @@ func (p *panics) Abandon(panicked any) { *p = append(*p, panicked) }
 // A panic of a step, or of the work after it, is reported and continues.
 func TestPanic(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]TaskConfig{
+	for name, c := range map[string]taskConfig{
 		"step": {Step: func(context.Context, time.Time) (time.Time, error) { panic("a bug") }},
 		"follow": {
 			Step:   func(context.Context, time.Time) (time.Time, error) { return time.Time{}, nil },
@@ -484,7 +478,7 @@ func TestPanic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var reported panics
-			l := New(t.Context(), slog.New(slog.DiscardHandler), &reported)
+			l := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), &reported)
 			l.Start()
 			defer l.Stop()
 			defer func() {

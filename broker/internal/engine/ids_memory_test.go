@@ -1,4 +1,4 @@
-package pending
+package engine
 
 import (
 	"fmt"
@@ -10,7 +10,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -21,11 +20,11 @@ const (
 
 // A duplicatesFixture is a store with the memory of one topic of two queues.
 type duplicatesFixture struct {
-	*Duplicates
+	*duplicates
 	t     *testing.T
 	store *store.Store
 	ends  []int64
-	task  *maintain.Task // calls Expire
+	task  *task // calls Expire
 }
 
 func duplicatesOpen(t *testing.T, fs vfs.FS, ends ...int64) *duplicatesFixture {
@@ -39,9 +38,9 @@ func duplicatesOpen(t *testing.T, fs vfs.FS, ends ...int64) *duplicatesFixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &duplicatesFixture{t: t, store: s, ends: ends, task: maintain.New(t.Context(), logger, nil).Add(maintain.TaskConfig{})}
-	f.Duplicates = NewDuplicates(duplicatesTopic, key, f.task)
-	if err := f.Restore(Source{Store: s, Logger: logger, Topic: "t", Ends: ends, Window: window, Now: time.Now()}); err != nil {
+	f := &duplicatesFixture{t: t, store: s, ends: ends, task: newMaintenance(t.Context(), logger, nil).Add(taskConfig{})}
+	f.duplicates = newDuplicates(duplicatesTopic, key, f.task)
+	if err := f.Restore(duplicatesSource{Store: s, Logger: logger, Topic: "t", Ends: ends, Window: window, Now: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -84,7 +83,7 @@ func (f *duplicatesFixture) put(prefix string, queue uint16, n int) {
 func (f *duplicatesFixture) known(prefix string, queue uint16, from int64, n int) (found int) {
 	for i := range n {
 		l, ok := f.Find(f.Hash(fmt.Sprint(prefix, i)), func(q uint16) int64 { return f.ends[q] })
-		if ok && l == (Location{Queue: queue, Offset: from + int64(i)}) {
+		if ok && l == (PendingLocation{Queue: queue, Offset: from + int64(i)}) {
 			found++
 		}
 	}
@@ -126,7 +125,7 @@ func TestRestore(t *testing.T) {
 					}
 					time.Sleep(time.Until(next))
 				}
-				if got := f.State(); got != (State{}) {
+				if got := f.State(); got != (duplicatesState{}) {
 					t.Errorf("after the window: %+v", got)
 				}
 				if some, err := f.store.HasRecentIDs(duplicatesTopic); some || err != nil {
@@ -146,7 +145,7 @@ func TestPendingMessages(t *testing.T) {
 		f := duplicatesOpen(t, fs, 0)
 		d := store.Delayed{Due: time.Now().Add(time.Hour), Topic: duplicatesTopic, Number: 5}
 		h := store.HalfID{Topic: duplicatesTopic, Number: 9}
-		messages := map[string]Location{"delayed": DelayedLocation(d), "half": HalfLocation(h)}
+		messages := map[string]PendingLocation{"delayed": delayedLocation(d), "half": halfLocation(h)}
 		f.add(func(w *store.Batch) {
 			for id, at := range messages {
 				m := &store.Message{Message: tidegate.Message{ID: id, Body: []byte("x"), DeliverAt: d.Due}, StoredAt: time.Now()}
@@ -205,8 +204,8 @@ func TestForgetAll(t *testing.T) {
 func TestSendWithoutAWindowForgetsADelayedMessage(t *testing.T) {
 	f := duplicatesOpen(t, vfs.NewMem(), 5)
 	now := time.Now()
-	f.Remember(&store.Message{Message: tidegate.Message{ID: "a"}}, Location{Due: now.Add(time.Hour).UnixNano(), Offset: 3}, window, now)
-	f.Remember(&store.Message{Message: tidegate.Message{ID: "a"}}, Location{Queue: 0, Offset: 4}, 0, now)
+	f.Remember(&store.Message{Message: tidegate.Message{ID: "a"}}, PendingLocation{Due: now.Add(time.Hour).UnixNano(), Offset: 3}, window, now)
+	f.Remember(&store.Message{Message: tidegate.Message{ID: "a"}}, PendingLocation{Queue: 0, Offset: 4}, 0, now)
 	if l, ok := f.Find(f.Hash("a"), func(uint16) int64 { return 5 }); ok {
 		t.Errorf("the earlier location is remembered: %+v", l)
 	}

@@ -1,4 +1,4 @@
-package pending
+package engine
 
 import (
 	"context"
@@ -12,21 +12,21 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/maintain"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
 
-// Transactions asks the producers of half messages about unresolved transactions.
-type Transactions struct {
-	Config
+// transactions asks the producers of half messages about unresolved transactions.
+type transactions struct {
+	pendingConfig
 
 	// Task is held while more than one half message is claimed. Otherwise two such claimants could
 	// wait for each other.
-	Task *maintain.Task
+	Task *task
 
-	batch        []*check // of the last step, until the producers were asked
-	needsGivenUp bool     // the last step lacked the topic of GivenUp
+	batch        []*transactionCheck // of the last step, until the producers were asked
+	needsGivenUp bool                // the last step lacked the topic of GivenUp
 
 	mu      sync.Mutex
 	claimed map[store.HalfID]chan struct{} // guarded by mu: half messages being ended or checked, until the channel is closed
@@ -36,8 +36,8 @@ type Transactions struct {
 	number uint64 // changed only within the message log's Add
 }
 
-// A Check asks a producer about a transaction.
-type Check struct {
+// A TransactionCheck asks a producer about a transaction.
+type TransactionCheck struct {
 	Message       *tidegate.Message // with its topic; the receiver may change it
 	TransactionID string
 	Number        int // of this check, from 1
@@ -46,13 +46,13 @@ type Check struct {
 	BornHost         string
 }
 
-// NewTransactions returns Transactions with its task.
-func NewTransactions(c Config) *Transactions {
-	x := &Transactions{
-		Config: c, claimed: map[store.HalfID]chan struct{}{},
+// newTransactions returns Transactions with its task.
+func newTransactions(c pendingConfig) *transactions {
+	x := &transactions{
+		pendingConfig: c, claimed: map[store.HalfID]chan struct{}{},
 		number: uint64(time.Now().UnixNano()),
 	}
-	x.Task = c.Loop.Add(maintain.TaskConfig{
+	x.Task = c.Loop.Add(taskConfig{
 		Step: x.checkDue, Follow: x.askAll, Failed: "transactions of half messages not checked", Pause: time.Second, MaxPause: time.Second,
 	})
 	return x
@@ -63,7 +63,7 @@ func NewTransactions(c Config) *Transactions {
 // check is postponed by another Timeout, because producers have to reconnect first. A check that is
 // further ahead than the duration for which it was set, because the wall clock was set back, comes
 // after that duration. Nothing else runs yet.
-func (x *Transactions) Recover(topic func(id uint32) Topic, now time.Time) (newest time.Time, err error) {
+func (x *transactions) Recover(topic func(id uint32) pendingTopic, now time.Time) (newest time.Time, err error) {
 	var first time.Time
 	type change struct {
 		id            store.HalfID
@@ -116,29 +116,29 @@ func (x *Transactions) Recover(topic func(id uint32) Topic, now time.Time) (newe
 
 // Put writes a half message. firstCheck is that of Schedule.First. Only called within the message
 // log's Add; Wake with due follows when the write is on disk.
-func (x *Transactions) Put(w *store.Batch, t Topic, m *store.Message, firstCheck time.Duration, now time.Time) (id store.HalfID, due time.Time) {
+func (x *transactions) Put(w *store.Batch, t pendingTopic, m *store.Message, firstCheck time.Duration, now time.Time) (id store.HalfID, due time.Time) {
 	x.number++
 	id = store.HalfID{Topic: t.ID(), Number: x.number}
 	state := t.Schedule().First(firstCheck, now)
 	m.StoredAt = now
 	w.PutHalf(id, m, state)
 	t.Counters().Half.Add(1)
-	t.Remember(m, HalfLocation(id), now)
+	t.Remember(m, halfLocation(id), now)
 	return id, state.Due
 }
 
 // Last returns the number of the last message of Put. Only called within the message log's Add.
-func (x *Transactions) Last() uint64 { return x.number }
+func (x *transactions) Last() uint64 { return x.number }
 
 // Wake schedules the check of half messages that are due at that time of the wall clock, or later.
-func (x *Transactions) Wake(due time.Time) {
+func (x *transactions) Wake(due time.Time) {
 	x.from.note(due)
 	x.Task.Wake(due.Round(0))
 }
 
 // Claim makes the caller the only one that may end or check a half message until release is called,
 // which does not wait. ctx ends the wait for another claim.
-func (x *Transactions) Claim(ctx context.Context, id store.HalfID) (release func(), err error) {
+func (x *transactions) Claim(ctx context.Context, id store.HalfID) (release func(), err error) {
 	for {
 		busy, release := x.tryClaim(id)
 		if busy == nil {
@@ -154,7 +154,7 @@ func (x *Transactions) Claim(ctx context.Context, id store.HalfID) (release func
 
 // tryClaim claims a half message. If another caller has claimed it, tryClaim returns a channel that
 // is closed at the end of that claim.
-func (x *Transactions) tryClaim(id store.HalfID) (busy <-chan struct{}, release func()) {
+func (x *transactions) tryClaim(id store.HalfID) (busy <-chan struct{}, release func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if busy := x.claimed[id]; busy != nil {
@@ -171,7 +171,7 @@ func (x *Transactions) tryClaim(id store.HalfID) (busy <-chan struct{}, release 
 }
 
 // Claimed returns how many half messages are claimed.
-func (x *Transactions) Claimed() int {
+func (x *transactions) Claimed() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return len(x.claimed)
@@ -186,8 +186,8 @@ func (c claims) release() {
 	}
 }
 
-// PropertyCheckTimes is RocketMQ's name of the property with the number of checks of a transaction.
-const PropertyCheckTimes = "TRANSACTION_CHECK_TIMES"
+// propertyCheckTimes is RocketMQ's name of the property with the number of checks of a transaction.
+const propertyCheckTimes = "TRANSACTION_CHECK_TIMES"
 
 const (
 	// CheckBatch and CheckBytes bound the checks of one write: their number, and the bytes of their
@@ -204,32 +204,32 @@ const (
 // exist.
 var errNoTopic = errors.New("the topic for half messages of abandoned transactions does not exist")
 
-// An action is the decision about one half message that is due.
-type action int
+// An checkAction is the decision about one half message that is due.
+type checkAction int
 
 const (
-	forget   action = iota // the transaction has ended, or is due at another time
-	discard                // the message is corrupt and is removed
-	ask                    // the broker asks a producer
-	giveUp                 // the transaction has had its last check
-	postpone               // giveUp while the disk is short of space
-	repeat                 // giveUp, but the topic of GivenUp was just deleted
+	forget        checkAction = iota // the transaction has ended, or is due at another time
+	discard                          // the message is corrupt and is removed
+	ask                              // the broker asks a producer
+	pendingGiveUp                    // the transaction has had its last check
+	postpone                         // giveUp while the disk is short of space
+	repeat                           // giveUp, but the topic of GivenUp was just deleted
 )
 
-// A check is one half message that is due, and the decision about the message.
-type check struct {
-	action  action
-	topic   Topic
+// A transactionCheck is one half message that is due, and the decision about the message.
+type transactionCheck struct {
+	action  checkAction
+	topic   pendingTopic
 	due     store.DueHalf
 	state   store.HalfState
 	after   store.HalfState // after ask or postpone
 	message store.Message
-	givenUp Topic
+	givenUp pendingTopic
 }
 
 // checkDue writes one batch of checks. askAll asks the producers after the write. If the process
 // ends in between, a producer is asked once less, and never once more.
-func (x *Transactions) checkDue(ctx context.Context, now time.Time) (next time.Time, err error) {
+func (x *transactions) checkDue(ctx context.Context, now time.Time) (next time.Time, err error) {
 	x.batch, next, err = x.writeChecks(ctx, now)
 	x.needsGivenUp = errors.Is(err, errNoTopic)
 	switch {
@@ -244,7 +244,7 @@ func (x *Transactions) checkDue(ctx context.Context, now time.Time) (next time.T
 // askAll asks the producers of the last batch, or creates the topic that the batch needs. The task
 // is not held meanwhile, because a purge can wait for the task while the creation waits for the
 // purge, and because Host.Ask can purge.
-func (x *Transactions) askAll(ctx context.Context) error {
+func (x *transactions) askAll(ctx context.Context) error {
 	if x.needsGivenUp {
 		return x.CreateGivenUp()
 	}
@@ -256,7 +256,7 @@ func (x *Transactions) askAll(ctx context.Context) error {
 }
 
 // writeChecks writes one batch of checks. With errNoTopic nothing was written.
-func (x *Transactions) writeChecks(ctx context.Context, now time.Time) (batch []*check, next time.Time, err error) {
+func (x *transactions) writeChecks(ctx context.Context, now time.Time) (batch []*transactionCheck, next time.Time, err error) {
 	from := x.from.take()
 	done := false
 	defer func() {
@@ -280,8 +280,8 @@ func (x *Transactions) writeChecks(ctx context.Context, now time.Time) (batch []
 		claims.release()
 		return nil, next, err
 	}
-	var givenUp Topic
-	if slices.ContainsFunc(batch, func(c *check) bool { return c.action == giveUp }) {
+	var givenUp pendingTopic
+	if slices.ContainsFunc(batch, func(c *transactionCheck) bool { return c.action == pendingGiveUp }) {
 		if givenUp = x.GivenUp(); givenUp == nil {
 			claims.release()
 			return nil, next, errNoTopic
@@ -320,7 +320,7 @@ func (x *Transactions) writeChecks(ctx context.Context, now time.Time) (batch []
 
 // load claims and reads due half messages until their bodies have CheckBytes. It always reads the
 // first one.
-func (x *Transactions) load(ctx context.Context, due []store.DueHalf) (batch []*check, claims claims, err error) {
+func (x *transactions) load(ctx context.Context, due []store.DueHalf) (batch []*transactionCheck, claims claims, err error) {
 	topic := x.Topics()
 	short := x.ShortOfDisk()
 	left := int64(CheckBytes)
@@ -338,7 +338,7 @@ func (x *Transactions) load(ctx context.Context, due []store.DueHalf) (batch []*
 			return nil, claims, err
 		}
 		left -= int64(len(m.Body))
-		c := &check{topic: topic(d.Topic), due: d, state: state, message: m}
+		c := &transactionCheck{topic: topic(d.Topic), due: d, state: state, message: m}
 		switch {
 		case c.topic != nil && err != nil && (state.Due.IsZero() || state.Due.Equal(d.Due)):
 			c.action = discard
@@ -356,7 +356,7 @@ func (x *Transactions) load(ctx context.Context, due []store.DueHalf) (batch []*
 }
 
 // decide sets the action to ask, postpone or giveUp.
-func (c *check) decide(now time.Time, shortOfDisk bool) {
+func (c *transactionCheck) decide(now time.Time, shortOfDisk bool) {
 	var over bool
 	c.after, over = c.topic.Schedule().Next(c.state, now)
 	switch {
@@ -366,14 +366,14 @@ func (c *check) decide(now time.Time, shortOfDisk bool) {
 		c.action = postpone
 		c.after.Due, c.after.Span = now.Add(giveUpPause), giveUpPause
 	default:
-		c.action = giveUp
+		c.action = pendingGiveUp
 	}
 }
 
 // write counts the check, or gives the transaction up. The returned function makes the message of a
 // transaction that is given up visible; it is nil otherwise. Only called within the message log's
 // Add.
-func (c *check) write(w *store.Batch, givenUp Topic, now time.Time) (publish func(error)) {
+func (c *transactionCheck) write(w *store.Batch, givenUp pendingTopic, now time.Time) (publish func(error)) {
 	if c.action != forget && c.topic.Deleted() {
 		c.action = forget
 	}
@@ -386,7 +386,7 @@ func (c *check) write(w *store.Batch, givenUp Topic, now time.Time) (publish fun
 		c.remove(w)
 	case ask, postpone:
 		w.ChangeHalf(id, c.state, c.after)
-	case giveUp:
+	case pendingGiveUp:
 		if givenUp.Deleted() {
 			c.action = repeat
 			return nil
@@ -401,20 +401,20 @@ func (c *check) write(w *store.Batch, givenUp Topic, now time.Time) (publish fun
 	return nil
 }
 
-func (c *check) remove(w *store.Batch) {
+func (c *transactionCheck) remove(w *store.Batch) {
 	w.DeleteHalf(c.due.HalfID, c.state)
 	c.topic.Counters().Half.Add(-1)
 	c.topic.Forget(c.state.IDHash)
 }
 
 // properties returns the properties of the message of a transaction that is given up.
-func (c *check) properties() map[string]string {
+func (c *transactionCheck) properties() map[string]string {
 	p := maps.Clone(c.message.Properties)
 	if p == nil {
 		p = map[string]string{}
 	}
 	n := strconv.Itoa(c.state.Checks)
-	p[PropertyCheckTimes] = n
+	p[propertyCheckTimes] = n
 	p[protocol.PropertyDeadLetterTopic] = c.topic.Name()
 	p[protocol.PropertyDeadLetterMessageID] = c.message.ID
 	p[protocol.PropertyDeadLetterAttempts] = n
@@ -423,9 +423,9 @@ func (c *check) properties() map[string]string {
 }
 
 // announce asks a producer after the check was written, or logs that the transaction was given up.
-func (x *Transactions) announce(ctx context.Context, c *check) {
+func (x *transactions) announce(ctx context.Context, c *transactionCheck) {
 	switch c.action {
-	case giveUp:
+	case pendingGiveUp:
 		x.Logger.Warn("transaction abandoned after its last check", "topic", c.topic.Name(), "message_id", c.message.ID,
 			"checks", c.state.Checks, "stored_at", c.message.StoredAt, "to", c.givenUp.Name())
 	case ask:
@@ -439,10 +439,10 @@ func (x *Transactions) announce(ctx context.Context, c *check) {
 }
 
 // ask offers a check to the producers.
-func (x *Transactions) ask(ctx context.Context, c *check) bool {
+func (x *transactions) ask(ctx context.Context, c *transactionCheck) bool {
 	m := c.message.Message
 	m.Topic = c.topic.Name()
-	check := Check{
+	check := TransactionCheck{
 		Message: &m, TransactionID: consume.TransactionID(c.due.HalfID), Number: c.after.Checks,
 		BornAt: c.message.BornAt, StoredAt: c.message.StoredAt, BornHost: c.message.BornHost,
 	}
@@ -458,62 +458,52 @@ func (x *Transactions) ask(ctx context.Context, c *check) bool {
 
 // Errors of End.
 var (
-	// ErrNoTransaction: the transaction has ended, or never began.
-	ErrNoTransaction = errors.New("the transaction does not exist")
+	// errNoTransaction: the transaction has ended, or never began.
+	errNoTransaction = errors.New("the transaction does not exist")
 
-	// ErrTopicDeleted: the topic was deleted meanwhile.
-	ErrTopicDeleted = errors.New("the topic of the transaction was deleted")
+	// errTopicDeleted: the topic was deleted meanwhile.
+	errTopicDeleted = errors.New("the topic of the transaction was deleted")
 )
 
-// An OtherMessageError is returned if End.MessageID is not the ID of the transaction's message.
-type OtherMessageError struct {
+// An otherMessageError is returned if End.MessageID is not the ID of the transaction's message.
+type otherMessageError struct {
 	Named, Is string // message IDs
 }
 
 // Error returns both IDs.
-func (e *OtherMessageError) Error() string {
+func (e *otherMessageError) Error() string {
 	return fmt.Sprintf("the transaction belongs to message %.130q, not to %.130q", e.Is, e.Named)
 }
 
-// An UnsyncedError is returned if the end of a transaction may or may not be on disk.
-type UnsyncedError struct{ Err error }
+// An unsyncedError is returned if the end of a transaction may or may not be on disk.
+type unsyncedError struct{ Err error }
 
 // Error returns the text of Err.
-func (e *UnsyncedError) Error() string { return e.Err.Error() }
+func (e *unsyncedError) Error() string { return e.Err.Error() }
 
 // Unwrap returns Err.
-func (e *UnsyncedError) Unwrap() error { return e.Err }
+func (e *unsyncedError) Unwrap() error { return e.Err }
 
-// A Resolution is the outcome of a transaction.
-type Resolution int
-
-// The resolutions.
-const (
-	Unknown  Resolution = iota // nothing changes
-	Commit                     // the message is delivered
-	Rollback                   // the message is removed
-)
-
-// An End names a transaction and its resolution.
-type End struct {
-	Topic      Topic
+// A transactionEnd names a transaction and its resolution.
+type transactionEnd struct {
+	Topic      pendingTopic
 	ID         store.HalfID
 	MessageID  string // empty: it is not compared
-	Resolution Resolution
+	Resolution transport.Resolution
 }
 
 // End ends a transaction. It blocks until the end is on disk. Besides the errors above it returns
 // tidegate.ErrClosed if the store is closed, the errors of Room, and the cause of ctx.
-func (x *Transactions) End(ctx context.Context, e End) error {
+func (x *transactions) End(ctx context.Context, e transactionEnd) error {
 	write, deleted, err := x.writeEnd(ctx, e)
 	if write == nil {
 		return err
 	}
 	if err := write.WaitContext(ctx); err != nil {
-		return &UnsyncedError{err}
+		return &unsyncedError{err}
 	}
 	if *deleted {
-		return ErrTopicDeleted
+		return errTopicDeleted
 	}
 	return nil
 }
@@ -521,9 +511,9 @@ func (x *Transactions) End(ctx context.Context, e End) error {
 // writeEnd adds the end of a transaction to the message log. write is nil if there is nothing to
 // add. The half message is claimed until its end is written. It is not claimed during the wait for
 // room, because purges of the topic and checks wait for the claim.
-func (x *Transactions) writeEnd(ctx context.Context, e End) (write *store.PendingWrite, deleted *bool, err error) {
+func (x *transactions) writeEnd(ctx context.Context, e transactionEnd) (write *store.PendingWrite, deleted *bool, err error) {
 	read := x.Store.HalfHeader
-	if e.Resolution == Commit {
+	if e.Resolution == transport.Commit {
 		size, err := x.roomToCommit(ctx, e.ID)
 		if err != nil {
 			return nil, nil, err
@@ -545,13 +535,13 @@ func (x *Transactions) writeEnd(ctx context.Context, e End) (write *store.Pendin
 	case err != nil:
 		return nil, nil, err
 	case !ok:
-		return nil, nil, ErrNoTransaction
+		return nil, nil, errNoTransaction
 	case e.MessageID != "" && e.MessageID != m.ID:
-		return nil, nil, &OtherMessageError{Named: e.MessageID, Is: m.ID}
-	case e.Resolution == Unknown:
+		return nil, nil, &otherMessageError{Named: e.MessageID, Is: m.ID}
+	case e.Resolution == transport.ResolutionUnknown:
 		return nil, nil, nil
 	}
-	if e.Resolution == Commit {
+	if e.Resolution == transport.Commit {
 		if m.Properties == nil {
 			m.Properties = map[string]string{}
 		}
@@ -577,13 +567,13 @@ func (x *Transactions) writeEnd(ctx context.Context, e End) (write *store.Pendin
 
 // roomToCommit waits until the message log has room for the committed message, and returns the
 // reserved bytes.
-func (x *Transactions) roomToCommit(ctx context.Context, id store.HalfID) (bytes int64, err error) {
+func (x *transactions) roomToCommit(ctx context.Context, id store.HalfID) (bytes int64, err error) {
 	state, ok, err := x.Store.HalfState(id)
 	if err != nil {
 		return 0, err
 	}
 	if !ok {
-		return 0, ErrNoTransaction
+		return 0, errNoTransaction
 	}
 	size := state.Size + int64(len(protocol.PropertyTransactionID)+len(consume.TransactionID(id))+2) // with the property that the commit adds
 	return size, x.Room(ctx, size)
@@ -591,11 +581,11 @@ func (x *Transactions) roomToCommit(ctx context.Context, id store.HalfID) (bytes
 
 // write ends the transaction. The returned function makes the message visible; it is nil for a
 // rollback. Only called within the message log's Add, by the claimant of the half message.
-func (e *End) write(w *store.Batch, state store.HalfState, m *store.Message, now time.Time) (publish func(error)) {
+func (e *transactionEnd) write(w *store.Batch, state store.HalfState, m *store.Message, now time.Time) (publish func(error)) {
 	c := e.Topic.Counters()
 	w.DeleteHalf(e.ID, state)
 	c.Half.Add(-1)
-	if e.Resolution != Commit {
+	if e.Resolution != transport.Commit {
 		c.RolledBack.Add(1)
 		e.Topic.Forget(state.IDHash)
 		return nil
@@ -611,7 +601,7 @@ const DelayedBatch = 4096
 // Last; the write of the message log in which the caller obtained last must be complete. Remove
 // calls removed after each write. Other messages are sent, delivered and recalled between two
 // writes.
-func (d *Delayed) Remove(ctx context.Context, t Topic, last uint64, removed func(messages, bytes int64)) error {
+func (d *delayed) Remove(ctx context.Context, t pendingTopic, last uint64, removed func(messages, bytes int64)) error {
 	// Messages that are stored meanwhile lie behind newest, unless the clock was set back. So the
 	// loop ends.
 	var from, newest store.StoredDelayed
@@ -633,7 +623,7 @@ func (d *Delayed) Remove(ctx context.Context, t Topic, last uint64, removed func
 
 // removeSome removes one batch of the messages that were stored after from, up to newest. It
 // returns the last message of the batch, and from if there was none.
-func (d *Delayed) removeSome(ctx context.Context, t Topic, from, newest store.StoredDelayed, last uint64) (removed store.Waiting, to store.StoredDelayed, err error) {
+func (d *delayed) removeSome(ctx context.Context, t pendingTopic, from, newest store.StoredDelayed, last uint64) (removed store.Waiting, to store.StoredDelayed, err error) {
 	release, err := d.Task.Hold(ctx)
 	if err != nil {
 		return removed, from, err
@@ -670,7 +660,7 @@ func (d *Delayed) removeSome(ctx context.Context, t Topic, from, newest store.St
 
 // Remove removes the half messages of a topic up to a number. It calls removed after each write. A
 // later End of their transactions returns ErrNoTransaction.
-func (x *Transactions) Remove(ctx context.Context, t Topic, last uint64, removed func(messages, bytes int64)) error {
+func (x *transactions) Remove(ctx context.Context, t pendingTopic, last uint64, removed func(messages, bytes int64)) error {
 	for last > 0 {
 		var ids []store.HalfID
 		if err := x.Store.HalfMessagesOf(t.ID(), last, func(id store.HalfID, _ store.HalfState) bool {
@@ -692,7 +682,7 @@ func (x *Transactions) Remove(ctx context.Context, t Topic, last uint64, removed
 	return nil
 }
 
-func (x *Transactions) removeSome(ctx context.Context, t Topic, ids []store.HalfID) (removed store.Waiting, err error) {
+func (x *transactions) removeSome(ctx context.Context, t pendingTopic, ids []store.HalfID) (removed store.Waiting, err error) {
 	resume, err := x.Task.Hold(ctx)
 	if err != nil {
 		return removed, err

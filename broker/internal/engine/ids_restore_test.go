@@ -1,4 +1,4 @@
-package pending
+package engine
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ func TestRecentRestore(t *testing.T) {
 		var ends [queues]int64
 		var records []store.RecentIDs
 		var read []recentStored
-		want := map[uint64]Location{}
+		want := map[uint64]PendingLocation{}
 		at := begun.Add(-time.Minute)
 		for range rnd.IntN(30) {
 			q := uint16(rnd.IntN(queues))
@@ -28,7 +28,7 @@ func TestRecentRestore(t *testing.T) {
 			for range 1 + rnd.IntN(20) {
 				at = at.Add(time.Millisecond)
 				h := hashOf(fmt.Sprint(rnd.IntN(300)))
-				want[h] = Location{Queue: q, Offset: ends[q]}
+				want[h] = PendingLocation{Queue: q, Offset: ends[q]}
 				ends[q]++
 				ids.Hashes = append(ids.Hashes, h)
 				ids.End, ids.At = ends[q], at
@@ -59,7 +59,7 @@ func TestRecentRestore(t *testing.T) {
 
 // Restore allocates tables of the right size: they do not grow.
 func TestRestoreMakesRoom(t *testing.T) {
-	for _, n := range []int{Capacity, 2 * Capacity} {
+	for _, n := range []int{idCapacity, 2 * idCapacity} {
 		read := make([]recentStored, n)
 		for i := range read {
 			read[i] = recentStored{Offset: int64(i), Hash: hashOf(fmt.Sprint(i))}

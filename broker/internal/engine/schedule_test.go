@@ -1,4 +1,4 @@
-package pending
+package engine
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 
 func TestSchedule(t *testing.T) {
 	t.Parallel()
-	c := Schedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 15}
+	c := checkSchedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 15}
 	now := time.Unix(1000, 0)
 	s := c.First(0, now)
 	if want := now.Add(6 * time.Second); !s.Due.Equal(want) || s.Checks != 0 {
