@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -80,48 +79,44 @@ func TestBatchResults(t *testing.T) {
 		{"an error that panics", func() error { return (*nilPanics)(nil) }, []consumer.Outcome{retried, retried, retried, retried}, "has no readable text"},
 		{"such an error of one message", func() error { return consumer.BatchResult{nil, (*nilPanics)(nil), nil, nil} }, []consumer.Outcome{acked, retried, acked, acked}, "has no readable text"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps = ours
-				s.settings = transport.ConsumerSettings{Retry: backoff.Steps{time.Second}}
-				s.fill(4)
-				var seen outcomes
-				var once sync.Once
-				stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) (err error) {
-					first := false
-					once.Do(func() { first = true })
-					if !first {
-						return nil
-					}
-					if len(ds) != 4 {
-						t.Errorf("a batch of %d messages", len(ds))
-					}
-					time.Sleep(time.Second)
-					return tt.result()
-				}, consumer.PushOptions{Concurrency: 1, OnDelivery: seen.add, Batch: consumer.BatchOptions{MaxMessages: 4}})
-				time.Sleep(10 * time.Minute)
-				stop()
-				got := map[string]consumer.Outcome{}
-				for _, o := range seen.all() {
-					if _, later := got[o.Delivery.ID]; !later {
-						got[o.Delivery.ID] = o
-					}
+		t.Run(tt.name, onBroker(func(t *testing.T, s *server) {
+			s.settings = transport.ConsumerSettings{Retry: backoff.Steps{time.Second}}
+			s.fill(4)
+			var seen outcomes
+			var once sync.Once
+			stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) (err error) {
+				first := false
+				once.Do(func() { first = true })
+				if !first {
+					return nil
 				}
-				for i, want := range tt.want {
-					o := got[fmt.Sprint("m", i)]
-					if o.Disposition != want.Disposition || o.Delay != want.Delay || o.Delivery.Attempt != 1 || o.Duration != time.Second {
-						t.Errorf("m%d: %+v, want %v after %v", i, o, want.Disposition, want.Delay)
-					}
-					if (o.Err == nil) != (want.Disposition == consumer.Acked) || o.Err != nil && want.Disposition != consumer.Snoozed && !strings.Contains(errText(o.Err), tt.err) {
-						t.Errorf("m%d: the error is %s, want %q", i, errText(o.Err), tt.err)
-					}
+				if len(ds) != 4 {
+					t.Errorf("a batch of %d messages", len(ds))
 				}
-				if s.left() != 0 {
-					t.Errorf("%d messages are left", s.left())
+				time.Sleep(time.Second)
+				return tt.result()
+			}, consumer.PushOptions{Concurrency: 1, OnDelivery: seen.add, Batch: consumer.BatchOptions{MaxMessages: 4}})
+			time.Sleep(10 * time.Minute)
+			stop()
+			got := map[string]consumer.Outcome{}
+			for _, o := range seen.all() {
+				if _, later := got[o.Delivery.ID]; !later {
+					got[o.Delivery.ID] = o
 				}
-			})
-		})
+			}
+			for i, want := range tt.want {
+				o := got[fmt.Sprint("m", i)]
+				if o.Disposition != want.Disposition || o.Delay != want.Delay || o.Delivery.Attempt != 1 || o.Duration != time.Second {
+					t.Errorf("m%d: %+v, want %v after %v", i, o, want.Disposition, want.Delay)
+				}
+				if (o.Err == nil) != (want.Disposition == consumer.Acked) || o.Err != nil && want.Disposition != consumer.Snoozed && !strings.Contains(errText(o.Err), tt.err) {
+					t.Errorf("m%d: the error is %s, want %q", i, errText(o.Err), tt.err)
+				}
+			}
+			if s.left() != 0 {
+				t.Errorf("%d messages are left", s.left())
+			}
+		}))
 	}
 }
 
@@ -134,9 +129,7 @@ func errText(err error) string { return fmt.Sprint(err) }
 
 // A batch begins when it is full, in messages or bytes, or when its first message has waited.
 func TestBatchLimits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		b := batches{begin: time.Now()}
 		stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) error {
 			b.add(ds)
@@ -168,9 +161,7 @@ func TestBatchLimits(t *testing.T) {
 // Messages that wait for a batch, because it is not full or because others are being handled, keep
 // their leases. The handler's ctx ends with the first lease that is lost.
 func TestBatchLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(5)
 		var seen outcomes
 		var gone atomic.Bool
@@ -218,9 +209,7 @@ func TestBatchLeases(t *testing.T) {
 // A batch has one message of a message group. Its successors wait until it is consumed, and
 // therefore for its retry; other message groups continue.
 func TestBatchesOfFIFOGroups(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 3, Retry: backoff.Steps{time.Minute}}
 		for i := range 3 {
 			for _, g := range []string{"a", "b", "c"} {
@@ -250,74 +239,10 @@ func TestBatchesOfFIFOGroups(t *testing.T) {
 	})
 }
 
-// With any failures, message groups keep their order in batches.
-func TestBatchOrderProperty(t *testing.T) {
-	for range 10 {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
-			s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 1000, Retry: backoff.Steps{time.Second}}
-			for i := range 10 {
-				for g := range 5 {
-					s.add(0, &tidegate.Message{ID: fmt.Sprint(g, "/", i), Topic: "orders", MessageGroup: fmt.Sprint("g", g), Body: fmt.Append(nil, i)})
-				}
-			}
-			w := &orderWatch{t: t, next: map[string]int{}, working: map[string]bool{}}
-			rnd := newRandom(t)
-			stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) error {
-				res := make(consumer.BatchResult, len(ds))
-				for _, d := range ds {
-					w.begin(d)
-				}
-				time.Sleep(time.Duration(rnd.below(int(10 * time.Second))))
-				whole := rnd.below(10)
-				for i, d := range ds {
-					if rnd.below(4) == 0 {
-						res[i] = errBroken
-					}
-					w.end(d, res[i] == nil && whole > 1)
-				}
-				switch whole {
-				case 0:
-					return errBroken
-				case 1:
-					panic("boom")
-				}
-				return res
-			}, consumer.PushOptions{Concurrency: 1 + rnd.below(3), InvisibleDuration: 5 * time.Second, Batch: consumer.BatchOptions{MaxMessages: 1 + rnd.below(8)}})
-			time.Sleep(3 * time.Hour)
-			stop()
-			if s.left() != 0 {
-				t.Errorf("%d messages are left", s.left())
-			}
-		})
-	}
-}
-
-// random is a random source that several goroutines share.
-type random struct {
-	mu  sync.Mutex
-	rnd *rand.Rand
-}
-
-func newRandom(t *testing.T) *random {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return &random{rnd: rand.New(rand.NewPCG(seed, 3))}
-}
-
-func (r *random) below(n int) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.rnd.IntN(n)
-}
-
 // Middleware and policies are for each message, and its context is known in the batch.
 func TestBatchMiddleware(t *testing.T) {
 	type key struct{}
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.settings = transport.ConsumerSettings{MaxAttempts: 9, Retry: backoff.Steps{time.Second}}
 		s.fill(3)
 		var mu sync.Mutex
@@ -375,9 +300,7 @@ func TestBatchMiddleware(t *testing.T) {
 
 // A batch is sorted by topic, queue and offset.
 func TestBatchIsSorted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.queues = []int{0, 1}
 		for _, m := range []struct {
 			id, topic string
@@ -415,9 +338,7 @@ func TestBatchIsSorted(t *testing.T) {
 
 // A stop ends the wait for a fuller batch, and handles the messages that waited.
 func TestBatchesAtStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(3)
 		b := batches{begin: time.Now()}
 		stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) error {
@@ -432,44 +353,10 @@ func TestBatchesAtStop(t *testing.T) {
 	})
 }
 
-// The kill switch counts messages, and tries one message.
-func TestBatchKillSwitch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
-		s.fill(100)
-		down := true
-		b := batches{begin: time.Now()}
-		stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) error {
-			b.add(ds)
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			if down {
-				return errBroken
-			}
-			return nil
-		}, consumer.PushOptions{Concurrency: 1, Batch: consumer.BatchOptions{MaxMessages: 10}, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 20, Probe: time.Second}})
-		time.Sleep(20 * time.Second)
-		b.mu.Lock()
-		down = false
-		if n := len(b.list); n < 6 || len(strings.Fields(b.list[0])) != 10 || len(strings.Fields(b.list[n-1])) != 1 {
-			t.Errorf("batches %v, want full ones and then single messages", b.list)
-		}
-		b.mu.Unlock()
-		time.Sleep(2 * time.Hour)
-		stop()
-		if s.left() != 0 || len(s.dead) != 0 {
-			t.Errorf("%d left, dead letters %v", s.left(), s.dead)
-		}
-	})
-}
-
 // A batch whose handler is stuck gives its place to another one, and each of its messages is
 // reported with the stack of the handler.
 func TestStuckBatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(4)
 		var stuck []consumer.StuckHandler
 		var mu sync.Mutex

@@ -2,18 +2,14 @@ package consumer_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -51,49 +47,10 @@ func (d *distant) Extend(ctx context.Context, x *tidegate.Delivery, dur time.Dur
 	return h, err
 }
 
-// The handler's context ends before the server may deliver the message again, with any delay of the
-// network and any wait of the receive.
-func TestLeaseEndsBeforeTheNextDelivery(t *testing.T) {
-	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
-			net := &distant{s, time.Duration(rand.Int64N(int64(5 * time.Second))), time.Duration(rand.Int64N(int64(5 * time.Second)))}
-			s.onChange = func(*tidegate.Delivery) error { return errors.New("connection lost") }
-			var working atomic.Int64
-			handler := func(ctx context.Context, _ *tidegate.Delivery) error {
-				if working.Add(1) > 1 {
-					t.Errorf("two workers have the message, with delays of %v and %v", net.there, net.back)
-				}
-				defer working.Add(-1)
-				<-ctx.Done()
-				return context.Cause(ctx)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			run := func(tr consumer.Transport) {
-				p, err := consumer.NewPush(tr, consumer.Subscription{Group: "billing", Topic: "orders"}, handler, consumer.PushOptions{ShutdownTimeout: time.Second})
-				if err != nil {
-					t.Fatal(err)
-				}
-				go p.Run(ctx)
-			}
-			run(net)
-			time.Sleep(time.Duration(rand.Int64N(int64(20 * time.Second))))
-			s.fill(1)
-			time.Sleep(11 * time.Second) // it has arrived
-			run(s)                       // without a delay
-			time.Sleep(4 * time.Minute)
-		})
-	}
-}
-
 // Extensions that take 20 s have a longer invisible duration asked for, and after that no message
 // is lost.
 func TestSlowExtensions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		net := &distant{s, 10 * time.Second, 10 * time.Second}
 		var lost atomic.Int64
 		work := func(context.Context, *tidegate.Delivery) error { time.Sleep(5 * time.Minute); return nil }
@@ -117,9 +74,7 @@ func TestSlowExtensions(t *testing.T) {
 // A handler that works ten times as long as the lease has one delivery, and no message in the
 // buffer expires. Handlers may ignore their contexts and return late.
 func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fillQuick()
 		var seen outcomes
 		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
@@ -142,80 +97,10 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 	})
 }
 
-// Handlers panic, block, ignore their context or return after the lease. The server delivers a
-// message twice, responds to acknowledgements with failures for some messages, and loses half of
-// its responses. All messages are consumed, a panic counts as an attempt of its message, and Run
-// ends.
-func TestEverythingAtOnce(t *testing.T) {
-	for range model.Rounds(30) {
-		seed := rand.Uint64()
-		synctest.Test(t, func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 1))
-			var mu sync.Mutex
-			chance := func(percent int) bool {
-				mu.Lock()
-				defer mu.Unlock()
-				return rnd.IntN(100) < percent
-			}
-			s := newServer(t)
-			if chance(50) {
-				s.caps = ours
-			}
-			s.settings.MaxAttempts = -1
-			s.fill(200)
-			flaky := func(*tidegate.Delivery) error {
-				switch {
-				case chance(10):
-					return errors.New("connection lost")
-				case chance(5):
-					return &tidegate.Error{Code: tidegate.CodeTooManyRequests}
-				case chance(3):
-					return &tidegate.Error{Code: tidegate.CodeInternalServerError}
-				}
-				return nil
-			}
-			s.onAck, s.onChange, s.onRetry, s.onSnooze = flaky, flaky, flaky, flaky
-			s.onReceive = func() error { return flaky(nil) }
-			s.afterAck = func() error {
-				if chance(10) {
-					return errors.New("the response was lost")
-				}
-				return nil
-			}
-			stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
-				if !chance(12) {
-					return nil
-				}
-				mu.Lock()
-				way := rnd.IntN(4)
-				mu.Unlock()
-				switch way {
-				case 0:
-					panic("of the handler")
-				case 1:
-					<-ctx.Done()
-				case 2:
-					time.Sleep(3 * time.Minute) // with any state of its context
-				case 3:
-					return consumer.Snooze(time.Second)
-				}
-				return nil
-			}, consumer.PushOptions{Concurrency: 1 + rnd.IntN(20), MaxExtension: time.Minute, ShutdownTimeout: 10 * time.Second})
-			time.Sleep(3 * time.Hour)
-			if n := s.left(); n != 0 {
-				t.Errorf("seed %d: %d messages left", seed, n)
-			}
-			stop()
-		})
-	}
-}
-
 // With bodies of 4 MiB the consumer stays within its byte bound if the server supports the bound.
 // Otherwise it exceeds the bound by at most one batch.
 func TestLargeBodiesAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		body := make([]byte, 4<<20)
 		for i := range 60 {
 			s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", Body: body})
@@ -234,9 +119,7 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 
 // Acknowledgements share requests, and one that fails does not fail the others.
 func TestAcknowledgementsShareRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fillQuick()
 		var mu sync.Mutex
 		poor := map[string]int{}

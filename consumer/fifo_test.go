@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -71,8 +70,7 @@ func TestFIFOProperty(t *testing.T) {
 		return time.Duration(rnd.Int64N(int64(d)))
 	}
 	for range model.Rounds(40) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
+		withServer(t, func(t *testing.T, s *server) {
 			if chance(50) {
 				s.caps = ours
 			}
@@ -142,8 +140,7 @@ func TestFIFOProperty(t *testing.T) {
 
 // A failure releases the messages received behind it, and other groups continue.
 func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 5, Retry: backoff.Steps{time.Minute}}
 		s.caps.Suspend = true
 		for i := range 3 {
@@ -186,8 +183,7 @@ func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
 // letters of its successors.
 func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 	for _, suspend := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
+		withServer(t, func(t *testing.T, s *server) {
 			s.caps.Suspend = suspend
 			s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 3, Retry: backoff.Steps{time.Second}}
 			for i := range 4 {
@@ -214,8 +210,7 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 // After a receive whose response may be lost, the same attempt ID requests the same response. After
 // a response a new one is used, also if the response was unreadable.
 func TestFIFOAttemptIDs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.settings = transport.ConsumerSettings{FIFO: true}
 		n := 0
 		s.onReceive = func() error {
@@ -238,8 +233,7 @@ func TestFIFOAttemptIDs(t *testing.T) {
 }
 
 func TestNoOrderWithoutFIFO(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		for i := range 5 {
 			s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Body: []byte("x")})
 		}

@@ -21,9 +21,7 @@ import (
 // An outage of a dependency for ten minutes causes no dead letters, and costs only the attempts
 // that detected it. The consumer has its full speed again within 30 s after the outage.
 func TestOutageOfADependency(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.settings.MaxAttempts, s.settings.Retry = 3, backoff.Steps{time.Second}
 		const messages, concurrency = 16_000, 64
 		s.fill(messages)
@@ -73,9 +71,7 @@ func TestOutageOfADependency(t *testing.T) {
 }
 
 func TestPauseAndResume(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fillQuick()
 		var handled atomic.Int64
 		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
@@ -123,42 +119,12 @@ func TestPauseAndResume(t *testing.T) {
 	})
 }
 
-// The switch judges by MinMessages handled messages at least: before that, failures do not trip it.
-func TestKillSwitchTakesItsTime(t *testing.T) {
-	for _, least := range []int{5, 50} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
-			s.settings.Retry = backoff.Steps{time.Hour}
-			s.fill(200)
-			var calls atomic.Int64
-			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
-				calls.Add(1)
-				return errors.New("the database is away")
-			}, consumer.PushOptions{Concurrency: 1, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: least, Probe: time.Minute}})
-			time.Sleep(time.Second)
-			synctest.Wait()
-			if got := calls.Load(); got != int64(least) {
-				t.Errorf("%d handlers were called before the switch tripped, want %d", got, least)
-			}
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			if got := calls.Load(); got != int64(least)+1 {
-				t.Errorf("%d handlers were called with the first probe, want %d", got, least+1)
-			}
-			stop()
-		})
-	}
-}
-
 // Messages that always fail reach their last attempt, and the others are handled, with and without
 // an outage of a dependency.
 func TestKillSwitchEndsWithPoison(t *testing.T) {
 	const messages, maxAttempts = 200, 5
 	for _, outage := range []time.Duration{0, time.Minute} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
+		withBroker(t, func(t *testing.T, s *server) {
 			s.settings.MaxAttempts, s.settings.Retry = maxAttempts, backoff.Steps{10 * time.Second}
 			s.fill(messages)
 			poison := map[string]*atomic.Int64{}
@@ -202,9 +168,7 @@ func TestKillSwitchEndsWithPoison(t *testing.T) {
 // The handler's DeadLetter is carried out, also for the failure that trips the switch and for
 // probes.
 func TestKillSwitchCarriesOutDeadLetters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(4)
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			return consumer.DeadLetterNow(errors.New("not an order"))
@@ -226,9 +190,7 @@ func TestKillSwitchCarriesOutDeadLetters(t *testing.T) {
 
 // Each trip and each return is reported once, in order, and Tripped reports the state in between.
 func TestKillSwitchReportsItsState(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(1000)
 		var p *consumer.Push
 		var away atomic.Bool
@@ -281,9 +243,7 @@ func TestKillSwitchReportsItsState(t *testing.T) {
 // A trip by a dead letter whose message group has a further message keeps the full concurrency for
 // the time after the return.
 func TestFullConcurrencyAfterDeadLetters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.settings.FIFO = true
 		s.onDead = func(*tidegate.Delivery) error { time.Sleep(time.Second); return nil }
 		for _, id := range []string{"bad", "next"} {
@@ -314,8 +274,7 @@ func TestFullConcurrencyAfterDeadLetters(t *testing.T) {
 // A probe whose handler is stuck gives its place to the next message, also on a server to which the
 // consumer cannot return the messages that wait.
 func TestStuckProbeIsReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.settings.Retry = backoff.Steps{12 * time.Hour}
 		s.fill(12)
 		var calls, good atomic.Int64
@@ -344,8 +303,7 @@ func TestStuckProbeIsReplaced(t *testing.T) {
 
 // The next message does not wait for a handler whose goroutine ended while the concurrency grows.
 func TestGoexitDuringTheRamp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.settings.Retry = backoff.Steps{12 * time.Hour}
 		s.fillQuick()
 		var calls atomic.Int64

@@ -18,8 +18,7 @@ import (
 )
 
 func TestLeaseIsExtended(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(3)
 		var calls atomic.Int64
 		var seen outcomes
@@ -66,49 +65,45 @@ func TestLeaseLost(t *testing.T) {
 		{"extended long enough", nil, consumer.PushOptions{MaxExtension: 25 * time.Second}, 0, 46 * time.Second, 50 * time.Second, 2},
 		{"never extended", nil, consumer.PushOptions{MaxExtension: -1}, 0, 29 * time.Second, 30*time.Second - 1, 0},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps = ours
-				s.ran = tt.ran
-				s.fill(1)
-				calls := 0
-				s.onChange = func(*tidegate.Delivery) error { calls++; return tt.answer }
-				s.onAck = func(*tidegate.Delivery) error { t.Error("acknowledged"); return nil }
-				s.onRetry = func(*tidegate.Delivery) error { t.Error("retried"); return nil }
-				seen := make(chan consumer.Outcome, 10)
-				tt.opts.OnDelivery = func(o consumer.Outcome) { seen <- o }
-				tt.opts.Concurrency = 1
-				begin := time.Now()
-				ctx, cancel := context.WithCancel(t.Context())
-				var at time.Duration
-				p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(hctx context.Context, _ *tidegate.Delivery) error {
-					<-hctx.Done()
-					cancel() // before the message comes again
-					if at = time.Since(begin); at < tt.from || at > tt.to {
-						t.Errorf("the handler's context ended after %v, want %v to %v: before the message is visible", at, tt.from, tt.to)
-					}
-					cause := context.Cause(hctx)
-					if !errors.Is(cause, consumer.ErrLeaseLost) || tt.answer == invalid && !errors.Is(cause, tidegate.ErrInvalidHandle) {
-						t.Errorf("cause %v", cause)
-					}
-					time.Sleep(time.Second) // a handler may be slow to notice
-					return nil
-				}, tt.opts)
-				if err != nil {
-					t.Fatal(err)
+		t.Run(tt.name, onBroker(func(t *testing.T, s *server) {
+			s.ran = tt.ran
+			s.fill(1)
+			calls := 0
+			s.onChange = func(*tidegate.Delivery) error { calls++; return tt.answer }
+			s.onAck = func(*tidegate.Delivery) error { t.Error("acknowledged"); return nil }
+			s.onRetry = func(*tidegate.Delivery) error { t.Error("retried"); return nil }
+			seen := make(chan consumer.Outcome, 10)
+			tt.opts.OnDelivery = func(o consumer.Outcome) { seen <- o }
+			tt.opts.Concurrency = 1
+			begin := time.Now()
+			ctx, cancel := context.WithCancel(t.Context())
+			var at time.Duration
+			p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(hctx context.Context, _ *tidegate.Delivery) error {
+				<-hctx.Done()
+				cancel() // before the message comes again
+				if at = time.Since(begin); at < tt.from || at > tt.to {
+					t.Errorf("the handler's context ended after %v, want %v to %v: before the message is visible", at, tt.from, tt.to)
 				}
-				if err := p.Run(ctx); err != nil {
-					t.Error(err)
+				cause := context.Cause(hctx)
+				if !errors.Is(cause, consumer.ErrLeaseLost) || tt.answer == invalid && !errors.Is(cause, tidegate.ErrInvalidHandle) {
+					t.Errorf("cause %v", cause)
 				}
-				if o := <-seen; o.Disposition != consumer.LeaseLost || o.Duration != at+time.Second || len(seen) != 0 {
-					t.Errorf("outcome %+v and %d more", o, len(seen))
-				}
-				if calls < tt.calls {
-					t.Errorf("%d attempts to extend, want %d", calls, tt.calls)
-				}
-			})
-		})
+				time.Sleep(time.Second) // a handler may be slow to notice
+				return nil
+			}, tt.opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Run(ctx); err != nil {
+				t.Error(err)
+			}
+			if o := <-seen; o.Disposition != consumer.LeaseLost || o.Duration != at+time.Second || len(seen) != 0 {
+				t.Errorf("outcome %+v and %d more", o, len(seen))
+			}
+			if calls < tt.calls {
+				t.Errorf("%d attempts to extend, want %d", calls, tt.calls)
+			}
+		}))
 	}
 }
 
@@ -116,9 +111,7 @@ func TestLeaseLost(t *testing.T) {
 // extension beyond it: the lease then ends with the last accepted extension, and the handler's
 // context before that.
 func TestServersMaximumEndsTheLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(1)
 		refused := &tidegate.Error{Code: tidegate.CodeIllegalInvisibleTime, Message: "the invisibleTime is too large"}
 		begin := time.Now()
@@ -163,8 +156,7 @@ func TestServersMaximumEndsTheLease(t *testing.T) {
 // RocketMQ: consumption retry: "A timeout error occurs or a message stays in a push consumer queue
 // for an excessive period of time"
 func TestTooLongInTheQueueIsATimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fillQuick()
 		var seen outcomes
 		blocked := false
@@ -196,8 +188,7 @@ func TestTooLongInTheQueueIsATimeout(t *testing.T) {
 // The handler returns while an extension is under way: the acknowledgement
 // waits for the handle that is valid then.
 func TestSettleWaitsForTheExtension(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(1)
 		s.onChange = func(*tidegate.Delivery) error { time.Sleep(2 * time.Second); return nil }
 		var seen outcomes
@@ -233,40 +224,36 @@ func TestAckIsRepeated(t *testing.T) {
 		{"refused", []error{&tidegate.Error{Code: tidegate.CodeForbidden}}, consumer.Unsettled, 1, 1},
 		{"never, as long as the lease lasts", []error{errors.New("lost")}, consumer.Unsettled, 8, 15},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.fill(1)
-				n := 0
-				s.onAck = func(d *tidegate.Delivery) error {
-					if d.Attempt > 1 {
-						return nil
-					}
-					n++
-					return tt.errs[min(n, len(tt.errs))-1]
+		t.Run(tt.name, onServer(func(t *testing.T, s *server) {
+			s.fill(1)
+			n := 0
+			s.onAck = func(d *tidegate.Delivery) error {
+				if d.Attempt > 1 {
+					return nil
 				}
-				var seen outcomes
-				var after []time.Duration
-				begin := time.Now()
-				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-					consumer.PushOptions{Concurrency: 1, OnDelivery: func(o consumer.Outcome) { after = append(after, time.Since(begin)); seen.add(o) }})
-				time.Sleep(35 * time.Second)
-				stop()
-				if first := seen.list[0]; first.Disposition != tt.want || n < tt.min || n > tt.max || after[0] > 30*time.Second {
-					t.Errorf("%d tries in %v, outcome %+v", n, after[0], first)
-				}
-				if s.left() != 0 {
-					t.Error("the message was not delivered again")
-				}
-			})
-		})
+				n++
+				return tt.errs[min(n, len(tt.errs))-1]
+			}
+			var seen outcomes
+			var after []time.Duration
+			begin := time.Now()
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+				consumer.PushOptions{Concurrency: 1, OnDelivery: func(o consumer.Outcome) { after = append(after, time.Since(begin)); seen.add(o) }})
+			time.Sleep(35 * time.Second)
+			stop()
+			if first := seen.list[0]; first.Disposition != tt.want || n < tt.min || n > tt.max || after[0] > 30*time.Second {
+				t.Errorf("%d tries in %v, outcome %+v", n, after[0], first)
+			}
+			if s.left() != 0 {
+				t.Error("the message was not delivered again")
+			}
+		}))
 	}
 }
 
 // A message whose dead letter no server keeps is delivered again.
 func TestDeadLetterRejectedIsRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.settings = transport.ConsumerSettings{MaxAttempts: 1}
 		s.fill(1)
 		s.onDead = func(*tidegate.Delivery) error { return &tidegate.Error{Code: tidegate.CodeNotImplemented} }
@@ -284,8 +271,7 @@ func TestDeadLetterRejectedIsRetried(t *testing.T) {
 // An acknowledgement whose response was lost is repeated, and the server reports an invalid handle:
 // the message was most likely consumed, which needs no warning.
 func TestLostResponseIsNoWarning(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(1)
 		var log bytes.Buffer
 		tries := 0
@@ -305,33 +291,6 @@ func TestLostResponseIsNoWarning(t *testing.T) {
 		}
 		if text := log.String(); strings.Contains(text, "WARN") || strings.Contains(text, "delivered again") {
 			t.Errorf("logged %s", text)
-		}
-	})
-}
-
-// The same where an extension was lost too, and every attempt to find the valid handle is: the
-// acknowledgement may still have worked.
-func TestLostResponseBeforeLostChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.fill(1)
-		s.onChange = func(*tidegate.Delivery) error { return errors.New("lost") }
-		acks := 0
-		s.afterAck = func() error {
-			if acks++; acks == 1 {
-				return errors.New("the answer was lost")
-			}
-			return nil
-		}
-		var seen outcomes
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
-			time.Sleep(11 * time.Second)
-			return nil
-		}, consumer.PushOptions{OnDelivery: seen.add})
-		time.Sleep(time.Minute)
-		stop()
-		if o := seen.all()[0]; acks < 3 || o.Disposition != consumer.PerhapsSettled || !errors.Is(o.SettleErr, tidegate.ErrInvalidHandle) || s.left() != 0 {
-			t.Errorf("%d tries, outcome %+v", acks, o)
 		}
 	})
 }
@@ -368,9 +327,7 @@ func TestReceivesOverlapWithABacklog(t *testing.T) {
 
 // When a stuck handler returns, its place is free for the next stuck handler.
 func TestStuckHandlersAreReplacedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(10)
 		begin := time.Now()
 		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
@@ -418,78 +375,5 @@ func TestSettingsHaveATimeLimit(t *testing.T) {
 			t.Error("the consumer waits for the settings")
 		}
 		stop()
-	})
-}
-
-// A settlement that fails after the end of the shutdown time is not postponed: Run returns.
-func TestNoSettlementAfterTheShutdownTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
-		s.fill(1)
-		var seen outcomes
-		s.onAck = func(*tidegate.Delivery) error {
-			time.Sleep(1900 * time.Millisecond)
-			return errors.New("connection lost")
-		}
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			consumer.PushOptions{ShutdownTimeout: 2 * time.Second, InvisibleDuration: time.Hour, OnDelivery: seen.add})
-		time.Sleep(100 * time.Millisecond)
-		begin := time.Now()
-		stop()
-		if d := time.Since(begin); d > 6*time.Second || len(seen.all()) != 1 {
-			t.Errorf("Run returned after %v with %d outcomes", d, len(seen.all()))
-		}
-	})
-}
-
-// A forgetful server loses the response to the first extension. As the broker does, it knows the
-// handle that this extension has replaced, if the request says that it is a repetition.
-type forgetful struct {
-	*server
-	lost    atomic.Bool
-	repeats atomic.Int64
-}
-
-func (f *forgetful) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
-	if repeat {
-		f.repeats.Add(1)
-		own := *d
-		f.mu.Lock()
-		own.Handle = f.entries[d.Offset].handle
-		f.mu.Unlock()
-		return f.server.Extend(ctx, &own, dur, true)
-	}
-	h, err := f.server.Extend(ctx, d, dur, false)
-	if err == nil && !f.lost.Swap(true) {
-		return "", &tidegate.Error{Err: tidegate.ErrUnavailable, MaybeStored: true}
-	}
-	return h, err
-}
-
-// After the lost response to an extension, the next one is sent as a repetition to a server that
-// knows repetitions: the lease goes on, and the message is handled once.
-func TestLostExtensionIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
-		f := &forgetful{server: s}
-		var handled atomic.Int64
-		var out outcomes
-		stop := start(t, f, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
-			handled.Add(1)
-			select {
-			case <-time.After(5 * time.Minute):
-				return nil
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}, consumer.PushOptions{OnDelivery: out.add})
-		s.fill(1)
-		time.Sleep(10 * time.Minute)
-		stop()
-		if !f.lost.Load() || f.repeats.Load() != 1 || handled.Load() != 1 || s.left() != 0 {
-			t.Errorf("a response was lost: %v; %d repetitions, %d calls of the handler, %d messages left; want 1, 1, 0: %+v", f.lost.Load(), f.repeats.Load(), handled.Load(), s.left(), out.all())
-		}
 	})
 }

@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -48,126 +47,57 @@ func TestPolicies(t *testing.T) {
 	for name, caps := range map[string]transport.Capabilities{
 		"a server that decides": {Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, RepeatChange: true, RetryResult: true}, "a RocketMQ": {},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps = caps
-				s.settings = transport.ConsumerSettings{MaxAttempts: 6, Retry: backoff.Steps{time.Hour}}
-				for _, tag := range []string{"plain", "invoice", "acme", "noise", "many"} {
-					props := map[string]string{"tenant": tag}
-					s.add(0, &tidegate.Message{ID: tag, Topic: "orders", Tag: tag, Properties: props, Body: []byte("x")})
-				}
-				c := &tries{at: map[string][]time.Time{}, final: map[string][]finality{}}
-				var seen outcomes
-				stop := start(t, s, consumer.Subscription{}, c.fail, consumer.PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{
-					{MaxAttempts: 4, Retry: backoff.Steps{time.Second}},
-					{Tag: "invoice", Retry: backoff.Steps{time.Minute, time.Hour}},
-					{Tag: "noise", Exhausted: policy.Discard},
-					{Tag: "many", MaxAttempts: 30},
-					{Properties: map[string]string{"tenant": "acme"}, MaxAttempts: 2},
-				}})
-				time.Sleep(10 * time.Second)
-				synctest.Wait()
-				c.mu.Lock()
-				if n := len(c.at["many"]); caps == (transport.Capabilities{}) && n != 6 {
-					t.Errorf("a message has %d attempts, want the server's maximum of 6", n)
-				}
-				c.mu.Unlock()
-				time.Sleep(24 * time.Hour)
-				stop()
-				for tag, want := range map[string][]time.Duration{
-					"plain":   {time.Second, time.Second, time.Second},
-					"invoice": {time.Minute, time.Hour, time.Hour},
-					"acme":    {time.Second},
-					"noise":   {time.Second, time.Second, time.Second},
-				} {
-					if got := c.gaps(tag); !slices.Equal(got, want) {
-						t.Errorf("%s: delivered again after %v, want %v", tag, got, want)
-					}
-					for i, f := range c.final[tag] {
-						if last := i == len(want); (f == final) != last {
-							t.Errorf("%s: attempt %d is %v", tag, i+1, f)
-						}
-					}
-					end := consumer.DeadLettered
-					if tag == "noise" {
-						end = consumer.Discarded
-					}
-					list := seen.all()
-					o := list[slices.IndexFunc(list, func(o consumer.Outcome) bool { return o.Delivery.ID == tag && o.Disposition != consumer.Retried })]
-					if _, dead := s.dead[tag]; o.Disposition != end || o.Delivery.Attempt != len(want)+1 || dead != (end == consumer.DeadLettered) || o.SettleErr != nil {
-						t.Errorf("%s: %+v, dead letter %v, want %v", tag, o, dead, end)
-					}
-				}
-			})
-		})
-	}
-}
-
-// A verdict of the handler beats the policy. A RetryIn counts as an attempt of the policy.
-func TestVerdictsBeatPolicies(t *testing.T) {
-	for _, tt := range []struct {
-		verdict error
-		want    []consumer.Disposition // of attempts 1 and 2
-	}{
-		{consumer.RetryIn(time.Minute, errors.New("busy")), []consumer.Disposition{consumer.Retried, consumer.Discarded}},
-		{consumer.Snooze(time.Minute), []consumer.Disposition{consumer.Snoozed, consumer.Snoozed}},
-		{consumer.DeadLetterNow(errors.New("hopeless")), []consumer.Disposition{consumer.DeadLettered}},
-		{errors.New("broken"), []consumer.Disposition{consumer.Retried, consumer.Discarded}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
-			s.fill(1)
+		t.Run(name, onServer(func(t *testing.T, s *server) {
+			s.caps = caps
+			s.settings = transport.ConsumerSettings{MaxAttempts: 6, Retry: backoff.Steps{time.Hour}}
+			for _, tag := range []string{"plain", "invoice", "acme", "noise", "many"} {
+				props := map[string]string{"tenant": tag}
+				s.add(0, &tidegate.Message{ID: tag, Topic: "orders", Tag: tag, Properties: props, Body: []byte("x")})
+			}
+			c := &tries{at: map[string][]time.Time{}, final: map[string][]finality{}}
 			var seen outcomes
-			begin := time.Now()
-			var second time.Duration
-			n := 0
-			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
-				if n++; n == 2 {
-					second = time.Since(begin)
-				}
-				if n > 2 {
-					return nil
-				}
-				return tt.verdict
-			}, consumer.PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{{Retry: backoff.Steps{time.Hour}, MaxAttempts: 2, Exhausted: policy.Discard}}})
-			time.Sleep(2 * time.Hour)
+			stop := start(t, s, consumer.Subscription{}, c.fail, consumer.PushOptions{OnDelivery: seen.add, Policies: []policy.Policy{
+				{MaxAttempts: 4, Retry: backoff.Steps{time.Second}},
+				{Tag: "invoice", Retry: backoff.Steps{time.Minute, time.Hour}},
+				{Tag: "noise", Exhausted: policy.Discard},
+				{Tag: "many", MaxAttempts: 30},
+				{Properties: map[string]string{"tenant": "acme"}, MaxAttempts: 2},
+			}})
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			c.mu.Lock()
+			if n := len(c.at["many"]); caps == (transport.Capabilities{}) && n != 6 {
+				t.Errorf("a message has %d attempts, want the server's maximum of 6", n)
+			}
+			c.mu.Unlock()
+			time.Sleep(24 * time.Hour)
 			stop()
-			for i, want := range tt.want {
-				if got := seen.all()[i]; got.Disposition != want {
-					t.Errorf("%v: outcome %+v, want %v", tt.verdict, got, want)
+			for tag, want := range map[string][]time.Duration{
+				"plain":   {time.Second, time.Second, time.Second},
+				"invoice": {time.Minute, time.Hour, time.Hour},
+				"acme":    {time.Second},
+				"noise":   {time.Second, time.Second, time.Second},
+			} {
+				if got := c.gaps(tag); !slices.Equal(got, want) {
+					t.Errorf("%s: delivered again after %v, want %v", tag, got, want)
+				}
+				for i, f := range c.final[tag] {
+					if last := i == len(want); (f == final) != last {
+						t.Errorf("%s: attempt %d is %v", tag, i+1, f)
+					}
+				}
+				end := consumer.DeadLettered
+				if tag == "noise" {
+					end = consumer.Discarded
+				}
+				list := seen.all()
+				o := list[slices.IndexFunc(list, func(o consumer.Outcome) bool { return o.Delivery.ID == tag && o.Disposition != consumer.Retried })]
+				if _, dead := s.dead[tag]; o.Disposition != end || o.Delivery.Attempt != len(want)+1 || dead != (end == consumer.DeadLettered) || o.SettleErr != nil {
+					t.Errorf("%s: %+v, dead letter %v, want %v", tag, o, dead, end)
 				}
 			}
-			if wait := map[bool]time.Duration{true: time.Hour, false: time.Minute}[tt.verdict.Error() == "broken"]; len(tt.want) > 1 && second != wait {
-				t.Errorf("%v: the second delivery comes after %v, want %v", tt.verdict, second, wait)
-			}
-		})
+		}))
 	}
-}
-
-// A discarded message does not hold its message group.
-func TestDiscardInFIFOGroup(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
-		s.settings = transport.ConsumerSettings{FIFO: true, Retry: backoff.Steps{time.Second}}
-		for i := range 3 {
-			s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Body: []byte("x")})
-		}
-		var order []string
-		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-			if order = append(order, fmt.Sprint(d.ID, "#", d.Attempt)); d.ID == "0" {
-				return errors.New("poison")
-			}
-			return nil
-		}, consumer.PushOptions{Policies: []policy.Policy{{MaxAttempts: 2, Exhausted: policy.Discard}}})
-		time.Sleep(time.Minute)
-		stop()
-		if got := strings.Join(order, " "); got != "0#1 0#2 1#1 2#1" || s.left() != 0 {
-			t.Errorf("handled %s, %d left", got, s.left())
-		}
-	})
 }
 
 // The consumer reports the values in effect, with their sources.

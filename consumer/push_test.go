@@ -26,8 +26,7 @@ import (
 )
 
 func TestHandledAndAcked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(100)
 		var n atomic.Int64
 		var seen outcomes
@@ -66,38 +65,6 @@ func TestHandledAndAcked(t *testing.T) {
 	})
 }
 
-// Seventeen deliveries over 4 h 46 m, and then the dead letter.
-func TestWholeLadder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = transport.Capabilities{Suspend: true}
-		s.fill(1)
-		var at []time.Duration
-		begin := time.Now()
-		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-			at = append(at, time.Since(begin))
-			if d.Attempt != len(at) {
-				t.Errorf("attempt %d, want %d", d.Attempt, len(at))
-			}
-			return errors.New("still broken")
-		}, consumer.PushOptions{})
-		time.Sleep(24 * time.Hour)
-		stop()
-		var sum time.Duration
-		want := []time.Duration{0}
-		for i := range 16 {
-			sum += backoff.RetryLadder().Delay(i)
-			want = append(want, sum)
-		}
-		if !reflect.DeepEqual(at, want) || sum != 17140*time.Second {
-			t.Errorf("delivered at %v\nwant %v", at, want)
-		}
-		if s.dead["m0"] != "still broken" {
-			t.Errorf("dead letters %q", s.dead)
-		}
-	})
-}
-
 func TestOtherLadders(t *testing.T) {
 	own, pushed := backoff.Steps{3 * time.Second}, backoff.Steps{time.Second, 2 * time.Second}
 	for _, tt := range []struct {
@@ -116,36 +83,32 @@ func TestOtherLadders(t *testing.T) {
 			fmt.Errorf("busy: %w", consumer.RetryIn(time.Minute, errors.New("x"))), []time.Duration{time.Minute}, true},
 		{"dead letter at once", consumer.Subscription{}, transport.ConsumerSettings{}, consumer.DeadLetterNow(errors.New("x")), nil, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.settings = tt.pushed
-				s.fill(1)
-				var seen outcomes
-				stop := start(t, s, tt.sub, func(context.Context, *tidegate.Delivery) error { return tt.err }, consumer.PushOptions{OnDelivery: seen.add})
-				time.Sleep(time.Hour)
-				stop()
-				var got []time.Duration
-				for i, r := range s.retries {
-					got = append(got, r.delay)
-					if seen.list[i].Disposition != consumer.Retried || seen.list[i].Delay != r.delay || seen.list[i].Err != tt.err {
-						t.Errorf("outcome %+v of %+v", seen.list[i], r)
-					}
+		t.Run(tt.name, onServer(func(t *testing.T, s *server) {
+			s.settings = tt.pushed
+			s.fill(1)
+			var seen outcomes
+			stop := start(t, s, tt.sub, func(context.Context, *tidegate.Delivery) error { return tt.err }, consumer.PushOptions{OnDelivery: seen.add})
+			time.Sleep(time.Hour)
+			stop()
+			var got []time.Duration
+			for i, r := range s.retries {
+				got = append(got, r.delay)
+				if seen.list[i].Disposition != consumer.Retried || seen.list[i].Delay != r.delay || seen.list[i].Err != tt.err {
+					t.Errorf("outcome %+v of %+v", seen.list[i], r)
 				}
-				last := seen.list[len(seen.list)-1]
-				if !reflect.DeepEqual(got, tt.want) || (len(s.dead) == 1) != tt.dead || last.Disposition != consumer.DeadLettered {
-					t.Errorf("delays %v, dead letters %v, last outcome %+v; want %v", got, s.dead, last, tt.want)
-				}
-			})
-		})
+			}
+			last := seen.list[len(seen.list)-1]
+			if !reflect.DeepEqual(got, tt.want) || (len(s.dead) == 1) != tt.dead || last.Disposition != consumer.DeadLettered {
+				t.Errorf("delays %v, dead letters %v, last outcome %+v; want %v", got, s.dead, last, tt.want)
+			}
+		}))
 	}
 }
 
 // A RocketMQ does not wake the waiting receive for a retry, and makes the retry ready up to 2.2 s
 // late. The consumer fetches its own when they are ready, also one without a delay.
 func TestRetriesAreFetchedWhenDue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.deaf = true
 		s.fill(1)
 		delays := []time.Duration{7 * time.Second, time.Second, 11 * time.Second, 0}
@@ -173,8 +136,7 @@ func TestRetriesAreFetchedWhenDue(t *testing.T) {
 
 // Without a word of the server about attempts, its own count decides.
 func TestUnknownLimitNeverDeadLetters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(1)
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return errors.New("x") }, consumer.PushOptions{})
 		time.Sleep(48 * time.Hour)
@@ -191,9 +153,7 @@ func TestReceiveFailures(t *testing.T) {
 	throttled := &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: 40 * time.Second}
 	transient := errors.New("connection lost")
 	missing := &tidegate.Error{Code: tidegate.CodeTopicNotFound}
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		errs := []error{transient, missing, transient, nil, transient, throttled}
 		n := 0
 		s.onReceive = func() error {
@@ -221,8 +181,7 @@ func TestReceiveFailures(t *testing.T) {
 
 func TestDefaultReceiveBackoff(t *testing.T) {
 	want := backoff.Exponential{Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 30 * time.Second}
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.onReceive = func() error { return &tidegate.Error{Code: protocol.CodeInternalError} }
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		time.Sleep(10 * time.Minute)
@@ -248,9 +207,7 @@ func TestErrorsThatEndRun(t *testing.T) {
 		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeUnauthorized}, verdict.CredentialsGrace},
 	} {
 		for _, where := range []string{"receive", "settings"} {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps = ours
+			withBroker(t, func(t *testing.T, s *server) {
 				s.fill(3)
 				var handled atomic.Int64
 				var refusedAt time.Time
@@ -297,9 +254,7 @@ func TestRunSurvives(t *testing.T) {
 		protocol.CodeIllegalPollingTime, tidegate.CodeNotImplemented, tidegate.CodeBadRequest, tidegate.CodeInternalServerError,
 		tidegate.CodeTopicNotFound, tidegate.CodeForbidden, 49999, 0,
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
+		withBroker(t, func(t *testing.T, s *server) {
 			var away atomic.Bool
 			away.Store(true)
 			s.onReceive = func() error {
@@ -334,9 +289,7 @@ func TestRunSurvives(t *testing.T) {
 func TestRejectionOutlivesTheEnd(t *testing.T) {
 	refused := &tidegate.Error{Code: tidegate.CodeIllegalFilterExpression}
 	for refusedAt, want := range map[time.Duration]error{10 * time.Second: refused, 30 * time.Second: nil} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
+		withBroker(t, func(t *testing.T, s *server) {
 			s.fill(2)
 			begin := time.Now()
 			s.onReceive = func() error {
@@ -358,8 +311,7 @@ func TestRejectionOutlivesTheEnd(t *testing.T) {
 }
 
 func TestSettingsAreWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(1)
 		n := 0
 		s.onSettings = func() error {
@@ -384,8 +336,7 @@ func TestSettingsAreWaitedFor(t *testing.T) {
 
 // If a server returns empty receives at once, the consumer does not receive in a hot loop.
 func TestEmptyResponsesArePaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
 			consumer.PushOptions{LongPolling: time.Nanosecond})
 		time.Sleep(10 * time.Second)
@@ -397,8 +348,7 @@ func TestEmptyResponsesArePaced(t *testing.T) {
 }
 
 func TestQueuesComeAndGo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.queues = []int{0, 1}
 		var got atomic.Int64
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { got.Add(1); return nil }, consumer.PushOptions{})
@@ -423,25 +373,6 @@ func TestQueuesComeAndGo(t *testing.T) {
 			t.Errorf("%d handled, want both of queue 2 besides", got.Load())
 		}
 		stop()
-	})
-}
-
-func TestRunTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"},
-			func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			s.fill(3)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if err := p.Run(ctx); err != nil || s.left() != 0 {
-				t.Errorf("Run: %v, %d left", err, s.left())
-			}
-			cancel()
-		}
 	})
 }
 
@@ -486,9 +417,7 @@ func TestNewPushReportsAllFaults(t *testing.T) {
 // MaxBuffered bounds the messages that wait for a handler, for handlers of any speed.
 func TestMaxBufferedBoundsTheMessagesInHand(t *testing.T) {
 	for buffered, want := range map[int]int{-1: 1, 5: 6, 0: 1 + 1024} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
+		withBroker(t, func(t *testing.T, s *server) {
 			s.fill(2000)
 			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 				time.Sleep(100 * time.Microsecond) // 200 ms of it are 2000 messages, more than MaxBuffered
@@ -507,9 +436,7 @@ func TestMaxBufferedBoundsTheMessagesInHand(t *testing.T) {
 
 // A consumer that is paused when Run begins receives nothing until Resume.
 func TestRunOfAPausedConsumerWaitsForResume(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(1)
 		var handled atomic.Int64
 		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"},
@@ -587,44 +514,39 @@ func TestLimiterDelaysTheFetch(t *testing.T) {
 		"more than a batch": {rate.NewLimiter(10, 50), 1, 50},
 		"of four queues":    {rate.NewLimiter(10, 1), 4, 4},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps, s.queues = ours, []int{0, 1, 2, 3}[:tt.queues]
-				for i := range 400 {
-					s.add(i%tt.queues, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")})
+		t.Run(name, onServer(func(t *testing.T, s *server) {
+			s.caps, s.queues = ours, []int{0, 1, 2, 3}[:tt.queues]
+			for i := range 400 {
+				s.add(i%tt.queues, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")})
+			}
+			begin := time.Now()
+			var handled atomic.Int64
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+				n := handled.Add(1)
+				if allowed := int64(tt.limiter.Burst()+tt.queues) + int64(10*time.Since(begin).Seconds()); n > allowed {
+					t.Errorf("%d messages after %v, at most %d are allowed", n, time.Since(begin), allowed)
 				}
-				begin := time.Now()
-				var handled atomic.Int64
-				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
-					n := handled.Add(1)
-					if allowed := int64(tt.limiter.Burst()+tt.queues) + int64(10*time.Since(begin).Seconds()); n > allowed {
-						t.Errorf("%d messages after %v, at most %d are allowed", n, time.Since(begin), allowed)
-					}
-					return nil
-				}, consumer.PushOptions{Limiter: tt.limiter})
-				time.Sleep(20 * time.Second)
-				if n := handled.Load(); n < 190 {
-					t.Errorf("%d messages in 20 s, want 10 a second", n)
-				}
-				stop()
-				if s.maxHand > tt.atOnce {
-					t.Errorf("%d messages in hand", s.maxHand)
-				}
-				if len(s.retries) > 0 || len(s.changes) > 0 || s.spent() > 0 {
-					t.Errorf("%d retries, %d extensions, %d spent attempts", len(s.retries), len(s.changes), s.spent())
-				}
-			})
-		})
+				return nil
+			}, consumer.PushOptions{Limiter: tt.limiter})
+			time.Sleep(20 * time.Second)
+			if n := handled.Load(); n < 190 {
+				t.Errorf("%d messages in 20 s, want 10 a second", n)
+			}
+			stop()
+			if s.maxHand > tt.atOnce {
+				t.Errorf("%d messages in hand", s.maxHand)
+			}
+			if len(s.retries) > 0 || len(s.changes) > 0 || s.spent() > 0 {
+				t.Errorf("%d retries, %d extensions, %d spent attempts", len(s.retries), len(s.changes), s.spent())
+			}
+		}))
 	}
 }
 
 // A receive that brings nothing keeps its permission: an idle consumer handles a new message at
 // once.
 func TestLimiterDoesNotDelayAnIdleConsumer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		var at time.Time
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { at = time.Now(); return nil },
 			consumer.PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
@@ -653,8 +575,7 @@ func (l *brokenLimiter) WaitN(context.Context, int) error {
 
 // A limiter that fails stops receiving until it permits it again, and is reported.
 func TestLimiterThatFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(1)
 		var reported []consumer.ReceiveFailure
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
@@ -675,8 +596,7 @@ func TestLimiterThatFails(t *testing.T) {
 
 // Run ends while the limiter holds it.
 func TestLimiterEndsWithTheRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(10)
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
 			consumer.PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
@@ -788,41 +708,6 @@ func TestReceiveBackoffAfterAResponse(t *testing.T) {
 	})
 }
 
-// An outage between two rejections of the credentials does not end Run; rejections for a minute do.
-func TestRejectionsBesideAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		var receives atomic.Int64
-		s.onReceive = func() error {
-			n := receives.Add(1)
-			if n == 1 || n == 60 {
-				return &tidegate.Error{Code: tidegate.CodeUnauthorized}
-			}
-			if n < 60 {
-				return &tidegate.Error{Message: "connection refused"}
-			}
-			return nil
-		}
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
-		time.Sleep(10 * time.Minute)
-		if n := receives.Load(); n < 61 {
-			t.Errorf("%d receives, want the one after the second rejection", n)
-		}
-		if err := stop(); err != nil {
-			t.Errorf("Run ended: %v", err)
-		}
-		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeUnauthorized} }
-		begin := time.Now()
-		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Run(t.Context()); !errors.Is(err, tidegate.ErrUnauthorized) || time.Since(begin) < time.Minute || time.Since(begin) > 2*time.Minute {
-			t.Errorf("Run returned %v after %v of rejections", err, time.Since(begin))
-		}
-	})
-}
-
 // A consumer without Logger and OnReceiveFailure reports failures to slog's default, for each topic
 // at intervals that double from a minute to an hour. One of the two is enough to end that.
 func TestDefaultLogOfFailures(t *testing.T) {
@@ -917,6 +802,40 @@ func TestSettingsOfTheDeliveringServer(t *testing.T) {
 		}
 		if len(s.dead) != 1 || s.dead["first"] == "" {
 			t.Errorf("dead letters %v, want the first message after two attempts", s.dead)
+		}
+	})
+}
+
+// An outage between two rejections of the credentials does not end Run; rejections for a minute do.
+func TestRejectionsBesideAnOutage(t *testing.T) {
+	withServer(t, func(t *testing.T, s *server) {
+		var receives atomic.Int64
+		s.onReceive = func() error {
+			n := receives.Add(1)
+			if n == 1 || n == 60 {
+				return &tidegate.Error{Code: tidegate.CodeUnauthorized}
+			}
+			if n < 60 {
+				return &tidegate.Error{Message: "connection refused"}
+			}
+			return nil
+		}
+		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
+		time.Sleep(10 * time.Minute)
+		if n := receives.Load(); n < 61 {
+			t.Errorf("%d receives, want the one after the second rejection", n)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run ended: %v", err)
+		}
+		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeUnauthorized} }
+		begin := time.Now()
+		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Run(t.Context()); !errors.Is(err, tidegate.ErrUnauthorized) || time.Since(begin) < time.Minute || time.Since(begin) > 2*time.Minute {
+			t.Errorf("Run returned %v after %v of rejections", err, time.Since(begin))
 		}
 	})
 }

@@ -138,9 +138,7 @@ func (s *server) attemptsOf() (attempts []int) {
 // handlers that take a millisecond.
 func TestReceivesAreLargeWithABacklog(t *testing.T) {
 	for _, work := range []time.Duration{0, time.Millisecond, 20 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
+		withBroker(t, func(t *testing.T, s *server) {
 			const messages = 5000
 			s.fill(messages)
 			received, receives := 0, 0
@@ -244,26 +242,23 @@ func TestPanicsAreFailures(t *testing.T) {
 			"handler panicked: the error returned, of type consumer_test.deadly, has no readable text: runtime.Goexit was called"},
 		"panic with one that ends the goroutine": {panics(deadly{}), "handler panicked: a consumer_test.deadly"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.fill(1)
-				var seen outcomes
-				stop := start(t, s, consumer.Subscription{}, tt.handler, consumer.PushOptions{OnDelivery: seen.add})
-				time.Sleep(15 * time.Second)
-				stop()
-				if len(seen.list) != 2 || !reflect.DeepEqual(s.retries[0], retryCall{"m0", 1, 10 * time.Second}) || seen.list[0].Disposition != consumer.Retried || seen.list[0].Delay != 10*time.Second {
-					t.Fatalf("outcomes %+v", seen.list)
-				}
-				e, ok := seen.list[0].Err.(*consumer.PanicError)
-				if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "worker.go") {
-					t.Errorf("error %v", seen.list[0].Err)
-				}
-				if name == "panic" && (!errors.Is(e, cause) || !strings.Contains(string(e.Stack), "report_test.go")) {
-					t.Errorf("%v does not wrap the panic's error, or has not the handler's stack", e)
-				}
-			})
-		})
+		t.Run(name, onServer(func(t *testing.T, s *server) {
+			s.fill(1)
+			var seen outcomes
+			stop := start(t, s, consumer.Subscription{}, tt.handler, consumer.PushOptions{OnDelivery: seen.add})
+			time.Sleep(15 * time.Second)
+			stop()
+			if len(seen.list) != 2 || !reflect.DeepEqual(s.retries[0], retryCall{"m0", 1, 10 * time.Second}) || seen.list[0].Disposition != consumer.Retried || seen.list[0].Delay != 10*time.Second {
+				t.Fatalf("outcomes %+v", seen.list)
+			}
+			e, ok := seen.list[0].Err.(*consumer.PanicError)
+			if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "worker.go") {
+				t.Errorf("error %v", seen.list[0].Err)
+			}
+			if name == "panic" && (!errors.Is(e, cause) || !strings.Contains(string(e.Stack), "report_test.go")) {
+				t.Errorf("%v does not wrap the panic's error, or has not the handler's stack", e)
+			}
+		}))
 	}
 }
 
@@ -286,8 +281,7 @@ func (deadly) Error() string { runtime.Goexit(); return "" }
 // The text of an error is needed at the last attempt, and by DeadLetter.
 func TestAwkwardErrorsAsDeadLetters(t *testing.T) {
 	for _, err := range []error{(*fs.PathError)(nil), awkward{"boom"}, consumer.DeadLetterNow(awkward{"boom"}), consumer.DeadLetterNow((*fs.PathError)(nil))} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
+		withServer(t, func(t *testing.T, s *server) {
 			s.settings.MaxAttempts = 2
 			s.fill(1)
 			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return err }, consumer.PushOptions{})
@@ -303,8 +297,7 @@ func TestAwkwardErrorsAsDeadLetters(t *testing.T) {
 // The delivery belongs to the handler: its changes, at any time, do not affect decisions,
 // settlements or the log.
 func TestHandlerMayChangeItsDelivery(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.settings.MaxAttempts = 3
 		s.fill(1)
 		s.onChange = func(*tidegate.Delivery) error { return errors.New("connection lost") } // which is logged
@@ -329,8 +322,7 @@ func TestHandlerMayChangeItsDelivery(t *testing.T) {
 }
 
 func TestObserverThatPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(30)
 		var log bytes.Buffer
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
@@ -353,84 +345,78 @@ func TestStuckHandlersAreReplaced(t *testing.T) {
 		"they return":      func() {},
 		"they call Goexit": runtime.Goexit,
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps = ours
-				release := make(chan struct{})
-				var mu sync.Mutex
-				running, most, handled := 0, 0, 0
-				var reports []consumer.StuckHandler
-				var seen outcomes
-				stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-					if string(d.Body) == "stuck" && d.Attempt == 1 {
-						blockHere(release)
-						end()
-						return nil
-					}
-					mu.Lock()
-					running++
-					most = max(most, running)
-					mu.Unlock()
-					time.Sleep(time.Second)
-					mu.Lock()
-					running--
-					handled++
-					mu.Unlock()
+		t.Run(name, onBroker(func(t *testing.T, s *server) {
+			release := make(chan struct{})
+			var mu sync.Mutex
+			running, most, handled := 0, 0, 0
+			var reports []consumer.StuckHandler
+			var seen outcomes
+			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				if string(d.Body) == "stuck" && d.Attempt == 1 {
+					blockHere(release)
+					end()
 					return nil
-				}, consumer.PushOptions{
-					Concurrency: concurrency, StuckAfter: time.Minute, OnDelivery: seen.add, MaxExtension: 24 * time.Hour,
-					OnStuck: func(h consumer.StuckHandler) { mu.Lock(); reports = append(reports, h); mu.Unlock() },
-				})
-				send := func(body string, n int) {
-					for range n {
-						s.add(0, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte(body)})
-					}
 				}
-				send("stuck", concurrency)
+				mu.Lock()
+				running++
+				most = max(most, running)
+				mu.Unlock()
 				time.Sleep(time.Second)
-				send("quick", 20)
-				time.Sleep(58 * time.Second)
 				mu.Lock()
-				if handled > 0 || len(reports) > 0 {
-					t.Errorf("%d handled, %d reports before the deadline", handled, len(reports))
-				}
+				running--
+				handled++
 				mu.Unlock()
-				time.Sleep(12 * time.Second)
-				mu.Lock()
-				if handled != 20 || most != concurrency || len(reports) != concurrency {
-					t.Errorf("%d handled, %d at a time, %d reports", handled, most, len(reports))
-				}
-				for _, h := range reports {
-					if h.Took != time.Minute || string(h.Delivery.Body) != "stuck" || !strings.Contains(h.Stack, "blockHere") || strings.Count(h.Stack, "goroutine ") > 2 {
-						t.Errorf("report of %q after %v with the stack %s", h.Delivery.Body, h.Took, h.Stack)
-					}
-				}
-				mu.Unlock()
-				close(release) // and no more run at a time than before
-				send("quick", 20)
-				time.Sleep(12 * time.Second)
-				mu.Lock()
-				if handled < 40 || most != concurrency || len(reports) != concurrency {
-					t.Errorf("in the end %d handled, %d at a time, %d reports", handled, most, len(reports))
-				}
-				mu.Unlock()
-				time.Sleep(time.Minute)
-				stop()
-				if s.left() != 0 {
-					t.Errorf("%d messages are left; outcomes %+v", s.left(), seen.all())
-				}
+				return nil
+			}, consumer.PushOptions{
+				Concurrency: concurrency, StuckAfter: time.Minute, OnDelivery: seen.add, MaxExtension: 24 * time.Hour,
+				OnStuck: func(h consumer.StuckHandler) { mu.Lock(); reports = append(reports, h); mu.Unlock() },
 			})
-		})
+			send := func(body string, n int) {
+				for range n {
+					s.add(0, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte(body)})
+				}
+			}
+			send("stuck", concurrency)
+			time.Sleep(time.Second)
+			send("quick", 20)
+			time.Sleep(58 * time.Second)
+			mu.Lock()
+			if handled > 0 || len(reports) > 0 {
+				t.Errorf("%d handled, %d reports before the deadline", handled, len(reports))
+			}
+			mu.Unlock()
+			time.Sleep(12 * time.Second)
+			mu.Lock()
+			if handled != 20 || most != concurrency || len(reports) != concurrency {
+				t.Errorf("%d handled, %d at a time, %d reports", handled, most, len(reports))
+			}
+			for _, h := range reports {
+				if h.Took != time.Minute || string(h.Delivery.Body) != "stuck" || !strings.Contains(h.Stack, "blockHere") || strings.Count(h.Stack, "goroutine ") > 2 {
+					t.Errorf("report of %q after %v with the stack %s", h.Delivery.Body, h.Took, h.Stack)
+				}
+			}
+			mu.Unlock()
+			close(release) // and no more run at a time than before
+			send("quick", 20)
+			time.Sleep(12 * time.Second)
+			mu.Lock()
+			if handled < 40 || most != concurrency || len(reports) != concurrency {
+				t.Errorf("in the end %d handled, %d at a time, %d reports", handled, most, len(reports))
+			}
+			mu.Unlock()
+			time.Sleep(time.Minute)
+			stop()
+			if s.left() != 0 {
+				t.Errorf("%d messages are left; outcomes %+v", s.left(), seen.all())
+			}
+		}))
 	}
 }
 
 // Handlers are replaced once: when as many are stuck as may run, and their replacements are too,
 // nothing more is begun.
 func TestStuckHandlersAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(100)
 		release := make(chan struct{})
 		var mu sync.Mutex

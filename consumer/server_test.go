@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -73,6 +74,31 @@ var ours = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, Rep
 
 func newServer(t *testing.T) *server {
 	return &server{t: t, queues: []int{transport.AnyQueue}, wake: make(chan struct{}), dead: map[string]string{}, given: map[string][]*entry{}}
+}
+
+// withServer runs f in a bubble of package synctest, with a server without capabilities.
+func withServer(t *testing.T, f func(t *testing.T, s *server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newServer(t)) })
+}
+
+// withBroker runs f in a bubble of package synctest, with a server that has those of a tidegate
+// broker.
+func withBroker(t *testing.T, f func(t *testing.T, s *server)) {
+	t.Helper()
+	withServer(t, func(t *testing.T, s *server) {
+		s.caps = ours
+		f(t, s)
+	})
+}
+
+// onServer and onBroker return subtests that call withServer and withBroker.
+func onServer(f func(t *testing.T, s *server)) func(t *testing.T) {
+	return func(t *testing.T) { withServer(t, f) }
+}
+
+func onBroker(f func(t *testing.T, s *server)) func(t *testing.T) {
+	return func(t *testing.T) { withBroker(t, f) }
 }
 
 func (s *server) changed() {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -36,9 +34,7 @@ func slow(d *tidegate.Delivery) bool { return string(d.Body) == "slow" }
 
 // Running handlers finish and their messages are settled; unhandled messages are released.
 func TestShutdownIsOrderly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
+	withBroker(t, func(t *testing.T, s *server) {
 		s.fillQuick()
 		var seen outcomes
 		var report consumer.StopReport
@@ -74,8 +70,7 @@ func TestShutdownIsOrderly(t *testing.T) {
 
 // A server that counts attempts of released messages gets the buffered ones handled instead.
 func TestShutdownWithoutSuspend(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fillQuick()
 		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			if slow(d) {
@@ -95,8 +90,7 @@ func TestShutdownWithoutSuspend(t *testing.T) {
 // The polls under way end without a cancellation on such a server: a cancelled one may take a
 // message along.
 func TestShutdownLetsPollsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		var handled atomic.Int64
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, consumer.PushOptions{})
 		time.Sleep(time.Second)
@@ -109,8 +103,7 @@ func TestShutdownLetsPollsEnd(t *testing.T) {
 }
 
 func TestShutdownTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(1)
 		var seen outcomes
 		begin := time.Now()
@@ -132,29 +125,10 @@ func TestShutdownTimeout(t *testing.T) {
 	})
 }
 
-// A success is a success, even if the handler's context was ended.
-func TestShutdownKeepsSuccess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.fill(1)
-		stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
-			<-ctx.Done()
-			return nil
-		}, consumer.PushOptions{ShutdownTimeout: time.Second})
-		synctest.Wait()
-		stop()
-		if s.left() != 0 {
-			t.Error("not acknowledged")
-		}
-	})
-}
-
 // If no delivery can be settled, Run ends within ShutdownTimeout.
 func TestShutdownWithoutAServer(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, 10 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
+		withBroker(t, func(t *testing.T, s *server) {
 			s.fillQuick()
 			away := func(*tidegate.Delivery) error { return errors.New("connection lost") }
 			var report consumer.StopReport
@@ -174,72 +148,6 @@ func TestShutdownWithoutAServer(t *testing.T) {
 			}
 			if report.Unsettled < 10 || report.Acked+report.Released > 0 {
 				t.Errorf("report %+v", report)
-			}
-		})
-	}
-}
-
-func TestConcurrencyIsBounded(t *testing.T) {
-	for range 30 {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			limit, queues := 1+rand.IntN(8), 1+rand.IntN(4)
-			s.queues = nil
-			for q := range queues {
-				s.queues = append(s.queues, q)
-			}
-			const n = 60
-			for i := range n {
-				s.add(i%queues, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", Body: []byte("x")})
-			}
-			var now, most atomic.Int64
-			var mu sync.Mutex
-			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
-				k := now.Add(1)
-				defer now.Add(-1)
-				mu.Lock()
-				most.Store(max(most.Load(), k))
-				d := time.Duration(1 + rand.Int64N(int64(time.Second)))
-				mu.Unlock()
-				time.Sleep(d)
-				return nil
-			}, consumer.PushOptions{Concurrency: limit})
-			time.Sleep(2 * time.Minute)
-			stop()
-			if most.Load() > int64(limit) || s.left() != 0 {
-				t.Errorf("%d handlers at once, limit %d; %d messages left", most.Load(), limit, s.left())
-			}
-			if limit >= queues && most.Load() < int64(limit) {
-				t.Errorf("never more than %d handlers at once, limit %d, %d queues", most.Load(), limit, queues)
-			}
-			// The handlers take half a second, so at most about as many as there are handlers wait
-			// for one.
-			if most := 2 * limit * (1 + min(queues-1, 1)); s.maxHand > most {
-				t.Errorf("%d in hand, limit %d, %d queues", s.maxHand, limit, queues)
-			}
-		})
-	}
-}
-
-func TestStartsAndStopsLeakNothing(t *testing.T) {
-	for range 200 {
-		synctest.Test(t, func(t *testing.T) { // a goroutine that is left fails the bubble
-			s := newServer(t)
-			s.fill(rand.IntN(40))
-			stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
-				select {
-				case <-ctx.Done():
-					return ctx.Err()
-				case <-time.After(time.Duration(rand.Int64N(int64(time.Minute)))):
-					return nil
-				}
-			}, consumer.PushOptions{Concurrency: 1 + rand.IntN(30), ShutdownTimeout: time.Second})
-			time.Sleep(time.Duration(rand.Int64N(int64(30 * time.Second))))
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
-			if s.handed != 0 {
-				t.Errorf("%d deliveries were neither settled nor released", s.handed)
 			}
 		})
 	}
@@ -318,31 +226,27 @@ func TestHandlerAfterTheShutdownTimeoutIsSettled(t *testing.T) {
 		{"one handler", []time.Duration{2 * time.Second}},
 		{"several handlers", []time.Duration{time.Second, time.Second, 1500 * time.Millisecond, 2 * time.Second, 2 * time.Second}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps = ours
-				s.fill(len(tt.late))
-				var seen outcomes
-				stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
-					<-ctx.Done()
-					time.Sleep(time.Second/10 + tt.late[d.Offset])
-					return nil
-				}, consumer.PushOptions{Concurrency: len(tt.late), ShutdownTimeout: time.Second, OnDelivery: seen.add})
-				synctest.Wait()
-				begin := time.Now()
-				if err := stop(); err != nil || time.Since(begin) > 4*time.Second {
-					t.Errorf("Run: %v after %v, want nil after at most 4s", err, time.Since(begin))
+		t.Run(tt.name, onBroker(func(t *testing.T, s *server) {
+			s.fill(len(tt.late))
+			var seen outcomes
+			stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+				<-ctx.Done()
+				time.Sleep(time.Second/10 + tt.late[d.Offset])
+				return nil
+			}, consumer.PushOptions{Concurrency: len(tt.late), ShutdownTimeout: time.Second, OnDelivery: seen.add})
+			synctest.Wait()
+			begin := time.Now()
+			if err := stop(); err != nil || time.Since(begin) > 4*time.Second {
+				t.Errorf("Run: %v after %v, want nil after at most 4s", err, time.Since(begin))
+			}
+			for _, o := range seen.all() {
+				if o.Disposition != consumer.Acked {
+					t.Errorf("message %s: %v, %v, want it acked", o.Delivery.ID, o.Disposition, o.SettleErr)
 				}
-				for _, o := range seen.all() {
-					if o.Disposition != consumer.Acked {
-						t.Errorf("message %s: %v, %v, want it acked", o.Delivery.ID, o.Disposition, o.SettleErr)
-					}
-				}
-				if s.left() != 0 {
-					t.Errorf("%d messages are not consumed", s.left())
-				}
-			})
-		})
+			}
+			if s.left() != 0 {
+				t.Errorf("%d messages are not consumed", s.left())
+			}
+		}))
 	}
 }

@@ -39,8 +39,7 @@ func ofTopics(names ...string) map[string]tidegate.Filter {
 // One consumer receives from several topics, each with its filter. The topics share the
 // concurrency and the pause, and outcomes name the topic.
 func TestTopicsShareTheConsumer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		filters := map[string]tidegate.Filter{"orders": consumer.Tags("paid", "refunded"), "returns": {}, "stock": consumer.SQL("region = 'eu'")}
 		for topic := range filters {
 			s.inTopic(0, topic, "", 10)
@@ -125,119 +124,42 @@ func TestTopicWithBacklogDoesNotStarveAnother(t *testing.T) {
 		"message groups":         {caps: ours, handling: 10 * time.Second, fifo: true},
 		"a limiter":              {caps: ours, handling: 10 * time.Millisecond, limiter: rate.NewLimiter(100, 1)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps, s.settings.FIFO = tt.caps, tt.fifo
-				if tt.limiter == nil { // a limiter takes turns between queues
-					s.queues = []int{0, 1, 2, 3, 4, 5, 6, 7}
-				}
-				const quiet = 10
-				for i := range 20 * quiet {
-					s.inTopic(i%8, "busy", fmt.Sprint(i), 1)
-				}
-				sent := map[string]time.Time{}
-				var waits []time.Duration
-				var mu sync.Mutex
-				stop := start(t, s, consumer.Subscription{Topics: ofTopics("busy", "quiet")}, func(_ context.Context, d *tidegate.Delivery) error {
-					if d.Topic == "quiet" {
-						mu.Lock()
-						waits = append(waits, time.Since(sent[d.ID]))
-						mu.Unlock()
-					}
-					time.Sleep(tt.handling)
-					return nil
-				}, consumer.PushOptions{Concurrency: 4, ShutdownTimeout: time.Second, Limiter: tt.limiter})
-				for i := range quiet {
-					time.Sleep(3 * tt.handling)
+		t.Run(name, onServer(func(t *testing.T, s *server) {
+			s.caps, s.settings.FIFO = tt.caps, tt.fifo
+			if tt.limiter == nil { // a limiter takes turns between queues
+				s.queues = []int{0, 1, 2, 3, 4, 5, 6, 7}
+			}
+			const quiet = 10
+			for i := range 20 * quiet {
+				s.inTopic(i%8, "busy", fmt.Sprint(i), 1)
+			}
+			sent := map[string]time.Time{}
+			var waits []time.Duration
+			var mu sync.Mutex
+			stop := start(t, s, consumer.Subscription{Topics: ofTopics("busy", "quiet")}, func(_ context.Context, d *tidegate.Delivery) error {
+				if d.Topic == "quiet" {
 					mu.Lock()
-					m := &tidegate.Message{ID: fmt.Sprint("quiet", i), Topic: "quiet", MessageGroup: fmt.Sprint(i), Body: []byte("x")}
-					sent[m.ID] = time.Now()
+					waits = append(waits, time.Since(sent[d.ID]))
 					mu.Unlock()
-					s.add(0, m)
 				}
+				time.Sleep(tt.handling)
+				return nil
+			}, consumer.PushOptions{Concurrency: 4, ShutdownTimeout: time.Second, Limiter: tt.limiter})
+			for i := range quiet {
 				time.Sleep(3 * tt.handling)
-				stop()
-				if len(waits) != quiet || slices.Max(waits) > 2*tt.handling {
-					t.Errorf("%d of %d messages of the quiet topic were handled, after %v; want each within %v", len(waits), quiet, waits, 2*tt.handling)
-				}
-			})
-		})
+				mu.Lock()
+				m := &tidegate.Message{ID: fmt.Sprint("quiet", i), Topic: "quiet", MessageGroup: fmt.Sprint(i), Body: []byte("x")}
+				sent[m.ID] = time.Now()
+				mu.Unlock()
+				s.add(0, m)
+			}
+			time.Sleep(3 * tt.handling)
+			stop()
+			if len(waits) != quiet || slices.Max(waits) > 2*tt.handling {
+				t.Errorf("%d of %d messages of the quiet topic were handled, after %v; want each within %v", len(waits), quiet, waits, 2*tt.handling)
+			}
+		}))
 	}
-}
-
-// Messages with the same message group in two topics do not wait for each other, and each topic
-// keeps its order.
-func TestTopicsKeepTheirOwnOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps, s.settings.FIFO = ours, true
-		for _, topic := range []string{"a", "b"} {
-			s.inTopic(0, topic, topic, 5) // the server of this test knows groups by name alone
-		}
-		var mu sync.Mutex
-		order := map[string][]string{}
-		begin := time.Now()
-		stop := start(t, s, consumer.Subscription{Topics: ofTopics("a", "b")}, func(_ context.Context, d *tidegate.Delivery) error {
-			time.Sleep(time.Second)
-			mu.Lock()
-			defer mu.Unlock()
-			order[d.Topic] = append(order[d.Topic], fmt.Sprint(d.ID, "/", d.Attempt, "@", time.Since(begin)))
-			if d.ID == "a-a1" && d.Attempt == 1 {
-				return consumer.RetryIn(time.Second, errors.New("x"))
-			}
-			return nil
-		}, consumer.PushOptions{})
-		time.Sleep(time.Minute)
-		stop()
-		for topic, want := range map[string]string{
-			"a": "[a-a0/1@1s a-a1/1@2s a-a1/2@4s a-a2/1@5s a-a3/1@6s a-a4/1@7s]",
-			"b": "[b-b0/1@1s b-b1/1@2s b-b2/1@3s b-b3/1@4s b-b4/1@5s]",
-		} {
-			if got := fmt.Sprint(order[topic]); got != want {
-				t.Errorf("topic %s: %s, want %s", topic, got, want)
-			}
-		}
-	})
-}
-
-// The messages of several topics share batches, each with a verdict of its own.
-func TestTopicsShareBatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.caps = ours
-		var seen outcomes
-		var batches []string
-		p, err := consumer.NewBatch(s, consumer.Subscription{Group: "billing", Topics: ofTopics("orders", "returns")}, func(_ context.Context, ds []*tidegate.Delivery) error {
-			verdicts := make(consumer.BatchResult, len(ds))
-			topics := map[string]int{}
-			for i, d := range ds {
-				if topics[d.Topic]++; d.Topic == "returns" && d.Attempt == 1 {
-					verdicts[i] = consumer.RetryIn(time.Second, errors.New("x"))
-				}
-			}
-			batches = append(batches, fmt.Sprint(topics))
-			return verdicts
-		}, consumer.PushOptions{Concurrency: 1, OnDelivery: seen.add})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.inTopic(0, "orders", "", 3)
-		s.inTopic(0, "returns", "", 2)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		if err := p.Run(ctx); err != nil {
-			t.Error(err)
-		}
-		if got, want := fmt.Sprint(batches), "[map[orders:3 returns:2] map[returns:2]]"; got != want {
-			t.Errorf("batches %s, want %s", got, want)
-		}
-		for _, o := range seen.all() {
-			if want := o.Delivery.Topic == "returns" && o.Delivery.Attempt == 1; want != (o.Disposition == consumer.Retried) {
-				t.Errorf("outcome %+v", o)
-			}
-		}
-	})
 }
 
 // A topic that does not exist, or that the credentials may not read, is reported with its name and
@@ -256,57 +178,53 @@ func TestTopicsThatFail(t *testing.T) {
 		"both are forbidden":          {map[string]tidegate.Code{"orders": forbidden, "returns": forbidden}, verdict.CredentialsGrace, ""},
 		"the filter of one is faulty": {map[string]tidegate.Code{"returns": illegal}, time.Nanosecond, "returns"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps = ours
-				s.onTopic = func(topic string) error {
-					if code := tt.fails[topic]; code != 0 {
-						return &tidegate.Error{Op: "ReceiveMessage", Subject: topic, Code: code}
-					}
+		t.Run(name, onBroker(func(t *testing.T, s *server) {
+			s.onTopic = func(topic string) error {
+				if code := tt.fails[topic]; code != 0 {
+					return &tidegate.Error{Op: "ReceiveMessage", Subject: topic, Code: code}
+				}
+				return nil
+			}
+			var mu sync.Mutex
+			reported, handled := map[string]tidegate.Code{}, 0
+			p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders", Topics: ofTopics("returns")},
+				func(context.Context, *tidegate.Delivery) error {
+					mu.Lock()
+					defer mu.Unlock()
+					handled++
 					return nil
-				}
-				var mu sync.Mutex
-				reported, handled := map[string]tidegate.Code{}, 0
-				p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders", Topics: ofTopics("returns")},
-					func(context.Context, *tidegate.Delivery) error {
-						mu.Lock()
-						defer mu.Unlock()
-						handled++
-						return nil
-					}, consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) {
-						mu.Lock()
-						defer mu.Unlock()
-						reported[f.Topic] = verdict.Code(f.Err)
-					}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-				defer cancel()
-				begin := time.Now()
-				for i := range 10 {
-					time.AfterFunc(time.Duration(i)*50*time.Second, func() {
-						for _, topic := range []string{"orders", "returns"} {
-							if tt.fails[topic] == 0 {
-								s.inTopic(0, topic, "", 1)
-							}
+				}, consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) {
+					mu.Lock()
+					defer mu.Unlock()
+					reported[f.Topic] = verdict.Code(f.Err)
+				}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			begin := time.Now()
+			for i := range 10 {
+				time.AfterFunc(time.Duration(i)*50*time.Second, func() {
+					for _, topic := range []string{"orders", "returns"} {
+						if tt.fails[topic] == 0 {
+							s.inTopic(0, topic, "", 1)
 						}
-					})
-				}
-				err = p.Run(ctx)
-				took := time.Since(begin)
-				if tt.ends == 0 && (err != nil || took != 10*time.Minute || len(tt.fails) == 1 && handled != 10) {
-					t.Errorf("Run: %v after %v, %d messages of the other topic handled; want none for 10m, and 10", err, took, handled)
-				}
-				if tt.ends > 0 && (err == nil || took > tt.ends+40*time.Second || took < tt.ends-time.Nanosecond || !strings.Contains(err.Error(), `"`+tt.topic)) {
-					t.Errorf("Run: %v after %v, want an error of topic %q after %v", err, took, tt.topic, tt.ends)
-				}
-				if fmt.Sprint(reported) != fmt.Sprint(tt.fails) {
-					t.Errorf("reported %v, want %v", reported, tt.fails)
-				}
-			})
-		})
+					}
+				})
+			}
+			err = p.Run(ctx)
+			took := time.Since(begin)
+			if tt.ends == 0 && (err != nil || took != 10*time.Minute || len(tt.fails) == 1 && handled != 10) {
+				t.Errorf("Run: %v after %v, %d messages of the other topic handled; want none for 10m, and 10", err, took, handled)
+			}
+			if tt.ends > 0 && (err == nil || took > tt.ends+40*time.Second || took < tt.ends-time.Nanosecond || !strings.Contains(err.Error(), `"`+tt.topic)) {
+				t.Errorf("Run: %v after %v, want an error of topic %q after %v", err, took, tt.topic, tt.ends)
+			}
+			if fmt.Sprint(reported) != fmt.Sprint(tt.fails) {
+				t.Errorf("reported %v, want %v", reported, tt.fails)
+			}
+		}))
 	}
 }
 
@@ -350,9 +268,7 @@ func (s lossy) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tide
 // released, so that other consumers receive them at once.
 func TestDeliveriesOfACancelledReceiveAreReleased(t *testing.T) {
 	for _, pause := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
-			s.caps = ours
+		withBroker(t, func(t *testing.T, s *server) {
 			p, err := consumer.NewPush(lossy{s}, consumer.Subscription{Group: "billing", Topic: "orders"},
 				func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 			if err != nil {
@@ -638,91 +554,6 @@ func TestRemovedQueueEndsItsWatch(t *testing.T) {
 		// The other queues have watches. One queue has half of 64 MiB; a message may have 4 MiB.
 		if synctest.Wait(); w.left() != 0 || w.requests[all].Max != 8 {
 			t.Errorf("%d messages are left, and the first receive had a maximum of %d, want %d", w.left(), w.requests[all].Max, 8)
-		}
-	})
-}
-
-// Message groups keep their order with watches.
-func TestWatchesOfMessageGroups(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, names := newWatching(t), topicNames(20)
-		w.settings.FIFO = true
-		seen := map[string][]string{}
-		var mu sync.Mutex
-		start(t, w, consumer.Subscription{Topics: ofTopics(names...)}, func(_ context.Context, d *tidegate.Delivery) error {
-			mu.Lock()
-			seen[d.Topic+d.MessageGroup] = append(seen[d.Topic+d.MessageGroup], d.ID)
-			mu.Unlock()
-			time.Sleep(time.Millisecond)
-			w.report(d.Topic) // the next message of the group becomes visible soon
-			return nil
-		}, consumer.PushOptions{})
-		const each = 20
-		for _, topic := range names {
-			for _, group := range []string{"a", "b"} {
-				w.put(topic, group, each)
-			}
-		}
-		for range 100 {
-			time.Sleep(time.Second)
-			w.report(names...)
-		}
-		for _, topic := range names {
-			for _, group := range []string{"a", "b"} {
-				var want []string
-				for i := range each {
-					want = append(want, fmt.Sprint(topic, "-", group, i))
-				}
-				if got := seen[topic+group]; !slices.Equal(got, want) {
-					t.Errorf("group %s of %s: handled %v", group, topic, got)
-				}
-			}
-		}
-	})
-}
-
-// While the kill switch is shut no topic is received from, except by probes. Then all messages are
-// handled.
-func TestKillSwitchEndsWatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, names := newWatching(t), topicNames(20)
-		var away atomic.Bool
-		var handled atomic.Int64
-		away.Store(true)
-		stop := start(t, w, consumer.Subscription{Topics: ofTopics(names...)}, func(context.Context, *tidegate.Delivery) error {
-			if away.Load() {
-				return errors.New("the database is away")
-			}
-			handled.Add(1)
-			return nil
-		}, consumer.PushOptions{KillSwitch: consumer.KillSwitch{FailureRatio: 0.5}})
-		synctest.Wait()
-		for _, topic := range names {
-			w.put(topic, "", 20)
-		}
-		time.Sleep(10 * time.Second)
-		before := 0
-		for _, topic := range names {
-			n, _ := w.receives(topic)
-			before += n
-		}
-		time.Sleep(10 * time.Minute)
-		total := 0
-		for _, topic := range names {
-			n, _ := w.receives(topic)
-			total += n
-		}
-		// A probe of one message may take place every 5 s, and each topic may look for it.
-		if n := total - before; n > 10*60/5*len(names) {
-			t.Errorf("%d receives in ten minutes of the outage", n)
-		}
-		away.Store(false)
-		for range 3600 {
-			time.Sleep(time.Second)
-			w.report(names...) // as for due retries
-		}
-		if err := stop(); err != nil || handled.Load() != 400 || w.left() != 0 {
-			t.Errorf("%d messages handled, %d left, %v", handled.Load(), w.left(), err)
 		}
 	})
 }

@@ -21,40 +21,37 @@ import (
 // Not now, without spending an attempt.
 func TestSnooze(t *testing.T) {
 	for name, caps := range map[string]transport.Capabilities{"a server that can": ours, "one that counts": {}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps = caps
-				s.settings.MaxAttempts = 2
-				s.fill(1)
-				var seen outcomes
-				var attempts []int
-				var at []time.Duration
-				begin := time.Now()
-				stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-					attempts, at = append(attempts, d.Attempt), append(at, time.Since(begin))
-					if len(attempts) == 4 {
-						return nil
-					}
-					return fmt.Errorf("order %s: %w", d.ID, errors.Join(errors.New("the shop is closed"), consumer.Snooze(time.Minute)))
-				}, consumer.PushOptions{OnDelivery: seen.add})
-				time.Sleep(10 * time.Minute)
-				stop()
-				list := seen.all()
-				if len(list) != 4 || s.left() != 0 || len(s.dead) != 0 {
-					t.Fatalf("%d deliveries, %d left, dead letters %v", len(list), s.left(), s.dead)
+		t.Run(name, onServer(func(t *testing.T, s *server) {
+			s.caps = caps
+			s.settings.MaxAttempts = 2
+			s.fill(1)
+			var seen outcomes
+			var attempts []int
+			var at []time.Duration
+			begin := time.Now()
+			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				attempts, at = append(attempts, d.Attempt), append(at, time.Since(begin))
+				if len(attempts) == 4 {
+					return nil
 				}
-				for i, o := range list[:3] {
-					attempt, want := 1, consumer.Outcome{Delivery: o.Delivery, Disposition: consumer.Snoozed, Delay: time.Minute, Err: o.Err}
-					if !caps.Verdicts.Has(transport.Snooze) {
-						attempt, want.Disposition, want.AttemptSpent = i+1, consumer.Retried, true
-					}
-					if o != want || o.Delivery.ID != "m0" || o.Delivery.Attempt != attempt || at[i+1]-at[i] != time.Minute {
-						t.Errorf("delivery %d: %+v, the next came %v later; want %+v", i, o, at[i+1]-at[i], want)
-					}
+				return fmt.Errorf("order %s: %w", d.ID, errors.Join(errors.New("the shop is closed"), consumer.Snooze(time.Minute)))
+			}, consumer.PushOptions{OnDelivery: seen.add})
+			time.Sleep(10 * time.Minute)
+			stop()
+			list := seen.all()
+			if len(list) != 4 || s.left() != 0 || len(s.dead) != 0 {
+				t.Fatalf("%d deliveries, %d left, dead letters %v", len(list), s.left(), s.dead)
+			}
+			for i, o := range list[:3] {
+				attempt, want := 1, consumer.Outcome{Delivery: o.Delivery, Disposition: consumer.Snoozed, Delay: time.Minute, Err: o.Err}
+				if !caps.Verdicts.Has(transport.Snooze) {
+					attempt, want.Disposition, want.AttemptSpent = i+1, consumer.Retried, true
 				}
-			})
-		})
+				if o != want || o.Delivery.ID != "m0" || o.Delivery.Attempt != attempt || at[i+1]-at[i] != time.Minute {
+					t.Errorf("delivery %d: %+v, the next came %v later; want %+v", i, o, at[i+1]-at[i], want)
+				}
+			}
+		}))
 	}
 }
 
@@ -84,8 +81,7 @@ func TestFinalAttemptAndDeadLetter(t *testing.T) {
 		{0, ours, []finality{notFinal, notFinal, notFinal, notFinal}}, // 17 are the default of a tidegate broker
 		{0, transport.Capabilities{}, make([]finality, 4)},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
+		withServer(t, func(t *testing.T, s *server) {
 			s.caps = tt.caps
 			s.settings.MaxAttempts, s.settings.Retry = tt.most, backoff.Steps{time.Second}
 			s.fill(1)
@@ -121,8 +117,7 @@ func TestFinalAttemptAndDeadLetter(t *testing.T) {
 // Permanent errors of other packages are known to the classifier, and middleware wraps the handler
 // in order.
 func TestClassifyAndMiddleware(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(3)
 		var seen outcomes
 		var mu sync.Mutex
@@ -279,8 +274,7 @@ func TestServerDecidesTheInterval(t *testing.T) {
 		{"the handler's wish", consumer.RetryIn(time.Hour, broken), nil, ours, time.Hour},
 		{"a server that does not decide", broken, nil, transport.Capabilities{Suspend: true}, time.Minute},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t)
+		withServer(t, func(t *testing.T, s *server) {
 			s.settings, s.caps = pushed, tt.caps
 			s.fill(1)
 			failed := false
@@ -347,29 +341,26 @@ func TestReconsumeOnAPlainServer(t *testing.T) {
 		"negative, with a delay":         {consumer.Reconsume(transport.Verdict{Kind: transport.NegativeAck, Delay: 3 * time.Second}, away), 1, 3 * time.Second},
 		"wrapped":                        {fmt.Errorf("pay: %w", consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: 7 * time.Second}, away)), 1, 7 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.fill(1)
-				var seen outcomes
-				stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-					if d.Attempt == tt.attempt {
-						return tt.err
-					}
-					return consumer.RetryIn(time.Second, nil)
-				}, consumer.PushOptions{OnDelivery: seen.add})
-				time.Sleep(10 * time.Second)
-				stop()
-				o := seen.all()[tt.attempt-1]
-				e, _ := errors.AsType[*tidegate.Error](o.SettleErr)
-				if o.Disposition != consumer.Retried || o.Delay != tt.want || !errors.Is(o.Err, away) || e == nil || e.Code != tidegate.CodeNotImplemented {
-					t.Errorf("outcome %+v, want a retry after %v", o, tt.want)
+		t.Run(name, onServer(func(t *testing.T, s *server) {
+			s.fill(1)
+			var seen outcomes
+			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				if d.Attempt == tt.attempt {
+					return tt.err
 				}
-				if plain := seen.all()[len(seen.all())-1]; tt.want < 10*time.Second && plain.SettleErr != nil {
-					t.Errorf("an ordinary retry: %+v", plain)
-				}
-			})
-		})
+				return consumer.RetryIn(time.Second, nil)
+			}, consumer.PushOptions{OnDelivery: seen.add})
+			time.Sleep(10 * time.Second)
+			stop()
+			o := seen.all()[tt.attempt-1]
+			e, _ := errors.AsType[*tidegate.Error](o.SettleErr)
+			if o.Disposition != consumer.Retried || o.Delay != tt.want || !errors.Is(o.Err, away) || e == nil || e.Code != tidegate.CodeNotImplemented {
+				t.Errorf("outcome %+v, want a retry after %v", o, tt.want)
+			}
+			if plain := seen.all()[len(seen.all())-1]; tt.want < 10*time.Second && plain.SettleErr != nil {
+				t.Errorf("an ordinary retry: %+v", plain)
+			}
+		}))
 	}
 }
 
@@ -445,28 +436,25 @@ func TestAttemptSpent(t *testing.T) {
 		{"a server without snoozes", transport.Capabilities{}, false, consumer.Retried, true},
 		{"a server that did not count it", transport.Capabilities{}, true, consumer.Unsettled, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.caps = tt.caps
-				s.fill(1)
-				s.onRetry = func(*tidegate.Delivery) error {
-					if tt.away {
-						return &tidegate.Error{Op: "ChangeInvisibleDuration", Message: "connection refused"}
-					}
-					return nil
+		t.Run(tt.name, onServer(func(t *testing.T, s *server) {
+			s.caps = tt.caps
+			s.fill(1)
+			s.onRetry = func(*tidegate.Delivery) error {
+				if tt.away {
+					return &tidegate.Error{Op: "ChangeInvisibleDuration", Message: "connection refused"}
 				}
-				var seen outcomes
-				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return consumer.Snooze(time.Hour) },
-					consumer.PushOptions{InvisibleDuration: 10 * time.Second, OnDelivery: seen.add})
-				time.Sleep(time.Minute)
-				stop()
-				got := seen.all()
-				if len(got) == 0 || got[0].Disposition != tt.end || got[0].AttemptSpent != tt.spent {
-					t.Errorf("outcomes %+v, want %v with AttemptSpent %t", got, tt.end, tt.spent)
-				}
-			})
-		})
+				return nil
+			}
+			var seen outcomes
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return consumer.Snooze(time.Hour) },
+				consumer.PushOptions{InvisibleDuration: 10 * time.Second, OnDelivery: seen.add})
+			time.Sleep(time.Minute)
+			stop()
+			got := seen.all()
+			if len(got) == 0 || got[0].Disposition != tt.end || got[0].AttemptSpent != tt.spent {
+				t.Errorf("outcomes %+v, want %v with AttemptSpent %t", got, tt.end, tt.spent)
+			}
+		}))
 	}
 }
 

@@ -7,100 +7,19 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
 
 	"github.com/tidegate/tidegate/transport/failover"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
-
-// A producer and a push consumer work with access keys for hours, also through a retry and to a
-// dead letter, which the consumer's key may read. With a wrong key or without the permission the
-// SDK makes one attempt, and the error names the reason.
-func TestAccess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		key := func(name string, r server.Rule) server.Key {
-			return server.Key{Name: name, Secrets: []server.Secret{server.NewSecret(name + "'s secret")}, Allow: []server.Rule{r}}
-		}
-		b := brokertest.NewWith(t, brokertest.Options{Access: server.AccessConfig{Keys: []server.Key{
-			key("shop", server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{"orders"}}),
-			key("billing", server.Rule{Actions: []server.Action{server.ActionReceive}, Topics: []string{"orders"}, Groups: []string{"billing*"}}),
-		}}})
-		b.CreateTopic("orders", settings.Topic{})
-		b.CreateTopic("payments", settings.Topic{})
-		b.CreateGroup("billing", settings.Group{MaxAttempts: 2})
-		as := func(name string) *rocketmq.Client {
-			return b.ClientWith(rocketmq.Options{Credentials: tidegate.Credentials{AccessKey: name, SecretKey: name + "'s secret"}})
-		}
-		send := func(c *rocketmq.Client, topic string) error {
-			t.Helper()
-			p, err := producer.New(c, producer.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = p.Send(t.Context(), &tidegate.Message{Topic: topic, Body: []byte("x")})
-			return err
-		}
-		for name, c := range map[string]struct {
-			client *rocketmq.Client
-			topic  string
-			want   error
-		}{
-			"right":         {as("shop"), "orders", nil},
-			"another topic": {as("shop"), "payments", tidegate.ErrForbidden},
-			"a consumer's":  {as("billing"), "orders", tidegate.ErrForbidden},
-			"unknown":       {as("nobody"), "orders", tidegate.ErrUnauthorized},
-			"none":          {b.Client(), "orders", tidegate.ErrUnauthorized},
-		} {
-			began := time.Now()
-			if err := send(c.client, c.topic); !errors.Is(err, c.want) {
-				t.Errorf("%s: %v, want %v", name, err, c.want)
-			}
-			if d := time.Since(began); d > time.Second {
-				t.Errorf("%s: it took %v: a refusal is not retried", name, d)
-			}
-		}
-
-		var failed atomic.Int64
-		push, err := consumer.NewPush(as("billing"), consumer.Subscription{Group: "billing", Topic: "orders"},
-			func(context.Context, *tidegate.Delivery) error { failed.Add(1); return errors.New("no") }, consumer.PushOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- push.Run(ctx) }()
-		time.Sleep(time.Hour)
-		if n := failed.Load(); n != 2 {
-			t.Errorf("%d attempts, want 2", n)
-		}
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		dead, err := consumer.NewSimple(as("billing"), consumer.Subscription{Group: "billing-dead", Topic: tidegate.DeadLetterTopic("billing")}, consumer.SimpleOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ds, err := dead.Receive(t.Context(), 1)
-		if err != nil || len(ds) != 1 {
-			t.Fatalf("dead letters: %v, %v", ds, err)
-		}
-		if err := dead.Ack(t.Context(), ds[0]); err != nil {
-			t.Error(err)
-		}
-	})
-}
 
 // keys are permissions with one key, shop, which may send to topics; without a topic the key does
 // not exist.
@@ -210,88 +129,35 @@ func stored(t *testing.T, b *brokertest.Broker, topic string, n int64) {
 // restarts in between.
 func TestRevokedKeySpools(t *testing.T) {
 	for name, restart := range map[string]bool{"reload": false, "restart": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b, c := keyed(t, keys("*"))
-				s := shopAt(t, c, true)
-				s.sends("orders", false)
-				b.SetAccess(keys())
-				if restart {
-					b.Restart()
-				}
-				for range 5 {
-					s.sends("orders", true)
-				}
-				s.sends("payments", true) // no send to it was accepted, but the key was
-				s.pending(6)
-				if !s.log.has("rejects credentials that it accepted before") || !s.log.has("UNAUTHORIZED") {
-					t.Errorf("no event names the rejected credentials:\n%s", s.log.text.String())
-				}
-				time.Sleep(30 * time.Minute)
-				s.pending(6)
-				stored(t, b, "orders", 1)
+		t.Run(name, inBubble(func(t *testing.T) {
+			b, c := keyed(t, keys("*"))
+			s := shopAt(t, c, true)
+			s.sends("orders", false)
+			b.SetAccess(keys())
+			if restart {
+				b.Restart()
+			}
+			for range 5 {
+				s.sends("orders", true)
+			}
+			s.sends("payments", true) // no send to it was accepted, but the key was
+			s.pending(6)
+			if !s.log.has("rejects credentials that it accepted before") || !s.log.has("UNAUTHORIZED") {
+				t.Errorf("no event names the rejected credentials:\n%s", s.log.text.String())
+			}
+			time.Sleep(30 * time.Minute)
+			s.pending(6)
+			stored(t, b, "orders", 1)
 
-				b.SetAccess(keys("*"))
-				time.Sleep(2 * time.Minute)
-				s.pending(0)
-				stored(t, b, "orders", 6)
-				stored(t, b, "payments", 1)
-				s.sends("orders", false)
-				stored(t, b, "orders", 7)
-			})
-		})
+			b.SetAccess(keys("*"))
+			time.Sleep(2 * time.Minute)
+			s.pending(0)
+			stored(t, b, "orders", 6)
+			stored(t, b, "payments", 1)
+			s.sends("orders", false)
+			stored(t, b, "orders", 7)
+		}))
 	}
-}
-
-// A key that has never worked is a mistake of the configuration: each send fails at once, and
-// nothing moves to the spool.
-func TestKeyThatNeverWorkedFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, c := keyed(t, keys())
-		s := shopAt(t, c, true)
-		for range 3 {
-			began := time.Now()
-			if r, err := s.send("orders"); !errors.Is(err, tidegate.ErrUnauthorized) || tidegate.Classify(err) != tidegate.ClassPermanent {
-				t.Errorf("%+v, %v; want a permanent ErrUnauthorized", r, err)
-			}
-			if took := time.Since(began); took > time.Second {
-				t.Errorf("the error came after %v", took)
-			}
-		}
-		s.pending(0)
-	})
-}
-
-// A missing permission for a topic that earlier sends had moves the messages of this topic alone to
-// the spool. For a topic that the key never had it is an error at once.
-func TestRevokedPermissionSpoolsItsTopic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, c := keyed(t, keys("orders", "payments"))
-		s := shopAt(t, c, true)
-		s.sends("orders", false)
-		s.sends("payments", false)
-		b.SetAccess(keys("payments"))
-		for range 3 {
-			s.sends("orders", true)
-			s.sends("payments", false)
-			if r, err := s.send("audit"); !errors.Is(err, tidegate.ErrForbidden) {
-				t.Errorf("a topic that was never permitted: %+v, %v", r, err)
-			}
-		}
-		s.pending(3)
-		if !s.log.has("forbids sends to a topic that it accepted before") || !s.log.has("topic=orders") || s.log.has("topic=audit") {
-			t.Errorf("the events are not about the topic orders alone:\n%s", s.log.text.String())
-		}
-		time.Sleep(time.Hour)
-		s.pending(3)
-		stored(t, b, "orders", 1)
-		stored(t, b, "payments", 4)
-
-		b.SetAccess(keys("orders", "payments"))
-		time.Sleep(10 * time.Minute)
-		s.pending(0)
-		stored(t, b, "orders", 4)
-	})
 }
 
 // Sends leave an endpoint that revokes a key that has worked, without an error. With a spool they
@@ -312,45 +178,43 @@ func TestFailoverFromARevokedKey(t *testing.T) {
 		"revoked permission, without spool": {keys("orders", "payments"), keys("payments"), "first", tidegate.ErrForbidden, false, 0},
 		"never permitted":                   {keys("payments"), keys("payments"), "first", tidegate.ErrForbidden, true, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				first, a := keyed(t, c.before)
-				second, b := keyed(t, keys("*"))
-				x, err := failover.New([]failover.Endpoint{{Name: "first", Transport: a}, {Name: "second", Transport: b}}, failover.Options{})
-				if err != nil {
-					t.Fatal(err)
+		t.Run(name, inBubble(func(t *testing.T) {
+			first, a := keyed(t, c.before)
+			second, b := keyed(t, keys("*"))
+			x, err := failover.New([]failover.Endpoint{{Name: "first", Transport: a}, {Name: "second", Transport: b}}, failover.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := shopAt(t, x, c.spool)
+			t.Cleanup(func() { _ = x.Close() }) // the clients are closed by the brokers
+			accepted := int64(0)
+			for range 2 {
+				if r, err := s.send("orders"); err == nil && strings.HasPrefix(r.Endpoint, "first") {
+					accepted++
+				} else if len(c.before.Keys) > 1 && c.before.Keys[1].Allow[0].Topics[0] != "payments" || !errors.Is(err, c.want) {
+					t.Fatalf("before: %+v, %v", r, err)
 				}
-				s := shopAt(t, x, c.spool)
-				t.Cleanup(func() { _ = x.Close() }) // the clients are closed by the brokers
-				accepted := int64(0)
-				for range 2 {
-					if r, err := s.send("orders"); err == nil && strings.HasPrefix(r.Endpoint, "first") {
-						accepted++
-					} else if len(c.before.Keys) > 1 && c.before.Keys[1].Allow[0].Topics[0] != "payments" || !errors.Is(err, c.want) {
-						t.Fatalf("before: %+v, %v", r, err)
+			}
+			first.SetAccess(c.after)
+			const n = 10
+			for range n {
+				r, err := s.send("orders")
+				if !errors.Is(err, c.want) || r.Spooled && !c.spool || !r.Spooled && c.pending > 0 {
+					t.Errorf("after: %+v, %v; want %v", r, err, c.want)
+				}
+				if len(c.after.Keys) > 1 {
+					if r, err := s.send("payments"); err != nil || r.Spooled || !strings.HasPrefix(r.Endpoint, "first") {
+						t.Errorf("the other topic: %+v, %v", r, err)
 					}
 				}
-				first.SetAccess(c.after)
-				const n = 10
-				for range n {
-					r, err := s.send("orders")
-					if !errors.Is(err, c.want) || r.Spooled && !c.spool || !r.Spooled && c.pending > 0 {
-						t.Errorf("after: %+v, %v; want %v", r, err, c.want)
-					}
-					if len(c.after.Keys) > 1 {
-						if r, err := s.send("payments"); err != nil || r.Spooled || !strings.HasPrefix(r.Endpoint, "first") {
-							t.Errorf("the other topic: %+v, %v", r, err)
-						}
-					}
-				}
-				time.Sleep(time.Minute)
-				if x.Active() != c.active {
-					t.Errorf("the active endpoint is %s, want %s", x.Active(), c.active)
-				}
-				stored(t, first, "orders", accepted)
-				stored(t, second, "orders", map[string]int64{"second": n}[c.active])
-				s.pending(c.pending)
-			})
-		})
+			}
+			time.Sleep(time.Minute)
+			if x.Active() != c.active {
+				t.Errorf("the active endpoint is %s, want %s", x.Active(), c.active)
+			}
+			stored(t, first, "orders", accepted)
+			stored(t, second, "orders", map[string]int64{"second": n}[c.active])
+			s.pending(c.pending)
+		}))
 	}
 }

@@ -32,54 +32,52 @@ func TestMaxAttemptsAreDeliveries(t *testing.T) {
 	for way, fail := range ways {
 		for _, fifo := range []bool{false, true} {
 			for most := 1; most <= 4; most++ {
-				t.Run(fmt.Sprintf("%s, fifo %v, %d", way, fifo, most), func(t *testing.T) {
-					brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-						topic := settings.Topic{}
-						if fifo {
-							topic.Type = settings.TopicFIFO
-						}
-						b.CreateTopic("orders", topic)
-						b.CreateGroup("billing", settings.Group{MaxAttempts: most, FIFO: fifo})
-						var attempts []int
-						var last time.Time
-						var seen outcomes
-						stop := runPush(t, b.Client(), func(ctx context.Context, d *tidegate.Delivery) error {
-							attempts = append(attempts, d.Attempt)
-							if way == "timeout" { // it fails when the broker's lease ends
-								last = time.Now().Add(30 * time.Second)
-								return fail(ctx, d)
-							}
-							last = time.Now()
+				t.Run(fmt.Sprintf("%s, fifo %v, %d", way, fifo, most), onBroker(func(t *testing.T, b *brokertest.Broker) {
+					topic := settings.Topic{}
+					if fifo {
+						topic.Type = settings.TopicFIFO
+					}
+					b.CreateTopic("orders", topic)
+					b.CreateGroup("billing", settings.Group{MaxAttempts: most, FIFO: fifo})
+					var attempts []int
+					var last time.Time
+					var seen outcomes
+					stop := runPush(t, b.Client(), func(ctx context.Context, d *tidegate.Delivery) error {
+						attempts = append(attempts, d.Attempt)
+						if way == "timeout" { // it fails when the broker's lease ends
+							last = time.Now().Add(30 * time.Second)
 							return fail(ctx, d)
-						}, consumer.PushOptions{InvisibleDuration: 30 * time.Second, MaxExtension: -1, OnDelivery: seen.Add})
-						m := Order(1)
-						if fifo {
-							m.MessageGroup = "customer 7"
 						}
-						b.Send(m)
-						l := b.WaitDeadLetter("billing")
-						synctest.Wait()
-						// No request wakes the receive at the end of a lease: it checks every
-						// second.
-						if took := time.Since(last); took > 50*time.Millisecond && way != "timeout" || took > 2*time.Second {
-							t.Errorf("the dead letter was there %v after the last failure", took)
-						}
-						stop()
-						var want []int
-						for n := range most {
-							want = append(want, n+1)
-						}
-						if !slices.Equal(attempts, want) || l.Origin.Attempts != most {
-							t.Errorf("deliveries with attempts %v, the dead letter after %d; want %v", attempts, l.Origin.Attempts, want)
-						}
-						if why := l.Origin.Reason; way != "timeout" && !strings.Contains(why, "out of stock") || why == "" {
-							t.Errorf("the reason of the dead letter is %q", why)
-						}
-						if list := seen.All(); way != "timeout" && list[most-1].Disposition != consumer.DeadLettered {
-							t.Errorf("outcomes %+v", list)
-						}
-					})
-				})
+						last = time.Now()
+						return fail(ctx, d)
+					}, consumer.PushOptions{InvisibleDuration: 30 * time.Second, MaxExtension: -1, OnDelivery: seen.Add})
+					m := Order(1)
+					if fifo {
+						m.MessageGroup = "customer 7"
+					}
+					b.Send(m)
+					l := b.WaitDeadLetter("billing")
+					synctest.Wait()
+					// No request wakes the receive at the end of a lease: it checks every
+					// second.
+					if took := time.Since(last); took > 50*time.Millisecond && way != "timeout" || took > 2*time.Second {
+						t.Errorf("the dead letter was there %v after the last failure", took)
+					}
+					stop()
+					var want []int
+					for n := range most {
+						want = append(want, n+1)
+					}
+					if !slices.Equal(attempts, want) || l.Origin.Attempts != most {
+						t.Errorf("deliveries with attempts %v, the dead letter after %d; want %v", attempts, l.Origin.Attempts, want)
+					}
+					if why := l.Origin.Reason; way != "timeout" && !strings.Contains(why, "out of stock") || why == "" {
+						t.Errorf("the reason of the dead letter is %q", why)
+					}
+					if list := seen.All(); way != "timeout" && list[most-1].Disposition != consumer.DeadLettered {
+						t.Errorf("outcomes %+v", list)
+					}
+				}))
 			}
 		}
 	}
@@ -92,51 +90,49 @@ func TestMaxAttemptsAreDeliveries(t *testing.T) {
 func TestAttemptsSurviveRestarts(t *testing.T) {
 	const most = 6
 	for _, restartWhile := range []string{"waiting", "handled"} {
-		t.Run(restartWhile, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := brokertest.New(t)
-				b.CreateTopic("orders", settings.Topic{})
-				b.CreateGroup("billing", settings.Group{MaxAttempts: most})
-				b.Send(Order(1))
-				var first tidegate.Delivery
-				for n := range most {
-					began, returned := make(chan *tidegate.Delivery, 1), make(chan struct{}, 1)
-					wire := &cable{Broker: b}
-					client := b.ClientWith(rocketmq.Options{Dialer: wire.Dial})
-					stop := runPush(t, client, func(ctx context.Context, d *tidegate.Delivery) error {
-						began <- d
-						if restartWhile == "handled" && d.Attempt > 1 {
-							<-ctx.Done()
-						}
-						return errors.New("failed")
-					}, consumer.PushOptions{InvisibleDuration: 10 * time.Second, ShutdownTimeout: time.Second, OnDelivery: func(consumer.Outcome) { returned <- struct{}{} }})
-					d := <-began
-					if n == 0 {
-						first = *d
+		t.Run(restartWhile, inBubble(func(t *testing.T) {
+			b := brokertest.New(t)
+			b.CreateTopic("orders", settings.Topic{})
+			b.CreateGroup("billing", settings.Group{MaxAttempts: most})
+			b.Send(Order(1))
+			var first tidegate.Delivery
+			for n := range most {
+				began, returned := make(chan *tidegate.Delivery, 1), make(chan struct{}, 1)
+				wire := &cable{Broker: b}
+				client := b.ClientWith(rocketmq.Options{Dialer: wire.Dial})
+				stop := runPush(t, client, func(ctx context.Context, d *tidegate.Delivery) error {
+					began <- d
+					if restartWhile == "handled" && d.Attempt > 1 {
+						<-ctx.Done()
 					}
-					if d.Attempt != n+1 || d.ID != first.ID || d.Queue != first.Queue || d.Offset != first.Offset {
-						t.Errorf("delivery %d: attempt %d of message %s at %d/%d, want that of %s at %d/%d", n+1,
-							d.Attempt, d.ID, d.Queue, d.Offset, first.ID, first.Queue, first.Offset)
-					}
-					if restartWhile == "waiting" || n == 0 {
-						<-returned
-					}
-					if s := b.Stats("billing", "orders"); n < most-1 && (s.Backlog.Messages != 1 || s.DeadLetters != 0) {
-						t.Errorf("attempt %d: %d messages are left, %d dead letters", n+1, s.Backlog.Messages, s.DeadLetters)
-					}
-					wire.Cut() // or the consumer would release the message as it stops
-					b.Restart()
-					stop()
-					client.Close()
+					return errors.New("failed")
+				}, consumer.PushOptions{InvisibleDuration: 10 * time.Second, ShutdownTimeout: time.Second, OnDelivery: func(consumer.Outcome) { returned <- struct{}{} }})
+				d := <-began
+				if n == 0 {
+					first = *d
 				}
-				if l := b.WaitDeadLetter("billing"); l.Origin.Attempts != most || l.Origin.MessageID != first.ID {
-					t.Errorf("dead letter %+v", l.Origin)
+				if d.Attempt != n+1 || d.ID != first.ID || d.Queue != first.Queue || d.Offset != first.Offset {
+					t.Errorf("delivery %d: attempt %d of message %s at %d/%d, want that of %s at %d/%d", n+1,
+						d.Attempt, d.ID, d.Queue, d.Offset, first.ID, first.Queue, first.Offset)
 				}
-				if s := b.Stats("billing", "orders"); s.Backlog.Messages != 0 {
-					t.Errorf("%d messages are left beside the dead letter", s.Backlog.Messages)
+				if restartWhile == "waiting" || n == 0 {
+					<-returned
 				}
-			})
-		})
+				if s := b.Stats("billing", "orders"); n < most-1 && (s.Backlog.Messages != 1 || s.DeadLetters != 0) {
+					t.Errorf("attempt %d: %d messages are left, %d dead letters", n+1, s.Backlog.Messages, s.DeadLetters)
+				}
+				wire.Cut() // or the consumer would release the message as it stops
+				b.Restart()
+				stop()
+				client.Close()
+			}
+			if l := b.WaitDeadLetter("billing"); l.Origin.Attempts != most || l.Origin.MessageID != first.ID {
+				t.Errorf("dead letter %+v", l.Origin)
+			}
+			if s := b.Stats("billing", "orders"); s.Backlog.Messages != 0 {
+				t.Errorf("%d messages are left beside the dead letter", s.Backlog.Messages)
+			}
+		}))
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -80,54 +79,6 @@ func TestBatchVerdictsOnABroker(t *testing.T) {
 			if want := map[string]string{"poison": "no such customer", "hopeless": "no such product"}[string(l.Body)]; l.Origin.Reason != want || want == "" {
 				t.Errorf("dead letter %q with the reason %q", l.Body, l.Origin.Reason)
 			}
-		}
-	})
-}
-
-// Batches of a FIFO group keep the order of each message group on a broker, over failures, panics
-// and dead letters. Other message groups do not wait for the retry.
-func TestBatchesKeepOrderOnABroker(t *testing.T) {
-	const groups, each = 4, 5
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
-		b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 3, FIFORetryInterval: settings.Duration(time.Second)})
-		for i := range each {
-			for g := range groups {
-				b.Send(&tidegate.Message{Topic: "orders", MessageGroup: fmt.Sprint("g", g), Body: fmt.Append(nil, i)})
-			}
-		}
-		var mu sync.Mutex
-		got := map[string]string{}
-		begin := time.Now()
-		var others time.Duration // until the last message of a group without a failure
-		stop := runBatches(t, b, func(_ context.Context, ds []*tidegate.Delivery) error {
-			mu.Lock()
-			defer mu.Unlock()
-			res, seen := make(consumer.BatchResult, len(ds)), map[string]bool{}
-			for i, d := range ds {
-				if seen[d.MessageGroup] {
-					t.Errorf("two messages of %s in a batch", d.MessageGroup)
-				}
-				seen[d.MessageGroup] = true
-				got[d.MessageGroup] += fmt.Sprintf("%s/%d ", d.Body, d.Attempt)
-				switch id := d.MessageGroup + "/" + string(d.Body); {
-				case id == "g0/1" && d.Attempt == 1, id == "g1/2":
-					res[i] = errors.New("out of stock")
-				case id == "g3/4":
-					others = time.Since(begin)
-				}
-			}
-			return res
-		}, consumer.PushOptions{Batch: consumer.BatchOptions{MaxWait: 10 * time.Millisecond}})
-		b.WaitIdle("billing", "orders")
-		stop()
-		for g, want := range []string{"0/1 1/1 1/2 2/1 3/1 4/1", "0/1 1/1 2/1 2/2 2/3 3/1 4/1", "0/1 1/1 2/1 3/1 4/1", "0/1 1/1 2/1 3/1 4/1"} {
-			if s := strings.TrimSpace(got[fmt.Sprint("g", g)]); s != want {
-				t.Errorf("g%d was handled as %s, want %s", g, s, want)
-			}
-		}
-		if others >= time.Second {
-			t.Errorf("a message group without a failure took %v, as long as the retry of another one", others)
 		}
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // dispositions runs a push consumer with the handler fail for ten minutes, and returns the outcomes
@@ -23,24 +22,15 @@ import (
 func dispositions(t *testing.T, b *brokertest.Broker, sub consumer.Subscription, m *tidegate.Message, fail consumer.Handler) (list []consumer.Outcome) {
 	t.Helper()
 	var mu sync.Mutex
-	c, err := consumer.NewPush(b.Client(), sub, fail, consumer.PushOptions{OnDelivery: func(o consumer.Outcome) {
+	stop := run(t, b.Client(), sub, fail, consumer.PushOptions{OnDelivery: func(o consumer.Outcome) {
 		mu.Lock()
 		defer mu.Unlock()
 		list = append(list, o)
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
 	<-time.After(time.Second) // the consumer gets the group's settings
 	MustSend(t, NewProducer(t, b, producer.Options{}), m)
 	<-time.After(10 * time.Minute)
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	stop()
 	return list
 }
 
@@ -99,34 +89,4 @@ func TestMaximumOfTheMomentHolds(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A receive brings messages of the group's retry topic too, which have a maximum
-// and intervals of their own: those of the topic which a consumer asked for do not count.
-func TestMaximumOfTheRetryTopicHolds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := brokertest.New(t)
-		b.CreateTopic("orders", settings.Topic{})
-		b.CreateGroup("g", settings.Group{MaxAttempts: 5, RetryTopic: settings.RetryTopic{Enabled: true}})
-		if _, err := b.PutAddressSettings(t.Context(), "orders", settings.Address{MaxDeliveryAttempts: new(2)}); err != nil {
-			t.Fatal(err)
-		}
-		list := dispositions(t, b, consumer.Subscription{Topic: "orders", Group: "g"}, &tidegate.Message{Topic: "orders", Body: []byte("x")},
-			func(ctx context.Context, d *tidegate.Delivery) error {
-				if d.Properties["RECONSUMETIMES"] == "" {
-					_, err := b.Broker.Settle(ctx, d, transport.Verdict{Kind: transport.RetryTopic})
-					return err // the acknowledgement that follows comes late, and is rejected
-				}
-				return errors.New("the database is away")
-			})
-		list = list[1:]
-		if len(list) != 5 || list[4].Delivery.Attempt != 5 || list[4].Disposition != consumer.DeadLettered {
-			t.Errorf("%d deliveries of the retry: %+v", len(list), list)
-		}
-		for i, want := range []time.Duration{10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute} {
-			if got := list[i].Delay; got != want {
-				t.Errorf("attempt %d is followed by the next after %v, want the group's %v", list[i].Delivery.Attempt, got, want)
-			}
-		}
-	})
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -28,12 +27,10 @@ import (
 // succeed"
 func TestNothingIsLostAmongFaults(t *testing.T) {
 	for seed := range uint64(4) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &faulty{t: t, fifo: seed%2 == 0, rnd: rand.New(rand.NewPCG(seed, 0)), done: map[string]map[int]bool{}, running: map[string]int{}}
-				f.run()
-			})
-		})
+		t.Run(fmt.Sprint(seed), inBubble(func(t *testing.T) {
+			f := &faulty{t: t, fifo: seed%2 == 0, rnd: rand.New(rand.NewPCG(seed, 0)), done: map[string]map[int]bool{}, running: map[string]int{}}
+			f.run()
+		}))
 	}
 }
 

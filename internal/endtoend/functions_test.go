@@ -351,13 +351,11 @@ func TestFunctionsOfTheProgramPanic(t *testing.T) {
 		if !slices.Contains(found, name) {
 			t.Errorf("there is no option %s", name)
 		}
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", settings.Topic{})
-				b.CreateTopic("ledger", settings.Topic{Type: settings.TopicFIFO})
-				test(&panicTest{T: t, b: b})
-			})
-		})
+		t.Run(name, onBroker(func(t *testing.T, b *brokertest.Broker) {
+			b.CreateTopic("orders", settings.Topic{})
+			b.CreateTopic("ledger", settings.Topic{Type: settings.TopicFIFO})
+			test(&panicTest{T: t, b: b})
+		}))
 	}
 }
 

@@ -34,43 +34,41 @@ func TestDeadLettersDoNotLoop(t *testing.T) {
 			map[string]int{"orders": 3, "DLA": 3},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", settings.Topic{})
-				b.CreateTopic(tt.letters, settings.Topic{})
-				b.CreateGroup("billing", settings.Group{MaxAttempts: 2, Retry: backoff.Steps{time.Second}})
-				if tt.settings != nil {
-					if _, err := b.PutAddressSettings(t.Context(), "#", *tt.settings); err != nil {
-						t.Fatal(err)
-					}
+		t.Run(name, onBroker(func(t *testing.T, b *brokertest.Broker) {
+			b.CreateTopic("orders", settings.Topic{})
+			b.CreateTopic(tt.letters, settings.Topic{})
+			b.CreateGroup("billing", settings.Group{MaxAttempts: 2, Retry: backoff.Steps{time.Second}})
+			if tt.settings != nil {
+				if _, err := b.PutAddressSettings(t.Context(), "#", *tt.settings); err != nil {
+					t.Fatal(err)
 				}
-				var mu sync.Mutex
-				got := map[string]int{}
-				sub := consumer.Subscription{Group: "billing", Topics: map[string]tidegate.Filter{"orders": {}, tt.letters: {}}}
-				stop := Consume(t, b, sub, func(_ context.Context, d *tidegate.Delivery) error {
-					mu.Lock()
-					defer mu.Unlock()
-					got[d.Topic]++
-					return tt.err
-				})
-				b.Send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
-				time.Sleep(5 * time.Minute)
-				stop()
-				if fmt.Sprint(got) != fmt.Sprint(tt.want) {
-					t.Errorf("deliveries %v, want %v", got, tt.want)
-				}
-				page, err := b.DeadLetters("billing", status.DeadLetterQuery{})
-				if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Reason != "no" {
-					t.Fatalf("dead letters %+v, %v, want one", page, err)
-				}
-				if s := b.Stats("billing", tt.letters); s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Discarded != 0 {
-					t.Errorf("the group's dead letters are %+v", s)
-				}
-				done, err := b.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
-				if err != nil || done.Redriven != 1 || b.Stats("billing", "orders").Ready != 1 {
-					t.Errorf("redrive: %+v, %v, with %+v", done, err, b.Stats("billing", "orders"))
-				}
+			}
+			var mu sync.Mutex
+			got := map[string]int{}
+			sub := consumer.Subscription{Group: "billing", Topics: map[string]tidegate.Filter{"orders": {}, tt.letters: {}}}
+			stop := Consume(t, b, sub, func(_ context.Context, d *tidegate.Delivery) error {
+				mu.Lock()
+				defer mu.Unlock()
+				got[d.Topic]++
+				return tt.err
 			})
-		})
+			b.Send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
+			time.Sleep(5 * time.Minute)
+			stop()
+			if fmt.Sprint(got) != fmt.Sprint(tt.want) {
+				t.Errorf("deliveries %v, want %v", got, tt.want)
+			}
+			page, err := b.DeadLetters("billing", status.DeadLetterQuery{})
+			if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Reason != "no" {
+				t.Fatalf("dead letters %+v, %v, want one", page, err)
+			}
+			if s := b.Stats("billing", tt.letters); s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Discarded != 0 {
+				t.Errorf("the group's dead letters are %+v", s)
+			}
+			done, err := b.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
+			if err != nil || done.Redriven != 1 || b.Stats("billing", "orders").Ready != 1 {
+				t.Errorf("redrive: %+v, %v, with %+v", done, err, b.Stats("billing", "orders"))
+			}
+		}))
 	}
 }

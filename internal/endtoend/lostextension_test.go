@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -38,62 +37,60 @@ func TestLostResponsesToExtensions(t *testing.T) {
 		"one, and the consumer has no time":  {1, time.Minute, failed, 12 * time.Second, consumer.Released},
 		"all, and the lease ends in the end": {1000, 2 * time.Minute, nil, 0, consumer.LeaseLost},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := brokertest.New(t)
-				b.CreateTopic("orders", settings.Topic{})
-				b.CreateGroup("billing", settings.Group{})
-				var lost atomic.Int64
-				defer b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
-					err := next(ctx)
-					if call.Op == "ChangeInvisibleDuration" && lost.Add(1) <= tt.lost {
-						return brokertest.ErrNoAnswer
+		t.Run(name, inBubble(func(t *testing.T) {
+			b := brokertest.New(t)
+			b.CreateTopic("orders", settings.Topic{})
+			b.CreateGroup("billing", settings.Group{})
+			var lost atomic.Int64
+			defer b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+				err := next(ctx)
+				if call.Op == "ChangeInvisibleDuration" && lost.Add(1) <= tt.lost {
+					return brokertest.ErrNoAnswer
+				}
+				return err
+			})()
+			var mu sync.Mutex
+			var outcomes []consumer.Outcome
+			settled := make(chan struct{}, 100)
+			c, err := consumer.NewPush(b.Client(), consumer.Subscription{Topic: "orders", Group: "billing"},
+				func(ctx context.Context, _ *tidegate.Delivery) error {
+					select {
+					case <-time.After(tt.works):
+						return tt.err
+					case <-ctx.Done():
+						return context.Cause(ctx)
 					}
-					return err
-				})()
-				var mu sync.Mutex
-				var outcomes []consumer.Outcome
-				settled := make(chan struct{}, 100)
-				c, err := consumer.NewPush(b.Client(), consumer.Subscription{Topic: "orders", Group: "billing"},
-					func(ctx context.Context, _ *tidegate.Delivery) error {
-						select {
-						case <-time.After(tt.works):
-							return tt.err
-						case <-ctx.Done():
-							return context.Cause(ctx)
-						}
-					}, consumer.PushOptions{ShutdownTimeout: time.Second, OnDelivery: func(o consumer.Outcome) {
-						mu.Lock()
-						defer mu.Unlock()
-						outcomes = append(outcomes, o)
-						settled <- struct{}{}
-					}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				done := make(chan error, 1)
-				MustSend(t, NewProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "orders", Body: []byte("x")})
-				go func() { done <- c.Run(ctx) }()
-				if tt.stop > 0 {
-					time.AfterFunc(tt.stop, cancel)
-				}
-				<-settled
-				cancel()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				if o := outcomes[0]; o.Delivery.Attempt != 1 || o.Disposition != tt.want || tt.want != consumer.LeaseLost && o.SettleErr != nil {
-					t.Errorf("%+v, want %v", o, tt.want)
-				}
-				s := b.Stats("billing", "orders")
-				if left := s.Backlog.Messages; (left == 0) != (tt.want == consumer.Acked || tt.want == consumer.DeadLettered) || s.Redelivered != 0 {
-					t.Errorf("%d messages are left, and the broker reports %+v", left, s)
-				}
-			})
-		})
+				}, consumer.PushOptions{ShutdownTimeout: time.Second, OnDelivery: func(o consumer.Outcome) {
+					mu.Lock()
+					defer mu.Unlock()
+					outcomes = append(outcomes, o)
+					settled <- struct{}{}
+				}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			MustSend(t, NewProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "orders", Body: []byte("x")})
+			go func() { done <- c.Run(ctx) }()
+			if tt.stop > 0 {
+				time.AfterFunc(tt.stop, cancel)
+			}
+			<-settled
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if o := outcomes[0]; o.Delivery.Attempt != 1 || o.Disposition != tt.want || tt.want != consumer.LeaseLost && o.SettleErr != nil {
+				t.Errorf("%+v, want %v", o, tt.want)
+			}
+			s := b.Stats("billing", "orders")
+			if left := s.Backlog.Messages; (left == 0) != (tt.want == consumer.Acked || tt.want == consumer.DeadLettered) || s.Redelivered != 0 {
+				t.Errorf("%d messages are left, and the broker reports %+v", left, s)
+			}
+		}))
 	}
 }

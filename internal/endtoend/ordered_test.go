@@ -67,44 +67,6 @@ func sendGroups(b *brokertest.Broker, groups, each int) {
 	}
 }
 
-// Messages of one message group are handled one after the other and in order, many groups at the
-// same time; a failed message holds its own group and no other.
-func TestRetriesHoldOnlyTheirMessageGroup(t *testing.T) {
-	const groups, each = 100, 5
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
-		b.CreateGroup("billing", settings.Group{FIFO: true, FIFORetryInterval: settings.Duration(time.Minute)})
-		sendGroups(b, groups, each)
-		s := newSequence()
-		stop := runPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
-			end := s.start(d)
-			<-time.After(100 * time.Millisecond)
-			failed := d.MessageGroup == "customer 7" && string(d.Body) == "2" && d.Attempt <= 2
-			end(!failed)
-			if failed {
-				return errors.New("failed")
-			}
-			return nil
-		}, consumer.PushOptions{Concurrency: 50})
-		b.WaitIdle("billing", "orders")
-		stop()
-		for g := range groups {
-			name := fmt.Sprint("customer ", g)
-			if got := s.bodies[name]; !slices.Equal(got, []string{"0", "1", "2", "3", "4"}) {
-				t.Errorf("%s: consumed %v", name, got)
-			}
-			// 500 messages of 100 ms, 50 at a time, take a second.
-			took, held := s.done[name], name == "customer 7"
-			if held && (took < 2*time.Minute || took > 2*time.Minute+5*time.Second) || !held && took > 2*time.Second {
-				t.Errorf("%s was done after %v", name, took)
-			}
-		}
-		if s.overlap != 0 || s.most < 45 {
-			t.Errorf("%d handlers had the same message group as another; %d worked at the same time, want up to 50", s.overlap, s.most)
-		}
-	})
-}
-
 // After the last attempt of its head a message group blocks, continues after a dead letter, or is
 // parked. The outcome of the delivery reports which. Of 50 groups 5 are poisoned; the others are
 // not delayed.
@@ -119,77 +81,75 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 		settings.OnExhaustedDeadLetter: {[]string{"0", "2", "3"}, consumer.DeadLettered, 5},
 		settings.OnExhaustedPark:       {[]string{"0"}, consumer.Parked, 0},
 	} {
-		t.Run(string(policy), func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
-				b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 3, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
-				sendGroups(b, groups, each)
-				s := newSequence()
-				var seen outcomes
-				poisoned := func(d *tidegate.Delivery) bool {
-					var g int
-					fmt.Sscanf(d.MessageGroup, "customer %d", &g)
-					return g%10 == 0 && string(d.Body) == "1"
-				}
-				var mu sync.Mutex
-				healed := false
-				stop := runPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
-					end := s.start(d)
-					<-time.After(10 * time.Millisecond)
-					mu.Lock()
-					defer mu.Unlock()
-					failed := poisoned(d) && !healed
-					end(!failed)
-					if failed {
-						return errors.New("poison")
-					}
-					return nil
-				}, consumer.PushOptions{Concurrency: 50, OnDelivery: seen.Add})
-				<-time.After(10 * time.Minute)
-				for g := range groups {
-					name := fmt.Sprint("customer ", g)
-					expect := []string{"0", "1", "2", "3"}
-					if g%10 == 0 {
-						expect = want.consumed
-					} else if took := s.done[name]; took > 2*time.Second {
-						t.Errorf("%s was done after %v, though only others are poisoned", name, took)
-					}
-					if got := s.bodies[name]; !slices.Equal(got, expect) {
-						t.Errorf("%s: consumed %v, want %v", name, got, expect)
-					}
-				}
-				ends := map[consumer.Disposition]int{}
-				for _, o := range seen.All() {
-					if o.Delivery.Attempt >= 3 {
-						ends[o.Disposition]++
-					}
-				}
-				if ends[want.last] < 5 || len(ends) != 1 {
-					t.Errorf("outcomes of the third and later attempts: %v, want 5 or more %v", ends, want.last)
-				}
-				if n := b.Stats("billing", "orders").DeadLetters; n != want.letters {
-					t.Errorf("%d dead letters, want %d", n, want.letters)
-				}
+		t.Run(string(policy), onBroker(func(t *testing.T, b *brokertest.Broker) {
+			b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO})
+			b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 3, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
+			sendGroups(b, groups, each)
+			s := newSequence()
+			var seen outcomes
+			poisoned := func(d *tidegate.Delivery) bool {
+				var g int
+				fmt.Sscanf(d.MessageGroup, "customer %d", &g)
+				return g%10 == 0 && string(d.Body) == "1"
+			}
+			var mu sync.Mutex
+			healed := false
+			stop := runPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
+				end := s.start(d)
+				<-time.After(10 * time.Millisecond)
 				mu.Lock()
-				healed = true
-				mu.Unlock()
-				if policy == settings.OnExhaustedPark {
-					if _, err := b.RedriveParked(t.Context(), "billing", status.ParkedSelection{}); err != nil {
-						t.Error(err)
-					}
+				defer mu.Unlock()
+				failed := poisoned(d) && !healed
+				end(!failed)
+				if failed {
+					return errors.New("poison")
 				}
-				b.WaitIdle("billing", "orders")
-				stop()
-				for g := 0; g < groups && policy != settings.OnExhaustedDeadLetter; g += 10 {
-					if got := s.bodies[fmt.Sprint("customer ", g)]; !slices.Equal(got, []string{"0", "1", "2", "3"}) {
-						t.Errorf("customer %d after the cure: consumed %v, want its order kept", g, got)
-					}
+				return nil
+			}, consumer.PushOptions{Concurrency: 50, OnDelivery: seen.Add})
+			<-time.After(10 * time.Minute)
+			for g := range groups {
+				name := fmt.Sprint("customer ", g)
+				expect := []string{"0", "1", "2", "3"}
+				if g%10 == 0 {
+					expect = want.consumed
+				} else if took := s.done[name]; took > 2*time.Second {
+					t.Errorf("%s was done after %v, though only others are poisoned", name, took)
 				}
-				if s.overlap != 0 {
-					t.Errorf("%d handlers had the same message group as another", s.overlap)
+				if got := s.bodies[name]; !slices.Equal(got, expect) {
+					t.Errorf("%s: consumed %v, want %v", name, got, expect)
 				}
-			})
-		})
+			}
+			ends := map[consumer.Disposition]int{}
+			for _, o := range seen.All() {
+				if o.Delivery.Attempt >= 3 {
+					ends[o.Disposition]++
+				}
+			}
+			if ends[want.last] < 5 || len(ends) != 1 {
+				t.Errorf("outcomes of the third and later attempts: %v, want 5 or more %v", ends, want.last)
+			}
+			if n := b.Stats("billing", "orders").DeadLetters; n != want.letters {
+				t.Errorf("%d dead letters, want %d", n, want.letters)
+			}
+			mu.Lock()
+			healed = true
+			mu.Unlock()
+			if policy == settings.OnExhaustedPark {
+				if _, err := b.RedriveParked(t.Context(), "billing", status.ParkedSelection{}); err != nil {
+					t.Error(err)
+				}
+			}
+			b.WaitIdle("billing", "orders")
+			stop()
+			for g := 0; g < groups && policy != settings.OnExhaustedDeadLetter; g += 10 {
+				if got := s.bodies[fmt.Sprint("customer ", g)]; !slices.Equal(got, []string{"0", "1", "2", "3"}) {
+					t.Errorf("customer %d after the cure: consumed %v, want its order kept", g, got)
+				}
+			}
+			if s.overlap != 0 {
+				t.Errorf("%d handlers had the same message group as another", s.overlap)
+			}
+		}))
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -22,113 +21,111 @@ import (
 func TestRollingRestarts(t *testing.T) {
 	const beat = 16 * time.Millisecond
 	for name, group := range map[string]settings.Group{"unordered": {}, "fifo": {FIFO: true}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				seed := rand.Uint64()
-				t.Logf("seed %d", seed)
-				rnd := rand.New(rand.NewPCG(seed, 1))
-				b := brokertest.New(t)
-				topic := settings.Topic{}
-				if group.FIFO {
-					topic.Type = settings.TopicFIFO
+		t.Run(name, inBubble(func(t *testing.T) {
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			b := brokertest.New(t)
+			topic := settings.Topic{}
+			if group.FIFO {
+				topic.Type = settings.TopicFIFO
+			}
+			b.CreateTopic("orders", topic)
+			b.CreateGroup("billing", group)
+			network := &lag{b: b, delay: 3 * time.Millisecond}
+			var mu sync.Mutex
+			handled := map[string]int{}
+			var latest time.Duration
+			handle := func(_ context.Context, d *tidegate.Delivery) error {
+				mu.Lock()
+				handled[d.ID]++
+				latest = max(latest, time.Since(d.BornAt))
+				if d.Attempt != 1 {
+					t.Errorf("message %s: attempt %d", d.ID, d.Attempt)
 				}
-				b.CreateTopic("orders", topic)
-				b.CreateGroup("billing", group)
-				network := &lag{b: b, delay: 3 * time.Millisecond}
-				var mu sync.Mutex
-				handled := map[string]int{}
-				var latest time.Duration
-				handle := func(_ context.Context, d *tidegate.Delivery) error {
-					mu.Lock()
-					handled[d.ID]++
-					latest = max(latest, time.Since(d.BornAt))
-					if d.Attempt != 1 {
-						t.Errorf("message %s: attempt %d", d.ID, d.Attempt)
-					}
-					work := time.Duration(rnd.Int64N(int64(80 * time.Millisecond)))
-					mu.Unlock()
-					<-time.After(work)
-					return nil
+				work := time.Duration(rnd.Int64N(int64(80 * time.Millisecond)))
+				mu.Unlock()
+				<-time.After(work)
+				return nil
+			}
+			var reports consumer.StopReport // the sum of all
+			reported := func(r consumer.StopReport) {
+				mu.Lock()
+				defer mu.Unlock()
+				reports.Acked += r.Acked
+				reports.Released += r.Released
+				reports.Cancelled += r.Cancelled
+				reports.Retried += r.Retried
+				reports.Unsettled += r.Unsettled
+			}
+			run := func() (stop func()) {
+				client, err := rocketmq.New(b.Address(), rocketmq.Options{Dialer: network.dial})
+				if err != nil {
+					t.Fatal(err)
 				}
-				var reports consumer.StopReport // the sum of all
-				reported := func(r consumer.StopReport) {
-					mu.Lock()
-					defer mu.Unlock()
-					reports.Acked += r.Acked
-					reports.Released += r.Released
-					reports.Cancelled += r.Cancelled
-					reports.Retried += r.Retried
-					reports.Unsettled += r.Unsettled
+				c, err := consumer.NewPush(client, consumer.Subscription{Group: "billing", Topic: "orders"}, handle, consumer.PushOptions{Concurrency: 8, OnStop: reported})
+				if err != nil {
+					t.Fatal(err)
 				}
-				run := func() (stop func()) {
-					client, err := rocketmq.New(b.Address(), rocketmq.Options{Dialer: network.dial})
-					if err != nil {
-						t.Fatal(err)
-					}
-					c, err := consumer.NewPush(client, consumer.Subscription{Group: "billing", Topic: "orders"}, handle, consumer.PushOptions{Concurrency: 8, OnStop: reported})
-					if err != nil {
-						t.Fatal(err)
-					}
-					ctx, cancel := context.WithCancel(t.Context())
-					done := make(chan error, 1)
-					go func() { done <- c.Run(ctx) }()
-					return func() {
-						begin := time.Now()
-						cancel()
-						if err := <-done; err != nil {
-							t.Error(err)
-						}
-						if took := time.Since(begin); took > time.Second {
-							t.Errorf("Run took %v to end", took)
-						}
-						client.Close()
-					}
-				}
-				p := NewProducer(t, b, producer.Options{})
 				ctx, cancel := context.WithCancel(t.Context())
-				sent := 0
-				var sending sync.WaitGroup
-				sending.Go(func() {
-					for ; ctx.Err() == nil; sent++ {
-						m := &tidegate.Message{ID: fmt.Sprint(sent), Topic: "orders", Body: []byte("x")}
-						if group.FIFO {
-							m.MessageGroup = fmt.Sprint(sent % 50)
-						}
-						MustSend(t, p, m)
-						<-time.After(beat)
+				done := make(chan error, 1)
+				go func() { done <- c.Run(ctx) }()
+				return func() {
+					begin := time.Now()
+					cancel()
+					if err := <-done; err != nil {
+						t.Error(err)
 					}
-				})
-				instances := []func(){run(), run(), run()}
-				for i := range 50 {
-					mu.Lock()
-					wait := time.Duration(rnd.Int64N(int64(300 * time.Millisecond)))
-					mu.Unlock()
-					<-time.After(wait)
-					instances[i%3]()
-					instances[i%3] = run()
-				}
-				cancel()
-				sending.Wait()
-				<-time.After(2 * time.Second)
-				for _, stop := range instances {
-					stop()
-				}
-				<-time.After(time.Second) // the network empties
-				if len(handled) != sent {
-					t.Errorf("%d of %d messages were handled", len(handled), sent)
-				}
-				for id, n := range handled {
-					if n != 1 {
-						t.Errorf("message %s was handled %d times", id, n)
+					if took := time.Since(begin); took > time.Second {
+						t.Errorf("Run took %v to end", took)
 					}
+					client.Close()
 				}
-				if reports.Acked < 20 || reports.Cancelled+reports.Retried+reports.Unsettled != 0 {
-					t.Errorf("the reports of all stops together: %+v; want the running handlers' messages acknowledged and the unread ones released", reports)
-				}
-				if latest > 2*time.Second {
-					t.Errorf("a message was handled %v after it was sent", latest)
+			}
+			p := NewProducer(t, b, producer.Options{})
+			ctx, cancel := context.WithCancel(t.Context())
+			sent := 0
+			var sending sync.WaitGroup
+			sending.Go(func() {
+				for ; ctx.Err() == nil; sent++ {
+					m := &tidegate.Message{ID: fmt.Sprint(sent), Topic: "orders", Body: []byte("x")}
+					if group.FIFO {
+						m.MessageGroup = fmt.Sprint(sent % 50)
+					}
+					MustSend(t, p, m)
+					<-time.After(beat)
 				}
 			})
-		})
+			instances := []func(){run(), run(), run()}
+			for i := range 50 {
+				mu.Lock()
+				wait := time.Duration(rnd.Int64N(int64(300 * time.Millisecond)))
+				mu.Unlock()
+				<-time.After(wait)
+				instances[i%3]()
+				instances[i%3] = run()
+			}
+			cancel()
+			sending.Wait()
+			<-time.After(2 * time.Second)
+			for _, stop := range instances {
+				stop()
+			}
+			<-time.After(time.Second) // the network empties
+			if len(handled) != sent {
+				t.Errorf("%d of %d messages were handled", len(handled), sent)
+			}
+			for id, n := range handled {
+				if n != 1 {
+					t.Errorf("message %s was handled %d times", id, n)
+				}
+			}
+			if reports.Acked < 20 || reports.Cancelled+reports.Retried+reports.Unsettled != 0 {
+				t.Errorf("the reports of all stops together: %+v; want the running handlers' messages acknowledged and the unread ones released", reports)
+			}
+			if latest > 2*time.Second {
+				t.Errorf("a message was handled %v after it was sent", latest)
+			}
+		}))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // NewProducer returns a producer with a client of its own. It ends with the test.
@@ -71,4 +72,15 @@ func run(t testing.TB, tr consumer.Transport, sub consumer.Subscription, h consu
 			t.Errorf("the consumer ended with %v", err)
 		}
 	})
+}
+
+// producerOf returns a producer of a client. It ends with the test.
+func producerOf(t testing.TB, c *rocketmq.Client, o producer.Options) *producer.Producer {
+	t.Helper()
+	p, err := producer.New(c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
 }

@@ -110,42 +110,6 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 	})
 }
 
-// The response is lost after the message was stored. The producer sends the message again at once
-// with the same ID, and returns one result.
-//
-// A lost response stores the message once.
-//
-// RocketMQ: sending retry and throttling: "the client does not know the processing result of the
-// presumably failed message on the broker"
-// RocketMQ: sending retry and throttling: "A network exception causes a connection failure or
-// request timeout"
-func TestLostResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := brokertest.New(t)
-		b.CreateTopic("orders", settings.Topic{})
-		var sent [][]string
-		remove := b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
-			if call.Op != "SendMessage" {
-				return next(ctx)
-			}
-			sent = append(sent, call.MessageIDs)
-			if err := next(ctx); err != nil || len(sent) > 1 {
-				return err
-			}
-			return brokertest.ErrConnectionLost
-		})
-		defer remove()
-		p := NewProducer(t, b, producer.Options{})
-		r, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})
-		if err != nil || r.Attempts != 2 || len(sent) != 2 || sent[0][0] != sent[1][0] || sent[0][0] != r.MessageID {
-			t.Errorf("receipt %+v, %v; sent %v", r, err, sent)
-		}
-		if info, err := b.Topic("orders"); err != nil || info.StoredMessages != 1 {
-			t.Errorf("stored %d times, %v; want once", info.StoredMessages, err)
-		}
-	})
-}
-
 // The node ends before it responds to a send. The producer sends the message again at once to the
 // node that replaces it. Without a replacement the producer uses all its attempts and reports the
 // failure.
@@ -182,11 +146,7 @@ func TestSendSurvivesARestart(t *testing.T) {
 			}
 			defer c.Close()
 			var attempts []producer.Attempt
-			p, err := producer.New(c, producer.Options{OnAttempt: func(a producer.Attempt) { attempts = append(attempts, a) }})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
+			p := producerOf(t, c, producer.Options{OnAttempt: func(a producer.Attempt) { attempts = append(attempts, a) }})
 			start := time.Now()
 			r, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})
 			if err := <-closed; err != nil {
@@ -208,30 +168,4 @@ func TestSendSurvivesARestart(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A producer with an attempt timeout of 10 s gets a response that comes after 5 s. It does not cut
-// the attempt off, and does not send the message again.
-func TestSlowServerGetsTheAttemptsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := brokertest.New(t)
-		b.CreateTopic("orders", settings.Topic{})
-		var sends atomic.Int64
-		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
-			if call.Op != "SendMessage" {
-				return next(ctx)
-			}
-			sends.Add(1)
-			if err := backoff.Sleep(ctx, 5*time.Second); err != nil {
-				return err
-			}
-			return next(ctx)
-		})
-		p := NewProducer(t, b, producer.Options{AttemptTimeout: 10 * time.Second})
-		begin := time.Now()
-		_, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})
-		if took := time.Since(begin); err != nil || sends.Load() != 1 || took != 5*time.Second {
-			t.Errorf("%v after %v and %d attempts, want one of 5s", err, took, sends.Load())
-		}
-	})
 }

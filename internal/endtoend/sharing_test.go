@@ -16,52 +16,6 @@ import (
 	"github.com/tidegate/tidegate/producer"
 )
 
-// An outage of two seconds under load costs no send with a ctx of 30 s an error, and
-// sends succeed at most two seconds after the server is back.
-func TestOutageUnderLoad(t *testing.T) {
-	for name, restart := range map[string]bool{"connections cut": false, "restart": true} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", settings.Topic{})
-				p := NewProducer(t, b, producer.Options{})
-				var sent atomic.Int64
-				var slowest atomic.Int64
-				var wg sync.WaitGroup
-				stop := time.Now().Add(10 * time.Second)
-				for range 32 {
-					wg.Go(func() {
-						for time.Now().Before(stop) {
-							ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-							start := time.Now()
-							if _, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
-								t.Error(err)
-							}
-							cancel()
-							if took := int64(time.Since(start)); took > slowest.Load() {
-								slowest.Store(took)
-							}
-							sent.Add(1)
-							time.Sleep(100 * time.Millisecond)
-						}
-					})
-				}
-				time.Sleep(3 * time.Second)
-				b.Disconnect()
-				time.Sleep(2 * time.Second)
-				if restart {
-					b.Restart()
-				} else {
-					b.Reconnect()
-				}
-				wg.Wait()
-				if took := time.Duration(slowest.Load()); took > 4*time.Second {
-					t.Errorf("the slowest of %d sends took %v, the outage 2s", sent.Load(), took)
-				}
-			})
-		})
-	}
-}
-
 // Calls share requests at a broker that announces it, and every message keeps its
 // ID, tag and result.
 func TestCallsShareRequestsAtTheBroker(t *testing.T) {

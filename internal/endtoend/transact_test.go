@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -38,91 +37,89 @@ func TestTransactOverAFailover(t *testing.T) {
 		{name: "a failed local transaction", before: true, local: lost},
 		{name: "a failed local transaction, away before the resolution", during: true, local: lost},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				primary, secondary := brokertest.New(t), brokertest.New(t)
-				var ends []failover.Endpoint
-				for name, b := range map[string]*brokertest.Broker{"primary": primary, "secondary": secondary} {
-					b.CreateTopic("orders", settings.Topic{Type: settings.TopicTransaction})
-					ends = append(ends, failover.Endpoint{Name: name, Transport: b.Client()})
-				}
-				slices.SortFunc(ends, func(a, b failover.Endpoint) int { return strings.Compare(a.Name, b.Name) })
-				x, err := failover.New(ends, failover.Options{SwitchBack: time.Second})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { x.Close() })
+		t.Run(tt.name, inBubble(func(t *testing.T) {
+			primary, secondary := brokertest.New(t), brokertest.New(t)
+			var ends []failover.Endpoint
+			for name, b := range map[string]*brokertest.Broker{"primary": primary, "secondary": secondary} {
+				b.CreateTopic("orders", settings.Topic{Type: settings.TopicTransaction})
+				ends = append(ends, failover.Endpoint{Name: name, Transport: b.Client()})
+			}
+			slices.SortFunc(ends, func(a, b failover.Endpoint) int { return strings.Compare(a.Name, b.Name) })
+			x, err := failover.New(ends, failover.Options{SwitchBack: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { x.Close() })
 
-				var mu sync.Mutex
-				var delivered []string // endpoints
-				c, err := consumer.NewPush(x, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
-					mu.Lock()
-					defer mu.Unlock()
-					delivered = append(delivered, strings.Split(d.Endpoint, "/")[0])
-					return nil
-				}, consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}})
-				if err != nil {
-					t.Fatal(err)
+			var mu sync.Mutex
+			var delivered []string // endpoints
+			c, err := consumer.NewPush(x, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+				mu.Lock()
+				defer mu.Unlock()
+				delivered = append(delivered, strings.Split(d.Endpoint, "/")[0])
+				return nil
+			}, consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := producer.New(x, producer.Options{Checker: func(context.Context, transport.TransactionCheck) transport.Resolution {
+				if tt.local != nil {
+					return transport.Rollback
 				}
-				p, err := producer.New(x, producer.Options{Checker: func(context.Context, transport.TransactionCheck) transport.Resolution {
-					if tt.local != nil {
-						return transport.Rollback
-					}
-					return transport.Commit
-				}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, stop := context.WithCancel(t.Context())
-				var background sync.WaitGroup
-				background.Go(func() {
-					if err := c.Run(ctx); err != nil {
-						t.Error(err)
-					}
-				})
-				background.Go(func() {
-					if err := p.ServeChecks(ctx, "orders"); err != nil {
-						t.Error(err)
-					}
-				})
-				time.Sleep(time.Second)
-
-				if tt.before {
-					primary.Disconnect()
-					time.Sleep(100 * time.Millisecond) // the client has noticed it
-				}
-				local := 0
-				_, err = p.Transact(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}, func(context.Context, *tidegate.Message) error {
-					local++
-					switch {
-					case tt.during && tt.before:
-						primary.Reconnect()
-						time.Sleep(30 * time.Second)
-					case tt.during:
-						primary.Disconnect()
-					}
-					return tt.local
-				})
-				if !errors.Is(err, tt.local) || local != 1 {
-					t.Errorf("Transact: %v after %d local transactions, want %v after one", err, local, tt.local)
-				}
-				time.Sleep(time.Minute)
-				primary.Reconnect()
-				time.Sleep(5 * time.Minute) // for the checks
-				accounts, err := p.Shutdown(t.Context())
-				if err != nil || accounts.Accepted != 1 || accounts.Delivered != 1 {
-					t.Errorf("accounts %+v, %v; want one accepted and delivered", accounts, err)
-				}
-				stop()
-				background.Wait()
-				var want []string
-				if tt.from != "" {
-					want = []string{tt.from}
-				}
-				if !slices.Equal(delivered, want) {
-					t.Errorf("delivered by %q, want %q", delivered, want)
+				return transport.Commit
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			var background sync.WaitGroup
+			background.Go(func() {
+				if err := c.Run(ctx); err != nil {
+					t.Error(err)
 				}
 			})
-		})
+			background.Go(func() {
+				if err := p.ServeChecks(ctx, "orders"); err != nil {
+					t.Error(err)
+				}
+			})
+			time.Sleep(time.Second)
+
+			if tt.before {
+				primary.Disconnect()
+				time.Sleep(100 * time.Millisecond) // the client has noticed it
+			}
+			local := 0
+			_, err = p.Transact(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}, func(context.Context, *tidegate.Message) error {
+				local++
+				switch {
+				case tt.during && tt.before:
+					primary.Reconnect()
+					time.Sleep(30 * time.Second)
+				case tt.during:
+					primary.Disconnect()
+				}
+				return tt.local
+			})
+			if !errors.Is(err, tt.local) || local != 1 {
+				t.Errorf("Transact: %v after %d local transactions, want %v after one", err, local, tt.local)
+			}
+			time.Sleep(time.Minute)
+			primary.Reconnect()
+			time.Sleep(5 * time.Minute) // for the checks
+			accounts, err := p.Shutdown(t.Context())
+			if err != nil || accounts.Accepted != 1 || accounts.Delivered != 1 {
+				t.Errorf("accounts %+v, %v; want one accepted and delivered", accounts, err)
+			}
+			stop()
+			background.Wait()
+			var want []string
+			if tt.from != "" {
+				want = []string{tt.from}
+			}
+			if !slices.Equal(delivered, want) {
+				t.Errorf("delivered by %q, want %q", delivered, want)
+			}
+		}))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -75,113 +76,97 @@ func TestMessagesStayWhole(t *testing.T) {
 			consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second}, failure), consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 1}, failure), failure, consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, failure), consumer.DeadLetterNow(failure),
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				b.CreateTopic("orders", settings.Topic{Type: tt.topic})
-				b.CreateGroup("billing", tt.group)
-				sent := &tidegate.Message{
-					ID: "01-order", Topic: "orders", Tag: "größe", Keys: []string{"k1", "k 2"}, Body: []byte{0, 1, 0xff, '\n'},
-					Properties: map[string]string{"currency": "€", "empty space": " x "}, TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-				}
-				if tt.topic == settings.TopicFIFO {
-					sent.MessageGroup = "customer 7"
-				}
-				var mu sync.Mutex
-				var seen []*tidegate.Delivery
-				verdicts := tt.verdicts
-				consume := func(sub consumer.Subscription) (stop func()) {
-					return Consume(t, b, sub, func(_ context.Context, d *tidegate.Delivery) error {
-						mu.Lock()
-						defer mu.Unlock()
-						seen = append(seen, d)
-						if len(verdicts) == 0 {
-							return nil
-						}
-						v := verdicts[0]
-						verdicts = verdicts[1:]
-						return v
-					})
-				}
-				take := func(way string, n int) (list []*tidegate.Delivery) {
-					t.Helper()
-					<-time.After(2 * time.Minute)
+		t.Run(name, onBroker(func(t *testing.T, b *brokertest.Broker) {
+			b.CreateTopic("orders", settings.Topic{Type: tt.topic})
+			b.CreateGroup("billing", tt.group)
+			sent := &tidegate.Message{
+				ID: "01-order", Topic: "orders", Tag: "größe", Keys: []string{"k1", "k 2"}, Body: []byte{0, 1, 0xff, '\n'},
+				Properties: map[string]string{"currency": "€", "empty space": " x "}, TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+			}
+			if tt.topic == settings.TopicFIFO {
+				sent.MessageGroup = "customer 7"
+			}
+			var mu sync.Mutex
+			var seen []*tidegate.Delivery
+			verdicts := tt.verdicts
+			consume := func(sub consumer.Subscription) (stop func()) {
+				return Consume(t, b, sub, func(_ context.Context, d *tidegate.Delivery) error {
 					mu.Lock()
 					defer mu.Unlock()
-					if list, seen = seen, nil; len(list) != n {
-						t.Fatalf("%s: %d deliveries, want %d", way, len(list), n)
+					seen = append(seen, d)
+					if len(verdicts) == 0 {
+						return nil
 					}
-					return list
+					v := verdicts[0]
+					verdicts = verdicts[1:]
+					return v
+				})
+			}
+			take := func(way string, n int) (list []*tidegate.Delivery) {
+				t.Helper()
+				<-time.After(2 * time.Minute)
+				mu.Lock()
+				defer mu.Unlock()
+				if list, seen = seen, nil; len(list) != n {
+					t.Fatalf("%s: %d deliveries, want %d", way, len(list), n)
 				}
-				stop := consume(consumer.Subscription{Group: "billing", Topic: "orders"})
-				MustSend(t, NewProducer(t, b, producer.Options{}), sent)
-				list := take("verdicts", len(tt.verdicts))
-				born := list[0].BornAt
-				for i, d := range list {
-					way := "sent"
-					if i > 0 {
-						way = "after " + tt.verdicts[i-1].Error()
-					}
-					whole(t, way, sent, d, born)
+				return list
+			}
+			stop := consume(consumer.Subscription{Group: "billing", Topic: "orders"})
+			MustSend(t, NewProducer(t, b, producer.Options{}), sent)
+			list := take("verdicts", len(tt.verdicts))
+			born := list[0].BornAt
+			for i, d := range list {
+				way := "sent"
+				if i > 0 {
+					way = "after " + tt.verdicts[i-1].Error()
 				}
+				whole(t, way, sent, d, born)
+			}
 
-				g, err := b.Group("billing")
-				if err != nil || len(g.DeadLetterTopics) != 1 {
-					t.Fatalf("dead letter topics of %+v, %v", g, err)
-				}
-				letters := g.DeadLetterTopics[0]
-				stopLetters := consume(consumer.Subscription{Group: "undertaker", Topic: letters})
-				letter := take("dead letter", 1)[0]
-				whole(t, "dead letter", sent, letter, born)
-				if l, ok := letter.DeadLetter(); !ok || l.Reason != failure.Error() {
-					t.Errorf("the dead letter's origin is %+v, %v", l, ok)
-				}
-				stopLetters()
+			g, err := b.Group("billing")
+			if err != nil || len(g.DeadLetterTopics) != 1 {
+				t.Fatalf("dead letter topics of %+v, %v", g, err)
+			}
+			letters := g.DeadLetterTopics[0]
+			stopLetters := consume(consumer.Subscription{Group: "undertaker", Topic: letters})
+			letter := take("dead letter", 1)[0]
+			whole(t, "dead letter", sent, letter, born)
+			if l, ok := letter.DeadLetter(); !ok || l.Reason != failure.Error() {
+				t.Errorf("the dead letter's origin is %+v, %v", l, ok)
+			}
+			stopLetters()
 
-				verdicts = []error{consumer.DeadLetterNow(failure)}
-				if done, err := b.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{In: letters}); err != nil || done.Redriven != 1 {
-					t.Fatalf("redrive: %+v, %v", done, err)
-				}
-				whole(t, "redriven by the broker", sent, take("redriven by the broker", 1)[0], born)
-				if letters != tidegate.DeadLetterTopic("billing") { // a Queue receives from that one alone
-					stop()
-					return
-				}
-				report, err := deadletter.Redrive(t.Context(), deadletter.Queue{Transport: b.Client(), Group: "billing", As: "clerk", Lease: time.Hour},
-					deadletter.Options{Sender: b.Client(), Journal: filepath.Join(t.TempDir(), "journal")})
-				if err != nil || report.Redriven != 1 {
-					t.Fatalf("redrive: %+v, %v", report, err)
-				}
-				anew := take("sent anew", 1)[0]
-				whole(t, "sent anew", sent, anew, time.Time{})
-				if anew.ID != "01-order.redrive-2" {
-					t.Errorf("sent anew as %s", anew.ID)
-				}
+			verdicts = []error{consumer.DeadLetterNow(failure)}
+			if done, err := b.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{In: letters}); err != nil || done.Redriven != 1 {
+				t.Fatalf("redrive: %+v, %v", done, err)
+			}
+			whole(t, "redriven by the broker", sent, take("redriven by the broker", 1)[0], born)
+			if letters != tidegate.DeadLetterTopic("billing") { // a Queue receives from that one alone
 				stop()
-			})
-		})
+				return
+			}
+			report, err := deadletter.Redrive(t.Context(), deadletter.Queue{Transport: b.Client(), Group: "billing", As: "clerk", Lease: time.Hour},
+				deadletter.Options{Sender: b.Client(), Journal: filepath.Join(t.TempDir(), "journal")})
+			if err != nil || report.Redriven != 1 {
+				t.Fatalf("redrive: %+v, %v", report, err)
+			}
+			anew := take("sent anew", 1)[0]
+			whole(t, "sent anew", sent, anew, time.Time{})
+			if anew.ID != "01-order.redrive-2" {
+				t.Errorf("sent anew as %s", anew.ID)
+			}
+			stop()
+		}))
 	}
 }
 
-// A message without a settlement is redelivered unchanged after its invisible duration.
-func TestMessagesStayWholeAfterATimeout(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", settings.Topic{})
-		sent := &tidegate.Message{ID: "01-order", Topic: "orders", Tag: "paid", Keys: []string{"k"}, Body: []byte("x"), Properties: map[string]string{"a": "b"}, TraceContext: "00-1"}
-		MustSend(t, NewProducer(t, b, producer.Options{}), sent)
-		c, err := consumer.NewSimple(b.Client(), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{InvisibleDuration: 10 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var born time.Time
-		for attempt := 1; attempt <= 3; attempt++ {
-			ds, err := c.Receive(t.Context(), 1)
-			if err != nil || len(ds) != 1 || ds[0].Attempt != attempt {
-				t.Fatalf("attempt %d: %+v, %v", attempt, ds, err)
-			}
-			if attempt == 1 {
-				born = ds[0].BornAt
-			}
-			whole(t, "timeout", sent, ds[0], born)
-		}
-	})
+// inBubble returns a subtest that is f in a bubble of package synctest.
+func inBubble(f func(t *testing.T)) func(t *testing.T) {
+	return func(t *testing.T) { synctest.Test(t, f) }
+}
+
+// onBroker returns a subtest that is f with a broker, as brokertest.Run runs it.
+func onBroker(f func(t *testing.T, b *brokertest.Broker)) func(t *testing.T) {
+	return func(t *testing.T) { brokertest.Run(t, f) }
 }

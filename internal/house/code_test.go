@@ -293,12 +293,15 @@ func sleepsOutsideBubbles(list []source) []mention {
 			}
 		}
 	}
-	each(func(d *ast.FuncDecl) {
-		funcs[d.Name.Name] = true
-		if wrapsBubble(d) {
-			wrappers[d.Name.Name] = true
-		}
-	})
+	for known := -1; known < len(wrappers); { // until no wrapper of a wrapper is left
+		known = len(wrappers)
+		each(func(d *ast.FuncDecl) {
+			funcs[d.Name.Name] = true
+			if wrapsBubble(d, wrappers) {
+				wrappers[d.Name.Name] = true
+			}
+		})
+	}
 	var sleeps []mention
 	mentions := map[string][]mention{}
 	each(func(d *ast.FuncDecl) {
@@ -307,7 +310,7 @@ func sleepsOutsideBubbles(list []source) []mention {
 			ast.Inspect(n, func(n ast.Node) bool {
 				switch n := n.(type) {
 				case *ast.CallExpr:
-					if callee, ok := n.Fun.(*ast.Ident); (selects(n.Fun, "synctest", "Test") || selects(n.Fun, "brokertest", "Run")) || ok && wrappers[callee.Name] {
+					if startsBubble(n, wrappers) {
 						walk(n.Fun, inBubble)
 						for _, arg := range n.Args {
 							walk(arg, true)
@@ -348,8 +351,14 @@ func sleepsOutsideBubbles(list []source) []mention {
 	return slices.DeleteFunc(sleeps, func(m mention) bool { return !outside(m) })
 }
 
+// startsBubble reports whether a call runs its arguments in a bubble.
+func startsBubble(n *ast.CallExpr, wrappers map[string]bool) bool {
+	callee, ok := n.Fun.(*ast.Ident)
+	return selects(n.Fun, "synctest", "Test") || selects(n.Fun, "brokertest", "Run") || ok && wrappers[callee.Name]
+}
+
 // wrapsBubble reports whether a function runs its function argument in a bubble.
-func wrapsBubble(d *ast.FuncDecl) bool {
+func wrapsBubble(d *ast.FuncDecl, wrappers map[string]bool) bool {
 	given := map[string]bool{}
 	for _, p := range d.Type.Params.List {
 		if _, ok := p.Type.(*ast.FuncType); ok {
@@ -360,7 +369,7 @@ func wrapsBubble(d *ast.FuncDecl) bool {
 	}
 	for n := range ast.Preorder(d.Body) {
 		call, ok := n.(*ast.CallExpr)
-		if !ok || !(selects(call.Fun, "synctest", "Test") || selects(call.Fun, "brokertest", "Run")) {
+		if !ok || !startsBubble(call, wrappers) {
 			continue
 		}
 		for _, arg := range call.Args {

@@ -43,34 +43,6 @@ func (l lines) leave(it *item, consumed bool) (next *item, behind []*item) {
 	return next, behind
 }
 
-func TestLinesGoOneByOne(t *testing.T) {
-	l := newLines()
-	a, b := inGroup("a", 3), inGroup("b", 1)
-	for i, it := range slices.Concat(a, b) {
-		if first := l.join(it); first != (i == 0 || i == 3) {
-			t.Fatalf("%s is the first: %v; only the first of each group may go", it.id, first)
-		}
-	}
-	if next, behind := l.leave(a[0], true); next != a[1] || behind != nil {
-		t.Error("after the first the second may go, and no other")
-	}
-	late := inGroup("a", 1)[0] // is behind those that are still there
-	if l.join(late) {
-		t.Error("a late one may go before those that were there")
-	}
-	if next, _ := l.leave(a[1], true); next != a[2] {
-		t.Error("the third does not follow the second")
-	}
-	if next, _ := l.leave(a[2], true); next != late {
-		t.Error("after all the others the late one may go")
-	}
-	l.leave(late, true)
-	l.leave(b[0], true)
-	if len(l.Lines) != 0 {
-		t.Errorf("%d empty lines are left", len(l.Lines))
-	}
-}
-
 // M1 fails, M2 was received with it. Before M2 is released, the server has the failure
 // and delivers M1 again: it must not be released with M2.
 func TestLinesFailureThenRedelivery(t *testing.T) {

@@ -51,26 +51,3 @@ func TestManyExcuses(t *testing.T) {
 		t.Errorf("%d excuses are kept", e.Len())
 	}
 }
-
-// The excuses of a message still count after 4096 other messages were excused.
-func TestExcusesOutliveThousandsOfOthers(t *testing.T) {
-	var e Excuses
-	first := Key{"orders", "first"}
-	e.Excuse(first, time.Second)
-	for i := range excused {
-		e.Excuse(Key{"orders", fmt.Sprint(i)}, time.Second)
-	}
-	if n := e.Count(first); n != 1 {
-		t.Errorf("%d excuses after %d other messages, want 1", n, excused)
-	}
-}
-
-// A result older than the window does not count.
-func TestOldResultsDoNotTrip(t *testing.T) {
-	g := New(Options{FailureRatio: 1, MinMessages: 2}.WithDefaults())
-	now := time.Unix(1000, 0)
-	g.Handled(now, true)
-	if g.Handled(now.Add(30*time.Second), true); g.State() != Flowing {
-		t.Error("two failures, 30 s apart, trip the switch with a window of 30 s")
-	}
-}

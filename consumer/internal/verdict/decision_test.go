@@ -89,15 +89,3 @@ func TestReasonIsBounded(t *testing.T) {
 		}
 	}
 }
-
-func FuzzReason(f *testing.F) {
-	f.Add("a\nb")
-	f.Add(strings.Repeat("ü", 600))
-	// Never empty, bounded, valid UTF-8, without control characters.
-	f.Fuzz(func(t *testing.T, text string) {
-		r := reason(errors.New(text))
-		if r == "" || len(r) > maxReason || !utf8.ValidString(r) || strings.ContainsFunc(r, func(r rune) bool { return r < ' ' }) {
-			t.Errorf("%q", r)
-		}
-	})
-}
