@@ -166,7 +166,7 @@ func departingNow(t *testing.T, s *engine.Subscription, h consume.Handle) *engin
 	t.Helper()
 	policy := s.Policy().Rules()
 	return departing(s, func(p *consume.Progress) {
-		if _, err := p.Settle(h, consume.Settlement{Event: consume.EventDeadLetter, Reason: "r"}, &policy, time.Now()); err != nil {
+		if _, err := p.Settle(h, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}, 0, &policy, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -75,7 +75,7 @@ func TestLongestHeld(t *testing.T) {
 
 	change := begin.Add(2*time.Minute + time.Millisecond)
 	for _, g := range first {
-		if _, err := p.Settle(g.Receipt, Settlement{Event: EventChange, After: 2 * time.Hour, Serial: g.Receipt.Serial + 1}, &Policy{}, change); err != nil {
+		if _, err := p.ChangeInvisible(g.Receipt, 2*time.Hour, g.Receipt.Serial+1, &Policy{}, change); err != nil {
 			t.Fatal(err)
 		}
 	}

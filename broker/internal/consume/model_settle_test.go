@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // settle settles some delivery, current or not, and expects the result of the rules.
@@ -49,29 +50,32 @@ func (m *model) settle() {
 	case 6:
 		m.change(h, msg, valid, after)
 	default:
-		e := Settlement{Event: []Event{EventFail, EventNegativeAck, EventSnooze}[op-7], After: after, BySchedule: op == 7 && m.rnd.IntN(2) == 0}
-		out, err := m.p.Settle(h, e, m.policy.rules(), m.now)
+		v := transport.Verdict{Kind: []transport.VerdictKind{transport.Retry, transport.NegativeAck, transport.Snooze}[op-7], Delay: after}
+		if op == 7 && m.rnd.IntN(2) == 0 {
+			v.Delay = transport.BySchedule
+		}
+		out, err := m.p.Settle(h, v, 0, m.policy.rules(), m.now)
 		m.expectValid(err, valid)
 		if !valid {
 			return
 		}
 		exhausted := ""
-		if e.Event != EventSnooze {
-			exhausted = m.policy.exhausted(msg, e.Event == EventNegativeAck)
+		if v.Kind != transport.Snooze {
+			exhausted = m.policy.exhausted(msg, v.Kind == transport.NegativeAck)
 		}
 		if m.end(msg, exhausted) {
 			m.expectOutcome(out, msg)
 			return
 		}
 		msg.state, msg.due = WaitingRetry, m.now.Add(after)
-		switch e.Event {
-		case EventFail:
-			if e.BySchedule || msg.push && m.policy.override {
+		switch v.Kind {
+		case transport.Retry:
+			if v.Delay == transport.BySchedule || msg.push && m.policy.override {
 				msg.due = m.now.Add(m.policy.after(msg.attempt))
 			}
-		case EventNegativeAck:
+		case transport.NegativeAck:
 			msg.negative = true
-		case EventSnooze:
+		case transport.Snooze:
 			msg.attempt, msg.negative, msg.owned, msg.handle = msg.attempt-1, true, false, Handle{}
 		}
 		m.expectOutcome(out, msg)
@@ -125,7 +129,7 @@ func (m *model) change(h Handle, msg *message, valid bool, after time.Duration) 
 	}
 	next := named
 	next.Serial++
-	out, err := m.p.Settle(h, Settlement{Event: EventChange, After: after, Serial: next.Serial}, m.policy.rules(), m.now)
+	out, err := m.p.ChangeInvisible(h, after, next.Serial, m.policy.rules(), m.now)
 	_, long := errors.AsType[*TooLongError](err)
 	if tooLong := valid && after > 0 && m.now.Add(after).After(msg.since.Add(m.policy.longest)); tooLong != long {
 		m.failf("a change by %v is too long: %t; %v", after, tooLong, err)
@@ -153,7 +157,7 @@ func (m *model) change(h Handle, msg *message, valid bool, after time.Duration) 
 func (m *model) deadLetter(h Handle, msg *message, valid bool) {
 	claimed := m.rnd.IntN(4)
 	before := msg.state
-	out, err := m.p.Settle(h, Settlement{Event: EventDeadLetter, Attempt: claimed}, m.policy.rules(), m.now)
+	out, err := m.p.Settle(h, transport.Verdict{Kind: transport.DeadLetter}, claimed, m.policy.rules(), m.now)
 	passed := msg.offset < m.p.Cursor(msg.queue).Next
 	_, spilled := m.disk.spilled[h.Place]
 	switch {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A lease has the mark of a changed handle only while its handle is that of a change. A dump and a
@@ -17,7 +18,7 @@ func TestMarkOfAChangeEndsWithItsHandle(t *testing.T) {
 	for name, end := range map[string]func(*Progress, Handle){
 		"release": func(p *Progress, h Handle) { p.Release(h, now) },
 		"redrive": func(p *Progress, h Handle) {
-			if out, err := p.Settle(h, Settlement{Event: EventFail}, policy, now); err != nil || out.To != Parked {
+			if out, err := p.Settle(h, transport.Verdict{Kind: transport.Retry}, 0, policy, now); err != nil || out.To != Parked {
 				t.Fatal(out, err)
 			}
 			if groups, _, _ := p.Redrive("a", false, now); groups != 1 {
@@ -35,7 +36,7 @@ func TestMarkOfAChangeEndsWithItsHandle(t *testing.T) {
 		p.Admit(&r, c, true, []store.Message{{Message: tidegate.Message{MessageGroup: "a"}, StoredAt: now}}, []int64{c.From}, now)
 		p.End(&r, now)
 		h := r.Grants[0].Receipt
-		if _, err := p.Settle(h, Settlement{Event: EventChange, After: time.Minute, Serial: h.Serial + 1}, policy, now); err != nil {
+		if _, err := p.ChangeInvisible(h, time.Minute, h.Serial+1, policy, now); err != nil {
 			t.Fatal(err)
 		}
 		h.Serial++

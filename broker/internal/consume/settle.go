@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Ack marks a delivery as consumed.
@@ -22,22 +23,9 @@ func (p *Progress) Ack(h Handle, now time.Time) error {
 	return nil
 }
 
-// A Settlement is an event with which a consumer ends or changes a delivery.
-type Settlement struct {
-	// Event is one of EventFail, EventNegativeAck, EventSnooze, EventChange and EventDeadLetter.
-	Event Event
-
-	// After is the time from now until the message is delivered again, except for EventDeadLetter.
-	// An EventChange with zero returns the message to the queue: for a simple consumer that is a
-	// timeout, for a push consumer a release, and the attempt does not count.
-	After time.Duration
-
-	// BySchedule means that the interval of Policy applies instead of After. EventFail only.
-	BySchedule bool
-
-	Serial  uint32 // of the new receipt handle. EventChange only.
-	Attempt int    // the delivery attempt as the consumer counts it. EventDeadLetter only.
-	Reason  string // of the dead letter or of the parked message group. Empty: the attempts are exhausted.
+// verdicts has the event of each verdict that Settle takes.
+var verdicts = map[transport.VerdictKind]Event{
+	transport.Retry: EventFail, transport.NegativeAck: EventNegativeAck, transport.Snooze: EventSnooze, transport.DeadLetter: EventDeadLetter,
 }
 
 // An Outcome is the result of a settlement.
@@ -63,32 +51,61 @@ func (e *TooLongError) Error() string {
 // maxClaimedAttempt bounds the number of attempts that a consumer can claim to have made.
 const maxClaimedAttempt = 1 << 20
 
-// Settle applies a settlement to the delivery of receipt handle h. If it returns an error, nothing
-// has changed.
-func (p *Progress) Settle(h Handle, s Settlement, policy *Policy, now time.Time) (Outcome, error) {
-	if s.Event == EventDeadLetter {
-		return p.giveUp(h, s, policy, now)
+// Settle applies a verdict to the delivery of receipt handle h: a Retry, for which the delay may be
+// transport.BySchedule, a NegativeAck, a Snooze, or a DeadLetter. attempt is the delivery attempt
+// as the consumer counts it, for a DeadLetter alone. If it returns an error, nothing has changed.
+func (p *Progress) Settle(h Handle, v transport.Verdict, attempt int, policy *Policy, now time.Time) (Outcome, error) {
+	e, ok := verdicts[v.Kind]
+	switch {
+	case !ok:
+		return Outcome{}, fmt.Errorf("a verdict %s is no settlement", v.Kind)
+	case e == EventDeadLetter:
+		return p.giveUp(h, v, attempt, policy, now)
 	}
 	l, err := p.Current(h, now)
 	if err != nil {
 		return Outcome{}, err
 	}
-	e := s.Event
-	if e == EventChange && s.After == 0 {
-		if e = EventTimeout; l.Push {
-			e = EventRelease
-		}
+	return p.settle(l, e, v.Reason, policy, now, func() { p.reschedule(l, v, policy, now) })
+}
+
+// ChangeInvisible changes the invisible duration of the delivery of receipt handle h, whose handle
+// then has the serial number. Zero returns the message to the queue: for a simple consumer that is
+// a timeout, for a push consumer a release, and the attempt does not count. If it returns an error,
+// nothing has changed.
+func (p *Progress) ChangeInvisible(h Handle, d time.Duration, serial uint32, policy *Policy, now time.Time) (Outcome, error) {
+	l, err := p.Current(h, now)
+	if err != nil {
+		return Outcome{}, err
 	}
+	e := EventChange
+	switch left := l.Since.Add(p.config.MaxInvisible).Sub(now); {
+	case d == 0 && l.Push:
+		e = EventRelease
+	case d == 0:
+		e = EventTimeout
+	case d > left:
+		return Outcome{}, &TooLongError{Left: max(left, 0)}
+	}
+	return p.settle(l, e, "", policy, now, func() {
+		l.setDue(now, d)
+		l.Owner, l.Serial, l.Changed = "", serial, d > 0
+		if e == EventRelease {
+			l.Attempt--
+		}
+	})
+}
+
+// settle applies an event of a consumer to a lease. If the message stays with the group, reschedule
+// changes its lease, except for the state.
+func (p *Progress) settle(l *Lease, e Event, reason string, policy *Policy, now time.Time, reschedule func()) (Outcome, error) {
 	exhaustion := policy.exhaustion(e, l)
 	to, ok := l.State().Next(e, exhaustion, l.Push)
 	if !ok {
 		return Outcome{}, fmt.Errorf("the message is %s", l.State())
 	}
-	if s.Event == EventFail || s.Event == EventNegativeAck {
-		defer p.fail(l, Failure{Event: e, Attempt: l.Attempt, Client: l.Receiver(), Reason: s.Reason, At: now})
-	}
-	if left := l.Since.Add(p.config.MaxInvisible).Sub(now); e == EventChange && s.After > left {
-		return Outcome{}, &TooLongError{Left: max(left, 0)}
+	if e == EventFail || e == EventNegativeAck {
+		defer p.fail(l, Failure{Event: e, Attempt: l.Attempt, Client: l.Receiver(), Reason: reason, At: now})
 	}
 	p.effects.Durable = true
 	if exhaustion == ThenBlock && (e == EventFail || e == EventNegativeAck || e == EventTimeout) {
@@ -96,13 +113,13 @@ func (p *Progress) Settle(h Handle, s Settlement, policy *Policy, now time.Time)
 	}
 	switch to {
 	case Parked:
-		p.park(l, reasonOf(s.Reason, l), now)
+		p.park(l, reasonOf(reason, l), now)
 		return Outcome{To: to}, nil
 	case DeadLetter:
-		p.depart(l, Departure{Event: e, Early: e == EventNegativeAck, Reason: reasonOf(s.Reason, l)})
+		p.depart(l, Departure{Event: e, Early: e == EventNegativeAck, Reason: reasonOf(reason, l)})
 		return Outcome{To: to}, nil
 	}
-	p.reschedule(l, s, policy, now)
+	reschedule()
 	p.set(l, to)
 	if to == Ready {
 		p.wake(l)
@@ -111,32 +128,26 @@ func (p *Progress) Settle(h Handle, s Settlement, policy *Policy, now time.Time)
 	return Outcome{To: to, Wait: max(l.Due.Sub(now), 0)}, nil
 }
 
-// reschedule changes the lease as the settlement requires, except for its state.
-func (p *Progress) reschedule(l *Lease, s Settlement, policy *Policy, now time.Time) {
-	l.setDue(now, s.After)
-	switch s.Event {
-	case EventFail:
-		if s.BySchedule || l.Push && policy.Address != nil {
+// reschedule changes the lease as a Retry, NegativeAck or Snooze requires, except for its state.
+func (p *Progress) reschedule(l *Lease, v transport.Verdict, policy *Policy, now time.Time) {
+	l.setDue(now, v.Delay)
+	switch v.Kind {
+	case transport.Retry:
+		if v.Delay == transport.BySchedule || l.Push && policy.Address != nil {
 			l.setDue(now, p.interval(l, policy))
 		}
-	case EventNegativeAck:
+	case transport.NegativeAck:
 		l.Negative = true
-	case EventSnooze:
+	case transport.Snooze:
 		l.Owner = ""
 		l.Attempt--
 		l.Negative = true // a maximum that is lowered later does not make it a dead letter
 		l.renumber()      // a late request for a dead letter is rejected
-	case EventChange:
-		l.Owner = ""
-		l.Serial, l.Changed = s.Serial, s.After > 0
-		if s.After == 0 && l.Push {
-			l.Attempt--
-		}
 	}
 }
 
 // giveUp applies EventDeadLetter.
-func (p *Progress) giveUp(h Handle, s Settlement, policy *Policy, now time.Time) (Outcome, error) {
+func (p *Progress) giveUp(h Handle, v transport.Verdict, claimed int, policy *Policy, now time.Time) (Outcome, error) {
 	l, done, err := p.forDeadLetter(h, now)
 	switch {
 	case err != nil:
@@ -147,7 +158,7 @@ func (p *Progress) giveUp(h Handle, s Settlement, policy *Policy, now time.Time)
 		return Outcome{To: l.State(), Repeated: l}, nil
 	}
 	attempt := l.Attempt
-	l.Attempt = max(attempt, min(s.Attempt, maxClaimedAttempt)) // a consumer that retries by itself has counted more attempts
+	l.Attempt = max(attempt, min(claimed, maxClaimedAttempt)) // a consumer that retries by itself has counted more attempts
 	exhaustion := policy.exhaustion(EventDeadLetter, l)
 	from := l.State()
 	to, ok := from.Next(EventDeadLetter, exhaustion, l.Push)
@@ -155,7 +166,7 @@ func (p *Progress) giveUp(h Handle, s Settlement, policy *Policy, now time.Time)
 		l.Attempt = attempt
 		return Outcome{}, fmt.Errorf("the message is %s", from)
 	}
-	defer p.fail(l, Failure{Event: EventDeadLetter, Attempt: l.Attempt, Client: l.Receiver(), Reason: s.Reason, At: now})
+	defer p.fail(l, Failure{Event: EventDeadLetter, Attempt: l.Attempt, Client: l.Receiver(), Reason: v.Reason, At: now})
 	p.effects.Durable = true
 	if from == to { // blocked: the message is ready or waits for its retry already
 		p.putLease(l)
@@ -166,10 +177,10 @@ func (p *Progress) giveUp(h Handle, s Settlement, policy *Policy, now time.Time)
 	}
 	switch to {
 	case Parked:
-		p.park(l, reasonOf(s.Reason, l), now)
+		p.park(l, reasonOf(v.Reason, l), now)
 		return Outcome{To: to}, nil
 	case DeadLetter:
-		d := Departure{Event: EventDeadLetter, Early: exhaustion == AttemptsLeft, Reason: reasonOf(s.Reason, l)}
+		d := Departure{Event: EventDeadLetter, Early: exhaustion == AttemptsLeft, Reason: reasonOf(v.Reason, l)}
 		p.depart(l, d).attempt = attempt
 		return Outcome{To: to}, nil
 	}

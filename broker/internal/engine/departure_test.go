@@ -43,7 +43,7 @@ func (f *subscriptionFixture) letters() (ids []string, attempts []int) {
 	return ids, attempts
 }
 
-var giveUp = consume.Settlement{Event: consume.EventDeadLetter, Attempt: 16, Reason: "no"}
+var giveUp = transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}
 
 // A message that leaves is written to the dead letter topic, outside of the lock, and then its
 // lease is removed. A repeated request waits for its end.
@@ -57,7 +57,7 @@ func TestDeadLetterLeaves(t *testing.T) {
 		repeated := make(chan error, 1)
 		f.creating = func() {
 			go func() {
-				_, err := s.Settle(t.Context(), h, giveUp)
+				_, err := s.Settle(t.Context(), h, giveUp, 16)
 				repeated <- err
 			}()
 			synctest.Wait()
@@ -67,7 +67,7 @@ func TestDeadLetterLeaves(t *testing.T) {
 			default:
 			}
 		}
-		out, err := s.Settle(t.Context(), h, giveUp)
+		out, err := s.Settle(t.Context(), h, giveUp, 16)
 		if err != nil || out.To != consume.DeadLetter {
 			t.Errorf("settled: %+v, %v", out, err)
 		}
@@ -93,7 +93,7 @@ func TestDeadLetterIsWrittenOnce(t *testing.T) {
 	h := f.receive(s)
 	policy := s.Policy().Rules()
 	_, ds := s.Update(func(p *consume.Progress) {
-		if _, err := p.Settle(h, giveUp, &policy, time.Now()); err != nil {
+		if _, err := p.Settle(h, giveUp, 16, &policy, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -117,14 +117,14 @@ func TestDepartureFails(t *testing.T) {
 	s := f.subscribe(false)
 	h := f.receive(s)
 	f.cannotCreate = errors.New("the disk is full")
-	if _, err := s.Settle(t.Context(), h, giveUp); !errors.Is(err, f.cannotCreate) || f.topics["%DLQ%g"] != nil {
+	if _, err := s.Settle(t.Context(), h, giveUp, 16); !errors.Is(err, f.cannotCreate) || f.topics["%DLQ%g"] != nil {
 		t.Errorf("it returned %v", err)
 	}
 	if n, err := s.Attempt(h); n != 1 || err != nil {
 		t.Errorf("the delivery has attempt %d, %v", n, err)
 	}
 	f.cannotCreate = nil
-	if _, err := s.Settle(t.Context(), h, giveUp); err != nil {
+	if _, err := s.Settle(t.Context(), h, giveUp, 16); err != nil {
 		t.Errorf("again: %v", err)
 	}
 	if ids, _ := f.letters(); !slices.Equal(ids, []string{"a"}) {
@@ -145,12 +145,12 @@ func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
 		f.creating = func() {
 			f.creating = nil
 			go func() {
-				_, err := s.Settle(t.Context(), h, giveUp)
+				_, err := s.Settle(t.Context(), h, giveUp, 16)
 				repeated <- err
 			}()
 			synctest.Wait()
 		}
-		if _, err := s.Settle(t.Context(), h, giveUp); !errors.Is(err, f.cannotCreate) {
+		if _, err := s.Settle(t.Context(), h, giveUp, 16); !errors.Is(err, f.cannotCreate) {
 			t.Errorf("the first request: %v", err)
 		}
 		if err := <-repeated; !errors.Is(err, f.cannotCreate) {

@@ -227,7 +227,9 @@ func (m *receiveModel) end(i int) {
 	case 3:
 		after := time.Duration(1+m.r.IntN(8)) * time.Second
 		x.ready = time.Now().Add(after)
-		if _, _, _, err := m.s.settleUnsynced(x.receipt, consume.Settlement{Event: consume.EventFail, After: after}); err != nil {
+		if _, _, _, err := m.s.settleUnsynced(func(policy *consume.Policy, now time.Time) (consume.Outcome, error) {
+			return m.s.progress.Settle(x.receipt, transport.Verdict{Kind: transport.Retry, Delay: after}, 0, policy, now)
+		}); err != nil {
 			m.t.Error(err)
 		}
 	}

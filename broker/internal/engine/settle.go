@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Ack acknowledges deliveries, and sets an error in errs for each handle that is not valid any
@@ -57,9 +58,28 @@ func (s *Subscription) releaseGrants(grants []consume.Grant) {
 	s.Release(handles)
 }
 
-// Settle applies a settlement to the delivery of a handle, and returns when this is on disk.
-func (s *Subscription) Settle(ctx context.Context, h consume.Handle, e consume.Settlement) (consume.Outcome, error) {
-	out, rest, first, err := s.settleUnsynced(h, e)
+// Settle applies a verdict to the delivery of a handle, and returns when this is on disk. attempt
+// is the delivery attempt as the consumer counts it.
+func (s *Subscription) Settle(ctx context.Context, h consume.Handle, v transport.Verdict, attempt int) (consume.Outcome, error) {
+	return s.settle(ctx, func(policy *consume.Policy, now time.Time) (consume.Outcome, error) {
+		return s.progress.Settle(h, v, attempt, policy, now)
+	})
+}
+
+// Extend changes the invisible duration of the delivery of a handle, whose handle then has the
+// serial number, and returns when this is on disk.
+func (s *Subscription) Extend(ctx context.Context, h consume.Handle, d time.Duration, serial uint32) error {
+	_, err := s.settle(ctx, func(policy *consume.Policy, now time.Time) (consume.Outcome, error) {
+		return s.progress.ChangeInvisible(h, d, serial, policy, now)
+	})
+	return err
+}
+
+// An end of a delivery, or a change of its lease, is called with mu held.
+type settlement func(policy *consume.Policy, now time.Time) (consume.Outcome, error)
+
+func (s *Subscription) settle(ctx context.Context, c settlement) (consume.Outcome, error) {
+	out, rest, first, err := s.settleUnsynced(c)
 	switch {
 	case err != nil:
 		return out, asInvalidHandle(err)
@@ -80,7 +100,7 @@ func (s *Subscription) Settle(ctx context.Context, h consume.Handle, e consume.S
 
 // settleUnsynced also returns the departure of an earlier request that this one repeats, and nil if
 // there is none.
-func (s *Subscription) settleUnsynced(h consume.Handle, e consume.Settlement) (out consume.Outcome, rest remaining, first *Departure, err error) {
+func (s *Subscription) settleUnsynced(c settlement) (out consume.Outcome, rest remaining, first *Departure, err error) {
 	policy := s.Policy().Rules()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +108,7 @@ func (s *Subscription) settleUnsynced(h consume.Handle, e consume.Settlement) (o
 		return out, rest, nil, consume.ErrNoQueue
 	}
 	now := time.Now()
-	out, err = s.progress.Settle(h, e, &policy, now)
+	out, err = c(&policy, now)
 	rest = s.apply(now)
 	return out, rest, s.leaving[out.Repeated], err
 }

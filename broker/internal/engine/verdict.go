@@ -65,52 +65,72 @@ func (e *Engine) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	return errs
 }
 
+// settleOps has the operation in errors of each verdict.
+var settleOps = map[transport.VerdictKind]string{
+	transport.Retry: "Retry", transport.DeadLetter: "ForwardMessageToDeadLetterQueue", transport.Snooze: "Snooze",
+	transport.NegativeAck: "Reconsume", transport.RetryTopic: "Reconsume",
+}
+
 // Settle executes the method of broker.Broker.
 func (e *Engine) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
-	var op string
-	var out consume.Outcome
-	var err error
-	switch v.Kind {
-	case transport.Release:
+	op, ok := settleOps[v.Kind]
+	switch {
+	case v.Kind == transport.Release:
 		_, err := e.Extend(ctx, d, 0, false)
 		return transport.RetryResult{}, err
-	case transport.Retry:
-		op = "Retry"
-		out, err = e.retry(ctx, d, v)
-	case transport.DeadLetter:
-		op = "ForwardMessageToDeadLetterQueue"
-		out, err = e.settle(ctx, d, consume.Settlement{Event: consume.EventDeadLetter, Attempt: d.Attempt, Reason: v.Reason})
-	case transport.Snooze:
-		return transport.RetryResult{}, refusal.WithOp("Snooze", e.snooze(ctx, d, v.Delay))
-	case transport.NegativeAck:
-		op = "Reconsume"
-		out, err = e.negativeAck(ctx, d, v)
-	case transport.RetryTopic:
-		r, err := e.reconsumeLater(ctx, d, v)
-		return reconsumeResult(r), refusal.WithOp("Reconsume", err)
-	default:
+	case !ok:
 		return transport.RetryResult{}, v.Unsupported(d)
+	case v.Kind == transport.RetryTopic:
+		r, err := e.reconsumeLater(ctx, d, v)
+		return reconsumeResult(r), refusal.WithOp(op, err)
 	}
-	if err != nil || out.To == 0 { // there was nothing left to do
+	out, err := e.settle(ctx, d, v)
+	if err != nil || out.To == 0 || v.Kind == transport.Snooze { // To is 0 if there was nothing left to do
 		return transport.RetryResult{}, refusal.WithOp(op, err)
 	}
 	return retryResult(out), nil
 }
 
-func (e *Engine) retry(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (consume.Outcome, error) {
-	scheduled := v.Delay == transport.BySchedule
-	if longest := e.longestRetry(d, v.Delay); !scheduled && (v.Delay < 0 || v.Delay > longest) {
-		return consume.Outcome{}, refusal.IllegalInvisibleTime("delay", v.Delay, 0, longest)
+// settle applies a verdict to the delivery that d names, and waits until that is on disk.
+func (e *Engine) settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (consume.Outcome, error) {
+	if err := e.checkVerdict(d, v); err != nil {
+		return consume.Outcome{}, err
 	}
-	return e.settle(ctx, d, consume.Settlement{Event: consume.EventFail, After: v.Delay, BySchedule: scheduled, Reason: v.Reason})
+	end, err := e.calls.beginWith(ctx)
+	if err != nil {
+		return consume.Outcome{}, err
+	}
+	defer end()
+	s, h, err := e.locate(d)
+	if err != nil {
+		return consume.Outcome{}, err
+	}
+	if v.Kind == transport.NegativeAck && v.Delay == 0 {
+		v.Delay = time.Duration(s.Group().Settings().NegativeAck.Delay)
+	}
+	return s.Settle(ctx, h, v, d.Attempt)
 }
 
-func (e *Engine) snooze(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error {
-	if delay < 0 || delay > e.opts.MaxInvisibleDuration {
-		return refusal.New(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", delay, e.opts.MaxInvisibleDuration)
+// checkVerdict returns the error for a delay or level that the verdict does not take.
+func (e *Engine) checkVerdict(d *tidegate.Delivery, v transport.Verdict) error {
+	switch v.Kind {
+	case transport.Retry:
+		if longest := e.longestRetry(d, v.Delay); v.Delay != transport.BySchedule && (v.Delay < 0 || v.Delay > longest) {
+			return refusal.IllegalInvisibleTime("delay", v.Delay, 0, longest)
+		}
+	case transport.Snooze:
+		if v.Delay < 0 || v.Delay > e.opts.MaxInvisibleDuration {
+			return refusal.New(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", v.Delay, e.opts.MaxInvisibleDuration)
+		}
+	case transport.NegativeAck:
+		if v.Level != 0 {
+			return refusal.New(tidegate.CodeBadRequest, "level", "it is %d, but a negative acknowledgement has none; give a delay", v.Level)
+		}
+		if v.Delay < 0 || v.Delay > settings.MaxReconsumeDelay {
+			return refusal.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", v.Delay, settings.MaxReconsumeDelay)
+		}
 	}
-	_, err := e.settle(ctx, d, consume.Settlement{Event: consume.EventSnooze, After: delay})
-	return err
+	return nil
 }
 
 // longestRetry returns the longest time that Retry accepts: the intervals of the settings can
@@ -128,47 +148,38 @@ func (e *Engine) longestRetry(d *tidegate.Delivery, after time.Duration) time.Du
 
 // Extend executes the method of broker.Broker.
 func (e *Engine) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
-	valid := d.Handle
-	if repeat && dur > 0 {
-		if s, h, err := e.locate(d); err == nil {
-			valid = s.Replacement(h).String()
-		}
-	}
-	return e.changeInvisible(ctx, d, dur, valid)
+	h, err := e.extend(ctx, d, dur, repeat)
+	return h, refusal.WithOp("ChangeInvisibleDuration", err)
 }
 
-// changeInvisible replaces the valid handle by the one that follows d's. The valid handle is d's
-// or, in a repetition, already its successor.
-func (e *Engine) changeInvisible(ctx context.Context, d *tidegate.Delivery, dur time.Duration, valid string) (string, error) {
+// extend replaces the valid handle by the one that follows d's. The valid handle is d's or, in a
+// repetition, already its successor.
+func (e *Engine) extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
 	if dur < 0 || dur > e.opts.MaxInvisibleDuration {
-		return "", refusal.WithOp("ChangeInvisibleDuration", refusal.IllegalInvisibleTime("invisible duration", dur, 0, e.opts.MaxInvisibleDuration))
+		return "", refusal.IllegalInvisibleTime("invisible duration", dur, 0, e.opts.MaxInvisibleDuration)
 	}
-	h, _ := consume.ParseHandle(d.Handle) // settle reports the error
-	h.Serial++
-	current := *d
-	current.Handle = valid
-	_, err := e.settle(ctx, &current, consume.Settlement{Event: consume.EventChange, After: dur, Serial: h.Serial})
+	end, err := e.calls.beginWith(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer end()
+	s, valid, err := e.locate(d)
+	if err != nil {
+		return "", err
+	}
+	next := valid
+	next.Serial++
+	if repeat && dur > 0 {
+		valid = s.Replacement(valid)
+	}
+	err = s.Extend(ctx, valid, dur, next.Serial)
 	if long, ok := errors.AsType[*consume.TooLongError](err); ok {
 		err = refusal.ConsumptionTooLong(dur, long.Left, e.opts.MaxInvisibleDuration)
 	}
 	if err != nil {
-		return "", refusal.WithOp("ChangeInvisibleDuration", err)
+		return "", err
 	}
-	return h.String(), nil
-}
-
-// settle applies a settlement to the delivery that d names, and waits until that is on disk.
-func (e *Engine) settle(ctx context.Context, d *tidegate.Delivery, by consume.Settlement) (consume.Outcome, error) {
-	end, err := e.calls.beginWith(ctx)
-	if err != nil {
-		return consume.Outcome{}, err
-	}
-	defer end()
-	s, h, err := e.locate(d)
-	if err != nil {
-		return consume.Outcome{}, err
-	}
-	return s.Settle(ctx, h, by)
+	return next.String(), nil
 }
 
 // retryResult returns the fate of a message after a settlement.
@@ -216,29 +227,6 @@ func reconsumeResult(r Reconsumed) transport.RetryResult {
 		return transport.RetryResult{Fate: transport.FateAgain}
 	}
 	return transport.RetryResult{Fate: transport.FateAgain, Delay: max(time.Until(r.DeliverAt), 0)}
-}
-
-func (e *Engine) negativeAck(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (consume.Outcome, error) {
-	delay := v.Delay
-	if v.Level != 0 {
-		return consume.Outcome{}, refusal.New(tidegate.CodeBadRequest, "level", "it is %d, but a negative acknowledgement has none; give a delay", v.Level)
-	}
-	if delay < 0 || delay > settings.MaxReconsumeDelay {
-		return consume.Outcome{}, refusal.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", delay, settings.MaxReconsumeDelay)
-	}
-	end, err := e.calls.beginWith(ctx)
-	if err != nil {
-		return consume.Outcome{}, err
-	}
-	defer end()
-	s, h, err := e.locate(d)
-	if err != nil {
-		return consume.Outcome{}, err
-	}
-	if delay == 0 {
-		delay = time.Duration(s.Group().Settings().NegativeAck.Delay)
-	}
-	return s.Settle(ctx, h, consume.Settlement{Event: consume.EventNegativeAck, After: delay})
 }
 
 // locate returns the subscription and the receipt of a delivery's handle. The handle of another
