@@ -3,7 +3,7 @@
 // GET /v1/openapi.yaml of a broker describes the API. To send and receive over HTTP, use package
 // transport/rest.
 //
-//	c, err := routes.NewAdmin("http://127.0.0.1:8082", admin.Options{})
+//	c, err := admin.New("http://127.0.0.1:8082", admin.Options{})
 //	if err != nil { ... }
 //	defer c.Close()
 //	topic, err := c.PutTopic(ctx, "orders", settings.Topic{Queues: 4})

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -192,7 +191,7 @@ func TestRetriesOverHTTP(t *testing.T) {
 				h := take()
 				switch settle {
 				case "change-invisible-duration":
-					var changed routes.ChangeResult
+					var changed server.ChangeResult
 					decode(t, []byte(post(200, settle, `{"handle":%q,"invisible_duration":"1m"}`, h)), &changed)
 					h = changed.Handle
 				case "snooze":

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -25,7 +24,7 @@ func adminCall(t *testing.T, e *env, method, path, body string, status int, word
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
 	if body != "" {
-		r.Header.Set("Content-Type", routes.TypeJSON)
+		r.Header.Set("Content-Type", server.TypeJSON)
 	}
 	checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
 	if w.Code != status {

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 )
 
 func TestAdmin(t *testing.T) {
@@ -147,7 +146,7 @@ func TestAdmin(t *testing.T) {
 			want = ""
 		case c.status >= 400:
 			want = "application/problem+json"
-			var p routes.Problem
+			var p server.Problem
 			if err := json.Unmarshal([]byte(b.String()), &p); err != nil || p.Status != c.status || p.Title == "" || p.Detail == "" {
 				t.Errorf("%s: problem %+v, %v", name, p, err)
 			}
@@ -208,14 +207,14 @@ func TestAdministrationTypes(t *testing.T) {
 		as                 []string
 		status             int
 	}{
-		{"PUT", "/v1/topics/orders", `{"queues":2}`, []string{"", routes.TypeJSON, utf8, form}, 200},
+		{"PUT", "/v1/topics/orders", `{"queues":2}`, []string{"", server.TypeJSON, utf8, form}, 200},
 		{"PUT", "/v1/topics/orders", `{"queues":2}`, []string{"text/plain", ofText, "multipart/form-data; boundary=x", "application/yaml", "nonsense/"}, 415},
-		{"PATCH", "/v1/groups/g", `{"max_attempts":3}`, []string{"", routes.TypeJSON, merge, form}, 200},
-		{"PATCH", "/v1/groups/g", `{"max_attempts":3}`, []string{"text/plain", routes.TypeNDJSON}, 415},
+		{"PATCH", "/v1/groups/g", `{"max_attempts":3}`, []string{"", server.TypeJSON, merge, form}, 200},
+		{"PATCH", "/v1/groups/g", `{"max_attempts":3}`, []string{"text/plain", server.TypeNDJSON}, 415},
 		{"PUT", "/v1/throttle", `{}`, []string{"", form}, 200},
 		{"PUT", "/v1/address-settings/a.b", `{}`, []string{"", form}, 200},
 		{"PUT", "/v1/address-settings/a.b", `{}`, []string{ofText}, 415},
-		{"POST", "/v1/groups/g/rewind", `{"topic":"normal","to":"earliest"}`, []string{routes.TypeJSON, utf8}, 200},
+		{"POST", "/v1/groups/g/rewind", `{"topic":"normal","to":"earliest"}`, []string{server.TypeJSON, utf8}, 200},
 		{"POST", "/v1/groups/g/rewind", `{"topic":"normal","to":"earliest"}`, []string{"", form, "text/plain", "multipart/form-data"}, 415},
 		{"POST", "/v1/groups/g/parked/redrive", `{}`, []string{"", form, "text/plain"}, 415},
 		{"POST", "/v1/groups/g/parked/redrive", ``, []string{"", form}, 200},

@@ -8,7 +8,6 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 )
@@ -23,13 +22,56 @@ const (
 	LeastPlaces       = leastPlaces
 	PlaceSize         = placeSize
 	CertificatesCheck = certificatesCheck
+	MaxLine           = maxLine
+	AnswerTime        = answerTime
+
+	TypeJSON   = typeJSON
+	TypeNDJSON = typeNDJSON
+	TypeBytes  = typeBytes
+	TypeText   = typeText
+)
+
+// The requests and responses over HTTP.
+type (
+	AckRequest           = ackRequest
+	AckResult            = ackResult
+	ChangeRequest        = changeRequest
+	ChangeResult         = changeResult
+	DeadLetterRequest    = deadLetterRequest
+	GroupList            = groupList
+	GroupSummaries       = groupSummaries
+	Live                 = liveLine
+	Message              = jsonMessage
+	NegativeAckRequest   = negativeAckRequest
+	ParkedRedriveRequest = parkedRedriveRequest
+	Problem              = problem
+	RecallRequest        = recallRequest
+	RecallResult         = recallResult
+	ReceiveRequest       = httpReceiveRequest
+	ReconsumeRequest     = reconsumeRequest
+	ReconsumeResult      = reconsumeResult
+	Results[T any]       = allResults[T]
+	RetryRequest         = retryRequest
+	RetryResult          = retryResult
+	RewindRequest        = rewindRequest
+	RewindResult         = rewindResult
+	SendResult           = sendResult
+	SnoozeRequest        = snoozeRequest
+	TopicList            = topicList
+	TopicSummaries       = topicSummaries
+)
+
+// Decode decodes a request, and Keys lists the keys of its type.
+var (
+	Decode = decodeJSON
+	Keys   = jsonKeys
 )
 
 // Engine is the engine of the requests about messages. Tests replace some of its methods.
-type Engine = routes.Engine
+type Engine = messageEngine
 
 // NewOn is New with another engine of the requests about messages.
-func NewOn(b *broker.Broker, messages Engine, o Options) (*Server, error) {
+func NewOn(b *broker.Broker, messages messageEngine, o Options) (*Server, error) {
 	return newServer(b.Engine(), messages, o)
 }
 

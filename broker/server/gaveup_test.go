@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -45,7 +44,7 @@ func TestCancelledSendIsNoError(t *testing.T) {
 					if status.Code(err) != codes.Canceled {
 						t.Errorf("%s: %v", wire, err)
 					}
-				} else if resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/normal/messages", strings.NewReader(`{"body":"eA=="}`), "Content-Type", routes.TypeJSON)); err == nil {
+				} else if resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/normal/messages", strings.NewReader(`{"body":"eA=="}`), "Content-Type", server.TypeJSON)); err == nil {
 					resp.Body.Close()
 					t.Errorf("%s: status %d for a client that gave up", wire, resp.StatusCode)
 				}
@@ -71,7 +70,7 @@ func TestHTTPThrottledWithoutAnEstimate(t *testing.T) {
 		}
 		const path = "/v1/topics/full/messages"
 		for range 3 {
-			var p routes.Problem
+			var p server.Problem
 			resp := x.do(path, `{"body":"eA=="}`, &p)
 			resp.Body.Close()
 			if resp.StatusCode == 200 {

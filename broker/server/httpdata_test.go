@@ -17,7 +17,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -28,7 +27,7 @@ import (
 func TestHTTPMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})
-		var sent routes.SendResult
+		var sent server.SendResult
 		x.ok("/v1/topics/normal/messages", `{"id":"m1","body":"AP8=","tag":"a","keys":["k1","k2"],"properties":{"colour":"<red>"},
 			"trace_context":"00-1","born_at":"2000-01-01T00:00:00+01:00","born_host":"h"}`, &sent)
 		if sent.ID != "m1" || sent.Topic != "normal" || sent.Queue == nil || *sent.Offset != 0 || sent.RecallHandle != "" {
@@ -54,7 +53,7 @@ func TestHTTPMessage(t *testing.T) {
 			t.Errorf("attempt %d after %v, want 3 after 30s", d.Attempt, time.Since(began))
 		}
 		// More time.
-		var changed routes.ChangeResult
+		var changed server.ChangeResult
 		x.ok("/v1/groups/g/change-invisible-duration", `{"handle":"`+d.Handle+`","invisible_duration":"1h"}`, &changed)
 		if time.Until(changed.InvisibleUntil) != time.Hour || changed.Handle == d.Handle {
 			t.Errorf("changed %+v", changed)
@@ -97,7 +96,7 @@ func TestHTTPTimeout(t *testing.T) {
 func TestHTTPDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})
-		var sent routes.SendResult
+		var sent server.SendResult
 		x.ok("/v1/topics/delay/messages", `{"body":"eA==","deliver_after":"15s"}`, &sent)
 		if sent.RecallHandle == "" || sent.Queue != nil {
 			t.Errorf("sent %+v", sent)
@@ -108,7 +107,7 @@ func TestHTTPDelay(t *testing.T) {
 		}
 		at := time.Now().Add(time.Minute).Format(time.RFC3339)
 		x.ok("/v1/topics/delay/messages", `{"body":"eA==","deliver_at":"`+at+`"}`, &sent)
-		var recalled routes.RecallResult
+		var recalled server.RecallResult
 		x.ok("/v1/topics/delay/recall", `{"recall_handle":"`+sent.RecallHandle+`"}`, &recalled)
 		if recalled.ID != sent.ID {
 			t.Errorf("recalled %+v, sent %+v", recalled, sent)
@@ -126,13 +125,13 @@ func TestHTTPDelay(t *testing.T) {
 func TestHTTPMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})
-		var all routes.Results[routes.SendResult]
+		var all server.Results[server.SendResult]
 		if resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"1","body":"eA=="},{"id":"2","body":"eA=="}]}`, &all); resp.StatusCode != 200 ||
 			len(all.Results) != 2 || all.Results[0].ID != "1" || all.Results[1].ID != "2" {
 			t.Errorf("%d %+v", resp.StatusCode, all)
 		}
 		// One is rejected alone.
-		var some routes.Results[routes.SendResult]
+		var some server.Results[server.SendResult]
 		resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"3","body":"eA=="},{"id":"4"},{"id":"5","body":"eA==","body_text":"x"},{"id":"6","body":"eA==","tag":"a|b"}]}`, &some)
 		if resp.StatusCode != 207 || len(some.Results) != 4 || some.Results[0].Error != nil || some.Results[0].Offset == nil {
 			t.Fatalf("%d %+v", resp.StatusCode, some)
@@ -148,7 +147,7 @@ func TestHTTPMany(t *testing.T) {
 			t.Errorf("results %+v", p.Results)
 		}
 		ds := x.take("normal", `{"max":32}`, 3)
-		var acks routes.Results[routes.AckResult]
+		var acks server.Results[server.AckResult]
 		resp = x.do("/v1/groups/g/acknowledge", `{"handles":["`+ds[0].Handle+`","nonsense","`+ds[1].Handle+`"]}`, &acks)
 		if resp.StatusCode != 207 || acks.Results[0].Error != nil || acks.Results[1].Error.Code != 40013 || acks.Results[1].Handle != "nonsense" || acks.Results[2].Error != nil {
 			t.Errorf("%d %+v", resp.StatusCode, acks)
@@ -166,7 +165,7 @@ func TestHTTPRepeatedID(t *testing.T) {
 	if _, err := x.b.PutTopic(t.Context(), "once", settings.Topic{}); err != nil {
 		t.Fatal(err)
 	}
-	var first, again routes.SendResult
+	var first, again server.SendResult
 	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &first)
 	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &again)
 	if *first.Offset != *again.Offset || *first.Queue != *again.Queue {
@@ -186,7 +185,7 @@ func TestHTTPRaw(t *testing.T) {
 		resp.Body.Close()
 		return resp
 	}
-	if resp := raw("?id=m&tag=a&key=1&key=2&property.Colour=r%C3%B6t&trace_context=t", routes.TypeBytes, "\x00{"); resp.StatusCode != 200 {
+	if resp := raw("?id=m&tag=a&key=1&key=2&property.Colour=r%C3%B6t&trace_context=t", server.TypeBytes, "\x00{"); resp.StatusCode != 200 {
 		t.Fatal(resp.Status)
 	}
 	d := x.take("normal", `{}`, 1)[0]
@@ -201,13 +200,13 @@ func TestHTTPRaw(t *testing.T) {
 			t.Errorf("%s: %d, want %d", query, resp.StatusCode, want)
 		}
 	}
-	if resp := raw("", routes.TypeBytes, strings.Repeat("x", 4<<20)); resp.StatusCode != 200 {
+	if resp := raw("", server.TypeBytes, strings.Repeat("x", 4<<20)); resp.StatusCode != 200 {
 		t.Errorf("4 MiB: %s", resp.Status)
 	}
-	if resp := raw("", routes.TypeBytes, strings.Repeat("x", 4<<20+1)); resp.StatusCode != 413 {
+	if resp := raw("", server.TypeBytes, strings.Repeat("x", 4<<20+1)); resp.StatusCode != 413 {
 		t.Errorf("above 4 MiB: %s", resp.Status)
 	}
-	if resp := raw("", routes.TypeBytes, strings.Repeat("x", 5<<20)); resp.StatusCode != 413 {
+	if resp := raw("", server.TypeBytes, strings.Repeat("x", 5<<20)); resp.StatusCode != 413 {
 		t.Errorf("5 MiB: %s", resp.Status)
 	}
 }
@@ -302,19 +301,19 @@ func TestHTTPHeaders(t *testing.T) {
 	}{
 		{"POST", "/v1/topics/normal/messages", nil, 415, 40000, []string{"missing", "curl"}},
 		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, 40000, []string{"urlencoded", "application/x-ndjson"}},
-		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", routes.TypeJSON, "Content-Encoding", "gzip"}, 415, 40000, []string{"gzip"}},
-		{"POST", "/v1/topics/normal/messages?tag=a", []string{"Content-Type", routes.TypeJSON}, 400, 40000, []string{"tag=a"}},
-		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", routes.TypeJSON, wire.HeaderClientID, strings.Repeat("c", 256)}, 400, 40017, []string{"256"}},
-		{"POST", "/v1/groups/g/acknowledge", []string{"Content-Type", routes.TypeText}, 415, 40000, nil},
-		{"POST", "/v1/groups/g/topics/normal/receive", []string{"Content-Type", routes.TypeNDJSON}, 415, 40000, nil},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", server.TypeJSON, "Content-Encoding", "gzip"}, 415, 40000, []string{"gzip"}},
+		{"POST", "/v1/topics/normal/messages?tag=a", []string{"Content-Type", server.TypeJSON}, 400, 40000, []string{"tag=a"}},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", server.TypeJSON, wire.HeaderClientID, strings.Repeat("c", 256)}, 400, 40017, []string{"256"}},
+		{"POST", "/v1/groups/g/acknowledge", []string{"Content-Type", server.TypeText}, 415, 40000, nil},
+		{"POST", "/v1/groups/g/topics/normal/receive", []string{"Content-Type", server.TypeNDJSON}, 415, 40000, nil},
 		{"GET", "/v1/topics/normal/recall", nil, 405, 0, []string{"POST"}},
 		// The requests of a page of another origin.
-		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", routes.TypeText, "Origin", "https://evil.example"}, 403, 40300, []string{"evil.example"}},
+		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", server.TypeText, "Origin", "https://evil.example"}, 403, 40300, []string{"evil.example"}},
 		{"DELETE", "/v1/topics/normal", []string{"Sec-Fetch-Site", "cross-site"}, 403, 40300, nil},
 	} {
 		w := httptest.NewRecorder()
 		x.s.Handler().ServeHTTP(w, x.request(t.Context(), c.method, c.path, strings.NewReader(`{"body":"eA=="}`), c.header...))
-		var p routes.Problem
+		var p server.Problem
 		decode(t, w.Body.Bytes(), &p)
 		x.problem(c.method+" "+c.path+fmt.Sprint(c.header), w.Code, p, c.status, c.code, c.words...)
 	}
@@ -327,7 +326,7 @@ func TestHTTPThrottled(t *testing.T) {
 	}}
 	x := startWeb(t, server.Options{}, f)
 	for _, body := range []string{`{"body":"eA=="}`, `{"messages":[{"body":"eA=="},{"body":"eA=="}]}`} {
-		var p routes.Problem
+		var p server.Problem
 		resp := x.do("/v1/topics/normal/messages", body, &p)
 		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "2" || p.ReplyCode != 530 || p.Code != 42900 ||
 			p.RetryAfter != settings.Duration(1200*time.Millisecond) || p.Detail != "530 TOO_MANY_REQUESTS: enough" {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -53,9 +52,9 @@ func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 					})
 					lis, protocols := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}, new(http.Protocols)
 					configure(protocols)
-					server := &http.Server{Handler: e.s.Handler(), ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, Protocols: protocols}
-					go server.Serve(lis)
-					defer server.Close()
+					srv := &http.Server{Handler: e.s.Handler(), ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, Protocols: protocols}
+					go srv.Serve(lis)
+					defer srv.Close()
 					transport := &http.Transport{
 						DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return lis.dial(ctx) }, Protocols: protocols,
 					}
@@ -65,7 +64,7 @@ func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						r.Header.Set("Content-Type", routes.TypeJSON)
+						r.Header.Set("Content-Type", server.TypeJSON)
 						resp, err := transport.RoundTrip(r)
 						if err != nil {
 							return "", err

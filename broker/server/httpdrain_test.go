@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 )
 
 // A slowDeadline is a connection on which a read deadline that has passed takes
@@ -35,7 +34,7 @@ func TestHTTPSendStreamEndsAloneOnItsConnection(t *testing.T) {
 		defer body.Close()
 		w := &slowDeadline{httptest.NewRecorder(), make(chan struct{})}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/topics/normal/messages", body)
-		r.Header.Set("Content-Type", routes.TypeNDJSON)
+		r.Header.Set("Content-Type", server.TypeNDJSON)
 		returned := make(chan struct{})
 		go func() {
 			defer close(returned)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
@@ -124,7 +123,7 @@ func (x *webEnv) request(ctx context.Context, method, path string, body io.Reade
 // do sends a JSON request and reads the response into out, if out is not nil.
 func (x *webEnv) do(path, body string, out any, header ...string) *http.Response {
 	x.t.Helper()
-	resp, err := x.client.Do(x.request(x.t.Context(), "POST", path, strings.NewReader(body), append([]string{"Content-Type", routes.TypeJSON}, header...)...))
+	resp, err := x.client.Do(x.request(x.t.Context(), "POST", path, strings.NewReader(body), append([]string{"Content-Type", server.TypeJSON}, header...)...))
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -153,15 +152,15 @@ func (x *webEnv) ok(path, body string, out any, header ...string) {
 }
 
 // failed is do for a request that has to fail, and checks status, code and words of the text.
-func (x *webEnv) failed(path, body string, status, code int, words ...string) routes.Problem {
+func (x *webEnv) failed(path, body string, status, code int, words ...string) server.Problem {
 	x.t.Helper()
-	var p routes.Problem
+	var p server.Problem
 	resp := x.do(path, body, &p)
 	x.problem("POST "+path+" "+body, resp.StatusCode, p, status, code, words...)
 	return p
 }
 
-func (x *webEnv) problem(what string, got int, p routes.Problem, status, code int, words ...string) {
+func (x *webEnv) problem(what string, got int, p server.Problem, status, code int, words ...string) {
 	x.t.Helper()
 	what = what[:min(len(what), 150)]
 	if got != status || p.Code != code {

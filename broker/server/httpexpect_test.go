@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 )
 
 // rawConn connects to the server as nothing but a connection.
@@ -61,7 +60,7 @@ func TestHTTPSendStreamAfterExpect(t *testing.T) {
 				}
 				defer resp.Body.Close()
 				text, err := io.ReadAll(resp.Body)
-				if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != routes.TypeNDJSON || resp.Header.Get("X-Content-Type-Options") != "nosniff" ||
+				if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != server.TypeNDJSON || resp.Header.Get("X-Content-Type-Options") != "nosniff" ||
 					err != nil || strings.Count(string(text), "\n") != c.lines {
 					t.Errorf("%s %v %q, %v", resp.Status, resp.Header, text, err)
 				}
@@ -100,7 +99,7 @@ func TestHTTPSlowBody(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				var p routes.Problem
+				var p server.Problem
 				decode(t, text, &p)
 				x.problem(path, resp.StatusCode, p, 408, 40800, "did not arrive within 30s")
 				if took := time.Since(began); took != 30*time.Second {

@@ -10,7 +10,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 )
 
 // Every JSON body is decoded without loss, or rejected as a bad request with a text. Every stored
@@ -26,8 +25,8 @@ func FuzzHTTPSend(f *testing.F) {
 	e := start(f, server.Options{})
 	e.s.WrapHTTP(func(h http.Handler) http.Handler { return h }) // without the comparison, which is for the other tests
 	f.Fuzz(func(t *testing.T, text []byte) {
-		var m routes.Message
-		err := routes.Decode(text, &m)
+		var m server.Message
+		err := server.Decode(text, &m)
 		var plain map[string]any
 		if err == nil && json.Unmarshal(text, &plain) != nil {
 			t.Errorf("it is not JSON, but decoded to %+v", m)
@@ -35,7 +34,7 @@ func FuzzHTTPSend(f *testing.F) {
 		if err != nil && (refusal.CodeOf(err) != tidegate.CodeBadRequest || len(err.Error()) < 20) {
 			t.Errorf("refused with %v", err)
 		}
-		for _, kind := range []string{routes.TypeJSON, routes.TypeNDJSON} {
+		for _, kind := range []string{server.TypeJSON, server.TypeNDJSON} {
 			r := httptest.NewRequest("POST", "/v1/topics/normal/messages", bytes.NewReader(text))
 			r.Header.Set("Content-Type", kind)
 			w := httptest.NewRecorder()
@@ -44,7 +43,7 @@ func FuzzHTTPSend(f *testing.F) {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
 			for line := range bytes.Lines(w.Body.Bytes()) {
-				if kind == routes.TypeNDJSON && json.Unmarshal(line, new(routes.SendResult)) != nil {
+				if kind == server.TypeNDJSON && json.Unmarshal(line, new(server.SendResult)) != nil {
 					t.Errorf("the response is %q", line)
 				}
 			}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/internal/wire"
 )
 
@@ -26,7 +25,7 @@ func TestHTTPIntercept(t *testing.T) {
 			return m(ctx, call, next)
 		}})
 		post := func(ctx context.Context, path, body, accept string) (*http.Response, error) {
-			return x.client.Do(x.request(ctx, "POST", path, strings.NewReader(body), "Content-Type", routes.TypeJSON, "Accept", accept))
+			return x.client.Do(x.request(ctx, "POST", path, strings.NewReader(body), "Content-Type", server.TypeJSON, "Accept", accept))
 		}
 		var seen []server.Call
 		m = func(ctx context.Context, call server.Call, next func(context.Context) error) error {
@@ -110,7 +109,7 @@ func TestHTTPIntercept(t *testing.T) {
 		}
 		// Such messages stay in flight; and the server's end is not held up.
 		go func() {
-			if resp, err := post(t.Context(), "/v1/groups/h/topics/normal/receive", `{"max":32}`, routes.TypeNDJSON); err == nil {
+			if resp, err := post(t.Context(), "/v1/groups/h/topics/normal/receive", `{"max":32}`, server.TypeNDJSON); err == nil {
 				t.Errorf("a response: %s", resp.Status)
 			}
 		}()
@@ -184,7 +183,7 @@ func TestHTTPResponsesAreCounted(t *testing.T) {
 		x := startWeb(t, server.Options{Access: c, Logger: logger}, &faulty{poll: wait})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{"wait":"10s"}`), "Content-Type", routes.TypeJSON))
+		resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{"wait":"10s"}`), "Content-Type", server.TypeJSON))
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v, %v", resp, err)
 		}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 )
 
 // A reader is a client's end of a connection: it gets each flush as one part, and may leave.
@@ -28,13 +27,13 @@ func (r *reader) Flush() {
 // A client that closes its connection when it has read the response got its messages: each curl
 // does this. net/http ends the context of the request at that moment.
 func TestHTTPReceiveThenClose(t *testing.T) {
-	for name, accept := range map[string]string{"once": routes.TypeJSON, "stream": routes.TypeNDJSON} {
+	for name, accept := range map[string]string{"once": server.TypeJSON, "stream": server.TypeNDJSON} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := startWeb(t, server.Options{})
 				x.send(msg("normal", "1"))
 				ctx, leave := context.WithCancel(t.Context())
-				r := x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{}`), "Content-Type", routes.TypeJSON, "Accept", accept)
+				r := x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{}`), "Content-Type", server.TypeJSON, "Accept", accept)
 				w := &reader{ResponseRecorder: httptest.NewRecorder()}
 				w.got = func() {
 					if strings.Contains(w.Body.String(), "handle") {
@@ -60,7 +59,7 @@ func TestHTTPReceiveThenClose(t *testing.T) {
 // A client that is gone before the response is written did not get its messages: the next receive
 // brings them at once, as their first delivery.
 func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
-	for name, accept := range map[string]string{"once": routes.TypeJSON, "stream": routes.TypeNDJSON} {
+	for name, accept := range map[string]string{"once": server.TypeJSON, "stream": server.TypeNDJSON} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &faulty{}
@@ -72,7 +71,7 @@ func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
 						leave()
 					}
 				}
-				r := x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{}`), "Content-Type", routes.TypeJSON, "Accept", accept)
+				r := x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{}`), "Content-Type", server.TypeJSON, "Accept", accept)
 				w := &reader{httptest.NewRecorder(), func() {}}
 				func() {
 					defer func() {

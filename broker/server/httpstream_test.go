@@ -17,7 +17,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
@@ -33,11 +32,11 @@ type sendStream struct {
 func (x *webEnv) sendStream(ctx context.Context, topic string, header ...string) *sendStream {
 	x.t.Helper()
 	r, w := io.Pipe()
-	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/"+topic+"/messages", r, append([]string{"Content-Type", routes.TypeNDJSON}, header...)...))
+	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/"+topic+"/messages", r, append([]string{"Content-Type", server.TypeNDJSON}, header...)...))
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != routes.TypeNDJSON {
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != server.TypeNDJSON {
 		x.t.Fatalf("%s %v", resp.Status, resp.Header)
 	}
 	s := &sendStream{t: x.t, in: w, out: bufio.NewScanner(resp.Body), body: resp.Body}
@@ -56,7 +55,7 @@ func (s *sendStream) write(text string) {
 }
 
 // next returns the next line of the response.
-func (s *sendStream) next() (r routes.SendResult) {
+func (s *sendStream) next() (r server.SendResult) {
 	s.t.Helper()
 	if !s.out.Scan() {
 		s.t.Fatalf("the stream ended: %v", s.out.Err())
@@ -219,7 +218,7 @@ func TestHTTPSendStreamEnds(t *testing.T) {
 func (x *webEnv) deliveryStream(ctx context.Context, topic, body string, header ...string) *http.Response {
 	x.t.Helper()
 	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/"+topic+"/receive", strings.NewReader(body),
-		append([]string{"Content-Type", routes.TypeJSON, "Accept", routes.TypeNDJSON}, header...)...))
+		append([]string{"Content-Type", server.TypeJSON, "Accept", server.TypeNDJSON}, header...)...))
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -231,7 +230,7 @@ func TestHTTPReceiveStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := startWeb(t, server.Options{})
 		resp := x.deliveryStream(t.Context(), "normal", `{}`)
-		if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != routes.TypeNDJSON {
+		if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != server.TypeNDJSON {
 			t.Fatalf("%s %v", resp.Status, resp.Header)
 		}
 		lines := bufio.NewReader(resp.Body)
@@ -328,7 +327,7 @@ func TestHTTPReceiveStreamLastLine(t *testing.T) {
 		resp := x.deliveryStream(t.Context(), "normal", `{}`)
 		gone.Store(true)
 		text, err := io.ReadAll(resp.Body)
-		var last struct{ Error routes.Problem }
+		var last struct{ Error server.Problem }
 		if err == nil {
 			err = json.Unmarshal(text[strings.LastIndex(strings.TrimSpace(string(text)), "\n")+1:], &last)
 		}
@@ -341,7 +340,7 @@ func TestHTTPReceiveStreamLastLine(t *testing.T) {
 // Messages that a closed client did not get are released, and do not count as an attempt of a push
 // consumer.
 func TestHTTPReceiveGone(t *testing.T) {
-	for _, accept := range []string{routes.TypeJSON, routes.TypeNDJSON} {
+	for _, accept := range []string{server.TypeJSON, server.TypeNDJSON} {
 		t.Run(accept, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var cancel context.CancelFunc
@@ -361,7 +360,7 @@ func TestHTTPReceiveGone(t *testing.T) {
 				ended := make(chan error, 1)
 				go func() {
 					resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive",
-						strings.NewReader(`{"wait":"20s","invisible_duration":"10m","push":true}`), "Content-Type", routes.TypeJSON, "Accept", accept))
+						strings.NewReader(`{"wait":"20s","invisible_duration":"10m","push":true}`), "Content-Type", server.TypeJSON, "Accept", accept))
 					if err == nil {
 						_, err = io.ReadAll(resp.Body)
 						resp.Body.Close()
@@ -396,7 +395,7 @@ func TestHTTPReceiveWaits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			if resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive",
-				strings.NewReader(`{"wait":"20s"}`), "Content-Type", routes.TypeJSON)); err == nil {
+				strings.NewReader(`{"wait":"20s"}`), "Content-Type", server.TypeJSON)); err == nil {
 				resp.Body.Close()
 			}
 		}()
@@ -428,8 +427,8 @@ func TestHTTPReceiveStreamStalls(t *testing.T) {
 		began := time.Now()
 		for range 4 {
 			if ds := x.takeSome("normal", `{"wait":"20s","push":true}`); len(ds) > 0 {
-				if time.Since(began) != routes.AnswerTime || ds[0].Attempt != 1 {
-					t.Errorf("attempt %d after %v, want 1 after %v", ds[0].Attempt, time.Since(began), routes.AnswerTime)
+				if time.Since(began) != server.AnswerTime || ds[0].Attempt != 1 {
+					t.Errorf("attempt %d after %v, want 1 after %v", ds[0].Attempt, time.Since(began), server.AnswerTime)
 				}
 				return
 			}

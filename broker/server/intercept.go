@@ -24,7 +24,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
@@ -341,13 +340,13 @@ func setPushBack(ctx context.Context, d time.Duration) {
 
 // through executes a request about messages, through the middleware if there is one. If its error
 // is a *refusal.Cut, there is no response.
-func (s *Server) through(ctx context.Context, call routes.MessageCall, do func(context.Context) error) error {
+func (s *Server) through(ctx context.Context, call Call, do func(context.Context) error) error {
 	if s.o.Intercept == nil {
 		return do(ctx)
 	}
 	var done bool
 	var failure error
-	err := s.intercept(ctx, Call(call), func(ctx context.Context) error {
+	err := s.intercept(ctx, call, func(ctx context.Context) error {
 		done = true
 		failure = do(ctx)
 		return failure
@@ -708,5 +707,5 @@ func (a *answered) off() {
 
 // allow extends the deadline for the client to read the next write.
 func (a *answered) allow() {
-	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(routes.AnswerTime))
+	_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(answerTime))
 }

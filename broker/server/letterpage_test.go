@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -128,7 +127,7 @@ func TestAudit(t *testing.T) {
 		before := len(text.String())
 		r := httptest.NewRequest(c.method, "https://h"+c.path, strings.NewReader(c.body))
 		r.SetBasicAuth("admin", secretMark+"admin")
-		r.Header.Set("Content-Type", routes.TypeJSON)
+		r.Header.Set("Content-Type", server.TypeJSON)
 		e.s.Handler().ServeHTTP(httptest.NewRecorder(), r)
 		added := text.String()[before:]
 		if n := strings.Count(added, "msg=audit"); n != min(len(c.want), 1) || !strings.Contains(added, c.want) {

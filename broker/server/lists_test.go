@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -52,7 +51,7 @@ func TestListPages(t *testing.T) {
 		for _, limit := range []int{1, 2, 7, 56, 57, 58, 1000} {
 			var got []string
 			for next, more := "", true; more; more = next != "" {
-				var page routes.TopicList
+				var page server.TopicList
 				get(fmt.Sprintf("/v1/topics?limit=%d&after=%s", limit, url.QueryEscape(next)), 200, &page)
 				if len(page.Topics) > limit {
 					t.Fatalf("a page of %d has %d topics", limit, len(page.Topics))
@@ -67,7 +66,7 @@ func TestListPages(t *testing.T) {
 			}
 			got = nil
 			for next, more := "", true; more; more = next != "" {
-				var page routes.GroupList
+				var page server.GroupList
 				get(fmt.Sprintf("/v1/groups?limit=%d&after=%s", limit, url.QueryEscape(next)), 200, &page)
 				for _, group := range page.Groups {
 					got = append(got, group.Name)
@@ -78,7 +77,7 @@ func TestListPages(t *testing.T) {
 				t.Errorf("pages of %d have the groups %v, want %v", limit, got, groups)
 			}
 		}
-		var page routes.TopicList
+		var page server.TopicList
 		get("/v1/topics?match=list-1*&limit=3&after=list-14", 200, &page)
 		if len(page.Topics) != 3 || page.Topics[0].Name != "list-15" || page.Next != "list-17" {
 			t.Errorf("the page is %+v", page)
@@ -99,7 +98,7 @@ func TestListPagesOfAKey(t *testing.T) {
 			r.SetBasicAuth(key, secretMark+key)
 			w := httptest.NewRecorder()
 			e.s.Handler().ServeHTTP(w, r)
-			var page routes.TopicList
+			var page server.TopicList
 			decode(t, w.Body.Bytes(), &page)
 			got := []string{}
 			for _, topic := range page.Topics {

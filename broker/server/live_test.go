@@ -15,7 +15,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -32,7 +31,7 @@ func (p *piped) WriteHeader(s int)   { p.status = s }
 func (p *piped) Flush()              {}
 
 // watchLive begins a live stream. next returns its next line, and end ends the stream.
-func (e *env) watchLive(query string, edit ...func(*http.Request)) (next func() (routes.Live, string), end context.CancelFunc) {
+func (e *env) watchLive(query string, edit ...func(*http.Request)) (next func() (server.Live, string), end context.CancelFunc) {
 	ctx, cancel := context.WithCancel(e.t.Context())
 	r := httptest.NewRequestWithContext(ctx, "GET", "https://h/v1/live"+query, nil)
 	for _, f := range edit {
@@ -47,7 +46,7 @@ func (e *env) watchLive(query string, edit ...func(*http.Request)) (next func() 
 		e.s.Handler().ServeHTTP(&piped{PipeWriter: to, header: http.Header{}}, r)
 	}()
 	lines := bufio.NewScanner(from)
-	next = func() (l routes.Live, text string) {
+	next = func() (l server.Live, text string) {
 		e.t.Helper()
 		if !lines.Scan() {
 			return l, ""
@@ -247,7 +246,7 @@ func TestLiveLinesAreShort(t *testing.T) {
 		seen := 0
 		for more := true; more; {
 			l, text := next()
-			if len(text) > routes.MaxLine {
+			if len(text) > server.MaxLine {
 				t.Errorf("a line has %d bytes", len(text))
 			}
 			for _, topic := range l.Topics {

@@ -25,7 +25,6 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/httpapi"
@@ -109,24 +108,24 @@ func TestOpenAPISchemas(t *testing.T) {
 		"TopicConfig": settings.Topic{}, "Topic": status.Topic{}, "GroupConfig": settings.Group{}, "Group": status.Group{},
 		"Subscription": status.Subscription{}, "Backlog": status.Backlog{}, "Limit": settings.Limit{}, "Throttle": status.Throttle{},
 		"LimitState": status.LimitState{}, "Limits": settings.Limits{}, "Rate": settings.Rate{}, "Quota": settings.Quota{}, "Pressure": settings.Pressure{}, "ThrottleState": status.Throttles{},
-		"Problem": routes.Problem{}, "Message": routes.Message{}, "SendResult": routes.SendResult{}, "Delivery": httpapi.Delivery{},
-		"ReceiveRequest": routes.ReceiveRequest{}, "AcknowledgeRequest": routes.AckRequest{}, "ChangeInvisibleDurationRequest": routes.ChangeRequest{},
-		"ChangeInvisibleDurationResult": routes.ChangeResult{}, "RetryRequest": routes.RetryRequest{}, "DeadLetterRequest": routes.DeadLetterRequest{},
-		"ReconsumeRequest": routes.ReconsumeRequest{}, "Reconsumed": routes.ReconsumeResult{}, "RetryResult": routes.RetryResult{}, "SnoozeRequest": routes.SnoozeRequest{}, "NegativeAckRequest": routes.NegativeAckRequest{},
+		"Problem": server.Problem{}, "Message": server.Message{}, "SendResult": server.SendResult{}, "Delivery": httpapi.Delivery{},
+		"ReceiveRequest": server.ReceiveRequest{}, "AcknowledgeRequest": server.AckRequest{}, "ChangeInvisibleDurationRequest": server.ChangeRequest{},
+		"ChangeInvisibleDurationResult": server.ChangeResult{}, "RetryRequest": server.RetryRequest{}, "DeadLetterRequest": server.DeadLetterRequest{},
+		"ReconsumeRequest": server.ReconsumeRequest{}, "Reconsumed": server.ReconsumeResult{}, "RetryResult": server.RetryResult{}, "SnoozeRequest": server.SnoozeRequest{}, "NegativeAckRequest": server.NegativeAckRequest{},
 		"RetryTopicConfig": settings.RetryTopic{}, "NegativeAckConfig": settings.NegativeAck{},
 		"AddressSettings": settings.Address{}, "AddressSetting": status.Address{}, "TopicAddressSettings": status.TopicAddress{},
-		"RecallRequest": routes.RecallRequest{}, "RecallResult": routes.RecallResult{}, "Status": struct {
+		"RecallRequest": server.RecallRequest{}, "RecallResult": server.RecallResult{}, "Status": struct {
 			Status string `json:"status"`
 		}{},
-		"Live": routes.Live{}, "History": engine.HistoryResult{}, "HistorySeries": engine.HistorySeries{}, "HistoryLeftOut": engine.HistoryLeftOut{}, "HistoryCounters": engine.HistoryCounters{}, "TopicSummaries": routes.TopicSummaries{}, "GroupSummaries": routes.GroupSummaries{},
+		"Live": server.Live{}, "History": engine.HistoryResult{}, "HistorySeries": engine.HistorySeries{}, "HistoryLeftOut": engine.HistoryLeftOut{}, "HistoryCounters": engine.HistoryCounters{}, "TopicSummaries": server.TopicSummaries{}, "GroupSummaries": server.GroupSummaries{},
 		"AuditPage": status.AuditPage{}, "AuditRecord": status.AuditRecord{},
 		"ClientPage": status.ClientPage{}, "Client": status.Client{}, "ClientVersion": status.ClientVersion{},
 		"Session": status.Session{}, "Rule": status.Rule{},
 		"Overview": status.Overview{}, "Storage": status.Storage{}, "MemoryUse": status.MemoryUse{}, "Totals": status.Totals{}, "Counters": status.Counters{},
 		"Top": status.Top{}, "Wrong": status.Wrong{}, "FoundGroups": status.Found[status.GroupSummary]{}, "TopicSummary": status.TopicSummary{}, "GroupSummary": status.GroupSummary{},
-		"RewindRequest": routes.RewindRequest{}, "RewindResult": routes.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
-		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": routes.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
-		"Topics": routes.TopicList{}, "Groups": routes.GroupList{}, "Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": status.MessagePage{}, "StoredMessage": status.StoredMessage{},
+		"RewindRequest": server.RewindRequest{}, "RewindResult": server.RewindResult{}, "QueueRewind": status.QueueRewind{}, "ParkedPage": status.ParkedPage{},
+		"ParkedGroup": status.ParkedGroup{}, "ParkedSelection": server.ParkedRedriveRequest{}, "ParkedRedrive": status.ParkedRedrive{},
+		"Topics": server.TopicList{}, "Groups": server.GroupList{}, "Trace": status.Trace{}, "TracedMessage": status.TracedMessage{}, "Fate": status.Fate{}, "MessagePage": status.MessagePage{}, "StoredMessage": status.StoredMessage{},
 		"QueuePage": status.QueuePage{}, "Queue": status.Queue{}, "GroupQueuePage": status.GroupQueuePage{}, "GroupQueue": status.GroupQueue{},
 		"LeasePage": status.LeasePage{}, "Lease": status.Lease{}, "Schedule": status.Schedule{}, "DueBucket": status.DueBucket{},
 		"FailurePage": status.FailurePage{}, "Failure": status.Failure{},
@@ -140,7 +139,7 @@ func TestOpenAPISchemas(t *testing.T) {
 			continue
 		}
 		have := properties(ref.Value)
-		want := routes.Keys(reflect.TypeOf(v))
+		want := server.Keys(reflect.TypeOf(v))
 		for _, key := range want {
 			if !have[key] {
 				t.Errorf("schema %s has no property %s, which %T has", name, key, v)
@@ -193,7 +192,7 @@ func checkHTTP(t testing.TB, h http.Handler) http.Handler {
 	doc := loadDocument(t)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var sent []byte
-		if r.Header.Get("Content-Type") != routes.TypeNDJSON && r.Body != nil {
+		if r.Header.Get("Content-Type") != server.TypeNDJSON && r.Body != nil {
 			var err error
 			if sent, err = io.ReadAll(r.Body); err == nil {
 				r.Body = io.NopCloser(bytes.NewReader(sent))
@@ -238,9 +237,9 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	}
 	copied := r.Clone(context.WithoutCancel(r.Context()))
 	copied.Body = io.NopCloser(bytes.NewReader(sent))
-	stream := r.Header.Get("Content-Type") == routes.TypeNDJSON
+	stream := r.Header.Get("Content-Type") == server.TypeNDJSON
 	if given := r.Header.Get("Content-Type"); slices.Contains(route.Operation.Tags, "administration") && (given == "" || given == "application/x-www-form-urlencoded") {
-		copied.Header.Set("Content-Type", routes.TypeJSON) // it needs none, and curl sends another
+		copied.Header.Set("Content-Type", server.TypeJSON) // it needs none, and curl sends another
 	}
 	in := &openapi3filter.RequestValidationInput{
 		Request: copied, PathParams: params, Route: &route, Options: &openapi3filter.Options{IncludeResponseStatus: true, ExcludeRequestBody: stream},
@@ -253,7 +252,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: rec.status, Header: rec.Header(), Options: in.Options,
 	}
-	if rec.Header().Get("Content-Type") == routes.TypeNDJSON {
+	if rec.Header().Get("Content-Type") == server.TypeNDJSON {
 		schema := "SendResult"
 		switch route.Operation.OperationID {
 		case "receiveMessages":
@@ -264,7 +263,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 		checkLines(t, route.Spec, what, schema, rec.tape.Bytes())
 		return
 	}
-	if ct := rec.Header().Get("Content-Type"); strings.HasPrefix(ct, "application/yaml") || strings.HasPrefix(ct, routes.TypeText) {
+	if ct := rec.Header().Get("Content-Type"); strings.HasPrefix(ct, "application/yaml") || strings.HasPrefix(ct, server.TypeText) {
 		return
 	}
 	if err := openapi3filter.ValidateResponse(copied.Context(), out.SetBodyBytes(rec.tape.Bytes())); err != nil {

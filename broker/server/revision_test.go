@@ -11,7 +11,6 @@ import (
 
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -20,7 +19,7 @@ func ifMatch(t *testing.T, h http.Handler, method, path, body, match string) *ht
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
 	if body != "" {
-		r.Header.Set("Content-Type", routes.TypeJSON)
+		r.Header.Set("Content-Type", server.TypeJSON)
 	}
 	if match != "" {
 		r.Header.Set("If-Match", match)
@@ -69,7 +68,7 @@ func TestIfMatchOfSettings(t *testing.T) {
 				given = ""
 			}
 			w := ifMatch(t, h, method, path, given, first)
-			var p routes.Problem
+			var p server.Problem
 			decode(t, w.Body.Bytes(), &p)
 			if w.Code != 412 || p.Code != 42800 || w.Header().Get("ETag") != "" || !strings.Contains(p.Detail, "revised") || !strings.Contains(p.Detail, "read the") {
 				t.Errorf("%s %s on an old revision: %d %+v", method, path, w.Code, p)

@@ -18,7 +18,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -62,12 +61,12 @@ func (i input) check(w http.ResponseWriter, r *http.Request) error {
 		}
 		return refusal.New(tidegate.CodeBadRequest, "query", text)
 	}
-	if i&matchInput == 0 && r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get(routes.HeaderIfMatch) != "" {
-		return refusal.New(tidegate.CodeBadRequest, routes.HeaderIfMatch,
+	if i&matchInput == 0 && r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get(headerIfMatch) != "" {
+		return refusal.New(tidegate.CodeBadRequest, headerIfMatch,
 			"this operation ignores revisions, so the header If-Match would have no effect; leave it out. Changes of topics, groups, address settings and limits accept it")
 	}
 	if i&bodyInput == 0 {
-		return routes.ReadNothing(w, r)
+		return readNothing(w, r)
 	}
 	return nil
 }
@@ -84,20 +83,9 @@ const opOther = "other"
 // pattern is the route's for a ServeMux.
 func (rt route) pattern() string { return strings.TrimSpace(rt.method + " " + rt.path) }
 
-// handling is the server as the handlers of messages see it.
-type handling struct{ s *Server }
-
-// Through implements routes.server.
-func (h handling) Through(ctx context.Context, call routes.MessageCall, do func(context.Context) error) error {
-	return h.s.through(ctx, call, do)
-}
-
-// Park implements routes.server.
-func (h handling) Park(r *http.Request) (transit.Hold, error) { return h.s.parkHTTP(r) }
-
-// Enlist implements routes.server.
-func (h handling) Enlist(ctx context.Context, r *http.Request, client string, p *engine.Request) (context.Context, *engine.Holder, func(bool), error) {
-	parked, c, delist, err := h.s.sessions.Park(ctx, client, func() string { return h.s.gate.Origin(client, r.RemoteAddr) })
+// enlistHTTP adds a receive to those of its client.
+func (s *Server) enlistHTTP(ctx context.Context, r *http.Request, client string, p *engine.Request) (context.Context, *engine.Holder, func(bool), error) {
+	parked, c, delist, err := s.sessions.Park(ctx, client, func() string { return s.gate.Origin(client, r.RemoteAddr) })
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -107,16 +95,12 @@ func (h handling) Enlist(ctx context.Context, r *http.Request, client string, p 
 	return parked, c.Holder(), delist, nil
 }
 
-// Release implements routes.server.
-func (h handling) Release(ctx context.Context, ds []*tidegate.Delivery) { h.s.release(ctx, ds) }
-
 // routes returns all that there is over HTTP.
 func (s *Server) routes() []route {
-	admin := routes.NewAdmin(s.engine, s.gate, s.o.SnapshotDir, s.maxBody, s.surveys)
-	data := &routes.Messages{
+	admin := newAdminRoutes(s.engine, s.gate, s.o.SnapshotDir, s.maxBody, s.surveys)
+	data := &messageRoutes{
 		Engine: s.messages, Gate: s.gate, Life: s.life, Bodies: s.bodies, MaxBody: s.maxBody,
-		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout,
-		Server: handling{s},
+		MaxLongPolling: s.o.MaxLongPolling, IdleTimeout: idleTimeout, server: s,
 	}
 	routes := []route{
 		// Data.
@@ -256,12 +240,12 @@ func (s *Server) muxOf(all []route) *http.ServeMux {
 	slices.Sort(paths)
 	for path, list := range methods {
 		add(route{op: opOther, path: path, takes: anyInput, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
-			routes.WriteNotAllowed(w, r, list)
+			writeNotAllowed(w, r, list)
 			return 0, nil, nil
 		}})
 	}
 	add(route{op: opOther, path: "/", takes: anyInput, serve: func(w http.ResponseWriter, r *http.Request) (int, any, error) {
-		routes.WriteProblem(w, &routes.Problem{Status: http.StatusNotFound, Detail: nothingAt(r.URL.Path, paths)})
+		writeProblem(w, &problem{Status: http.StatusNotFound, Detail: nothingAt(r.URL.Path, paths)})
 		return 0, nil, nil
 	}})
 	return mux
@@ -314,7 +298,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 				return 0, nil, err
 			}
 			status, body, err = rt.serve(w, in)
-			plan, planned := body.(routes.Plan)
+			plan, planned := body.(plan)
 			if planned {
 				body = plan.Result
 			}
@@ -327,7 +311,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 		if e, ok := errors.AsType[*tidegate.Error](err); err != nil && (!ok || e.Code == 0) && r.Context().Err() != nil || gaveUp(r.Context(), err) {
 			cut = true // the client gave up: it reads no answer
 		}
-		_, known := errors.AsType[*routes.NotReady](err) // it was logged when it happened
+		_, known := errors.AsType[*notReady](err) // it was logged when it happened
 		if !cut && !known && err != nil && refusal.CodeOf(err) == tidegate.CodeInternalServerError && !errors.Is(err, tidegate.ErrClosed) {
 			if e, ok := errors.AsType[*tidegate.Error](err); ok && e.Err != nil {
 				s.storeFailed(e.Err)
@@ -340,12 +324,12 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			w.cut = true
 			panic(http.ErrAbortHandler)
 		case err != nil:
-			routes.WriteProblem(w, routes.ProblemOf(err))
+			writeProblem(w, problemOf(err))
 		case status == 0:
 		case body == nil:
 			w.WriteHeader(status)
 		default:
-			routes.WriteJSON(w, status, "application/json", body)
+			writeJSON(w, status, "application/json", body)
 		}
 	}
 }
@@ -366,7 +350,7 @@ func (a *answered) outcome() int {
 }
 
 // stream reports whether the response lasts until the client ends it.
-func (a *answered) stream() bool { return a.Header().Get("Content-Type") == routes.TypeNDJSON }
+func (a *answered) stream() bool { return a.Header().Get("Content-Type") == typeNDJSON }
 
 // WriteHeader implements http.ResponseWriter.
 func (a *answered) WriteHeader(status int) {
@@ -414,7 +398,7 @@ func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, err
 	}
 	o := status.Overview{Version: s.o.Version, Started: survey.Opened, Now: time.Now(), Ready: true, Clients: int64(s.sessions.Len())}
 	if err := s.notReady(); err != nil {
-		o.Ready, o.NotReady = false, routes.ProblemOf(err).Detail
+		o.Ready, o.NotReady = false, problemOf(err).Detail
 	}
 	budgets := s.budgets()
 	for _, use := range slices.Sorted(maps.Keys(budgets)) {
@@ -422,12 +406,12 @@ func (s *Server) overview(_ http.ResponseWriter, r *http.Request) (int, any, err
 		o.Memory = append(o.Memory, status.MemoryUse{Use: use, Held: b.Held(), Limit: b.Limit(), Rejected: b.Refused()})
 	}
 	s.filler.Fill(&o, survey)
-	return http.StatusOK, routes.Compact{Value: o}, nil
+	return http.StatusOK, compact{Value: o}, nil
 }
 
 // history serves GET /v1/history.
 func (s *Server) history(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	in := routes.QueryOf(r, "window", "topics", "groups")
+	in := queryOf(r, "window", "topics", "groups")
 	q := engine.HistoryQuery{Observer: s.gate.Observer(r)}
 	window := in.Text("window")
 	names, err := namesOf(in)
@@ -446,7 +430,7 @@ func (s *Server) history(_ http.ResponseWriter, r *http.Request) (int, any, erro
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, routes.Compact{Value: h}, nil
+	return http.StatusOK, compact{Value: h}, nil
 }
 
 // module is the path of the module of this package.
@@ -510,7 +494,7 @@ func (s *Server) audit(r *http.Request, op string, body any, err error) {
 
 // listAudit serves GET /v1/audit.
 func (s *Server) listAudit(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := routes.QueryOf(r, "since", "key", "subject", "operation", "after", "limit")
+	q := queryOf(r, "since", "key", "subject", "operation", "after", "limit")
 	query := status.AuditQuery{
 		Since: q.Time("since"), Key: q.Text("key"), Subject: q.Text("subject"), Operation: q.Text("operation"), After: q.Text("after"), Limit: q.Number("limit"),
 	}
@@ -550,7 +534,7 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) (int, any, error) 
 		return 0, nil, err
 	}
 	defer place.Release()
-	out := routes.NewLineWriter(w)
+	out := newLineWriter(w)
 	for {
 		rules := s.gate.Regime().Over()
 		err := s.gate.Recheck(r)
@@ -617,12 +601,12 @@ func (l *liveStreams) count() int {
 }
 
 // writeLive writes the lines of one moment.
-func (s *Server) writeLive(r *http.Request, out *routes.LineWriter, watch *routes.Watch) error {
+func (s *Server) writeLive(r *http.Request, out *lineWriter, watch *liveWatch) error {
 	survey, err := s.surveys.Get(r.Context())
 	if err != nil {
 		return err
 	}
-	return routes.Write(out, watch.Lines(survey, s.gate.Observer(r), time.Now())...)
+	return writeLines(out, watch.Lines(survey, s.gate.Observer(r), time.Now())...)
 }
 
 // awaitTick waits until the next multiple of a duration, or until other rules hold. It returns
@@ -643,8 +627,8 @@ func (s *Server) awaitTick(ctx, rules context.Context, every time.Duration) bool
 }
 
 // watchOf reads the query.
-func (s *Server) watchOf(r *http.Request) (every time.Duration, w *routes.Watch, err error) {
-	q := routes.QueryOf(r, "every", "topics", "groups")
+func (s *Server) watchOf(r *http.Request) (every time.Duration, w *liveWatch, err error) {
+	q := queryOf(r, "every", "topics", "groups")
 	every = defaultEvery
 	if text := q.Text("every"); text != "" {
 		if every, err = time.ParseDuration(text); err != nil || every < minEvery || every > maxEvery {
@@ -656,8 +640,8 @@ func (s *Server) watchOf(r *http.Request) (every time.Duration, w *routes.Watch,
 }
 
 // namesOf reads the topics and groups that a query names.
-func namesOf(q *routes.Query) (*routes.Watch, error) {
-	w := &routes.Watch{}
+func namesOf(q *urlQuery) (*liveWatch, error) {
+	w := &liveWatch{}
 	for _, list := range []struct {
 		key string
 		to  *[]string

@@ -191,7 +191,6 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/broker/server/internal/transit"
@@ -248,7 +247,7 @@ const (
 // A Server serves gRPC and HTTP for one engine. Goroutines may share it.
 type Server struct {
 	engine    *engine.Engine
-	messages  routes.Engine // of requests about messages: engine, except in tests
+	messages  messageEngine // of requests about messages: engine, except in tests
 	o         Options
 	log       *slog.Logger
 	advertise *rmqpb.Endpoints // nil: the client's own
@@ -266,10 +265,10 @@ type Server struct {
 	parked *transit.Budget // of receives that wait for messages
 	places *transit.Budget // of requests over gRPC, from their headers on
 
-	surveys *routes.Shared // of all topics and groups
-	filler  routes.Filler  // of overviews
+	surveys *sharedSurvey // of all topics and groups
+	filler  listFiller    // of overviews
 	streams liveStreams
-	records routes.Ring
+	records auditRing
 
 	failure atomic.Pointer[storeFailure] // the last; nil: none
 
@@ -288,7 +287,7 @@ func New(b *broker.Broker, o Options) (*Server, error) {
 	return newServer(b.Engine(), b.Engine(), o)
 }
 
-func newServer(e *engine.Engine, messages routes.Engine, o Options) (*Server, error) {
+func newServer(e *engine.Engine, messages messageEngine, o Options) (*Server, error) {
 	o, advertise, err := o.check()
 	if err != nil {
 		return nil, err
@@ -322,7 +321,7 @@ func newServer(e *engine.Engine, messages routes.Engine, o Options) (*Server, er
 		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),
 		methods:   methodNames(&description),
 	}
-	s.surveys = routes.NewShared(e, s.sessions)
+	s.surveys = newSharedSurvey(e, s.sessions)
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
 	}
@@ -492,7 +491,7 @@ func (s *Server) notReady() error {
 		err = s.recentFailure()
 	}
 	if err != nil {
-		return &routes.NotReady{Cause: err}
+		return &notReady{Cause: err}
 	}
 	return nil
 }
@@ -532,12 +531,12 @@ func (s *Server) listClients(_ http.ResponseWriter, r *http.Request) (int, any, 
 		return 0, nil, err
 	}
 	page := s.sessions.Page(&session.Listing{ClientQuery: query, Keyed: s.gate.Keyed()}, s.gate.Observer(r))
-	return http.StatusOK, routes.Compact{Value: page}, nil
+	return http.StatusOK, compact{Value: page}, nil
 }
 
 // clientQuery reads the query of a page of clients.
 func clientQuery(r *http.Request) (out status.ClientQuery, err error) {
-	q := routes.QueryOf(r, "match", "kind", "group", "topic", "language", "version", "outdated", "idle", "after", "limit")
+	q := queryOf(r, "match", "kind", "group", "topic", "language", "version", "outdated", "idle", "after", "limit")
 	out = status.ClientQuery{
 		Match: q.Text("match"), Kind: q.Text("kind"), Group: q.Text("group"), Topic: q.Text("topic"),
 		Language: q.Text("language"), Version: q.Text("version"), Outdated: q.Yes("outdated"), After: q.Text("after"), Limit: q.Number("limit"),

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -47,7 +46,7 @@ func TestSummaryPages(t *testing.T) {
 		e.backlogs(30, func(i int) string { return fmt.Sprintf("topic-%02d", i) })
 		var names []string
 		for next := ""; ; {
-			var page routes.TopicSummaries
+			var page server.TopicSummaries
 			e.requestJSON("GET", "/v1/topics?view=summary&sort=-backlog&state=backlog&match=topic-*&limit=7&after="+url.QueryEscape(next), 200, &page)
 			if page.Total != 29 || page.AsOf.IsZero() {
 				t.Fatalf("%+v", page)
@@ -67,7 +66,7 @@ func TestSummaryPages(t *testing.T) {
 			t.Errorf("%v, want %v", names, want)
 		}
 
-		var groups routes.GroupSummaries
+		var groups server.GroupSummaries
 		e.requestJSON("GET", "/v1/groups?view=summary&topic=topic-07", 200, &groups)
 		if len(groups.Groups) != 1 || groups.Groups[0].Group != "group-02" || groups.Groups[0].Backlog.Messages != 7 || groups.Groups[0].Backlog.Bytes != 35 {
 			t.Errorf("%+v", groups)
@@ -115,7 +114,7 @@ func TestSummaryPagesOfAKey(t *testing.T) {
 			r.SetBasicAuth(key, secretMark+key)
 			w := httptest.NewRecorder()
 			e.s.Handler().ServeHTTP(w, r)
-			var page routes.TopicSummaries
+			var page server.TopicSummaries
 			decode(t, w.Body.Bytes(), &page)
 			got := []string{}
 			for _, topic := range page.Topics {
@@ -143,9 +142,9 @@ func TestSummariesAfterChanges(t *testing.T) {
 		}
 		expect := func(when, wantTopics, wantGroups string) {
 			t.Helper()
-			var topics routes.TopicSummaries
+			var topics server.TopicSummaries
 			e.requestJSON("GET", "/v1/topics?view=summary&match=orders", 200, &topics)
-			var groups routes.GroupSummaries
+			var groups server.GroupSummaries
 			e.requestJSON("GET", "/v1/groups?view=summary", 200, &groups)
 			var names [2][]string
 			for _, row := range topics.Topics {

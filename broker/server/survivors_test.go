@@ -18,7 +18,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/routes"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -80,8 +79,8 @@ func TestProducersPolicyWithMaxAttemptsAlone(t *testing.T) {
 func TestNegativeWait(t *testing.T) {
 	x := startWeb(t, server.Options{})
 	x.failed("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, 400, 40018, "-1s")
-	var problem routes.Problem
-	resp := x.do("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, &problem, "Accept", routes.TypeNDJSON) // a stream, which would end at once
+	var problem server.Problem
+	resp := x.do("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, &problem, "Accept", server.TypeNDJSON) // a stream, which would end at once
 	if resp.Body.Close(); resp.StatusCode != 400 || problem.Code != 40018 {
 		t.Errorf("a stream: %d %+v; want 400 and 40018", resp.StatusCode, problem)
 	}
@@ -113,7 +112,7 @@ func TestTwoTimesAreRejected(t *testing.T) {
 			refused(t, r.GetStatus(), c.want, "malformed")
 		}
 		out, _ := metadata.FromOutgoingContext(ctx)
-		req := x.request(t.Context(), "POST", "/v1/topics/normal/messages", strings.NewReader(`{"body":"eA=="}`), "Content-Type", routes.TypeJSON,
+		req := x.request(t.Context(), "POST", "/v1/topics/normal/messages", strings.NewReader(`{"body":"eA=="}`), "Content-Type", server.TypeJSON,
 			wire.HeaderAuthorization, out.Get(wire.HeaderAuthorization)[0])
 		for _, at := range out.Get(wire.HeaderDateTime) {
 			req.Header.Add(wire.HeaderDateTime, at)

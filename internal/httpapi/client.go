@@ -40,7 +40,7 @@ const maxIdle = 64
 
 // Options are the choices of a [Client].
 type Options struct {
-	// Op names New in errors, for example "routes.NewAdmin".
+	// Op names New in errors, for example "admin.New".
 	Op string
 
 	// TLS is the configuration of connections to an https URL. Nil: Go's defaults.

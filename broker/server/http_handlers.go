@@ -1,6 +1,4 @@
-// Package routes has the handlers of the HTTP API: messages, administration, the overview and the
-// audit, and the form of requests, responses and problems that they share.
-package routes
+package server
 
 import (
 	"container/list"
@@ -27,21 +25,21 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Admin carry out the requests of the administration. Each one is called when the gate has
+// adminRoutes carry out the requests of the administration. Each one is called when the gate has
 // admitted the request. It returns the status and the JSON value of the response, or an error.
-type Admin struct {
+type adminRoutes struct {
 	engine    *engine.Engine
 	gate      *auth.Gate
 	snapshots string
 	maxBody   int // the largest body of a message, in bytes
-	surveys   *Shared
+	surveys   *sharedSurvey
 }
 
-// NewAdmin returns the handlers of one engine, whose bodies have at most maxBody bytes. gate checks
-// the permissions for topics in request bodies. snapshots is the directory of snapshots; empty
-// means that there are none. surveys has the figures of lists.
-func NewAdmin(e *engine.Engine, g *auth.Gate, snapshots string, maxBody int, surveys *Shared) *Admin {
-	return &Admin{e, g, snapshots, maxBody, surveys}
+// newAdminRoutes returns the handlers of one engine, whose bodies have at most maxBody bytes. gate
+// checks the permissions for topics in request bodies. snapshots is the directory of snapshots;
+// empty means that there are none. surveys has the figures of lists.
+func newAdminRoutes(e *engine.Engine, g *auth.Gate, snapshots string, maxBody int, surveys *sharedSurvey) *adminRoutes {
+	return &adminRoutes{e, g, snapshots, maxBody, surveys}
 }
 
 // allFailed is the error of a request about several things all of which failed
@@ -54,20 +52,20 @@ type allFailed struct {
 // Unwrap returns the failure that the others are like.
 func (e *allFailed) Unwrap() error { return e.error }
 
-// many returns the response of a request about several items with the errors errs: 200, or 207 if
-// some failed, or the error itself if all failed with one code.
-func many[T any](results []T, errs []error) (int, any, error) {
+// manyResults returns the response of a request about several items with the errors errs: 200, or
+// 207 if some failed, or the error itself if all failed with one code.
+func manyResults[T any](results []T, errs []error) (int, any, error) {
 	if err := alike(errs); err != nil {
 		return 0, nil, &allFailed{err, results}
 	}
 	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-		return http.StatusMultiStatus, Results[T]{results}, nil
+		return http.StatusMultiStatus, allResults[T]{results}, nil
 	}
-	return http.StatusOK, Results[T]{results}, nil
+	return http.StatusOK, allResults[T]{results}, nil
 }
 
-// Results has a result for each thing that a request was about, in their order.
-type Results[T any] struct {
+// allResults has a result for each thing that a request was about, in their order.
+type allResults[T any] struct {
 	Results []T `json:"results"`
 }
 
@@ -97,21 +95,21 @@ func remoteHost(r *http.Request) string {
 	return host
 }
 
-// gone is the error of a request whose client does not read the whole response. The connection is
-// closed, so that a partial response does not look complete.
-func gone(err error) error {
+// responseCut returns the error of a request whose client does not read the whole response. The
+// connection is closed, so that a partial response does not look complete.
+func responseCut(err error) error {
 	if err == nil {
 		return nil
 	}
 	return &refusal.Cut{Status: err}
 }
 
-// Messages carry out the requests about messages. Each one is called when the gate has
+// messageRoutes carry out the requests about messages. Each one is called when the gate has
 // admitted the request. It returns the status and the JSON value of the response, or an error;
 // or status 0 if it has written the response. All fields are set before the first call, and not
 // changed afterwards.
-type Messages struct {
-	Engine Engine
+type messageRoutes struct {
+	Engine messageEngine
 	Gate   *auth.Gate
 
 	Life           context.Context //nolint:containedctx // the server's own: it ends when the server begins to end
@@ -120,13 +118,13 @@ type Messages struct {
 	MaxLongPolling time.Duration   // of a receive
 	IdleTimeout    time.Duration   // how long a stream may bring no line
 
-	Server Server
+	server messageServer
 }
 
 // whileAllowed returns a context that ends with ctx, with session.ErrDraining as its
 // cause when the server ends, or with session.ErrNewRules when other access rules hold.
 // stop must be called.
-func (h *Messages) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
+func (h *messageRoutes) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
 	parked, cancel := context.WithCancelCause(ctx)
 	drained := context.AfterFunc(h.Life, func() { cancel(session.ErrDraining) })
 	changed := context.AfterFunc(h.Gate.Regime().Over(), func() { cancel(session.ErrNewRules) })
@@ -139,24 +137,25 @@ func (h *Messages) whileAllowed(ctx context.Context) (parked context.Context, st
 
 // readRequest is readJSON for a request about messages: the body is required, must be declared
 // as JSON, and can be larger.
-func (h *Messages) readRequest(w http.ResponseWriter, r *http.Request, v any) error {
-	if _, err := contentType(r, TypeJSON); err != nil {
+func (h *messageRoutes) readRequest(w http.ResponseWriter, r *http.Request, v any) error {
+	if _, err := contentType(r, typeJSON); err != nil {
 		return err
 	}
 	raw, err := readBody(w, r, h.maxRequest())
 	if err != nil {
 		return err
 	}
-	return Decode(raw, v)
+	return decodeJSON(raw, v)
 }
 
 // maxRequest bounds one request about messages, in bytes: base64 makes four of three.
-func (h *Messages) maxRequest() int64 {
+func (h *messageRoutes) maxRequest() int64 {
 	return min(max(16<<20, 2*int64(h.MaxBody)+maxAdminBody), h.Bodies.Largest()/bodyFactor-firstRead)
 }
 
-// A Message is a message in a request over HTTP. A key that is missing or null has its zero value.
-type Message struct {
+// A jsonMessage is a message in a request over HTTP. A key that is missing or null has its zero
+// value.
+type jsonMessage struct {
 	ID           string             `json:"id"`   // one is made if it is missing
 	Body         []byte             `json:"body"` // base64
 	BodyText     *string            `json:"body_text"`
@@ -173,7 +172,7 @@ type Message struct {
 
 // Message converts m for the engine, and rejects the faults that only HTTP can have; the engine
 // checks the rest. The result has its ID in both cases.
-func (m *Message) Message(topic string, now time.Time) (*tidegate.Message, error) {
+func (m *jsonMessage) Message(topic string, now time.Time) (*tidegate.Message, error) {
 	out := &tidegate.Message{
 		ID: m.ID, Topic: topic, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
 		Properties: m.Properties, TraceContext: m.TraceContext, Body: m.Body,
@@ -216,7 +215,7 @@ func outside(field string, t time.Time) string {
 }
 
 // Incoming returns a message with the values that only its producer knows.
-func (m *Message) Incoming(out *tidegate.Message, client, host string) engine.Incoming {
+func (m *jsonMessage) Incoming(out *tidegate.Message, client, host string) engine.Incoming {
 	in := engine.Incoming{Message: out, BornHost: m.BornHost, Client: client}
 	if m.BornAt != nil {
 		in.BornAt = *m.BornAt
@@ -229,7 +228,7 @@ func (m *Message) Incoming(out *tidegate.Message, client, host string) engine.In
 
 // messageOfQuery returns the message of a URL whose request has the body: id, tag, key (several),
 // message_group, deliver_at, deliver_after, trace_context, and property.NAME.
-func messageOfQuery(query map[string][]string) (m Message, err error) {
+func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
 	one := map[string]*string{
 		"id": &m.ID, "tag": &m.Tag, "message_group": &m.MessageGroup, "trace_context": &m.TraceContext,
 	}
@@ -271,9 +270,9 @@ func messageOfQuery(query map[string][]string) (m Message, err error) {
 	return m, nil
 }
 
-// An Engine is the part of the engine that requests about messages need. Tests have one that fails
-// or panics.
-type Engine interface {
+// A messageEngine is the part of the engine that requests about messages need. Tests have one that
+// fails or panics.
+type messageEngine interface {
 	transport.Settler
 	Append(ctx context.Context, msgs []engine.Incoming) []transport.SendResult
 	Poll(ctx context.Context, p engine.Request) ([]*tidegate.Delivery, error)
@@ -285,39 +284,31 @@ type Engine interface {
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
 }
 
-// A Server is the server as the handlers see it.
-type Server interface {
-	// Through calls do, around which the middleware is called if there is one. Its error may be
+// A messageServer is the part of the server that requests about messages need.
+type messageServer interface {
+	// through calls do, around which the middleware is called if there is one. Its error may be
 	// a *refusal.Cut: then there is no response.
-	Through(ctx context.Context, call MessageCall, do func(context.Context) error) error
+	through(ctx context.Context, call Call, do func(context.Context) error) error
 
-	// Park holds the memory of a receive that waits.
-	Park(r *http.Request) (transit.Hold, error)
+	// parkHTTP holds the memory of a receive that waits.
+	parkHTTP(r *http.Request) (transit.Hold, error)
 
-	// Enlist adds a receive to those of its client. The context that it returns ends with ctx, or
-	// when the client or the server ends. The caller calls delist, with whether the receive
+	// enlistHTTP adds a receive to those of its client. The context that it returns ends with ctx,
+	// or when the client or the server ends. The caller calls delist, with whether the receive
 	// succeeded.
-	Enlist(ctx context.Context, r *http.Request, client string, p *engine.Request) (parked context.Context, holder *engine.Holder, delist func(served bool), err error)
+	enlistHTTP(ctx context.Context, r *http.Request, client string, p *engine.Request) (parked context.Context, holder *engine.Holder, delist func(served bool), err error)
 
-	// Release returns messages to their queues that the client did not get.
-	Release(ctx context.Context, ds []*tidegate.Delivery)
-}
-
-// A MessageCall describes a request to the middleware; its fields are those of the server's
-// MessageCall.
-type MessageCall struct {
-	Op, ClientID, Topic, Group string
-	Messages                   int
-	MessageIDs                 []string
+	// release returns messages to their queues that the client did not get.
+	release(ctx context.Context, ds []*tidegate.Delivery)
 }
 
 // isDraining reports whether the server has begun to end.
-func (h *Messages) isDraining() bool { return h.Life.Err() != nil }
+func (h *messageRoutes) isDraining() bool { return h.Life.Err() != nil }
 
 // permitHandle checks the permission to settle a delivery by the topic in its handle, because the
 // request names only the group. It sets the topic. A retry belongs to the topic of the receive, or
 // for a receive from the retry topic to that topic.
-func (h *Messages) permitHandle(r *http.Request, d *tidegate.Delivery) error {
+func (h *messageRoutes) permitHandle(r *http.Request, d *tidegate.Delivery) error {
 	if !h.Gate.Restricts(r) {
 		return nil
 	}
@@ -335,7 +326,7 @@ func (h *Messages) permitHandle(r *http.Request, d *tidegate.Delivery) error {
 
 // permitReconsume permits a request to send a delivery to the group's retry topics if the client
 // may consume it (TDMQ for Pulsar: retry and dead letters).
-func (h *Messages) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
+func (h *messageRoutes) permitReconsume(r *http.Request, d *tidegate.Delivery) error {
 	if !h.Gate.Restricts(r) {
 		return nil
 	}
@@ -349,42 +340,42 @@ func (h *Messages) permitReconsume(r *http.Request, d *tidegate.Delivery) error 
 const noTopic = " "
 
 const (
-	// capacity is the number of records that a Ring keeps.
-	capacity = 10_000
+	// auditCapacity is the number of records that the audit log keeps in memory.
+	auditCapacity = 10_000
 
-	// maxText bounds each text of a record, in bytes, so that a full ring takes a few MiB.
-	maxText = 256
+	// maxAuditText bounds each text of a record, in bytes, so that a full ring takes a few MiB.
+	maxAuditText = 256
 
-	defaultPage = 100
-	maxPage     = 1000
+	defaultAuditPage = 100
+	maxAuditPage     = 1000
 )
 
-// A Ring keeps the newest records. When it is full, a new record replaces the oldest one of the key
-// that has the most, so a key with many requests cannot remove the records of the others. The zero
-// value is empty. Several goroutines may share it.
-type Ring struct {
+// An auditRing keeps the newest records. When it is full, a new record replaces the oldest one of
+// the key that has the most, so a key with many requests cannot remove the records of the others.
+// The zero value is empty. Several goroutines may share it.
+type auditRing struct {
 	mu    sync.Mutex
 	all   list.List             // guarded by mu: *record, the oldest first
 	byKey map[string]*list.List // guarded by mu: the elements of all with each key that has any, the oldest first
 	added int64                 // guarded by mu: the number of the newest record, from 1
 }
 
-// A record has a number that counts all records.
-type record struct {
+// An auditRecord has a number that counts all records.
+type auditRecord struct {
 	status.AuditRecord
 	number int64
 }
 
 // Add adds a record. Its texts are cut to 256 bytes and copied, because they can be parts of the
 // memory of a request.
-func (g *Ring) Add(r *status.AuditRecord) {
-	c := &record{AuditRecord: *r}
+func (g *auditRing) Add(r *status.AuditRecord) {
+	c := &auditRecord{AuditRecord: *r}
 	for _, text := range []*string{&c.Key, &c.Peer, &c.Operation, &c.Subject, &c.Query, &c.Result} {
 		*text = cut(*text)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.all.Len() == capacity {
+	if g.all.Len() == auditCapacity {
 		g.dropLocked(c.Key)
 	}
 	if g.byKey == nil {
@@ -402,7 +393,7 @@ func (g *Ring) Add(r *status.AuditRecord) {
 
 // dropLocked removes the oldest record of the key with the most records, which is key if no other
 // one has more. There are at most as many keys as records.
-func (g *Ring) dropLocked(key string) {
+func (g *auditRing) dropLocked(key string) {
 	most := g.byKey[key]
 	for k, own := range g.byKey {
 		if most == nil || own.Len() > most.Len() {
@@ -418,23 +409,23 @@ func (g *Ring) dropLocked(key string) {
 }
 
 func cut(text string) string {
-	if len(text) <= maxText {
+	if len(text) <= maxAuditText {
 		return strings.Clone(text)
 	}
 	const more = "..."
-	return strings.ToValidUTF8(text[:maxText-len(more)], "") + more
+	return strings.ToValidUTF8(text[:maxAuditText-len(more)], "") + more
 }
 
-// Page returns the records that a query selects, the newest first. It looks at Capacity records at
-// most. The error is 40000 for a wrong Limit or After.
-func (g *Ring) Page(q *status.AuditQuery) (status.AuditPage, error) {
+// Page returns the records that a query selects, the newest first. It looks at auditCapacity
+// records at most. The error is 40000 for a wrong Limit or After.
+func (g *auditRing) Page(q *status.AuditQuery) (status.AuditPage, error) {
 	page := status.AuditPage{Records: []status.AuditRecord{}}
 	limit := q.Limit
-	if limit < 0 || limit > maxPage {
-		return page, refusal.New(tidegate.CodeBadRequest, "limit", fmt.Sprintf("limit is %d; give 1 to %d, or leave it out for %d", limit, maxPage, defaultPage))
+	if limit < 0 || limit > maxAuditPage {
+		return page, refusal.New(tidegate.CodeBadRequest, "limit", fmt.Sprintf("limit is %d; give 1 to %d, or leave it out for %d", limit, maxAuditPage, defaultAuditPage))
 	}
 	if limit == 0 {
-		limit = defaultPage
+		limit = defaultAuditPage
 	}
 	var after int64 // 0: no limit
 	if q.After != "" {
@@ -447,7 +438,7 @@ func (g *Ring) Page(q *status.AuditQuery) (status.AuditPage, error) {
 	defer g.mu.Unlock()
 	var last int64 // the number of the last record of the page
 	for e := g.all.Back(); e != nil; e = e.Prev() {
-		r, ok := e.Value.(*record)
+		r, ok := e.Value.(*auditRecord)
 		if !ok || after > 0 && r.number >= after || !wanted(q, &r.AuditRecord) {
 			continue
 		}

@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"bufio"
@@ -28,20 +28,20 @@ const (
 	maxAdminBody = 64 << 10
 
 	// The content types of bodies.
-	TypeJSON   = "application/json"
-	TypeNDJSON = "application/x-ndjson"
-	TypeBytes  = "application/octet-stream"
-	TypeText   = "text/plain"
+	typeJSON   = "application/json"
+	typeNDJSON = "application/x-ndjson"
+	typeBytes  = "application/octet-stream"
+	typeText   = "text/plain"
 )
 
 // readJSON decodes the request's body into v: one JSON object with known keys, of at most
-// MaxAdminBody bytes. No body means an empty object.
+// maxAdminBody bytes. No body means an empty object.
 func readJSON[T any](w http.ResponseWriter, r *http.Request, v *T) error {
 	_, err := readObject(w, r, maxAdminBody, v)
 	return err
 }
 
-// readObject is ReadJSON for an object of at most limit bytes, and also returns its text.
+// readObject is readJSON for an object of at most limit bytes, and also returns its text.
 func readObject[T any](w http.ResponseWriter, r *http.Request, limit int64, v *T) (text []byte, err error) {
 	raw, err := readBody(w, r, limit)
 	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
@@ -50,7 +50,7 @@ func readObject[T any](w http.ResponseWriter, r *http.Request, limit int64, v *T
 	if err := declaredJSON(r); err != nil {
 		return nil, err
 	}
-	return raw, Decode(raw, v)
+	return raw, decodeJSON(raw, v)
 }
 
 // readBody reads the request's body. It rejects a body of more than limit bytes, or one for which
@@ -123,8 +123,8 @@ func readTime(r *http.Request) string {
 	return " in time"
 }
 
-// ReadNothing rejects a request that has a body.
-func ReadNothing(w http.ResponseWriter, r *http.Request) error {
+// readNothing rejects a request that has a body.
+func readNothing(w http.ResponseWriter, r *http.Request) error {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
 	}
@@ -143,15 +143,15 @@ func declaredJSON(r *http.Request) error {
 	given := r.Header.Get("Content-Type")
 	name, _, err := mime.ParseMediaType(given)
 	preflight := r.Method != http.MethodPost // a browser requests permission for it
-	if encoding(r) == "" && (preflight && (given == "" || name == "application/x-www-form-urlencoded") || err == nil && strings.HasSuffix(name, "+json")) {
+	if jsonEncoding(r) == "" && (preflight && (given == "" || name == "application/x-www-form-urlencoded") || err == nil && strings.HasSuffix(name, "+json")) {
 		return nil
 	}
-	_, err = contentType(r, TypeJSON)
+	_, err = contentType(r, typeJSON)
 	return err
 }
 
-// encoding returns the Content-Encoding of the body; empty for none.
-func encoding(r *http.Request) string {
+// jsonEncoding returns the Content-Encoding of the body; empty for none.
+func jsonEncoding(r *http.Request) string {
 	return strings.TrimPrefix(r.Header.Get("Content-Encoding"), "identity")
 }
 
@@ -162,7 +162,7 @@ func contentType(r *http.Request, types ...string) (string, error) {
 	bad := func(format string, args ...any) error {
 		return &withStatus{refusal.New(tidegate.CodeBadRequest, "Content-Type", fmt.Sprintf(format, args...)), http.StatusUnsupportedMediaType}
 	}
-	if e := encoding(r); e != "" {
+	if e := jsonEncoding(r); e != "" {
 		return "", bad("the Content-Encoding is %.100q; send the body without encoding", e)
 	}
 	given := r.Header.Get("Content-Type")
@@ -181,9 +181,9 @@ func badBody(format string, args ...any) error {
 	return refusal.New(tidegate.CodeBadRequest, "body", "the body: "+fmt.Sprintf(format, args...))
 }
 
-// Decode decodes one JSON object into v, and reports the position of a fault. It rejects repeated
-// keys, unknown keys, and text that is not UTF-8.
-func Decode(raw []byte, v any) error {
+// decodeJSON decodes one JSON object into v, and reports the position of a fault. It rejects
+// repeated keys, unknown keys, and text that is not UTF-8.
+func decodeJSON(raw []byte, v any) error {
 	raw = bytes.TrimSpace(raw)
 	switch {
 	case len(raw) == 0:
@@ -200,9 +200,9 @@ func Decode(raw []byte, v any) error {
 	return nil
 }
 
-// AnswerTime is the maximal time of writing a response, or a part of a stream, to a client that
+// answerTime is the maximal time of writing a response, or a part of a stream, to a client that
 // does not read.
-const AnswerTime = time.Minute
+const answerTime = time.Minute
 
 // A lineReader reads lines of bounded length.
 type lineReader struct {
@@ -293,8 +293,8 @@ func (l *lineReader) Ready() bool {
 	return bytes.IndexByte(b, '\n') >= 0
 }
 
-// A LineWriter writes the lines of a response, and each batch of them at once.
-type LineWriter struct {
+// A lineWriter writes the lines of a response, and each batch of them at once.
+type lineWriter struct {
 	Control *http.ResponseController // of the connection
 
 	w     http.ResponseWriter
@@ -302,29 +302,29 @@ type LineWriter struct {
 	begun bool
 }
 
-// NewLineWriter returns a writer to w, which has written nothing yet.
-func NewLineWriter(w http.ResponseWriter) *LineWriter {
-	return &LineWriter{w: w, Control: http.NewResponseController(w), e: stdjson.NewEncoder(w)}
+// newLineWriter returns a writer to w, which has written nothing yet.
+func newLineWriter(w http.ResponseWriter) *lineWriter {
+	return &lineWriter{w: w, Control: http.NewResponseController(w), e: stdjson.NewEncoder(w)}
 }
 
 // Begin makes the response a stream, unless a line did before.
-func (l *LineWriter) Begin() {
+func (l *lineWriter) Begin() {
 	if l.begun {
 		return
 	}
 	l.begun = true
 	h := l.w.Header()
-	h.Set("Content-Type", TypeNDJSON)
+	h.Set("Content-Type", typeNDJSON)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	l.w.WriteHeader(http.StatusOK)
 }
 
 // Begun reports whether the response is a stream already.
-func (l *LineWriter) Begun() bool { return l.begun }
+func (l *lineWriter) Begun() bool { return l.begun }
 
 // Open is Begin that sends it, unless the stream has begun.
-func (l *LineWriter) Open() error {
+func (l *lineWriter) Open() error {
 	if l.begun {
 		return nil
 	}
@@ -332,8 +332,8 @@ func (l *LineWriter) Open() error {
 	return l.Control.Flush()
 }
 
-// Write writes values, a line each, and sends them.
-func Write[T any](l *LineWriter, values ...T) error {
+// writeLines writes values, a line each, and sends them.
+func writeLines[T any](l *lineWriter, values ...T) error {
 	l.prepare()
 	for i := range values {
 		if err := l.e.Encode(&values[i]); err != nil {
@@ -345,7 +345,7 @@ func Write[T any](l *LineWriter, values ...T) error {
 
 // Alive sends an empty line. It shows proxies and the client that the stream continues, and shows
 // the server whether the client is connected.
-func (l *LineWriter) Alive() error {
+func (l *lineWriter) Alive() error {
 	l.prepare()
 	if _, err := l.w.Write([]byte("\n")); err != nil {
 		return err
@@ -354,17 +354,17 @@ func (l *LineWriter) Alive() error {
 }
 
 // prepare extends the deadline for the client to read the next write.
-func (l *LineWriter) prepare() {
+func (l *lineWriter) prepare() {
 	// If there are no deadlines, for example in a test, there is none to move.
-	_ = l.Control.SetWriteDeadline(time.Now().Add(AnswerTime))
+	_ = l.Control.SetWriteDeadline(time.Now().Add(answerTime))
 	l.Begin()
 }
 
 // End writes the last line of a stream that ended because of err.
-func (l *LineWriter) End(err error) error { return Write(l, lastLine{ProblemOf(err)}) }
+func (l *lineWriter) End(err error) error { return writeLines(l, lastLine{problemOf(err)}) }
 
 type lastLine struct {
-	Error *Problem `json:"error"`
+	Error *problem `json:"error"`
 }
 
 const (

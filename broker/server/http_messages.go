@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"cmp"
@@ -29,8 +29,8 @@ import (
 
 // BrowseMessages returns stored messages of a topic without delivering them. Bodies, keys and
 // properties, and filters by them, need the permission to receive from the topic.
-func (h *Admin) BrowseMessages(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "queue", "offset", "id", "tag", "message_group", "key", "property", "contains", "since", "before", "order", "after", "limit", "contents", "text", "state")
+func (h *adminRoutes) BrowseMessages(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "queue", "offset", "id", "tag", "message_group", "key", "property", "contains", "since", "before", "order", "after", "limit", "contents", "text", "state")
 	query := status.MessageQuery{
 		MessageFilter: status.MessageFilter{ID: q.Text("id"), Tag: q.Text("tag"), MessageGroup: q.Text("message_group"), Key: q.Text("key"), Contains: q.Text("contains")},
 		Since:         q.Time("since"), Before: q.Time("before"), After: q.Text("after"), Limit: q.Number("limit"),
@@ -87,7 +87,7 @@ func (h *Admin) BrowseMessages(_ http.ResponseWriter, r *http.Request) (int, any
 // withContents reads stored messages of the topic of a request, with the memory for a page of their
 // contents, and returns their bodies as text if the query asks for text. Contents need the
 // permission to receive from the topic.
-func (h *Admin) withContents(r *http.Request, query *status.MessageQuery, read func(room int64) ([]*status.StoredMessage, error)) error {
+func (h *adminRoutes) withContents(r *http.Request, query *status.MessageQuery, read func(room int64) ([]*status.StoredMessage, error)) error {
 	if query.Contents = query.Contents || query.Text; query.Contents {
 		if err := h.gate.Permit(r, access.ToRead(r.PathValue("topic"))); err != nil {
 			return err
@@ -119,8 +119,8 @@ func sizeOfMessage(m *status.StoredMessage) int64 {
 
 // TraceMessage returns the messages of a topic that have an ID, with their fates in the groups that
 // the key may observe. Their bodies, keys and properties are those of BrowseMessages.
-func (h *Admin) TraceMessage(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "group", "since", "before", "after", "limit", "contents", "text")
+func (h *adminRoutes) TraceMessage(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "group", "since", "before", "after", "limit", "contents", "text")
 	query := status.MessageQuery{
 		MessageFilter: status.MessageFilter{ID: r.PathValue("id")},
 		Since:         q.Time("since"), Before: q.Time("before"), After: q.Text("after"), Limit: q.Number("limit"),
@@ -157,29 +157,29 @@ func (h *Admin) TraceMessage(_ http.ResponseWriter, r *http.Request) (int, any, 
 
 // hideContents removes the keys and properties of a dead letter that the key may not receive, as
 // ListDeadLetters does.
-func (h *Admin) hideContents(r *http.Request, f *status.Fate) {
+func (h *adminRoutes) hideContents(r *http.Request, f *status.Fate) {
 	if d := f.DeadLetter; d != nil && !h.gate.Allows(r, access.ToReceive(tidegate.DeadLetterTopic(f.Group), f.Group)) {
 		d.Keys, d.Properties = nil, nil
 	}
 }
 
-// A RewindRequest moves a group to another position: to is "earliest", "latest" or a time (RFC
+// A rewindRequest moves a group to another position: to is "earliest", "latest" or a time (RFC
 // 3339); offsets are by queue number.
-type RewindRequest struct {
+type rewindRequest struct {
 	Topic   string           `json:"topic"`
 	To      string           `json:"to"`
 	Offsets map[string]int64 `json:"offsets"`
 	DryRun  bool             `json:"dry_run"`
 }
 
-// A RewindResult is the result of a rewind by queue.
-type RewindResult struct {
+// A rewindResult is the result of a rewind by queue.
+type rewindResult struct {
 	Queues []status.QueueRewind `json:"queues"`
 }
 
 // RewindGroup sets a group's position in a topic.
-func (h *Admin) RewindGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req RewindRequest
+func (h *adminRoutes) RewindGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req rewindRequest
 	if err := readJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
@@ -194,13 +194,13 @@ func (h *Admin) RewindGroup(w http.ResponseWriter, r *http.Request) (int, any, e
 	}
 	if req.DryRun {
 		queues, err := h.engine.PlanRewind(group, req.Topic, to)
-		return http.StatusOK, Plan{RewindResult{notNil(queues)}}, err
+		return http.StatusOK, plan{rewindResult{notNil(queues)}}, err
 	}
 	queues, err := h.engine.Rewind(r.Context(), group, req.Topic, to)
-	return http.StatusOK, RewindResult{notNil(queues)}, err
+	return http.StatusOK, rewindResult{notNil(queues)}, err
 }
 
-func (r RewindRequest) position() (p status.Position, err error) {
+func (r rewindRequest) position() (p status.Position, err error) {
 	switch r.To {
 	case "":
 	case "earliest":
@@ -225,17 +225,17 @@ func (r RewindRequest) position() (p status.Position, err error) {
 	return p, nil
 }
 
-// ParkedRedriveRequest sends parked message groups on: one, all of a topic, or
+// parkedRedriveRequest sends parked message groups on: one, all of a topic, or
 // all. With dead_letter the failed message becomes a dead letter.
-type ParkedRedriveRequest struct {
+type parkedRedriveRequest struct {
 	Topic        string `json:"topic"`
 	MessageGroup string `json:"message_group"`
 	DeadLetter   bool   `json:"dead_letter"`
 }
 
 // ListParked returns the parked and blocked message groups of a consumer group.
-func (h *Admin) ListParked(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "topic", "state", "after", "limit")
+func (h *adminRoutes) ListParked(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "topic", "state", "after", "limit")
 	parked := status.ParkedQuery{Topic: q.Text("topic"), State: q.Text("state"), After: q.Text("after"), Limit: q.Number("limit")}
 	if q.Err != nil {
 		return 0, nil, q.Err
@@ -249,7 +249,7 @@ func (h *Admin) ListParked(_ http.ResponseWriter, r *http.Request) (int, any, er
 
 // permitTopic rejects a request about parked message groups unless the key has the right for the
 // group on the topic, or on each topic of the group if the request names none.
-func (h *Admin) permitTopic(r *http.Request, a access.Action, topic string) error {
+func (h *adminRoutes) permitTopic(r *http.Request, a access.Action, topic string) error {
 	group := r.PathValue("group")
 	if topic != "" {
 		return h.gate.Permit(r, access.OnBoth(a, topic, group))
@@ -266,8 +266,8 @@ func (h *Admin) permitTopic(r *http.Request, a access.Action, topic string) erro
 }
 
 // RedriveParked has parked message groups delivered again.
-func (h *Admin) RedriveParked(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req ParkedRedriveRequest
+func (h *adminRoutes) RedriveParked(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req parkedRedriveRequest
 	if err := readJSON(w, r, &req); err != nil {
 		return 0, nil, err
 	}
@@ -280,12 +280,12 @@ func (h *Admin) RedriveParked(w http.ResponseWriter, r *http.Request) (int, any,
 
 // A sendRequest is one message, or many.
 type sendRequest struct {
-	Message
-	Messages []Message `json:"messages"`
+	jsonMessage
+	Messages []jsonMessage `json:"messages"`
 }
 
-// A SendResult is the result for one message.
-type SendResult struct {
+// A sendResult is the result for one message.
+type sendResult struct {
 	Line int    `json:"line,omitempty"` // of a stream, from 1
 	ID   string `json:"id,omitempty"`   // empty if the line could not be read
 
@@ -296,12 +296,12 @@ type SendResult struct {
 	// RecallHandle recalls a delayed message before its delivery time.
 	RecallHandle string `json:"recall_handle,omitempty"`
 
-	Error *Problem `json:"error,omitempty"`
+	Error *problem `json:"error,omitempty"`
 }
 
 // SendMessages stores one message, many, or a stream of lines, by the type of the body.
-func (h *Messages) SendMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	kind, err := contentType(r, TypeJSON, TypeNDJSON, TypeBytes, TypeText)
+func (h *messageRoutes) SendMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	kind, err := contentType(r, typeJSON, typeNDJSON, typeBytes, typeText)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -309,26 +309,26 @@ func (h *Messages) SendMessages(w http.ResponseWriter, r *http.Request) (int, an
 	if err != nil {
 		return 0, nil, err
 	}
-	to := sending{h: h, topic: r.PathValue("topic"), client: client, host: remoteHost(r)}
+	to := httpSending{h: h, topic: r.PathValue("topic"), client: client, host: remoteHost(r)}
 	if err := tidegate.ValidateTopic(to.topic); err != nil {
 		return 0, nil, err
 	}
-	if raw := r.URL.RawQuery; raw != "" && (kind == TypeJSON || kind == TypeNDJSON) {
+	if raw := r.URL.RawQuery; raw != "" && (kind == typeJSON || kind == typeNDJSON) {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "query",
-			fmt.Sprintf("the query %.100q is only for a body of type %s or %s; in JSON, set the fields of the message", raw, TypeBytes, TypeText))
+			fmt.Sprintf("the query %.100q is only for a body of type %s or %s; in JSON, set the fields of the message", raw, typeBytes, typeText))
 	}
 	switch kind {
-	case TypeNDJSON:
+	case typeNDJSON:
 		return to.stream(w, r)
-	case TypeJSON:
+	case typeJSON:
 		var req sendRequest
 		if err := h.readRequest(w, r, &req); err != nil {
 			return 0, nil, err
 		}
 		if req.Messages == nil {
-			return to.one(r.Context(), &req.Message)
+			return to.one(r.Context(), &req.jsonMessage)
 		}
-		if !reflect.ValueOf(req.Message).IsZero() {
+		if !reflect.ValueOf(req.jsonMessage).IsZero() {
 			return 0, nil, refusal.New(tidegate.CodeBadRequest, "messages", "messages and other keys exclude each other; give each message its own keys")
 		}
 		if err := checkCount("messages", len(req.Messages)); err != nil {
@@ -338,7 +338,7 @@ func (h *Messages) SendMessages(w http.ResponseWriter, r *http.Request) (int, an
 		if err != nil {
 			return 0, nil, err
 		}
-		return many(results, errs)
+		return manyResults(results, errs)
 	}
 	query, err := values(r)
 	if err != nil {
@@ -354,15 +354,15 @@ func (h *Messages) SendMessages(w http.ResponseWriter, r *http.Request) (int, an
 	return to.one(r.Context(), &m)
 }
 
-// A sending has the destination and the sender of the messages of one request.
-type sending struct {
-	h            *Messages
+// An httpSending has the destination and the sender of the messages of one request.
+type httpSending struct {
+	h            *messageRoutes
 	topic        string
 	client, host string
 }
 
-func (to *sending) one(ctx context.Context, m *Message) (int, any, error) {
-	results, errs, err := to.all(ctx, []Message{*m})
+func (to *httpSending) one(ctx context.Context, m *jsonMessage) (int, any, error) {
+	results, errs, err := to.all(ctx, []jsonMessage{*m})
 	if err == nil {
 		err = errs[0]
 	}
@@ -374,10 +374,10 @@ func (to *sending) one(ctx context.Context, m *Message) (int, any, error) {
 
 // all stores messages and returns a result for each, and its failure. The error is that of a
 // request whose response the middleware replaced.
-func (to *sending) all(ctx context.Context, in []Message) ([]SendResult, []error, error) {
-	results, errs := make([]SendResult, len(in)), make([]error, len(in))
+func (to *httpSending) all(ctx context.Context, in []jsonMessage) ([]sendResult, []error, error) {
+	results, errs := make([]sendResult, len(in)), make([]error, len(in))
 	list, at := make([]engine.Incoming, 0, len(in)), make([]int, 0, len(in))
-	call := MessageCall{Op: "SendMessage", ClientID: to.client, Topic: to.topic, Messages: len(in)}
+	call := Call{Op: "SendMessage", ClientID: to.client, Topic: to.topic, Messages: len(in)}
 	now := time.Now()
 	for i := range in {
 		m, err := in[i].Message(to.topic, now)
@@ -387,7 +387,7 @@ func (to *sending) all(ctx context.Context, in []Message) ([]SendResult, []error
 			list, at = append(list, in[i].Incoming(m, to.client, to.host)), append(at, i)
 		}
 	}
-	err := to.h.Server.Through(ctx, call, func(ctx context.Context) error {
+	err := to.h.server.through(ctx, call, func(ctx context.Context) error {
 		var sent []transport.SendResult
 		if len(list) > 0 {
 			sent = to.h.Engine.Append(ctx, list)
@@ -409,15 +409,15 @@ func (to *sending) all(ctx context.Context, in []Message) ([]SendResult, []error
 		return nil, nil, err
 	}
 	for i, err := range errs {
-		if results[i].Error = ProblemOf(err); err != nil {
-			results[i] = SendResult{ID: results[i].ID, Error: results[i].Error}
+		if results[i].Error = problemOf(err); err != nil {
+			results[i] = sendResult{ID: results[i].ID, Error: results[i].Error}
 		}
 	}
 	return results, errs, nil
 }
 
 // stored fills in where a message lies.
-func (r *SendResult) stored(at tidegate.Receipt) {
+func (r *sendResult) stored(at tidegate.Receipt) {
 	r.ID, r.Topic, r.RecallHandle = at.MessageID, at.Topic, at.RecallHandle
 	if at.Queue >= 0 {
 		r.Queue, r.Offset = &at.Queue, &at.Offset
@@ -433,8 +433,8 @@ const (
 
 // stream stores a message for each line and responds to each with a line, in
 // their order, when it is stored. Lines that have arrived by then are stored together.
-func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	h, out := to.h, NewLineWriter(w)
+func (to *httpSending) stream(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	h, out := to.h, newLineWriter(w)
 	lines, err := newLineReader(r.Body, 2*h.MaxBody+maxAdminBody, transit.Of(r.Context())) // base64 makes four bytes of three
 	if err != nil {
 		return 0, nil, err
@@ -445,7 +445,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 	defer h.endReading(out)()
 	if r.Header.Get("Expect") == "" { // the client may wait for our go-ahead before it sends the first line
 		if err := out.Open(); err != nil {
-			return 0, nil, gone(err)
+			return 0, nil, responseCut(err)
 		}
 	}
 	for {
@@ -462,18 +462,18 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 			return to.endStream(out, err)
 		}
 		if err := out.Open(); err != nil { // a client that waits for "100 Continue" has it by now
-			return 0, nil, gone(err)
+			return 0, nil, responseCut(err)
 		}
 		if len(batch.at) > 0 {
 			if err := h.Gate.StillAllowed(r); err != nil {
-				return 0, nil, gone(out.End(err))
+				return 0, nil, responseCut(out.End(err))
 			}
 			results, err := batch.store(r.Context(), to)
 			if err == nil {
-				err = Write(out, results...)
+				err = writeLines(out, results...)
 			}
 			if err != nil {
-				return 0, nil, gone(err)
+				return 0, nil, responseCut(err)
 			}
 		}
 		if end != nil {
@@ -484,7 +484,7 @@ func (to *sending) stream(w http.ResponseWriter, r *http.Request) (int, any, err
 
 // endReading ends the wait for a line when the server ends. The handler must call stop before it
 // returns: net/http panics if a connection is used later.
-func (h *Messages) endReading(out *LineWriter) (stop func()) {
+func (h *messageRoutes) endReading(out *lineWriter) (stop func()) {
 	ended := make(chan struct{})
 	unregister := context.AfterFunc(h.Life, func() {
 		defer close(ended)
@@ -500,7 +500,7 @@ func (h *Messages) endReading(out *LineWriter) (stop func()) {
 func closing() error { return fmt.Errorf("the broker is closed or closing: %w", tidegate.ErrClosed) }
 
 // endStream reports the reason for the end of a stream, unless the stream is complete.
-func (to *sending) endStream(out *LineWriter, err error) (int, any, error) {
+func (to *httpSending) endStream(out *lineWriter, err error) (int, any, error) {
 	switch late := errors.Is(err, os.ErrDeadlineExceeded); {
 	case errors.Is(err, io.EOF):
 		return 0, nil, nil
@@ -510,25 +510,25 @@ func (to *sending) endStream(out *LineWriter, err error) (int, any, error) {
 		err = refusal.New(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line arrived for %v", to.h.IdleTimeout))
 	case refusal.CodeOf(err) == tidegate.CodeTooManyRequests:
 	default:
-		return 0, nil, gone(err)
+		return 0, nil, responseCut(err)
 	}
-	return 0, nil, gone(out.End(err))
+	return 0, nil, responseCut(out.End(err))
 }
 
 // A streamBatch is some lines of a stream. A line that could not be read has an error
 // in place of a message.
 type streamBatch struct {
-	messages []Message // of the lines without an error
-	at       []int     // numbers of the lines
+	messages []jsonMessage // of the lines without an error
+	at       []int         // numbers of the lines
 	errs     []error
 }
 
 // gather reads a line and those after it that have arrived already. The error,
 // which comes with the last lines, is io.EOF if there will be no more.
-func (to *sending) gather(lines *lineReader) (b streamBatch, _ error) {
+func (to *httpSending) gather(lines *lineReader) (b streamBatch, _ error) {
 	for size := 0; len(b.at) < maxStreamBatch && size < maxStreamBytes; {
 		line, err := lines.Next()
-		var m Message
+		var m jsonMessage
 		switch {
 		case errors.Is(err, errLineTooLong):
 			err = refusal.New(protocol.CodePayloadTooLarge, "line", fmt.Sprintf("the line exceeds the limit of %d bytes", lines.Max))
@@ -537,7 +537,7 @@ func (to *sending) gather(lines *lineReader) (b streamBatch, _ error) {
 		case len(line) == 0:
 			return b, nil // a sign of life
 		default:
-			err = Decode(line, &m)
+			err = decodeJSON(line, &m)
 		}
 		if err == nil {
 			b.messages = append(b.messages, m)
@@ -552,24 +552,24 @@ func (to *sending) gather(lines *lineReader) (b streamBatch, _ error) {
 }
 
 // store stores the batch and returns a result for each line.
-func (b *streamBatch) store(ctx context.Context, to *sending) ([]SendResult, error) {
-	var sent []SendResult
+func (b *streamBatch) store(ctx context.Context, to *httpSending) ([]sendResult, error) {
+	var sent []sendResult
 	if len(b.messages) > 0 {
 		var err error
 		var cut *refusal.Cut
 		if sent, _, err = to.all(ctx, b.messages); errors.As(err, &cut) || ctx.Err() != nil {
 			return nil, err
 		} else if err != nil { // the middleware's answer is each message's
-			sent = make([]SendResult, len(b.messages))
+			sent = make([]sendResult, len(b.messages))
 			for i := range sent {
-				sent[i] = SendResult{ID: b.messages[i].ID, Error: ProblemOf(err)}
+				sent[i] = sendResult{ID: b.messages[i].ID, Error: problemOf(err)}
 			}
 		}
 	}
-	results := make([]SendResult, len(b.at))
+	results := make([]sendResult, len(b.at))
 	for i, err := range b.errs {
 		if err != nil {
-			results[i].Error = ProblemOf(err)
+			results[i].Error = problemOf(err)
 		} else {
 			results[i], sent = sent[0], sent[1:]
 		}
@@ -586,8 +586,8 @@ const defaultInvisible = 30 * time.Second
 // takes: the body, its base64 and the JSON around that, which grows by doubling.
 const jsonFactorOfMessages = 5
 
-// A ReceiveRequest requests messages. Missing keys have the documented defaults.
-type ReceiveRequest struct {
+// An httpReceiveRequest requests messages. Missing keys have the documented defaults.
+type httpReceiveRequest struct {
 	Max               *int               `json:"max"`                // 1; without end in a stream
 	MaxBytes          int                `json:"max_bytes"`          // no bound
 	Wait              *settings.Duration `json:"wait"`               // 0; for ever in a stream
@@ -604,7 +604,7 @@ type ReceiveRequest struct {
 
 // poll converts a receive for the engine, except for Max and Wait. least and most are the engine's
 // bounds of an invisible duration.
-func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (engine.Request, error) {
+func (q *httpReceiveRequest) poll(group, topic string, least, most time.Duration) (engine.Request, error) {
 	p := engine.Request{ReceiveRequest: transport.ReceiveRequest{
 		Group: group, Topic: topic, Queue: transport.AnyQueue, Push: q.Push, AttemptID: q.AttemptID, Repeat: q.Repeat, MaxBytes: q.MaxBytes,
 		InvisibleDuration: min(max(defaultInvisible, least), most), Filter: tidegate.Filter{Expression: q.Filter.Expression},
@@ -634,12 +634,12 @@ func (q *ReceiveRequest) poll(group, topic string, least, most time.Duration) (e
 // It releases the messages if the client was gone before the response, or if the response could not
 // be written. The end of a connection after the write is not a failure: a client that has read its
 // response may close the connection.
-func (h *Messages) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *messageRoutes) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	client, err := httpClient(r)
 	if err != nil {
 		return 0, nil, err
 	}
-	var req ReceiveRequest
+	var req httpReceiveRequest
 	if err := h.readRequest(w, r, &req); err != nil {
 		return 0, nil, err
 	}
@@ -648,15 +648,15 @@ func (h *Messages) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 	if err != nil {
 		return 0, nil, err
 	}
-	from := receiving{h: h, client: client, poll: p, text: req.Text}
-	if strings.Contains(r.Header.Get("Accept"), TypeNDJSON) {
+	from := httpReceiving{h: h, client: client, poll: p, text: req.Text}
+	if strings.Contains(r.Header.Get("Accept"), typeNDJSON) {
 		return from.stream(w, r, &req)
 	}
 	from.poll.Max = 1
 	if req.Max != nil {
 		if from.poll.Max = *req.Max; *req.Max < 1 || *req.Max > refusal.MaxReceive {
 			return 0, nil, refusal.New(tidegate.CodeBadRequest, "max",
-				fmt.Sprintf("max is %d; give 1 to %d, or request a stream with the header Accept: %s", *req.Max, refusal.MaxReceive, TypeNDJSON))
+				fmt.Sprintf("max is %d; give 1 to %d, or request a stream with the header Accept: %s", *req.Max, refusal.MaxReceive, typeNDJSON))
 		}
 	}
 	var shortened *settings.Duration // the wait, if it is shorter than requested
@@ -682,7 +682,7 @@ func (h *Messages) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 		err = r.Context().Err()
 	}
 	if err == nil {
-		w.Header().Set("Content-Type", TypeJSON)
+		w.Header().Set("Content-Type", typeJSON)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 		if _, err = w.Write(answer); err == nil {
@@ -693,14 +693,14 @@ func (h *Messages) ReceiveMessages(w http.ResponseWriter, r *http.Request) (int,
 		}
 	}
 	if err != nil {
-		h.Server.Release(r.Context(), ds) // the client did not get them
+		h.server.release(r.Context(), ds) // the client did not get them
 	}
-	return 0, nil, gone(err)
+	return 0, nil, responseCut(err)
 }
 
-// A receiving is the receives of one request.
-type receiving struct {
-	h      *Messages
+// An httpReceiving is the receives of one request.
+type httpReceiving struct {
+	h      *messageRoutes
 	client string
 	poll   engine.Request
 	text   bool
@@ -708,15 +708,15 @@ type receiving struct {
 
 // some receives once. It returns none if there is none in time, or when the
 // server ends or other access rules hold, by which the request is asked again.
-func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
-	call := MessageCall{Op: "ReceiveMessage", ClientID: f.client, Topic: f.poll.Topic, Group: f.poll.Group, Messages: f.poll.Max}
-	err = f.h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
-		place, err := f.h.Server.Park(r)
+func (f *httpReceiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
+	call := Call{Op: "ReceiveMessage", ClientID: f.client, Topic: f.poll.Topic, Group: f.poll.Group, Messages: f.poll.Max}
+	err = f.h.server.through(r.Context(), call, func(ctx context.Context) (err error) {
+		place, err := f.h.server.parkHTTP(r)
 		if err != nil {
 			return err
 		}
 		defer place.Release()
-		listed, holder, delist, err := f.h.Server.Enlist(ctx, r, f.client, &f.poll)
+		listed, holder, delist, err := f.h.server.enlistHTTP(ctx, r, f.client, &f.poll)
 		if err != nil {
 			return err
 		}
@@ -737,13 +737,13 @@ func (f *receiving) some(r *http.Request) (ds []*tidegate.Delivery, err error) {
 		return nil, err
 	}
 	if err := f.h.Gate.StillAllowed(r); err != nil {
-		f.h.Server.Release(r.Context(), ds)
+		f.h.server.release(r.Context(), ds)
 		return nil, err
 	}
 	return ds, nil
 }
 
-func (f *receiving) json(ds []*tidegate.Delivery) []httpapi.Delivery {
+func (f *httpReceiving) json(ds []*tidegate.Delivery) []httpapi.Delivery {
 	out, now := make([]httpapi.Delivery, len(ds)), time.Now()
 	for i, d := range ds {
 		out[i] = httpapi.DeliveryOf(d, f.text, now)
@@ -753,7 +753,7 @@ func (f *receiving) json(ds []*tidegate.Delivery) []httpapi.Delivery {
 
 // stream writes deliveries as they arrive, one on each line. It ends after the requested number,
 // after the requested time without a delivery, or at the end of the client or the server.
-func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveRequest) (int, any, error) {
+func (f *httpReceiving) stream(w http.ResponseWriter, r *http.Request, req *httpReceiveRequest) (int, any, error) {
 	h, left := f.h, -1
 	switch {
 	case req.AttemptID != "":
@@ -767,7 +767,7 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveR
 	case req.Max != nil:
 		left = *req.Max
 	}
-	out := NewLineWriter(w)
+	out := newLineWriter(w)
 	last := time.Now()
 	for {
 		f.poll.Max, f.poll.Wait = refusal.MaxReceive, h.MaxLongPolling
@@ -786,16 +786,16 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveR
 		out.Begin()
 		switch _, cut := errors.AsType[*refusal.Cut](err); {
 		case cut || r.Context().Err() != nil && err != nil:
-			return 0, nil, gone(err)
+			return 0, nil, responseCut(err)
 		case err != nil:
-			return 0, nil, gone(out.End(err))
+			return 0, nil, responseCut(out.End(err))
 		case len(ds) > 0:
 			held := transit.Of(r.Context())
 			if err = held.Resize(held.Bytes(), true); err != nil {
 				break
 			}
 			if err = r.Context().Err(); err == nil {
-				err = Write(out, f.json(ds)...)
+				err = writeLines(out, f.json(ds)...)
 			}
 			last, left = time.Now(), left-len(ds)
 		case h.isDraining():
@@ -804,8 +804,8 @@ func (f *receiving) stream(w http.ResponseWriter, r *http.Request, req *ReceiveR
 			err = out.Alive()
 		}
 		if err != nil {
-			h.Server.Release(r.Context(), ds)
-			return 0, nil, gone(err)
+			h.server.release(r.Context(), ds)
+			return 0, nil, responseCut(err)
 		}
 		if left == 0 || req.Wait != nil && time.Since(last) >= time.Duration(*req.Wait) && len(ds) == 0 {
 			return 0, nil, nil

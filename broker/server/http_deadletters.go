@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"cmp"
@@ -44,7 +44,7 @@ func sizeOf(page *status.DeadLetterPage) int64 {
 	return jsonFactor * int64(n)
 }
 
-func deadLetterFilter(q *Query) status.DeadLetterFilter {
+func deadLetterFilter(q *urlQuery) status.DeadLetterFilter {
 	return status.DeadLetterFilter{
 		Topic: q.Text("topic"), MessageIDs: q.List("message_id"), Reason: q.Text("reason"), Since: q.Time("since"), Before: q.Time("before"),
 		Fingerprint: q.Text("fingerprint"),
@@ -52,7 +52,7 @@ func deadLetterFilter(q *Query) status.DeadLetterFilter {
 }
 
 // newest reads the parameter order.
-func newest(q *Query) (bool, error) {
+func newest(q *urlQuery) (bool, error) {
 	switch order := q.Text("order"); order {
 	case "", "oldest":
 		return false, nil
@@ -65,7 +65,7 @@ func newest(q *Query) (bool, error) {
 
 // permitLettersIn rejects a dead letter topic that the group does not use, unless the key has a
 // right to the topic itself. The response would show whether the topic exists.
-func (h *Admin) permitLettersIn(r *http.Request, topic string, need access.Need) error {
+func (h *adminRoutes) permitLettersIn(r *http.Request, topic string, need access.Need) error {
 	if h.ownLetters(r.PathValue("group"), topic) {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (h *Admin) permitLettersIn(r *http.Request, topic string, need access.Need)
 }
 
 // ownLetters reports whether a topic is one of the dead letter topics of a group; "" is.
-func (h *Admin) ownLetters(group, topic string) bool {
+func (h *adminRoutes) ownLetters(group, topic string) bool {
 	if topic == "" || topic == tidegate.DeadLetterTopic(group) {
 		return true
 	}
@@ -82,7 +82,7 @@ func (h *Admin) ownLetters(group, topic string) bool {
 }
 
 // readsLetters reports whether the key may receive the dead letters of a list.
-func (h *Admin) readsLetters(r *http.Request, in string) bool {
+func (h *adminRoutes) readsLetters(r *http.Request, in string) bool {
 	group := r.PathValue("group")
 	return h.gate.Allows(r, access.ToReceive(tidegate.DeadLetterTopic(group), group)) &&
 		(h.ownLetters(group, in) || h.gate.Allows(r, access.ToReceive(in, group)))
@@ -90,7 +90,7 @@ func (h *Admin) readsLetters(r *http.Request, in string) bool {
 
 // permitLetters rejects a list of dead letters in the topic in, or in the group's own for "".
 // Bodies need the permission to receive.
-func (h *Admin) permitLetters(r *http.Request, in string, bodies bool) error {
+func (h *adminRoutes) permitLetters(r *http.Request, in string, bodies bool) error {
 	group := r.PathValue("group")
 	if !bodies {
 		return h.permitLettersIn(r, in, access.ToBrowse(in, group))
@@ -103,8 +103,8 @@ func (h *Admin) permitLetters(r *http.Request, in string, bodies bool) error {
 
 // ListDeadLetters returns dead letters of a group, without bodies unless the query has bodies or
 // text, and without keys and properties unless the key may receive them.
-func (h *Admin) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "text", "dead_letter_topic", "fingerprint", "order", "count")
+func (h *adminRoutes) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "bodies", "text", "dead_letter_topic", "fingerprint", "order", "count")
 	letters := status.DeadLetterQuery{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	bodies, text, count := q.Yes("bodies"), q.Yes("text"), q.Yes("count")
 	var err error
@@ -143,7 +143,7 @@ func (h *Admin) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (int, an
 
 // RedriveDeadLetters responds with 429 only if a throttle rejected the first dead letter. Otherwise
 // the throttle is a part of the result.
-func (h *Admin) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var req status.DeadLetterSelection
 	raw, err := readObject(w, r, h.maxEdit(r), &req)
 	if err != nil {
@@ -174,7 +174,7 @@ func (h *Admin) RedriveDeadLetters(w http.ResponseWriter, r *http.Request) (int,
 		err = nil
 	}
 	if req.DryRun {
-		return http.StatusOK, Plan{done}, err
+		return http.StatusOK, plan{done}, err
 	}
 	return http.StatusOK, done, err
 }
@@ -192,21 +192,21 @@ func placed(raw []byte) bool {
 }
 
 // maxEdit bounds a request with an edited body, in bytes: base64 makes four of three.
-func (h *Admin) maxEdit(r *http.Request) int64 {
+func (h *adminRoutes) maxEdit(r *http.Request) int64 {
 	held := transit.Of(r.Context())
 	return max(maxAdminBody, min(2*int64(h.maxBody)+maxAdminBody, held.Largest()/bodyFactor-firstRead))
 }
 
-// A Plan is the result of a dry run. The server writes the result, and does not log a change.
-type Plan struct{ Result any }
+// A plan is the result of a dry run. The server writes the result, and does not log a change.
+type plan struct{ Result any }
 
 // sentAs is the parameter of PurgeDeadLetters with the ID of the message that the client has sent
 // in place of the letter. It is in the query of the record in the audit, as a claim of the client.
 const sentAs = "sent_as"
 
 // PurgeDeadLetters removes the selected dead letters; all of them only with all=true.
-func (h *Admin) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic", "fingerprint", "order", "dry_run", sentAs)
+func (h *adminRoutes) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "topic", "message_id", "reason", "since", "before", "after", "limit", "all", "dead_letter_topic", "fingerprint", "order", "dry_run", sentAs)
 	sel := status.DeadLetterSelection{DeadLetterFilter: deadLetterFilter(q), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	all := q.Yes("all")
 	sel.DryRun, sel.SentAs = q.Yes("dry_run"), q.Text(sentAs)
@@ -226,14 +226,14 @@ func (h *Admin) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (int, a
 	}
 	done, err := h.engine.PurgeDeadLetters(r.Context(), r.PathValue("group"), sel)
 	if sel.DryRun {
-		return http.StatusOK, Plan{done}, err
+		return http.StatusOK, plan{done}, err
 	}
 	return http.StatusOK, done, err
 }
 
 // ListDeadLetterClasses returns the classes of the dead letters of a group.
-func (h *Admin) ListDeadLetterClasses(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "topic", "dead_letter_topic", "after", "limit")
+func (h *adminRoutes) ListDeadLetterClasses(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "topic", "dead_letter_topic", "after", "limit")
 	query := status.DeadLetterClassQuery{Topic: q.Text("topic"), In: q.Text("dead_letter_topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	if q.Err != nil {
 		return 0, nil, q.Err
@@ -246,8 +246,8 @@ func (h *Admin) ListDeadLetterClasses(_ http.ResponseWriter, r *http.Request) (i
 }
 
 // ListFailures returns the latest failures of a group.
-func (h *Admin) ListFailures(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "topic", "after", "limit")
+func (h *adminRoutes) ListFailures(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "topic", "after", "limit")
 	query := status.FailureQuery{Topic: q.Text("topic"), After: q.Text("after"), Limit: q.Number("limit")}
 	if q.Err != nil {
 		return 0, nil, q.Err
@@ -257,8 +257,8 @@ func (h *Admin) ListFailures(_ http.ResponseWriter, r *http.Request) (int, any, 
 }
 
 // ListLeases returns the unfinished messages of a group in a topic.
-func (h *Admin) ListLeases(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "state", "sort", "after", "limit")
+func (h *adminRoutes) ListLeases(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "state", "sort", "after", "limit")
 	query := status.LeaseQuery{State: q.Text("state"), After: q.Text("after"), Limit: q.Number("limit")}
 	sort := q.Text("sort")
 	if q.Err != nil {
@@ -276,14 +276,14 @@ func (h *Admin) ListLeases(_ http.ResponseWriter, r *http.Request) (int, any, er
 }
 
 // GetSchedule returns when the messages of a group in a topic are due.
-func (h *Admin) GetSchedule(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) GetSchedule(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	schedule, err := h.engine.Schedule(r.PathValue("group"), r.PathValue("topic"))
 	return http.StatusOK, schedule, err
 }
 
 // ListQueues returns the queues of a topic.
-func (h *Admin) ListQueues(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "after", "limit")
+func (h *adminRoutes) ListQueues(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "after", "limit")
 	after, limit := q.Text("after"), q.Number("limit")
 	if q.Err != nil {
 		return 0, nil, q.Err
@@ -293,8 +293,8 @@ func (h *Admin) ListQueues(_ http.ResponseWriter, r *http.Request) (int, any, er
 }
 
 // ListGroupQueues returns the progress of a group in the queues of a topic.
-func (h *Admin) ListGroupQueues(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "after", "limit")
+func (h *adminRoutes) ListGroupQueues(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "after", "limit")
 	after, limit := q.Text("after"), q.Number("limit")
 	if q.Err != nil {
 		return 0, nil, q.Err

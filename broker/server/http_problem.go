@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"bytes"
@@ -27,9 +27,9 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
-// A Problem is an error over HTTP (RFC 9457), with RocketMQ's code and the reply code of the
+// A problem is an error over HTTP (RFC 9457), with RocketMQ's code and the reply code of the
 // remoting protocol. Both are 0 for errors without a code.
-type Problem struct {
+type problem struct {
 	Type      string `json:"type"`
 	Title     string `json:"title"`
 	Status    int    `json:"status"`
@@ -47,13 +47,13 @@ type Problem struct {
 	Results any `json:"results,omitempty"`
 }
 
-// NotReady is why requests cannot be served now.
-type NotReady struct{ Cause error }
+// notReady is why requests cannot be served now.
+type notReady struct{ Cause error }
 
-func (e *NotReady) Error() string { return "not ready: " + e.Cause.Error() }
+func (e *notReady) Error() string { return "not ready: " + e.Cause.Error() }
 
 // Unwrap returns the cause.
-func (e *NotReady) Unwrap() error { return e.Cause }
+func (e *notReady) Unwrap() error { return e.Cause }
 
 // withStatus is an error with an HTTP status that does not follow from its code.
 type withStatus struct {
@@ -64,8 +64,8 @@ type withStatus struct {
 // Unwrap returns the error itself.
 func (e *withStatus) Unwrap() error { return e.error }
 
-// ProblemOf converts an error. It returns nil for nil.
-func ProblemOf(err error) *Problem {
+// problemOf converts an error. It returns nil for nil.
+func problemOf(err error) *problem {
 	if err == nil {
 		return nil
 	}
@@ -73,8 +73,8 @@ func ProblemOf(err error) *Problem {
 	if !ok || e.Code == 0 {
 		e = &tidegate.Error{Code: tidegate.CodeInternalServerError, Err: err}
 	}
-	p := &Problem{Status: httpStatus(e.Code), Title: e.Code.String(), Detail: refusal.Text(e), Code: int(e.Code), ReplyCode: e.ReplyCode()}
-	if _, ok := errors.AsType[*NotReady](err); ok || errors.Is(err, tidegate.ErrClosed) {
+	p := &problem{Status: httpStatus(e.Code), Title: e.Code.String(), Detail: refusal.Text(e), Code: int(e.Code), ReplyCode: e.ReplyCode()}
+	if _, ok := errors.AsType[*notReady](err); ok || errors.Is(err, tidegate.ErrClosed) {
 		p.Status = http.StatusServiceUnavailable
 	}
 	if own, ok := errors.AsType[*withStatus](err); ok {
@@ -110,8 +110,8 @@ func httpStatus(c tidegate.Code) int {
 	return http.StatusInternalServerError
 }
 
-// WriteProblem responds with p. It sets the type, and the title if there is none.
-func WriteProblem(w http.ResponseWriter, p *Problem) {
+// writeProblem responds with p. It sets the type, and the title if there is none.
+func writeProblem(w http.ResponseWriter, p *problem) {
 	p.Type = "about:blank"
 	if p.Title == "" {
 		p.Title = http.StatusText(p.Status)
@@ -119,29 +119,29 @@ func WriteProblem(w http.ResponseWriter, p *Problem) {
 	if p.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(time.Duration(p.RetryAfter).Seconds()))))
 	}
-	WriteJSON(w, p.Status, "application/problem+json", p)
+	writeJSON(w, p.Status, "application/problem+json", p)
 }
 
-// WriteNotAllowed responds to a method that a path does not accept.
-func WriteNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
+// writeNotAllowed responds to a method that a path does not accept.
+func writeNotAllowed(w http.ResponseWriter, r *http.Request, methods []string) {
 	if slices.Contains(methods, "GET") {
 		methods = append(slices.Clone(methods), "HEAD")
 	}
 	slices.Sort(methods)
 	list := strings.Join(methods, ", ")
 	w.Header().Set("Allow", list)
-	WriteProblem(w, &Problem{Status: http.StatusMethodNotAllowed, Detail: r.URL.Path + " accepts " + list + ", not " + r.Method})
+	writeProblem(w, &problem{Status: http.StatusMethodNotAllowed, Detail: r.URL.Path + " accepts " + list + ", not " + r.Method})
 }
 
-// Compact is a value whose JSON is written without indentation, because it has many small parts.
-type Compact struct{ Value any }
+// compact is a value whose JSON is written without indentation, because it has many small parts.
+type compact struct{ Value any }
 
-// WriteJSON writes v as the response, indented for people unless it is Compact.
-func WriteJSON(w http.ResponseWriter, status int, contentType string, v any) {
+// writeJSON writes v as the response, indented for people unless it is compact.
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	var b bytes.Buffer
 	e := stdjson.NewEncoder(&b)
 	e.SetEscapeHTML(false) // for people; the header prevents browsers from treating it as HTML
-	if c, ok := v.(Compact); ok {
+	if c, ok := v.(compact); ok {
 		v = c.Value
 	} else {
 		e.SetIndent("", "  ")
@@ -157,18 +157,18 @@ func WriteJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	_, _ = w.Write(b.Bytes()) // it fails only if the client has gone
 }
 
-// A Query reads the parameters of a request's URL. One that is missing has its
+// A urlQuery reads the parameters of a request's URL. One that is missing has its
 // zero value.
-type Query struct {
+type urlQuery struct {
 	Err error // of the first parameter that is wrong, nil if none is
 
 	values url.Values
 }
 
-// QueryOf rejects unknown parameters, and repeated ones except for lists.
-func QueryOf(r *http.Request, known ...string) *Query {
+// queryOf rejects unknown parameters, and repeated ones except for lists.
+func queryOf(r *http.Request, known ...string) *urlQuery {
 	values, err := values(r)
-	q := &Query{values: values, Err: err}
+	q := &urlQuery{values: values, Err: err}
 	for name := range q.values {
 		if !slices.Contains(known, name) {
 			q.fail(name, "it is unknown; the parameters are %s", strings.Join(known, ", "))
@@ -188,14 +188,14 @@ func values(r *http.Request) (url.Values, error) {
 	return values, nil
 }
 
-func (q *Query) fail(name, format string, args ...any) {
+func (q *urlQuery) fail(name, format string, args ...any) {
 	if q.Err == nil {
 		q.Err = refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("parameter %.100q: "+format, append([]any{name}, args...)...))
 	}
 }
 
 // Text takes a parameter as it is.
-func (q *Query) Text(name string) string {
+func (q *urlQuery) Text(name string) string {
 	if len(q.values[name]) > 1 {
 		q.fail(name, "it is given %d times; give it once", len(q.values[name]))
 	}
@@ -203,10 +203,10 @@ func (q *Query) Text(name string) string {
 }
 
 // List takes a parameter that may be repeated.
-func (q *Query) List(name string) []string { return q.values[name] }
+func (q *urlQuery) List(name string) []string { return q.values[name] }
 
 // Number takes a whole number.
-func (q *Query) Number(name string) int {
+func (q *urlQuery) Number(name string) int {
 	s := q.Text(name)
 	if s == "" {
 		return 0
@@ -219,7 +219,7 @@ func (q *Query) Number(name string) int {
 }
 
 // Yes takes true or false.
-func (q *Query) Yes(name string) bool {
+func (q *urlQuery) Yes(name string) bool {
 	switch s := q.Text(name); s {
 	case "", "false":
 		return false
@@ -232,7 +232,7 @@ func (q *Query) Yes(name string) bool {
 }
 
 // Time takes a time as in RFC 3339.
-func (q *Query) Time(name string) time.Time {
+func (q *urlQuery) Time(name string) time.Time {
 	s := q.Text(name)
 	if s == "" {
 		return time.Time{}
@@ -246,7 +246,7 @@ func (q *Query) Time(name string) time.Time {
 
 // readPatch reads the request's body, a JSON merge patch (RFC 7396), and returns a function that
 // applies it: a key that the patch names replaces the value, null means its default, and other keys
-// stay. The errors are those of ReadJSON.
+// stay. The errors are those of readJSON.
 func readPatch[T any](w http.ResponseWriter, r *http.Request) (apply func(*T) error, err error) {
 	raw, err := readBody(w, r, maxAdminBody)
 	if err != nil {
@@ -256,7 +256,7 @@ func readPatch[T any](w http.ResponseWriter, r *http.Request) (apply func(*T) er
 		return nil, err
 	}
 	var checked map[string]jsontext.Value
-	if err := Decode(raw, &checked); err != nil {
+	if err := decodeJSON(raw, &checked); err != nil {
 		return nil, err
 	}
 	return func(v *T) error {
@@ -269,7 +269,7 @@ func readPatch[T any](w http.ResponseWriter, r *http.Request) (apply func(*T) er
 			return err
 		}
 		var next T
-		if err := Decode(merged, &next); err != nil {
+		if err := decodeJSON(merged, &next); err != nil {
 			return err
 		}
 		*v = next
@@ -291,7 +291,7 @@ func merge(value, patch jsontext.Value, t reflect.Type, at jsontext.Pointer) (js
 		out = map[string]jsontext.Value{}
 	}
 	for key, change := range changes {
-		keys := Keys(t)
+		keys := jsonKeys(t)
 		if !slices.Contains(keys, key) {
 			return nil, badBody("%s", unknownKey(at.AppendToken(key), keys))
 		}
@@ -318,14 +318,14 @@ func typeOf(t reflect.Type, key string) reflect.Type {
 	return reflect.TypeFor[any]()
 }
 
-// names reports whether a JSON object has a key.
-func names(object []byte, key string) bool {
+// entryNames reports whether a JSON object has a key.
+func entryNames(object []byte, key string) bool {
 	var keys map[string]jsontext.Value
 	return json.Unmarshal(object, &keys) == nil && keys[key] != nil
 }
 
-// HeaderIfMatch is the header of a change on the condition that the settings have a revision.
-const HeaderIfMatch = "If-Match"
+// headerIfMatch is the header of a change on the condition that the settings have a revision.
+const headerIfMatch = "If-Match"
 
 // setETag sets the header ETag to the revision of settings. An empty revision sets nothing.
 func setETag(w http.ResponseWriter, revision string) {
@@ -338,14 +338,14 @@ func setETag(w http.ResponseWriter, revision string) {
 // is empty if there is none. Without the header it returns nil. The condition fails with 42800; the
 // error of a malformed header is 40000.
 func ifMatch(r *http.Request, what, name string) (may func(revision string) error, err error) {
-	given := r.Header.Values(HeaderIfMatch)
+	given := r.Header.Values(headerIfMatch)
 	if len(given) == 0 {
 		return nil, nil //nolint:nilnil // no condition
 	}
 	text := strings.Join(given, ", ")
 	wanted, ok := revisions(text)
 	if !ok {
-		return nil, refusal.New(tidegate.CodeBadRequest, HeaderIfMatch, fmt.Sprintf(
+		return nil, refusal.New(tidegate.CodeBadRequest, headerIfMatch, fmt.Sprintf(
 			`the header If-Match is %.100q; give the ETag of a response with its quotes, several of them with commas between, or *`, text))
 	}
 	return func(now string) error {
@@ -395,7 +395,7 @@ func diagnose(raw []byte, err error) string {
 	case isSyntax:
 		return fmt.Sprintf("it is not JSON at byte %d: %v", syntax.ByteOffset, syntax.Err)
 	case errors.Is(err, json.ErrUnknownName) && isFault:
-		return unknownKey(fault.JSONPointer, Keys(fault.GoType))
+		return unknownKey(fault.JSONPointer, jsonKeys(fault.GoType))
 	case isFault:
 		return wrongValue(raw, fault)
 	}
@@ -483,8 +483,8 @@ func kindOfJSON(text []byte) string {
 	return kind + " (" + string(value) + ")"
 }
 
-// Keys returns the keys of a struct in JSON, in the order of its fields.
-func Keys(t reflect.Type) (keys []string) {
+// jsonKeys returns the keys of a struct in JSON, in the order of its fields.
+func jsonKeys(t reflect.Type) (keys []string) {
 	for _, f := range reflect.VisibleFields(t) {
 		if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); key != "" && key != "-" && !slices.Contains(keys, key) {
 			keys = append(keys, key)

@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"context"
@@ -43,7 +43,7 @@ func TestFill(t *testing.T) {
 		s.Throttles = append(s.Throttles, status.LimitState{On: true})
 	}
 	var o status.Overview
-	var f Filler
+	var f listFiller
 	f.Fill(&o, &engine.Survey{}) // of another moment
 	if o.Wrong.Parked.Count != 0 {
 		t.Errorf("without groups: %+v", o.Wrong)
@@ -98,7 +98,7 @@ func (c clientCounts) CountGroups() map[string]int64 { return c }
 // A survey has the number of clients of each group.
 func TestSharedCountsClients(t *testing.T) {
 	t.Parallel()
-	s := NewShared(fakeOverviewEngine(func() *engine.Survey {
+	s := newSharedSurvey(fakeOverviewEngine(func() *engine.Survey {
 		return &engine.Survey{Groups: []status.GroupSummary{{Group: "a", Topic: "s"}, {Group: "a", Topic: "t"}, {Group: "b", Topic: "t"}}}
 	}), clientCounts{"a": 2, "c": 1})
 	v, err := s.Get(t.Context())
@@ -116,7 +116,7 @@ func TestSharedOncePerSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		s := NewShared(fakeOverviewEngine(func() *engine.Survey {
+		s := newSharedSurvey(fakeOverviewEngine(func() *engine.Survey {
 			n++
 			at := time.Now()
 			time.Sleep(100 * time.Millisecond)
@@ -152,7 +152,7 @@ func TestSharedOncePerSecond(t *testing.T) {
 func TestSharedAfterPanic(t *testing.T) {
 	t.Parallel()
 	first := true
-	s := NewShared(fakeOverviewEngine(func() *engine.Survey {
+	s := newSharedSurvey(fakeOverviewEngine(func() *engine.Survey {
 		if first {
 			first = false
 			panic("test")
@@ -174,7 +174,7 @@ func TestSharedExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var changes atomic.Int64
-		s := NewShared(fakeOverviewEngine(func() *engine.Survey {
+		s := newSharedSurvey(fakeOverviewEngine(func() *engine.Survey {
 			seen := changes.Load()
 			time.Sleep(100 * time.Millisecond)
 			return &engine.Survey{At: time.Now(), Totals: status.Totals{Topics: seen}}

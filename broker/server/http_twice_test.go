@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"bytes"
@@ -36,9 +36,9 @@ func TestDecodeRejectsKeysTwice(t *testing.T) {
 		`{"keys":["a","a","keys"],"tag":"keys"}`:          "",
 		`{"Tag":"a"}`:                                     `key "Tag" is unknown: did you mean tag?`,
 	} {
-		err := Decode([]byte(text), new(struct {
-			Message
-			Messages []Message `json:"messages"`
+		err := decodeJSON([]byte(text), new(struct {
+			jsonMessage
+			Messages []jsonMessage `json:"messages"`
 		}))
 		if got := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(got, want) {
 			t.Errorf("%.90s: %v, want %q", text, err, want)
@@ -67,7 +67,7 @@ func FuzzKeysTwice(f *testing.F) {
 				n++
 			}
 		}
-		err := Decode(raw, &v)
+		err := decodeJSON(raw, &v)
 		if twice := n != 2*len(v); err == nil == twice || err != nil && !twice {
 			if !strings.Contains(fmt.Sprint(err), "not UTF-8") && !strings.Contains(fmt.Sprint(err), "surrogate") {
 				t.Errorf("%q: %v, %d texts in %d members", raw, err, n, len(v))

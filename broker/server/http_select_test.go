@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ func TestSelectPages(t *testing.T) {
 		for i := range rows {
 			rows[i] = status.GroupSummary{Group: fmt.Sprintf("g-%02d", i/3), Topic: fmt.Sprintf("t.%d", i%3), Ready: r.Int64N(5)}
 		}
-		q := query{Limit: 1 + r.IntN(20), Descending: r.IntN(2) == 0}
+		q := summaryQuery{Limit: 1 + r.IntN(20), Descending: r.IntN(2) == 0}
 		var wanted func(*status.GroupSummary) bool
 		var value func(*status.GroupSummary) float64
 		if r.IntN(3) > 0 {
@@ -46,7 +46,7 @@ func TestSelectPages(t *testing.T) {
 		}
 		got := []status.GroupSummary{}
 		for more := true; more; more = q.After != "" {
-			page, ok := SelectPage(rows, wanted, value, q)
+			page, ok := selectPage(rows, wanted, value, q)
 			if !ok || page.Total != int64(len(want)) || len(page.Rows) > q.Limit {
 				t.Fatalf("a page of %d: %+v, %v", q.Limit, page, ok)
 			}
@@ -56,7 +56,7 @@ func TestSelectPages(t *testing.T) {
 			t.Fatalf("%+v\nhas the pages\n%+v, want\n%+v", q, got, want)
 		}
 	}
-	if _, ok := SelectPage([]status.TopicSummary{{}}, nil, nil, query{Limit: 1, After: "no cursor"}); ok {
+	if _, ok := selectPage([]status.TopicSummary{{}}, nil, nil, summaryQuery{Limit: 1, After: "no cursor"}); ok {
 		t.Error("an invalid cursor was accepted")
 	}
 }

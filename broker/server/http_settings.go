@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"fmt"
@@ -24,21 +24,21 @@ import (
 const aPattern = "pattern"
 
 // ListAddressSettings returns the address settings of all patterns.
-func (h *Admin) ListAddressSettings(http.ResponseWriter, *http.Request) (int, any, error) {
+func (h *adminRoutes) ListAddressSettings(http.ResponseWriter, *http.Request) (int, any, error) {
 	return http.StatusOK, struct {
 		Settings []status.Address `json:"address_settings"`
 	}{notNil(h.engine.AllAddressSettings())}, nil
 }
 
 // GetAddressSettings returns the address settings of one pattern.
-func (h *Admin) GetAddressSettings(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) GetAddressSettings(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	a, err := h.engine.AddressSettings(r.PathValue("match"))
 	setETag(w, a.Revision)
 	return http.StatusOK, a, err
 }
 
 // PutAddressSettings sets the address settings of a pattern.
-func (h *Admin) PutAddressSettings(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) PutAddressSettings(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	match := r.PathValue("match")
 	var a settings.Address
 	if err := readJSON(w, r, &a); err != nil {
@@ -55,7 +55,7 @@ func (h *Admin) PutAddressSettings(w http.ResponseWriter, r *http.Request) (int,
 }
 
 // DeleteAddressSettings removes the address settings of a pattern.
-func (h *Admin) DeleteAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) DeleteAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	match := r.PathValue("match")
 	may, err := ifMatch(r, aPattern, match)
 	if err != nil {
@@ -66,26 +66,26 @@ func (h *Admin) DeleteAddressSettings(_ http.ResponseWriter, r *http.Request) (i
 
 // GetTopicAddressSettings returns the address settings that apply to a topic, and the patterns that
 // they come from.
-func (h *Admin) GetTopicAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) GetTopicAddressSettings(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	return http.StatusOK, h.engine.TopicAddressSettings(r.PathValue("topic")), nil
 }
 
 // GetTopic returns one topic.
-func (h *Admin) GetTopic(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) GetTopic(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	t, err := h.engine.Topic(r.PathValue("topic"))
 	setETag(w, t.Revision)
 	return http.StatusOK, t, err
 }
 
 // PutTopic creates a topic, or changes its settings.
-func (h *Admin) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	name := r.PathValue("topic")
 	var c settings.Topic
 	raw, err := readObject(w, r, maxAdminBody, &c)
 	if err != nil {
 		return 0, nil, err
 	}
-	if c.Queues == 0 && names(raw, "queues") {
+	if c.Queues == 0 && entryNames(raw, "queues") {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "queues", fmt.Sprintf(
 			"queues is 0; give 1 to %d, or leave it out for %d in a new topic", settings.MaxQueues, settings.Topic{}.WithDefaults().Queues))
 	}
@@ -101,7 +101,7 @@ func (h *Admin) PutTopic(w http.ResponseWriter, r *http.Request) (int, any, erro
 }
 
 // DeleteTopic removes a topic with its messages.
-func (h *Admin) DeleteTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) DeleteTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	name := r.PathValue("topic")
 	may, err := ifMatch(r, "topic", name)
 	if err != nil {
@@ -112,7 +112,7 @@ func (h *Admin) DeleteTopic(_ http.ResponseWriter, r *http.Request) (int, any, e
 }
 
 // GetGroup returns one consumer group.
-func (h *Admin) GetGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) GetGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	g, err := h.engine.Group(r.PathValue("group"))
 	setETag(w, g.Revision)
 	return http.StatusOK, g, err
@@ -120,7 +120,7 @@ func (h *Admin) GetGroup(w http.ResponseWriter, r *http.Request) (int, any, erro
 
 // PutGroup creates a consumer group, or changes its settings. The topics that the settings name
 // need permissions of their own.
-func (h *Admin) PutGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) PutGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	name := r.PathValue("group")
 	var c settings.Group
 	if err := readJSON(w, r, &c); err != nil {
@@ -141,7 +141,7 @@ func (h *Admin) PutGroup(w http.ResponseWriter, r *http.Request) (int, any, erro
 }
 
 // PatchGroup changes the settings of a consumer group that the body names.
-func (h *Admin) PatchGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) PatchGroup(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	name := r.PathValue("group")
 	patch, err := readPatch[settings.Group](w, r)
 	if err != nil {
@@ -163,7 +163,7 @@ func (h *Admin) PatchGroup(w http.ResponseWriter, r *http.Request) (int, any, er
 }
 
 // permitTopics checks the permissions for the topics that retry settings of a group name.
-func (h *Admin) permitTopics(r *http.Request, group string, c *settings.RetryTopic) error {
+func (h *adminRoutes) permitTopics(r *http.Request, group string, c *settings.RetryTopic) error {
 	var needs []access.Need // for topics that are not the group's own by their names
 	if to := c.Topic; to != "" {
 		needs = append(needs, access.ToSend(to), access.ToReceive(to, group)) // receives of the group take from it
@@ -175,7 +175,7 @@ func (h *Admin) permitTopics(r *http.Request, group string, c *settings.RetryTop
 }
 
 // DeleteGroup removes a consumer group with its progress.
-func (h *Admin) DeleteGroup(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) DeleteGroup(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	name := r.PathValue("group")
 	may, err := ifMatch(r, "group", name)
 	if err != nil {
@@ -200,8 +200,8 @@ func notNil[T any](s []T) []T {
 }
 
 // PurgeTopic responds to POST /v1/topics/{topic}/purge with the removed messages.
-func (h *Admin) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	q := QueryOf(r, "dry_run")
+func (h *adminRoutes) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	q := queryOf(r, "dry_run")
 	dry := q.Yes("dry_run")
 	if q.Err != nil {
 		return 0, nil, q.Err
@@ -211,7 +211,7 @@ func (h *Admin) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any, er
 	}
 	if dry {
 		removed, err := h.engine.CountPurge(r.PathValue("topic"))
-		return http.StatusOK, Plan{result{removed}}, err
+		return http.StatusOK, plan{result{removed}}, err
 	}
 	defer h.surveys.Expire()
 	removed, err := h.engine.PurgeTopic(r.Context(), r.PathValue("topic"))
@@ -219,7 +219,7 @@ func (h *Admin) PurgeTopic(_ http.ResponseWriter, r *http.Request) (int, any, er
 }
 
 // GetThrottle returns the limits that reject sends now, the other ones, and the broker's own.
-func (h *Admin) GetThrottle(w http.ResponseWriter, _ *http.Request) (int, any, error) {
+func (h *adminRoutes) GetThrottle(w http.ResponseWriter, _ *http.Request) (int, any, error) {
 	a := status.Throttles{Throttles: []status.LimitState{}, NotReached: []status.LimitState{}}
 	a.Limits, a.Revision = h.engine.LimitsRevision()
 	setETag(w, a.Revision)
@@ -235,7 +235,7 @@ func (h *Admin) GetThrottle(w http.ResponseWriter, _ *http.Request) (int, any, e
 
 // PutThrottle sets the limits of the whole broker; those that are left out
 // get their defaults.
-func (h *Admin) PutThrottle(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) PutThrottle(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	var l settings.Limits
 	if err := readJSON(w, r, &l); err != nil {
 		return 0, nil, err
@@ -244,7 +244,7 @@ func (h *Admin) PutThrottle(w http.ResponseWriter, r *http.Request) (int, any, e
 }
 
 // PatchThrottle changes the limits of the whole broker that the body names.
-func (h *Admin) PatchThrottle(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) PatchThrottle(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	patch, err := readPatch[settings.Limits](w, r)
 	if err != nil {
 		return 0, nil, err
@@ -252,7 +252,7 @@ func (h *Admin) PatchThrottle(w http.ResponseWriter, r *http.Request) (int, any,
 	return h.changeLimits(w, r, patch)
 }
 
-func (h *Admin) changeLimits(w http.ResponseWriter, r *http.Request, change func(*settings.Limits) error) (int, any, error) {
+func (h *adminRoutes) changeLimits(w http.ResponseWriter, r *http.Request, change func(*settings.Limits) error) (int, any, error) {
 	may, err := ifMatch(r, "broker", "limits")
 	if err != nil {
 		return 0, nil, err
@@ -269,20 +269,20 @@ const (
 	maxList     = 1000
 )
 
-// A TopicList is a page of topics, or all of them.
-type TopicList struct {
+// A topicList is a page of topics, or all of them.
+type topicList struct {
 	Topics []status.Topic `json:"topics"`
 	Next   string         `json:"next,omitempty"`
 }
 
-// A GroupList is a page of consumer groups, or all of them.
-type GroupList struct {
+// A groupList is a page of consumer groups, or all of them.
+type groupList struct {
 	Groups []status.Group `json:"groups"`
 	Next   string         `json:"next,omitempty"`
 }
 
-// A listing is the query of a page.
-type listing struct {
+// A pageQuery is the query of a page.
+type pageQuery struct {
 	after, match string
 	limit        int
 	all          bool // no page: the form without parameters
@@ -292,15 +292,15 @@ type listing struct {
 	sort, state, topic string
 }
 
-// listingOf reads the query. more are the parameters of the summary view in addition to the common
-// ones.
-func listingOf(r *http.Request, more ...string) (l listing, err error) {
+// pageQueryOf reads the query. more are the parameters of the summary view in addition to the
+// common ones.
+func pageQueryOf(r *http.Request, more ...string) (l pageQuery, err error) {
 	if r.URL.RawQuery == "" {
-		return listing{all: true}, nil
+		return pageQuery{all: true}, nil
 	}
 	more = append(more, "sort", "state")
-	q := QueryOf(r, append([]string{"after", "limit", "match", "view"}, more...)...)
-	l = listing{
+	q := queryOf(r, append([]string{"after", "limit", "match", "view"}, more...)...)
+	l = pageQuery{
 		after: q.Text("after"), match: q.Text("match"), limit: q.Number("limit"),
 		sort: q.Text("sort"), state: q.Text("state"), topic: q.Text("topic"),
 	}
@@ -332,7 +332,7 @@ func listingOf(r *http.Request, more ...string) (l listing, err error) {
 }
 
 // wants reports whether the pattern selects a name.
-func (l *listing) wants(name string) bool {
+func (l *pageQuery) wants(name string) bool {
 	if l.match == "" {
 		return true
 	}
@@ -341,8 +341,8 @@ func (l *listing) wants(name string) bool {
 }
 
 // ListTopics returns all topics, or a page of those that the key may observe.
-func (h *Admin) ListTopics(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	l, err := listingOf(r)
+func (h *adminRoutes) ListTopics(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	l, err := pageQueryOf(r)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -350,13 +350,13 @@ func (h *Admin) ListTopics(_ http.ResponseWriter, r *http.Request) (int, any, er
 		return h.topicSummaries(r, &l)
 	}
 	if l.all {
-		return http.StatusOK, TopicList{Topics: notNil(h.engine.Topics())}, nil
+		return http.StatusOK, topicList{Topics: notNil(h.engine.Topics())}, nil
 	}
 	observer := h.gate.Observer(r)
 	page, more := h.engine.TopicsPage(l.after, l.limit, func(name string) bool {
 		return l.wants(name) && observer.Topic(name)
 	})
-	out := TopicList{Topics: notNil(page)}
+	out := topicList{Topics: notNil(page)}
 	if more {
 		out.Next = page[len(page)-1].Name
 	}
@@ -364,8 +364,8 @@ func (h *Admin) ListTopics(_ http.ResponseWriter, r *http.Request) (int, any, er
 }
 
 // ListGroups returns all consumer groups, or a page of those that the key may observe.
-func (h *Admin) ListGroups(_ http.ResponseWriter, r *http.Request) (int, any, error) {
-	l, err := listingOf(r, "topic")
+func (h *adminRoutes) ListGroups(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+	l, err := pageQueryOf(r, "topic")
 	if err != nil {
 		return 0, nil, err
 	}
@@ -373,13 +373,13 @@ func (h *Admin) ListGroups(_ http.ResponseWriter, r *http.Request) (int, any, er
 		return h.groupSummaries(r, &l)
 	}
 	if l.all {
-		return http.StatusOK, GroupList{Groups: notNil(h.engine.Groups())}, nil
+		return http.StatusOK, groupList{Groups: notNil(h.engine.Groups())}, nil
 	}
 	observer := h.gate.Observer(r)
 	page, more := h.engine.GroupsPage(l.after, l.limit, func(name string) bool {
 		return l.wants(name) && observer.Group(name)
 	})
-	out := GroupList{Groups: notNil(page)}
+	out := groupList{Groups: notNil(page)}
 	if more {
 		out.Next = page[len(page)-1].Name
 	}
@@ -389,16 +389,16 @@ func (h *Admin) ListGroups(_ http.ResponseWriter, r *http.Request) (int, any, er
 // viewSummary is the value of view for rows of figures without settings.
 const viewSummary = "summary"
 
-// A TopicSummaries is a page of topics.
-type TopicSummaries struct {
+// A topicSummaries is a page of topics.
+type topicSummaries struct {
 	Topics []status.TopicSummary `json:"topics"`
 	Total  int64                 `json:"total"`
 	AsOf   time.Time             `json:"as_of"`
 	Next   string                `json:"next,omitempty"`
 }
 
-// A GroupSummaries is a page of groups.
-type GroupSummaries struct {
+// A groupSummaries is a page of groups.
+type groupSummaries struct {
 	Groups []status.GroupSummary `json:"groups"`
 	Total  int64                 `json:"total"`
 	AsOf   time.Time             `json:"as_of"`
@@ -406,7 +406,7 @@ type GroupSummaries struct {
 }
 
 // topicSummaries returns a page of the topics that the key may observe.
-func (h *Admin) topicSummaries(r *http.Request, l *listing) (int, any, error) {
+func (h *adminRoutes) topicSummaries(r *http.Request, l *pageQuery) (int, any, error) {
 	value, err := orderOf(l, topicValues)
 	if err != nil {
 		return 0, nil, err
@@ -421,15 +421,15 @@ func (h *Admin) topicSummaries(r *http.Request, l *listing) (int, any, error) {
 	}
 	observer := h.gate.Observer(r)
 	wanted := func(t *status.TopicSummary) bool { return state(t) && l.wants(t.Name) && observer.Topic(t.Name) }
-	page, ok := SelectPage(survey.Topics, wanted, value, l.query())
+	page, ok := selectPage(survey.Topics, wanted, value, l.query())
 	if !ok {
 		return 0, nil, badAfter(l)
 	}
-	return http.StatusOK, Compact{Value: TopicSummaries{page.Rows, page.Total, survey.At, page.Next}}, nil
+	return http.StatusOK, compact{Value: topicSummaries{page.Rows, page.Total, survey.At, page.Next}}, nil
 }
 
 // groupSummaries is topicSummaries for groups, each in each of its topics.
-func (h *Admin) groupSummaries(r *http.Request, l *listing) (int, any, error) {
+func (h *adminRoutes) groupSummaries(r *http.Request, l *pageQuery) (int, any, error) {
 	value, err := orderOf(l, groupValues)
 	if err != nil {
 		return 0, nil, err
@@ -446,19 +446,19 @@ func (h *Admin) groupSummaries(r *http.Request, l *listing) (int, any, error) {
 	wanted := func(g *status.GroupSummary) bool {
 		return (l.topic == "" || g.Topic == l.topic) && state(g) && l.wants(g.Group) && observer.Group(g.Group)
 	}
-	page, ok := SelectPage(survey.Groups, wanted, value, l.query())
+	page, ok := selectPage(survey.Groups, wanted, value, l.query())
 	if !ok {
 		return 0, nil, badAfter(l)
 	}
-	return http.StatusOK, Compact{Value: GroupSummaries{page.Rows, page.Total, survey.At, page.Next}}, nil
+	return http.StatusOK, compact{Value: groupSummaries{page.Rows, page.Total, survey.At, page.Next}}, nil
 }
 
-func (l *listing) query() query {
-	return query{Descending: strings.HasPrefix(l.sort, "-"), After: l.after, Limit: l.limit}
+func (l *pageQuery) query() summaryQuery {
+	return summaryQuery{Descending: strings.HasPrefix(l.sort, "-"), After: l.after, Limit: l.limit}
 }
 
 // orderOf returns the order of a list, nil for that of names.
-func orderOf[T any](l *listing, values map[string]func(*T) float64) (func(*T) float64, error) {
+func orderOf[T any](l *pageQuery, values map[string]func(*T) float64) (func(*T) float64, error) {
 	key := strings.TrimPrefix(l.sort, "-")
 	if key == "" || key == "name" {
 		return nil, nil //nolint:nilnil // the order of names
@@ -470,7 +470,7 @@ func orderOf[T any](l *listing, values map[string]func(*T) float64) (func(*T) fl
 }
 
 // stateOf returns the condition of a list.
-func stateOf[T any](l *listing, states map[string]func(*T) bool) (func(*T) bool, error) {
+func stateOf[T any](l *pageQuery, states map[string]func(*T) bool) (func(*T) bool, error) {
 	if l.state == "" {
 		return func(*T) bool { return true }, nil
 	}
@@ -485,18 +485,18 @@ func words[V any](m map[string]V) string {
 	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
 }
 
-func badAfter(l *listing) error {
+func badAfter(l *pageQuery) error {
 	return refusal.New(tidegate.CodeBadRequest, "after", fmt.Sprintf("after is %.100q; give next of the page before, with the same sort", l.after))
 }
 
-// A snapshot is a consistent copy of the data directory.
-type snapshot struct {
+// A snapshotResult is a consistent copy of the data directory.
+type snapshotResult struct {
 	Path string `json:"path"` // absolute
 }
 
 // PostSnapshot writes a snapshot into a new directory below the configured one. The directory is
 // named for the time, so that a list of names is in the order of the snapshots.
-func (h *Admin) PostSnapshot(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *adminRoutes) PostSnapshot(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 	if h.snapshots == "" {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "snapshot", "no directory for snapshots is configured; set snapshot_dir (--snapshot-dir) to a directory on the file system of the data")
 	}
@@ -504,6 +504,6 @@ func (h *Admin) PostSnapshot(_ http.ResponseWriter, r *http.Request) (int, any, 
 	if err != nil {
 		return 0, nil, fmt.Errorf("the path of the snapshot: %w", err)
 	}
-	s := snapshot{filepath.Join(dir, "snapshot-"+time.Now().UTC().Format("20060102T150405.000000Z"))}
+	s := snapshotResult{filepath.Join(dir, "snapshot-"+time.Now().UTC().Format("20060102T150405.000000Z"))}
 	return http.StatusCreated, s, h.engine.Snapshot(r.Context(), s.Path)
 }

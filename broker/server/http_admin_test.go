@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"encoding/json"
@@ -29,7 +29,7 @@ type noClients struct{}
 func (noClients) CountGroups() map[string]int64 { return nil }
 
 // newHandlers returns the handlers of an engine with the topic "old" of one queue with 3 messages.
-func newHandlers(t *testing.T, o engine.Options, snapshots string) (*Admin, *engine.Engine) {
+func newHandlers(t *testing.T, o engine.Options, snapshots string) (*adminRoutes, *engine.Engine) {
 	t.Helper()
 	o.MinInvisibleDuration = time.Nanosecond
 	e, err := engine.Open(o)
@@ -47,7 +47,7 @@ func newHandlers(t *testing.T, o engine.Options, snapshots string) (*Admin, *eng
 		}
 	}
 	g := auth.NewGate(slog.New(slog.DiscardHandler), auth.Hosts{})
-	return NewAdmin(e, g, snapshots, 1<<20, NewShared(e, noClients{})), e
+	return newAdminRoutes(e, g, snapshots, 1<<20, newSharedSurvey(e, noClients{})), e
 }
 
 // killed makes the three messages dead letters of the group "g", id-0 first.
@@ -229,7 +229,7 @@ func TestListTopics(t *testing.T) {
 		if c.code != 0 {
 			continue
 		}
-		var got TopicList
+		var got topicList
 		if err := json.Unmarshal([]byte(body), &got); err != nil || got.Topics == nil {
 			t.Fatalf("%q: %s, %v", query, body, err)
 		}

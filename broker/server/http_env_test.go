@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 
 // fakeMessageEngine records its calls as text, and returns prepared results.
 type fakeMessageEngine struct {
-	Engine // nil: the tests call no other method
+	messageEngine // nil: the tests call no other method
 
 	calls    []string
 	settled  transport.RetryResult
@@ -94,37 +94,37 @@ func (e *fakeMessageEngine) Recall(_ context.Context, topic, handle string) (str
 
 // fakeServer calls the request without middleware, and records its operation.
 type fakeServer struct {
-	Server // nil: the tests call no other method
+	messageServer // nil: the tests call no other method
 
-	calls []MessageCall
+	calls []Call
 }
 
-func (s *fakeServer) Through(ctx context.Context, c MessageCall, do func(context.Context) error) error {
+func (s *fakeServer) through(ctx context.Context, c Call, do func(context.Context) error) error {
 	s.calls = append(s.calls, c)
 	return do(ctx)
 }
 
-func (*fakeServer) Park(*http.Request) (transit.Hold, error) {
+func (*fakeServer) parkHTTP(*http.Request) (transit.Hold, error) {
 	return transit.New("waiting", 1<<20, 0).Hold("test", nil), nil
 }
 
-func (*fakeServer) Enlist(ctx context.Context, _ *http.Request, _ string, _ *engine.Request) (context.Context, *engine.Holder, func(bool), error) {
+func (*fakeServer) enlistHTTP(ctx context.Context, _ *http.Request, _ string, _ *engine.Request) (context.Context, *engine.Holder, func(bool), error) {
 	return ctx, nil, func(bool) {}, nil
 }
 
-func (*fakeServer) Release(context.Context, []*tidegate.Delivery) {}
+func (*fakeServer) release(context.Context, []*tidegate.Delivery) {}
 
 // env has handlers on a fake engine.
 type env struct {
-	Messages
+	messageRoutes
 	engine *fakeMessageEngine
 	server *fakeServer
 }
 
 func newEnv(t *testing.T) *env {
 	e := &env{engine: &fakeMessageEngine{failing: map[string]error{}}, server: &fakeServer{}}
-	e.Messages = Messages{
-		Engine: e.engine, Server: e.server, Gate: auth.NewGate(slog.New(slog.DiscardHandler), auth.Hosts{}),
+	e.messageRoutes = messageRoutes{
+		Engine: e.engine, server: e.server, Gate: auth.NewGate(slog.New(slog.DiscardHandler), auth.Hosts{}),
 		Life: t.Context(), Bodies: transit.New("bodies", 256<<20, 0), MaxBody: 1 << 20, MaxLongPolling: 20 * time.Second,
 	}
 	return e

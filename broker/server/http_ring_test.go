@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"fmt"
@@ -16,8 +16,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // filled returns a ring to which n records were added, one a second; the subject is its number,
 // from 1.
-func filled(n int) *Ring {
-	g := &Ring{}
+func filled(n int) *auditRing {
+	g := &auditRing{}
 	for i := 1; i <= n; i++ {
 		g.Add(&status.AuditRecord{
 			Time: epoch.Add(time.Duration(i) * time.Second), Key: fmt.Sprint("key-", i%2), Operation: fmt.Sprint("op-", i%3), Subject: fmt.Sprint(i),
@@ -27,7 +27,7 @@ func filled(n int) *Ring {
 }
 
 // all returns the subjects of all pages of a query.
-func all(t *testing.T, g *Ring, q status.AuditQuery) (subjects []string) {
+func all(t *testing.T, g *auditRing, q status.AuditQuery) (subjects []string) {
 	t.Helper()
 	for {
 		page, err := g.Page(&q)
@@ -55,7 +55,7 @@ func numbers(from, down, step int) (out []string) {
 
 // Pages of any size have each record that is kept once, the newest first.
 func TestPages(t *testing.T) {
-	for _, n := range []int{0, 1, 9, capacity - 1, capacity, capacity + 1, 2*capacity + 7} {
+	for _, n := range []int{0, 1, 9, auditCapacity - 1, auditCapacity, auditCapacity + 1, 2*auditCapacity + 7} {
 		want := numbers(n, max(1, n-9_999), 1) // 10 000 records are kept
 		g := filled(n)
 		for _, limit := range []int{0, 1000, 7} {
@@ -103,7 +103,7 @@ func TestPagesWhileRecordsArrive(t *testing.T) {
 	if got, want := all(t, g, status.AuditQuery{After: page.Next}), numbers(6, 1, 1); !slices.Equal(got, want) {
 		t.Errorf("after a new record the second page has %v, want %v", got, want)
 	}
-	for i := range 2 * capacity {
+	for i := range 2 * auditCapacity {
 		g.Add(&status.AuditRecord{Key: fmt.Sprint("key-", i%2), Subject: "new"})
 	}
 	if got := all(t, g, status.AuditQuery{After: page.Next}); got != nil {
@@ -113,7 +113,7 @@ func TestPagesWhileRecordsArrive(t *testing.T) {
 
 // A key with many records removes its own ones only, the oldest first.
 func TestKeysHaveShares(t *testing.T) {
-	g := &Ring{}
+	g := &auditRing{}
 	add := func(key string, n int) {
 		for range n {
 			g.Add(&status.AuditRecord{Key: key, Subject: fmt.Sprint(g.added + 1)})
@@ -154,7 +154,7 @@ func TestKeysHaveShares(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
-	g := &Ring{}
+	g := &auditRing{}
 	g.Add(&status.AuditRecord{Result: strings.Repeat("\u00e9", 1000), Query: strings.Repeat("x", 256)})
 	page, err := g.Page(&status.AuditQuery{})
 	if err != nil {

@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"bytes"
@@ -35,8 +35,8 @@ func TestCrowdedJSON(t *testing.T) {
 	raw := []byte(`{"messages":` + list(5_000_000, "{}") + `}`)
 	var err error
 	if n := allocated.Bytes(func() {
-		err = Decode(raw, new(struct {
-			Messages []Message `json:"messages"`
+		err = decodeJSON(raw, new(struct {
+			Messages []jsonMessage `json:"messages"`
 		}))
 	}); n > 1<<20 {
 		t.Errorf("5 000 000 messages cost %d bytes", n)

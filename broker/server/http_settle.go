@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // settlement reads a request about deliveries of a group, and returns the
 // group and the client.
-func (h *Messages) settlement(w http.ResponseWriter, r *http.Request, v any) (group, client string, err error) {
+func (h *messageRoutes) settlement(w http.ResponseWriter, r *http.Request, v any) (group, client string, err error) {
 	group = r.PathValue("group")
 	if client, err = httpClient(r); err != nil {
 		return "", "", err
@@ -27,20 +27,20 @@ func (h *Messages) settlement(w http.ResponseWriter, r *http.Request, v any) (gr
 	return group, client, h.readRequest(w, r, v)
 }
 
-// An AckRequest names the deliveries that were consumed.
-type AckRequest struct {
+// An ackRequest names the deliveries that were consumed.
+type ackRequest struct {
 	Handles []string `json:"handles"`
 }
 
-// An AckResult is the result for one handle.
-type AckResult struct {
+// An ackResult is the result for one handle.
+type ackResult struct {
 	Handle string   `json:"handle"`
-	Error  *Problem `json:"error,omitempty"`
+	Error  *problem `json:"error,omitempty"`
 }
 
 // Acknowledge marks deliveries as consumed. Each handle has a result of its own.
-func (h *Messages) Acknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req AckRequest
+func (h *messageRoutes) Acknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req ackRequest
 	group, client, err := h.settlement(w, r, &req)
 	if err != nil {
 		return 0, nil, err
@@ -57,8 +57,8 @@ func (h *Messages) Acknowledge(w http.ResponseWriter, r *http.Request) (int, any
 		}
 	}
 	if len(list) > 0 {
-		call := MessageCall{Op: "AckMessage", ClientID: client, Group: group, Messages: len(list)}
-		err = h.Server.Through(r.Context(), call, func(ctx context.Context) error {
+		call := Call{Op: "AckMessage", ClientID: client, Group: group, Messages: len(list)}
+		err = h.server.through(r.Context(), call, func(ctx context.Context) error {
 			acked := h.Engine.Ack(ctx, list)
 			if len(acked) != len(list) {
 				return fmt.Errorf("the engine gave %d results for %d handles", len(acked), len(list))
@@ -72,11 +72,11 @@ func (h *Messages) Acknowledge(w http.ResponseWriter, r *http.Request) (int, any
 			return 0, nil, err
 		}
 	}
-	results := make([]AckResult, len(req.Handles))
+	results := make([]ackResult, len(req.Handles))
 	for i, handle := range req.Handles {
-		results[i] = AckResult{handle, ProblemOf(errs[i])}
+		results[i] = ackResult{handle, problemOf(errs[i])}
 	}
-	return many(results, errs)
+	return manyResults(results, errs)
 }
 
 // A handleRequest has the keys of every request about one delivery.
@@ -87,7 +87,7 @@ type handleRequest struct {
 func (r *handleRequest) handle() string { return r.Handle }
 
 // settleOne reads a request about one delivery, and checks the permission to settle it.
-func (h *Messages) settleOne(w http.ResponseWriter, r *http.Request, req interface{ handle() string }) (d *tidegate.Delivery, client string, err error) {
+func (h *messageRoutes) settleOne(w http.ResponseWriter, r *http.Request, req interface{ handle() string }) (d *tidegate.Delivery, client string, err error) {
 	group, client, err := h.settlement(w, r, req)
 	if err != nil {
 		return nil, "", err
@@ -96,22 +96,22 @@ func (h *Messages) settleOne(w http.ResponseWriter, r *http.Request, req interfa
 	return d, client, h.permitHandle(r, d)
 }
 
-// A ChangeRequest sets the invisible duration of a delivery.
-type ChangeRequest struct {
+// A changeRequest sets the invisible duration of a delivery.
+type changeRequest struct {
 	handleRequest
 
 	InvisibleDuration *settings.Duration `json:"invisible_duration"`
 }
 
-// A ChangeResult is the state after a ChangeRequest.
-type ChangeResult struct {
+// A changeResult is the state after a changeRequest.
+type changeResult struct {
 	Handle         string    `json:"handle"` // in place of the one that was given
 	InvisibleUntil time.Time `json:"invisible_until"`
 }
 
 // ChangeInvisible changes the invisible duration of a delivery.
-func (h *Messages) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req ChangeRequest
+func (h *messageRoutes) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req changeRequest
 	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
@@ -120,9 +120,9 @@ func (h *Messages) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int,
 		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
 			"invisible_duration is missing; give the time for which the message stays invisible, or \"0s\" to release it")
 	}
-	var out ChangeResult
+	var out changeResult
 	dur := time.Duration(*req.InvisibleDuration)
-	err = h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
+	err = h.server.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) (err error) {
 		out.InvisibleUntil = time.Now().Add(dur) // or a little later
 		out.Handle, err = h.Engine.Extend(ctx, d, dur, false)
 		return err
@@ -134,13 +134,13 @@ func (h *Messages) ChangeInvisible(w http.ResponseWriter, r *http.Request) (int,
 }
 
 // changeCall is the equivalent RPC of the requests that postpone a message.
-func changeCall(client, group string) MessageCall {
-	return MessageCall{Op: "ChangeInvisibleDuration", ClientID: client, Group: group, Messages: 1}
+func changeCall(client, group string) Call {
+	return Call{Op: "ChangeInvisibleDuration", ClientID: client, Group: group, Messages: 1}
 }
 
-// A RetryResult is the fate of a message that was not consumed. It has no fate if the group had
+// A retryResult is the fate of a message that was not consumed. It has no fate if the group had
 // finished the message before.
-type RetryResult struct {
+type retryResult struct {
 	Fate  string             `json:"fate,omitempty"`
 	Delay *settings.Duration `json:"delay,omitempty"` // until the next delivery; only of "again"
 }
@@ -151,32 +151,32 @@ var fates = map[transport.Fate]string{
 }
 
 // settle ends a delivery by a verdict, and returns the response with the fate of the message.
-func (h *Messages) settle(r *http.Request, call MessageCall, d *tidegate.Delivery, v transport.Verdict) (int, any, error) {
+func (h *messageRoutes) settle(r *http.Request, call Call, d *tidegate.Delivery, v transport.Verdict) (int, any, error) {
 	var result transport.RetryResult
-	err := h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
+	err := h.server.through(r.Context(), call, func(ctx context.Context) (err error) {
 		result, err = h.Engine.Settle(ctx, d, v)
 		return err
 	})
 	if err != nil {
 		return 0, nil, err
 	}
-	out := RetryResult{Fate: fates[result.Fate]}
+	out := retryResult{Fate: fates[result.Fate]}
 	if result.Fate == transport.FateAgain {
 		out.Delay = new(settings.Duration(result.Delay))
 	}
 	return http.StatusOK, out, nil
 }
 
-// A SnoozeRequest ends a delivery without counting its attempt.
-type SnoozeRequest struct {
+// A snoozeRequest ends a delivery without counting its attempt.
+type snoozeRequest struct {
 	handleRequest
 
 	Delay *settings.Duration `json:"delay"`
 }
 
 // Snooze ends a delivery without counting its attempt.
-func (h *Messages) Snooze(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req SnoozeRequest
+func (h *messageRoutes) Snooze(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req snoozeRequest
 	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
@@ -185,14 +185,14 @@ func (h *Messages) Snooze(w http.ResponseWriter, r *http.Request) (int, any, err
 		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "delay",
 			"delay is missing; give the time until the next delivery, or \"0s\" for none")
 	}
-	return noContent(h.Server.Through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
+	return noContent(h.server.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {
 		_, err := h.Engine.Settle(ctx, d, transport.Verdict{Kind: transport.Snooze, Delay: time.Duration(*req.Delay)})
 		return err
 	}))
 }
 
-// A RetryRequest reports that a delivery failed.
-type RetryRequest struct {
+// A retryRequest reports that a delivery failed.
+type retryRequest struct {
 	handleRequest
 
 	After   *settings.Duration `json:"after"`
@@ -202,8 +202,8 @@ type RetryRequest struct {
 
 // Retry ends a failed delivery: the message is delivered again, becomes a dead letter, or parks its
 // message group.
-func (h *Messages) Retry(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req RetryRequest
+func (h *messageRoutes) Retry(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req retryRequest
 	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
@@ -230,8 +230,8 @@ func (h *Messages) Retry(w http.ResponseWriter, r *http.Request) (int, any, erro
 	return h.settle(r, changeCall(client, d.ConsumerGroup), d, v)
 }
 
-// A DeadLetterRequest reports that no further delivery can succeed.
-type DeadLetterRequest struct {
+// A deadLetterRequest reports that no further delivery can succeed.
+type deadLetterRequest struct {
 	handleRequest
 
 	Reason  string `json:"reason"`
@@ -239,8 +239,8 @@ type DeadLetterRequest struct {
 }
 
 // DeadLetter makes a delivery's message a dead letter.
-func (h *Messages) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req DeadLetterRequest
+func (h *messageRoutes) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req deadLetterRequest
 	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
@@ -249,33 +249,33 @@ func (h *Messages) DeadLetter(w http.ResponseWriter, r *http.Request) (int, any,
 		req.Reason = "the consumer requested a dead letter"
 	}
 	d.Attempt = req.Attempt
-	call := MessageCall{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
+	call := Call{Op: "ForwardMessageToDeadLetterQueue", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	return h.settle(r, call, d, transport.Verdict{Kind: transport.DeadLetter, Reason: req.Reason})
 }
 
-// A RecallRequest names a delayed message.
-type RecallRequest struct {
+// A recallRequest names a delayed message.
+type recallRequest struct {
 	RecallHandle string `json:"recall_handle"`
 }
 
-// A RecallResult is the message that was recalled.
-type RecallResult struct {
+// A recallResult is the message that was recalled.
+type recallResult struct {
 	ID string `json:"id"`
 }
 
 // RecallMessage removes a delayed message before its delivery time.
-func (h *Messages) RecallMessage(w http.ResponseWriter, r *http.Request) (int, any, error) {
+func (h *messageRoutes) RecallMessage(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	client, err := httpClient(r)
 	if err != nil {
 		return 0, nil, err
 	}
-	var req RecallRequest
+	var req recallRequest
 	if err := h.readRequest(w, r, &req); err != nil {
 		return 0, nil, err
 	}
 	topic := r.PathValue("topic")
-	var out RecallResult
-	err = h.Server.Through(r.Context(), MessageCall{Op: "RecallMessage", ClientID: client, Topic: topic}, func(ctx context.Context) (err error) {
+	var out recallResult
+	err = h.server.through(r.Context(), Call{Op: "RecallMessage", ClientID: client, Topic: topic}, func(ctx context.Context) (err error) {
 		out.ID, err = h.Engine.Recall(ctx, topic, req.RecallHandle)
 		return err
 	})
@@ -292,17 +292,17 @@ func noContent(err error) (int, any, error) {
 	return http.StatusNoContent, nil, nil
 }
 
-// A ReconsumeRequest has a delivery consumed later through the group's retry topic. At most one of
+// A reconsumeRequest has a delivery consumed later through the group's retry topic. At most one of
 // its options is set.
-type ReconsumeRequest struct {
+type reconsumeRequest struct {
 	handleRequest
 
 	Delay settings.Duration `json:"delay"`
 	Level int               `json:"level"`
 }
 
-// A ReconsumeResult is where and when the message is delivered next.
-type ReconsumeResult struct {
+// A reconsumeResult is where and when the message is delivered next.
+type reconsumeResult struct {
 	engine.Reconsumed
 
 	Delay settings.Duration `json:"delay"` // until DeliverAt, in the broker's clock
@@ -311,8 +311,8 @@ type ReconsumeResult struct {
 // ReconsumeLater has a delivery consumed later through the group's retry
 // topic: after a delay, after a level's delay, or, with neither, after that of
 // the next level (TDMQ for Pulsar: retry and dead letters).
-func (h *Messages) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req ReconsumeRequest
+func (h *messageRoutes) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req reconsumeRequest
 	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
@@ -320,9 +320,9 @@ func (h *Messages) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, 
 	if err := h.permitReconsume(r, d); err != nil {
 		return 0, nil, err
 	}
-	var out ReconsumeResult
-	call := MessageCall{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
-	err = h.Server.Through(r.Context(), call, func(ctx context.Context) (err error) {
+	var out reconsumeResult
+	call := Call{Op: "ReconsumeLater", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
+	err = h.server.through(r.Context(), call, func(ctx context.Context) (err error) {
 		out.Reconsumed, err = h.Engine.ReconsumeLater(ctx, d, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Duration(req.Delay), Level: req.Level})
 		return err
 	})
@@ -335,8 +335,8 @@ func (h *Messages) ReconsumeLater(w http.ResponseWriter, r *http.Request) (int, 
 	return http.StatusOK, out, nil
 }
 
-// A NegativeAckRequest is a negative acknowledgement of a delivery.
-type NegativeAckRequest struct {
+// A negativeAckRequest is a negative acknowledgement of a delivery.
+type negativeAckRequest struct {
 	handleRequest
 
 	Delay settings.Duration `json:"delay"`
@@ -344,12 +344,12 @@ type NegativeAckRequest struct {
 
 // NegativeAcknowledge has a delivery delivered again after a delay, or after the
 // group's.
-func (h *Messages) NegativeAcknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
-	var req NegativeAckRequest
+func (h *messageRoutes) NegativeAcknowledge(w http.ResponseWriter, r *http.Request) (int, any, error) {
+	var req negativeAckRequest
 	d, client, err := h.settleOne(w, r, &req)
 	if err != nil {
 		return 0, nil, err
 	}
-	call := MessageCall{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
+	call := Call{Op: "NegativeAck", ClientID: client, Group: d.ConsumerGroup, Messages: 1}
 	return h.settle(r, call, d, transport.Verdict{Kind: transport.NegativeAck, Delay: time.Duration(req.Delay)})
 }

@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"cmp"
@@ -23,12 +23,12 @@ const (
 	behindAfter = time.Minute
 )
 
-// A Filler keeps the lists of the last survey. Goroutines may share it. The zero value is ready for
-// use.
-type Filler struct{ last atomic.Pointer[lists] }
+// A listFiller keeps the lists of the last survey. Goroutines may share it. The zero value is ready
+// for use.
+type listFiller struct{ last atomic.Pointer[overviewLists] }
 
-// lists are the lists of a survey.
-type lists struct {
+// overviewLists are the lists of a survey.
+type overviewLists struct {
 	of    *engine.Survey
 	top   status.Top
 	wrong status.Wrong
@@ -36,11 +36,11 @@ type lists struct {
 
 // Fill sets the parts of an overview that come from a survey. The lists of one survey are selected
 // once; the caller must not change them.
-func (f *Filler) Fill(o *status.Overview, s *engine.Survey) {
+func (f *listFiller) Fill(o *status.Overview, s *engine.Survey) {
 	o.AsOf, o.Clock, o.Storage, o.Totals, o.Counters = s.At, s.Clock, s.Storage, s.Totals, s.Counters
 	l := f.last.Load()
 	if l == nil || l.of != s {
-		l = &lists{s, topOf(s), wrongOf(s)}
+		l = &overviewLists{s, topOf(s), wrongOf(s)}
 		f.last.Store(l)
 	}
 	o.Top, o.Wrong = l.top, l.wrong
@@ -140,17 +140,17 @@ func highest[T any, V cmp.Ordered](rows []T, n int, value func(*T) V) []T {
 // maxAge is the age at which a survey is computed anew.
 const maxAge = time.Second
 
-// An OverviewEngine computes surveys, without the clients.
-type OverviewEngine interface{ Survey() *engine.Survey }
+// An overviewEngine computes surveys, without the clients.
+type overviewEngine interface{ Survey() *engine.Survey }
 
-// clients has the number of clients of each group.
-type clients interface{ CountGroups() map[string]int64 }
+// A groupCounter has the number of clients of each group.
+type groupCounter interface{ CountGroups() map[string]int64 }
 
-// A Shared has the last survey. Goroutines may share it. It has no goroutine and no timer: without
-// callers it costs nothing.
-type Shared struct {
-	engine  OverviewEngine
-	clients clients
+// A sharedSurvey has the last survey. Goroutines may share it. It has no goroutine and no timer:
+// without callers it costs nothing.
+type sharedSurvey struct {
+	engine  overviewEngine
+	clients groupCounter
 
 	mu   sync.Mutex
 	last *engine.Survey // guarded by mu; nil before the first
@@ -158,12 +158,14 @@ type Shared struct {
 	next chan struct{}  // guarded by mu: closed when the survey under way has ended; nil if there is none
 }
 
-// NewShared returns a Shared of the surveys of an engine.
-func NewShared(e OverviewEngine, c clients) *Shared { return &Shared{engine: e, clients: c} }
+// newSharedSurvey returns a sharedSurvey of the surveys of an engine.
+func newSharedSurvey(e overviewEngine, c groupCounter) *sharedSurvey {
+	return &sharedSurvey{engine: e, clients: c}
+}
 
 // Get returns a survey that is younger than MaxAge. One caller computes it, and the others wait
 // for it. The error is the cause of ctx if ctx ends first.
-func (s *Shared) Get(ctx context.Context) (*engine.Survey, error) {
+func (s *sharedSurvey) Get(ctx context.Context) (*engine.Survey, error) {
 	for {
 		fresh, next := s.begin()
 		switch {
@@ -182,7 +184,7 @@ func (s *Shared) Get(ctx context.Context) (*engine.Survey, error) {
 
 // Expire makes the next caller of Get compute a survey: after a change that a client may look for,
 // for example a new topic.
-func (s *Shared) Expire() {
+func (s *sharedSurvey) Expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last, s.old = nil, s.next != nil
@@ -190,7 +192,7 @@ func (s *Shared) Expire() {
 
 // begin returns a survey that is young enough, or the end of the one under way. If it returns
 // neither, the caller calls compute.
-func (s *Shared) begin() (fresh *engine.Survey, next <-chan struct{}) {
+func (s *sharedSurvey) begin() (fresh *engine.Survey, next <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.last != nil && time.Since(s.last.At) < maxAge {
@@ -204,7 +206,7 @@ func (s *Shared) begin() (fresh *engine.Survey, next <-chan struct{}) {
 }
 
 // compute computes a survey. After a panic of the engine the next caller computes one.
-func (s *Shared) compute() (computed *engine.Survey) {
+func (s *sharedSurvey) compute() (computed *engine.Survey) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -218,7 +220,7 @@ func (s *Shared) compute() (computed *engine.Survey) {
 }
 
 // survey returns the engine's survey, with the number of clients of each group.
-func (s *Shared) survey() *engine.Survey {
+func (s *sharedSurvey) survey() *engine.Survey {
 	out, clients := s.engine.Survey(), s.clients.CountGroups()
 	for i := range out.Groups {
 		out.Groups[i].Clients = clients[out.Groups[i].Group]
@@ -226,48 +228,49 @@ func (s *Shared) survey() *engine.Survey {
 	return out
 }
 
-// A row is a row of a survey.
-type row interface {
+// A summaryRow is a row of a survey: a topic or a group.
+type summaryRow interface {
 	status.TopicSummary | status.GroupSummary
 }
 
-// A query selects a page of rows.
-type query struct {
+// A summaryQuery selects a page of rows.
+type summaryQuery struct {
 	Descending bool
 	After      string // Next of the page before
 	Limit      int
 }
 
-// A Page is a page of rows. Total counts the rows of all pages. Next is empty in the last page.
-type Page[T row] struct {
+// A summaryPage is a page of rows. Total counts the rows of all pages. Next is empty in the last
+// page.
+type summaryPage[T summaryRow] struct {
 	Rows  []T
 	Total int64
 	Next  string
 }
 
-// A cursor is the last row of a page. Between two pages values change, so a row can be on both
-// pages, or on none of them.
-type cursor struct {
+// A summaryCursor is the last row of a page. Between two pages values change, so a row can be on
+// both pages, or on none of them.
+type summaryCursor struct {
 	Value float64   `json:"v"`
 	Name  [2]string `json:"n"`
 }
 
 // ok is false if the text is not a Next.
-func parseCursor(text string) (c cursor, ok bool) {
+func parseCursor(text string) (c summaryCursor, ok bool) {
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	return c, err == nil && json.Unmarshal(raw, &c) == nil
 }
 
-func (c cursor) String() string {
+func (c summaryCursor) String() string {
 	raw, _ := json.Marshal(c) // rates and counts are numbers
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// SelectPage returns a page of the wanted rows, in the order of a value; nil means all rows, and
+// selectPage returns a page of the wanted rows, in the order of a value; nil means all rows, and
 // the order of their names. Rows with the same value are in the order of their names, in which the
 // caller passes them. ok is false if After is not a Next.
-func SelectPage[T row](rows []T, wanted func(*T) bool, value func(*T) float64, q query) (page Page[T], ok bool) {
-	var after cursor
+func selectPage[T summaryRow](rows []T, wanted func(*T) bool, value func(*T) float64, q summaryQuery) (page summaryPage[T], ok bool) {
+	var after summaryCursor
 	if q.After != "" {
 		if after, ok = parseCursor(q.After); !ok {
 			return page, false
@@ -319,13 +322,13 @@ func SelectPage[T row](rows []T, wanted func(*T) bool, value func(*T) float64, q
 		page.Rows[i] = rows[p.row]
 	}
 	if n := len(first); left > n {
-		page.Next = cursor{first[n-1].value, nameOf(&page.Rows[n-1])}.String()
+		page.Next = summaryCursor{first[n-1].value, nameOf(&page.Rows[n-1])}.String()
 	}
 	return page, true
 }
 
 // nameOf returns the name of a row, in the order of a survey.
-func nameOf[T row](row *T) (name [2]string) {
+func nameOf[T summaryRow](row *T) (name [2]string) {
 	switch r := any(row).(type) {
 	case *status.TopicSummary:
 		name = [2]string{r.Name}
@@ -386,14 +389,14 @@ var groupStates = map[string]func(*status.GroupSummary) bool{
 	},
 }
 
-// MaxLine is the size of a line of a live stream in bytes.
-const MaxLine = 8 << 10
+// maxLine is the size of a line of a live stream in bytes.
+const maxLine = 8 << 10
 
 // liveTop is the number of topics and of groups with the highest backlog in a live stream.
 const liveTop = 10
 
-// A Live is a line of a live stream: the state of the broker at one moment.
-type Live struct {
+// A liveLine is a line of a live stream: the state of the broker at one moment.
+type liveLine struct {
 	Now  time.Time `json:"now"`   // the broker's clock
 	AsOf time.Time `json:"as_of"` // when the figures were read
 
@@ -413,9 +416,9 @@ type Live struct {
 	More bool `json:"more,omitempty"` // the next line continues this one
 }
 
-// A Watch names what a live stream shows besides the highest backlogs. Groups has names of groups,
-// for their sums, and group/topic.
-type Watch struct {
+// A liveWatch names what a live stream shows besides the highest backlogs. Groups has names of
+// groups, for their sums, and group/topic.
+type liveWatch struct {
 	Topics, Groups []string
 }
 
@@ -426,7 +429,7 @@ type observer = engine.Observer
 // has the sums and the highest backlogs, as many as fit. Watched topics and groups that do not fit
 // are in the following lines. Names that do not exist, and names that the observer may not observe,
 // are left out.
-func (w *Watch) Lines(s *engine.Survey, o observer, now time.Time) []Live {
+func (w *liveWatch) Lines(s *engine.Survey, o observer, now time.Time) []liveLine {
 	l := &liner{now: now, asOf: s.At}
 	l.begin()
 	if o.Broker() {
@@ -485,24 +488,24 @@ func (w *Watch) Lines(s *engine.Survey, o observer, now time.Time) []Live {
 // A liner divides rows among lines.
 type liner struct {
 	now, asOf time.Time
-	lines     []Live
+	lines     []liveLine
 	size      int // of the last line
 }
 
-// frame is the size of the names of lists and of more, in bytes.
-const frame = 100
+// liveFrame is the size of the names of lists and of more, in bytes.
+const liveFrame = 100
 
 func (l *liner) begin() {
-	l.lines = append(l.lines, Live{Now: l.now, AsOf: l.asOf})
+	l.lines = append(l.lines, liveLine{Now: l.now, AsOf: l.asOf})
 	l.size = size(l.line())
 }
 
-func (l *liner) line() *Live { return &l.lines[len(l.lines)-1] }
+func (l *liner) line() *liveLine { return &l.lines[len(l.lines)-1] }
 
 // fits reports whether a row has room in the last line, and takes the room.
 func (l *liner) fits(row any) bool {
 	n := size(row) + len(",")
-	if l.size+n+frame > MaxLine {
+	if l.size+n+liveFrame > maxLine {
 		return false
 	}
 	l.size += n

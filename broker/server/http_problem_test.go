@@ -1,4 +1,4 @@
-package routes
+package server
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ func TestProblemStatus(t *testing.T) {
 		50500: 501, 50501: 501, 50502: 501, // HTTP's 505 is about HTTP itself
 		60000: 500, 20001: 500,
 	} {
-		p := ProblemOf(&tidegate.Error{Code: code, Message: "x"})
+		p := problemOf(&tidegate.Error{Code: code, Message: "x"})
 		if p.Status != want || p.Code != int(code) {
 			t.Errorf("code %d: status %d, code %d; want status %d", code, p.Status, p.Code, want)
 		}
@@ -25,7 +25,7 @@ func TestProblemStatus(t *testing.T) {
 			t.Errorf("code %d: Retry-After %v", code, wait)
 		}
 	}
-	if p := ProblemOf(&tidegate.Error{Code: 42900, RetryAfter: time.Minute}); p.RetryAfter != settings.Duration(time.Minute) {
+	if p := problemOf(&tidegate.Error{Code: 42900, RetryAfter: time.Minute}); p.RetryAfter != settings.Duration(time.Minute) {
 		t.Errorf("an estimate of 1m is returned as %v", p.RetryAfter)
 	}
 }
@@ -33,11 +33,11 @@ func TestProblemStatus(t *testing.T) {
 // An error of readiness names its cause and matches it.
 func TestNotReady(t *testing.T) {
 	cause := errors.New("the log is broken")
-	err := error(&NotReady{cause})
+	err := error(&notReady{cause})
 	if err.Error() != "not ready: the log is broken" || !errors.Is(err, cause) {
 		t.Errorf("%v", err)
 	}
-	if p := ProblemOf(err); p.Status != 503 {
+	if p := problemOf(err); p.Status != 503 {
 		t.Errorf("problem %+v, want status 503", p)
 	}
 }
