@@ -16,6 +16,8 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -36,9 +38,7 @@ func TestAddressSettingsValidation(t *testing.T) {
 		RedeliveryDelayMultiplier: new(math.Inf(1)), RedeliveryCollisionAvoidanceFactor: new(1.01), MaxDeliveryAttempts: new(0),
 		DeadLetterAddress: new("a b"), ExpiryAddress: new("TBW102"), DeadLetterQueuePrefix: new("?"),
 	})
-	if !errors.Is(err, tidegate.ErrInvalid) {
-		t.Errorf("it is not a bad request: %v", err)
-	}
+	assert.That(t, errors.Is(err, tidegate.ErrInvalid), "it is not a bad request: %v", err)
 	for _, want := range []string{
 		`"a..b"`, "redelivery-delay is -1", "max-redelivery-delay is 3153600000001", "expiry-delay is -2", "redelivery-delay-multiplier is +Inf",
 		"redelivery-collision-avoidance-factor is 1.01; give 0.0 to 1.0", "max-delivery-attempts is 0", `dead-letter-address is "a b"`,
@@ -81,14 +81,10 @@ func TestAddressSettingsInherit(t *testing.T) {
 	}
 	check("before.it", -1, "before.*", "#")
 	check("after", 3, "#")
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, b.Close())
 	b = open(t, broker.Options{Dir: "data"}.On(fs))
 	check("before.it", -1, "before.*", "#")
-	if err := b.DeleteAddressSettings(t.Context(), "before.*"); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, b.DeleteAddressSettings(t.Context(), "before.*"))
 	check("before.it", 3, "#")
 	if err := b.DeleteAddressSettings(t.Context(), "before.*"); !errors.Is(err, tidegate.ErrNotFound) {
 		t.Errorf("deleting it again: %v", err)
@@ -125,19 +121,13 @@ func TestTopicNamesOfWords(t *testing.T) {
 // Artemis: undelivered messages: "undelivered messages in exampleQueue will be sent to the dead
 // letter address deadLetterQueue after 3 unsuccessful delivery attempts"
 func TestDeadLetterAddress(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "exampleQueue", settings.Topic{Queues: 1})
 		putAddress(t, b, "exampleQueue", settings.Address{DeadLetterAddress: new("deadLetterAddress"), MaxDeliveryAttempts: new(3)})
 		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", ID: "m", Body: []byte("x"), Properties: map[string]string{"k": "v"}})
-		if n := len(failures(t, b, "g", "exampleQueue")); n != 3 {
-			t.Errorf("%d deliveries, want 3", n)
-		}
+		assert.Equal(t, "deliveries", len(failures(t, b, "g", "exampleQueue")), 3)
 		ds := receiveAll(t, b, "deadLetterAddress")
-		if len(ds) != 1 {
-			t.Fatalf("%d dead letters", len(ds))
-		}
+		assert.MustEqual(t, "dead letters", len(ds), 1)
 		for k, want := range map[string]string{
 			"_AMQ_ORIG_ADDRESS": "exampleQueue", "_AMQ_ORIG_QUEUE": "g", "_AMQ_ORIG_MESSAGE_ID": "m", "k": "v",
 			protocol.PropertyDeadLetterTopic: "exampleQueue", protocol.PropertyDeadLetterAttempts: "3", protocol.PropertyDeadLetterOffset: "0",
@@ -167,9 +157,7 @@ func TestDeadLetterAddress(t *testing.T) {
 // undelivered messages automatically"
 // Artemis: undelivered messages: "`dead-letter-queue-prefix`|`DLQ.`"
 func TestAutoCreateDeadLetterResources(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putAddress(t, b, "#", settings.Address{
 			DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(3), AutoCreateDeadLetterResources: new(true),
 		})
@@ -183,29 +171,22 @@ func TestAutoCreateDeadLetterResources(t *testing.T) {
 			var got []string
 			for _, d := range receiveAll(t, b, topic) {
 				got = append(got, d.ID)
-				if d.Properties["_AMQ_ORIG_ADDRESS"] != d.ID {
-					t.Errorf("%s: %q", topic, d.Properties)
-				}
+				assert.That(t, d.Properties["_AMQ_ORIG_ADDRESS"] == d.ID, "%s: %q", topic, d.Properties)
 			}
 			if slices.Sort(got); !slices.Equal(got, want) {
 				t.Errorf("%s has %q, want %q", topic, got, want)
 			}
 		}
 		// A dead letter that fails is not sent to its own dead-letter queue again.
-		if n := len(failures(t, b, "g2", "DLQ.stocks")); n != 3 {
-			t.Errorf("%d deliveries of the dead letter", n)
-		}
-		if n := len(receiveAll(t, b, "%DLQ%g2")); n != 1 {
-			t.Errorf("%d dead letters of it", n)
-		}
+		assert.Equal(t, "deliveries of the dead letter", len(failures(t, b, "g2", "DLQ.stocks")), 3)
+		assert.Equal(t, "dead letters of it", len(receiveAll(t, b, "%DLQ%g2")), 1)
 	})
 }
 
 // Artemis: undelivered messages: "the queue is auto-created which means it will be auto-deleted as
 // per the relevant `address-settings`."
 func TestAutomaticQueuesAreDeleted(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		b, fs := openData(t)
 		putTopic(t, b, "orders", settings.Topic{})
 		putAddress(t, b, "#", settings.Address{
@@ -231,26 +212,20 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		}
 		ack := func() {
 			t.Helper()
-			if err := b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "ops", "DLQ.orders")})[0]; err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "ops", "DLQ.orders")})[0])
 		}
 		fail()
 		fail()
 		is(true)
 		ack()
 		is(true) // one is left
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.Close())
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		is(true)
 		putAddress(t, b, "DLQ.#", settings.Address{AutoDeleteQueues: new(false)})
 		ack()
 		is(true)
-		if err := b.DeleteAddressSettings(t.Context(), "DLQ.#"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.DeleteAddressSettings(t.Context(), "DLQ.#"))
 		done := make(chan struct{})
 		go func() { // a consumer that waits
 			defer close(done)
@@ -278,9 +253,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 // Settings change while messages are under way: those that wait for their
 // retry have the new maximum.
 func TestAddressSettingsChangeUnderWay(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour}
@@ -296,15 +269,11 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 		if time.Since(failed) != 2*time.Second || d.Attempt != 3 {
 			t.Errorf("attempt %d came after %v", d.Attempt, time.Since(failed))
 		}
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
 		putAddress(t, b, "t", settings.Address{MaxDeliveryAttempts: new(2), DeadLetterAddress: new("DLA")})
 		<-time.After(time.Minute)
 		synctest.Wait()
-		if n := len(receiveAll(t, b, "DLA")); n != 1 {
-			t.Errorf("%d dead letters, want the one that was waiting", n)
-		}
+		assert.Equal(t, "dead letters", len(receiveAll(t, b, "DLA")), 1)
 	})
 }
 
@@ -341,9 +310,7 @@ func TestPersistDeliveryCountBeforeDelivery(t *testing.T) {
 // A message older than expiry-delay goes to the expiry-address instead of a
 // consumer, new or due again.
 func TestExpiry(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(60_000)), ExpiryAddress: new("expired")})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "tried", Body: []byte("x")})
@@ -369,9 +336,7 @@ func TestExpiry(t *testing.T) {
 				t.Error("the message has no origin")
 			}
 		}
-		if len(ids) != 2 || !ids["tried"] || !ids["untried"] {
-			t.Errorf("expired are %v", ids)
-		}
+		assert.That(t, len(ids) == 2 && ids["tried"] && ids["untried"], "expired are %v", ids)
 		if g, err := b.Group("g"); err != nil || g.Topics[0].Expired != 2 || g.Topics[0].Backlog.Messages != 1 {
 			t.Errorf("the group has %+v, %v", g.Topics, err)
 		}
@@ -380,17 +345,13 @@ func TestExpiry(t *testing.T) {
 		if ds := receive(t, b, r); len(ds) != 0 {
 			t.Errorf("%d deliveries", len(ds))
 		}
-		if n := len(receiveAll(t, b, "expired")); n != 2 {
-			t.Errorf("%d messages in the old expiry-address", n)
-		}
+		assert.Equal(t, "messages in the old expiry-address", len(receiveAll(t, b, "expired")), 2)
 	})
 }
 
 // An auto-created queue is deleted after 30 s without a receive. The broker checks every 30 s.
 func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "orders", settings.Topic{})
 		putAddress(t, b, "#", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true)})
 		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
@@ -399,9 +360,7 @@ func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(45 * time.Second)
-		if err := b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "ops", "DLQ.orders")})[0]; err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "ops", "DLQ.orders")})[0])
 		// It is looked at after 60 s, when the last receive was 15 s ago, and after 90 s.
 		for _, look := range []struct {
 			after time.Duration
@@ -445,4 +404,146 @@ func TestRetryPolicy(t *testing.T) {
 			t.Errorf("%q: %+v, want %+v", c.topics, got, c.want)
 		}
 	}
+}
+
+func putAddress(tb testing.TB, b *broker.Broker, match string, s settings.Address) {
+	tb.Helper()
+	assert.Must(tb, assert.Err(b.PutAddressSettings(tb.Context(), match, s)))
+}
+
+// failures receives and fails a message until it is not delivered within a day. It returns the
+// times between the deliveries.
+func failures(t *testing.T, b *broker.Broker, group, topic string) (waits []time.Duration) {
+	t.Helper()
+	last := time.Now()
+	for range 100 {
+		ds := receive(t, b, transport.ReceiveRequest{Group: group, Topic: topic, Push: true, Wait: 24 * time.Hour})
+		if len(ds) == 0 {
+			return waits
+		}
+		waits = append(waits, time.Since(last))
+		last = time.Now()
+		// The consumer's wish does not count here.
+		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return waits
+}
+
+// Artemis: undelivered messages: "Such a message goes back to its queue ready to be redelivered."
+//
+// Artemis: undelivered messages: "By default, there is no redelivery delay"
+//
+// Artemis: undelivered messages: "If a `dead-letter-address` is not specified, messages will
+// removed after `max-delivery-attempts` unsuccessful attempts."
+func TestRedeliveryByDefault(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "exampleQueue", settings.Topic{})
+		putAddress(t, b, "exampleQueue", settings.Address{MaxDeliveryAttempts: new(3)})
+		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", Body: []byte("x")})
+		if waits := failures(t, b, "g", "exampleQueue"); !slices.Equal(waits, []time.Duration{0, 0, 0}) {
+			t.Errorf("the deliveries came after %v, want three at once", waits)
+		}
+		g := assert.Value(b.Group("g"))(t)
+		if s := g.Topics[0]; s.Discarded != 1 || s.DeadLetters != 0 || s.Backlog.Messages != 0 {
+			t.Errorf("the group is left with %+v", s)
+		}
+		if _, err := b.Topic("%DLQ%g"); err == nil {
+			t.Error("it became a dead letter of the group")
+		}
+	})
+}
+
+// Artemis: undelivered messages: "Other subsequent messages will be delivery regularly, only the
+// cancelled message will be sent asynchronously back to the queue after the delay."
+//
+// Failures and timeouts alike have the broker's delays, which are those of the document's example.
+// Artemis: undelivered messages: "It is possible to delay messages redelivery"
+// Artemis: undelivered messages: "If a `redelivery-delay` is specified, Apache ActiveMQ Artemis
+// will wait this delay before redelivering the messages"
+// Artemis: undelivered messages: "redelivery-delay=5000, redelivery-delay-multiplier=2,
+// max-redelivery-delay=15000"
+func TestRedeliveryDelaysOneMessage(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "exampleQueue", settings.Topic{Queues: 1})
+		putAddress(t, b, "#", settings.Address{
+			RedeliveryDelay: new(settings.Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(settings.Milliseconds(15000)),
+		})
+		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", ID: "fails", Body: []byte("x")})
+		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", ID: "next", Body: []byte("x")})
+		request := transport.ReceiveRequest{Group: "g", Topic: "exampleQueue", Push: true, Wait: time.Hour, InvisibleDuration: time.Second}
+		take := func() *tidegate.Delivery {
+			t.Helper()
+			ds := receive(t, b, request)
+			assert.MustEqual(t, "deliveries", len(ds), 1)
+			return ds[0]
+		}
+		if _, err := b.Settle(t.Context(), take(), transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		failed := time.Now()
+		d := take()
+		if d.ID != "next" || time.Since(failed) != 0 {
+			t.Fatalf("%s came after %v", d.ID, time.Since(failed))
+		}
+		b.Ack(t.Context(), []*tidegate.Delivery{d})
+		if d = take(); d.ID != "fails" || time.Since(failed) != 5*time.Second {
+			t.Errorf("%s came after %v", d.ID, time.Since(failed))
+		}
+		failed = time.Now()
+		if d = take(); d.Attempt != 3 || time.Since(failed) != time.Second+10*time.Second { // it timed out
+			t.Errorf("attempt %d came after %v", d.Attempt, time.Since(failed))
+		}
+		// A simple consumer's retry interval is its invisible duration.
+		request.Push = false
+		failed = time.Now()
+		if d = take(); time.Since(failed) != time.Second+15*time.Second {
+			t.Errorf("attempt %d came after %v", d.Attempt, time.Since(failed))
+		}
+		failed = time.Now()
+		if d = take(); d.Attempt != 5 || time.Since(failed) != time.Second {
+			t.Errorf("attempt %d came after %v", d.Attempt, time.Since(failed))
+		}
+	})
+}
+
+// The draw is made once, when the message fails: a restart neither repeats it
+// nor moves the due time.
+//
+// Artemis: undelivered messages: "By randomly padding the redelivery-delay by a small, configurable
+// amount"
+func TestCollisionsAreAvoided(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b, fs := openData(t)
+		putTopic(t, b, "t", settings.Topic{Queues: 2})
+		putAddress(t, b, "t", settings.Address{RedeliveryDelay: new(settings.Milliseconds(100_000)), RedeliveryCollisionAvoidanceFactor: new(0.5)})
+		for range 8 {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		}
+		start := time.Now()
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32, InvisibleDuration: time.Second})
+		for _, d := range ds[:4] { // the others time out
+			assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+		}
+		<-time.After(10 * time.Second)
+		due := func() (times []time.Duration) {
+			page := assert.Value(serve(b).Leases("g", "t", status.LeaseQuery{}))(t)
+			for _, l := range page.Leases {
+				times = append(times, l.Due.Sub(start))
+			}
+			slices.Sort(times)
+			return times
+		}
+		before := due()
+		if len(slices.Compact(slices.Clone(before))) != 8 || before[0] < 50*time.Second || before[7] > 151*time.Second {
+			t.Errorf("the retries are due at %v", before)
+		}
+		assert.Must(t, b.Close())
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		<-time.After(time.Second) // the timeouts are noticed again
+		if after := due(); !slices.Equal(before, after) {
+			t.Errorf("after a restart they are due at %v, before at %v", after, before)
+		}
+	})
 }

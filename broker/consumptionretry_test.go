@@ -3,14 +3,20 @@ package broker_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -25,8 +31,7 @@ import (
 // RocketMQ: consumption retry: "The maximum number of retries for a simple consumer is specified in
 // the metadata when the consumer group is created"
 func TestThreeRetriesAreFourDeliveries(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		for _, push := range []bool{true, false} {
 			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{})
@@ -53,9 +58,7 @@ func TestThreeRetriesAreFourDeliveries(t *testing.T) {
 // RocketMQ: consumption retry: "Retry interval: the time that elapses from when a consumption
 // failure or timeout occurs to when the message is retried"
 func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		first := time.Now()
@@ -65,9 +68,7 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 			t.Fatal(err)
 		}
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Minute})
-		if took := time.Since(first); took != 14*time.Second {
-			t.Errorf("%v between two consumptions, want 14s", took)
-		}
+		assert.Equal(t, "between two consumptions", time.Since(first), 14*time.Second)
 	})
 }
 
@@ -77,18 +78,14 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 // RocketMQ: consumption retry: "Retry interval: the time that elapses from when a consumption
 // failure or timeout occurs to when the message is retried"
 func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
 		putGroup(t, b, "g", settings.Group{FIFO: true, FIFORetryInterval: settings.Duration(7 * time.Second)})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), MessageGroup: "a"})
 		for attempt := 1; attempt <= 5; attempt++ {
 			start := time.Now()
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour})
-			if len(ds) != 1 || ds[0].Attempt != attempt {
-				t.Fatalf("delivery %d is %+v", attempt, ds)
-			}
+			assert.MustThat(t, len(ds) == 1 && ds[0].Attempt == attempt, "delivery %d is %+v", attempt, ds)
 			if took := time.Since(start); attempt > 1 && took != 37*time.Second {
 				t.Errorf("delivery %d came %v after the one before, want its 30s to consume and 7s", attempt, took)
 			}
@@ -107,8 +104,7 @@ func TestTimeoutOfOrderedMessageWaitsFixedInterval(t *testing.T) {
 // InvisibleDuration value"
 // RocketMQ: consumption retry: "Simple consumers need only to wait for a message to be retried"
 func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		for _, processing := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond} {
 			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{})
@@ -118,9 +114,7 @@ func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 			time.Sleep(processing) // it fails; a simple consumer reports nothing
 			failed := time.Now()
 			again := receive(t, b, r)
-			if len(again) != 1 || again[0].Attempt != 2 {
-				t.Fatalf("delivered again: %+v", again)
-			}
+			assert.MustThat(t, len(again) == 1 && again[0].Attempt == 2, "delivered again: %+v", again)
 			if interval := time.Since(failed); interval != 30*time.Millisecond-processing {
 				t.Errorf("failed after %v: the retry interval is %v, want %v", processing, interval, 30*time.Millisecond-processing)
 			}
@@ -132,18 +126,14 @@ func TestSimpleConsumerIsRetriedWhenInvisibleDurationEnds(t *testing.T) {
 // in time when the API is called"
 // RocketMQ: consumption retry: "the change takes effect immediately"
 func TestChangeCountsFromTheCall(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		for _, dur := range []time.Duration{time.Minute, time.Second} { // longer, and shorter
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 20 * time.Second})[0]
 			time.Sleep(15 * time.Second)
 			called := time.Now()
-			if _, err := b.Extend(t.Context(), d, dur, false); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(b.Extend(t.Context(), d, dur, false)))
 			again := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour, InvisibleDuration: time.Millisecond})
 			if len(again) != 1 || time.Since(called) != dur {
 				t.Errorf("changed to %v: visible again after %v", dur, time.Since(called))
@@ -157,9 +147,7 @@ func TestChangeCountsFromTheCall(t *testing.T) {
 // RocketMQ: consumption retry: "A timeout error has not occurred on the current message"
 // RocketMQ: consumption retry: "A consumption status of the current message is not returned"
 func TestChangeNeedsAnOpenDelivery(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
 		for name, end := range map[string]func(d *tidegate.Delivery){
@@ -176,9 +164,7 @@ func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 			end(d)
 			_, err := b.Extend(t.Context(), d, time.Minute, false)
-			if !errors.Is(err, tidegate.ErrInvalidHandle) {
-				t.Errorf("%s: changed with %v, want 40013", name, err)
-			}
+			assert.That(t, errors.Is(err, tidegate.ErrInvalidHandle), "%s: changed with %v, want 40013", name, err)
 			if name == "timed out" { // out of the way of the next one
 				b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))
 			}
@@ -189,8 +175,7 @@ func TestChangeNeedsAnOpenDelivery(t *testing.T) {
 // RocketMQ: consumption retry: "The maximum consumption interval is specified by a system parameter
 // on the broker and cannot be exceeded"
 func TestConsumptionIntervalHasAMaximum(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		b := open(t, broker.Options{MaxInvisibleDuration: time.Hour})
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{Retry: []time.Duration{time.Minute}})
@@ -243,9 +228,7 @@ func TestRepeatedChangesHaveAMaximum(t *testing.T) {
 				}
 			}
 			handle, err := b.Extend(t.Context(), d, 10*time.Minute, false)
-			if err != nil {
-				t.Fatalf("the rest: %v", err)
-			}
+			assert.MustThat(t, err == nil, "the rest: %v", err)
 			time.Sleep(10*time.Minute - 1)
 			d.Handle = handle
 			if _, err := b.Extend(t.Context(), d, 2, false); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
@@ -276,9 +259,7 @@ func codeOf(err error) tidegate.Code {
 
 // A failure of one group does not redeliver the message to another group.
 func TestRetriesStayInTheirGroup(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "fails", settings.Group{MaxAttempts: 3})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -295,6 +276,518 @@ func TestRetriesStayInTheirGroup(t *testing.T) {
 		late := receive(t, b, transport.ReceiveRequest{Group: "new", Topic: "t"})
 		if len(late) != 1 || late[0].Attempt != 1 {
 			t.Errorf("a new group received %s", fmt.Sprint(late))
+		}
+	})
+}
+
+// counts is how many messages of a group are in each state.
+type counts struct{ ready, inflight, waiting, commit, dead int64 }
+
+func countsOf(t *testing.T, b *broker.Broker, group string) counts {
+	t.Helper()
+	synctest.Wait()
+	g, err := b.Group(group)
+	assert.MustThat(t, err == nil && len(g.Topics) == 1, "%+v, %v", g, err)
+	s := g.Topics[0]
+	if s.Backlog.Messages != s.Ready+s.Inflight+s.WaitingRetry {
+		t.Errorf("the backlog is %d of %+v", s.Backlog.Messages, s)
+	}
+	return counts{s.Ready, s.Inflight, s.WaitingRetry, s.Acked, s.DeadLetters}
+}
+
+// RocketMQ: consumption retry: "Ready The message is waiting to be consumed on the Apache RocketMQ
+// broker"
+// RocketMQ: consumption retry: "Inflight The message has been obtained and is being consumed by the
+// consumer. However, the consumption result has not been returned"
+// RocketMQ: consumption retry: "The message fails to be consumed or a timeout error occurs when the
+// broker waits for the consumer to return the consumption status. In these cases, the consumption
+// retry logic is triggered. If the maximum number of retries is not reached, the message goes back
+// to the Ready state after the retry interval elapses. Messages that are in the Ready state can be
+// consumed again"
+// RocketMQ: consumption retry: "Commit The message is consumed. After the consumer returns a
+// success response, the state machine can be terminated"
+// RocketMQ: consumption retry: "If the message fails to be consumed even after the maximum number
+// of retries is reached, the message is no longer retried and is sent to the dead-letter queue"
+// RocketMQ: consumption retry: "When a message is retried, its state changes from Ready to Inflight
+// and then to WaitingRetry"
+func TestStatesOfAPushConsumer(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 3})
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32}
+		is := func(when string, want counts) {
+			t.Helper()
+			if got := countsOf(t, b, "g"); got != want {
+				t.Errorf("%s: %+v, want %+v", when, got, want)
+			}
+		}
+		take := func() *tidegate.Delivery {
+			t.Helper()
+			ds := receive(t, b, r)
+			assert.MustEqual(t, "deliveries", len(ds), 1)
+			return ds[0]
+		}
+		nothing := func(when string) {
+			t.Helper()
+			if ds := receive(t, b, r); len(ds) != 0 {
+				t.Errorf("%s: attempt %d was delivered", when, ds[0].Attempt)
+			}
+		}
+		nothing("before the first message")
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		is("sent", counts{ready: 1})
+		d := take()
+		is("received", counts{inflight: 1})
+		nothing("in flight")
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		is("failed", counts{waiting: 1})
+		time.Sleep(10*time.Second - 1)
+		nothing("before the retry interval is over")
+		time.Sleep(1)
+		is("the interval is over", counts{ready: 1})
+		take()
+		is("consumed again", counts{inflight: 1})
+		time.Sleep(30 * time.Second)
+		is("not answered", counts{waiting: 1})
+		time.Sleep(30 * time.Second) // the ladder's second step
+		is("the next interval is over", counts{ready: 1})
+		if _, err := b.Settle(t.Context(), take(), transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		is("the last retry failed", counts{dead: 1})
+
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
+		d = take()
+		assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{d})[0])
+		is("consumed", counts{commit: 1, dead: 1})
+		time.Sleep(24 * time.Hour)
+		nothing("a day later")
+		is("a day later", counts{commit: 1, dead: 1})
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); !errors.Is(err, tidegate.ErrInvalidHandle) {
+			t.Errorf("a message that is consumed fails with %v", err)
+		}
+	})
+}
+
+// With all operations of RocketMQ's simple consumers, their messages never wait.
+//
+// RocketMQ: consumption retry: "This state is exclusive to push consumers"
+func TestStatesOfASimpleConsumer(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 3})
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 10 * time.Second}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		pass := func(seconds int, want counts) {
+			t.Helper()
+			for range seconds {
+				assert.MustEqual(t, "countsOf(t, b, \"g\")", countsOf(t, b, "g"), want)
+				time.Sleep(time.Second)
+			}
+		}
+		receive(t, b, r)
+		pass(10, counts{inflight: 1})
+		pass(10, counts{ready: 1})
+		d := receive(t, b, r)[0]
+		pass(5, counts{inflight: 1})
+		handle := assert.Value(b.Extend(t.Context(), d, 20*time.Second, false))(t)
+		pass(10, counts{inflight: 1})
+		d.Handle = handle
+		if _, err := b.Extend(t.Context(), d, 0, false); err != nil { // gives it back
+			t.Fatal(err)
+		}
+		pass(10, counts{ready: 1})
+		receive(t, b, r)
+		pass(10, counts{inflight: 1})
+		pass(10, counts{dead: 1})
+	})
+}
+
+// RocketMQ: consumption retry: "The retry interval is fixed and pre-allocated"
+// RocketMQ: consumption retry: "When a message is retried, the value of the parameter is reused.
+// You do not need to configure the interval for the subsequent retries"
+func TestSimpleConsumersIntervalIsFixed(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 30 * time.Millisecond, Wait: time.Hour}
+		start := time.Now()
+		for attempt := range 17 {
+			ds := receive(t, b, r)
+			if len(ds) != 1 || ds[0].Attempt != attempt+1 || time.Since(start) != time.Duration(attempt)*30*time.Millisecond {
+				t.Fatalf("delivery %d is %+v, after %v", attempt+1, ds, time.Since(start))
+			}
+		}
+	})
+}
+
+// RocketMQ: consumption retry: "you can change the value to a larger value to avoid triggering the
+// retry mechanism"
+func TestLongerInvisibleDurationAvoidsARetry(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 20 * time.Millisecond})[0]
+		time.Sleep(15 * time.Millisecond)
+		handle := assert.Value(b.Extend(t.Context(), d, time.Minute, false))(t)
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 59 * time.Second}); len(ds) != 0 {
+			t.Errorf("attempt %d while the first is being processed", ds[0].Attempt)
+		}
+		d.Handle = handle
+		assert.NoError(t, b.Ack(t.Context(), []*tidegate.Delivery{d})[0])
+	})
+}
+
+// A client cannot keep a message without end by heartbeats.
+//
+// RocketMQ: consumption retry: "The maximum consumption interval is specified by a system parameter
+// on the broker and cannot be exceeded"
+func TestOwnedLeaseHasAMaximum(t *testing.T) {
+	t.Parallel()
+	for longest, want := range map[time.Duration]time.Duration{
+		0:                3 * time.Hour, // as RocketMQ's proxy
+		20 * time.Minute: 20 * time.Minute,
+		30 * time.Second: 30 * time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, broker.Options{MinInvisibleDuration: time.Second, MaxInvisibleDuration: longest})
+			putTopic(t, b, "t", settings.Topic{})
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})
+			if err != nil || len(ds) != 1 {
+				t.Fatal(ds, err)
+			}
+			start := time.Now()
+			for time.Since(start) < want {
+				if got := countsOf(t, b, "g"); got != (counts{inflight: 1}) {
+					t.Fatalf("after %v: %+v", time.Since(start), got)
+				}
+				serve(b).Touch("c")
+				time.Sleep(30 * time.Second)
+			}
+			if got := countsOf(t, b, "g"); got != (counts{waiting: 1}) {
+				t.Errorf("after %v: %+v", want, got)
+			}
+			if err := b.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
+				t.Errorf("acknowledged with %v", err)
+			}
+		})
+	}
+}
+
+// A snoozed message is redelivered after its time with the same attempt number, any number of
+// times. This also holds after a restart, and if the maximum of attempts is lower by then.
+func TestSnooze(t *testing.T) {
+	for _, push := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b, fs := openData(t)
+			putTopic(t, b, "t", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+			r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Hour, Push: push}
+			receive := func() *tidegate.Delivery {
+				t.Helper()
+				ds, err := b.Receive(t.Context(), r)
+				if err != nil || len(ds) != 1 {
+					t.Fatal(ds, err)
+				}
+				return ds[0]
+			}
+			assert.Must(t, assert.Err(b.Settle(t.Context(), receive(), transport.Verdict{Kind: transport.Retry})))
+			d := receive() // the last attempt
+			for i := range 10 {
+				dur := time.Duration(i*i) * 7 * time.Second
+				asked := time.Now()
+				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur}); err != nil {
+					t.Fatal(err)
+				}
+				for name, err := range map[string]error{
+					"Ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Snooze": second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze})),
+					"DeadLetter": second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})),
+				} {
+					if !errors.Is(err, tidegate.ErrInvalidHandle) {
+						t.Errorf("%s of a delivery that was snoozed: %v", name, err)
+					}
+				}
+				switch i {
+				case 4:
+					assert.Must(t, b.Close())
+					b = open(t, broker.Options{Dir: "data"}.On(fs))
+				case 6:
+					putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
+				}
+				if d = receive(); d.ID != "m" || d.Attempt != 2 || time.Since(asked) != dur {
+					t.Fatalf("%s, attempt %d, came after %v, want attempt 2 after %v", d.ID, d.Attempt, time.Since(asked), dur)
+				}
+			}
+			assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{d})[0])
+			if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 0 || g.Topics[0].DeadLetters != 0 {
+				t.Errorf("the group has %+v, %v", g.Topics, err)
+			}
+		})
+	}
+}
+
+// A message group waits for its message that is snoozed; others continue.
+func TestSnoozeKeepsTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
+		putGroup(t, b, "g", settings.Group{FIFO: true})
+		for _, id := range []string{"a1", "a2", "b1"} {
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: id, MessageGroup: id[:1], Body: []byte("x")})
+		}
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Hour, Wait: time.Hour}
+		began := time.Now()
+		var got string
+		for i := range 4 {
+			ds, err := b.Receive(t.Context(), r)
+			if err != nil || len(ds) != 1 {
+				t.Fatal(ds, err)
+			}
+			got += fmt.Sprint(ds[0].ID, "@", time.Since(began), " ")
+			if i == 0 {
+				_, err = b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Snooze, Delay: time.Minute})
+			} else {
+				err = b.Ack(t.Context(), ds)[0]
+			}
+			assert.Must(t, err)
+		}
+		if want := "a1@0s b1@0s a1@1m0s a2@1m0s "; got != want {
+			t.Errorf("received %s, want %s", got, want)
+		}
+	})
+}
+
+func TestSnoozeBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := one(t, b, "g", "t")
+		for _, dur := range []time.Duration{-1, broker.DefaultMaxInvisibleDuration + 1} {
+			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur}); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+				t.Errorf("%v: %v", dur, err)
+			}
+		}
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: broker.DefaultMaxInvisibleDuration}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A change of the invisible duration whose response was lost is repeated with the replaced handle,
+// also after a restart. The repetition takes effect and returns the same new handle. A replaced
+// handle permits no other operation, and a handle of an earlier change or delivery permits none.
+func TestChangeIsRepeatable(t *testing.T) {
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
+		putTopic(t, b, "t", settings.Topic{})
+		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
+		take := func() *tidegate.Delivery {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute, Push: true})
+			assert.MustEqual(t, "deliveries", len(ds), 1)
+			return ds[0]
+		}
+		change := func(d *tidegate.Delivery, dur time.Duration) *tidegate.Delivery {
+			t.Helper()
+			c := *d
+			var err error
+			if c.Handle, err = b.Extend(t.Context(), d, dur, false); err != nil {
+				t.Fatal(err)
+			}
+			return &c
+		}
+		repeat := func(d *tidegate.Delivery) string {
+			t.Helper()
+			h := assert.Value(b.Extend(t.Context(), d, time.Minute, true))(t)
+			return h
+		}
+		refused := func(d *tidegate.Delivery, repeatToo bool) {
+			t.Helper()
+			_, retried := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})
+			_, given := b.Extend(t.Context(), d, 0, false)
+			_, changed := b.Extend(t.Context(), d, time.Minute, false)
+			_, dead := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})
+			_, givenAgain := b.Extend(t.Context(), d, 0, true)
+			errs := map[string]error{
+				"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "release": given, "release again": givenAgain,
+				"change": changed, "dead letter": dead,
+			}
+			if repeatToo {
+				_, errs["repeated change"] = b.Extend(t.Context(), d, time.Minute, true)
+			}
+			for name, err := range errs {
+				if !errors.Is(err, tidegate.ErrInvalidHandle) {
+					t.Errorf("%s with a handle that was replaced: %v", name, err)
+				}
+			}
+		}
+		first := take()
+		elapse(30 * time.Second)
+		second := change(first, time.Minute)
+		refused(first, false)
+		for range 2 {
+			elapse(50 * time.Second) // past the invisible duration of before
+			if again := repeat(first); again != second.Handle || again == first.Handle {
+				t.Errorf("repeated, the change gives %q after %q", again, second.Handle)
+			}
+		}
+		b = reopen(t, b, fs)
+		assert.Equal(t, "repeated after a restart, the change gives after", repeat(first), second.Handle)
+		third := *second // as if a change whose response was lost had not been carried out
+		third.Handle = repeat(second)
+		refused(first, true)
+		refused(second, false)
+		elapse(61 * time.Second) // it runs out
+		refused(second, true)
+		elapse(10 * time.Second) // the ladder's first step
+		fourth := take()
+		assert.Equal(t, "attempt", fourth.Attempt, 2)
+		refused(&third, true) // the serial number before that of the delivery, which is no change
+		change(fourth, 0)     // released
+		refused(fourth, true)
+		assert.NoError(t, b.Ack(t.Context(), []*tidegate.Delivery{take()})[0])
+	})
+}
+
+// bubble runs a test in a bubble, beside others.
+func bubble(t *testing.T, f func(*testing.T)) {
+	t.Parallel()
+	synctest.Test(t, f)
+}
+
+// subtest runs a subtest in a bubble.
+func subtest(t *testing.T, name string, f func(*testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+// inMemory runs a test in a bubble with a broker in memory, beside others.
+func inMemory(t *testing.T, f func(*testing.T, *broker.Broker)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { f(t, open(t, broker.Options{})) })
+}
+
+// onDisk runs a test in a bubble with a broker on a file system in memory, beside others.
+func onDisk(t *testing.T, f func(*testing.T, *broker.Broker, *vfs.MemFS)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		f(t, open(t, broker.Options{Dir: "data"}.On(fs)), fs)
+	})
+}
+
+// open returns a broker in memory that takes any invisible duration.
+func open(tb testing.TB, o broker.Options) *broker.Broker {
+	tb.Helper()
+	if o.MinInvisibleDuration == 0 {
+		o.MinInvisibleDuration = 1
+	}
+	b := assert.Value(broker.Open(o))(tb)
+	tb.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			tb.Errorf("closing the broker: %v", err)
+		}
+	})
+	return b
+}
+
+func putTopic(tb testing.TB, b *broker.Broker, name string, c settings.Topic) {
+	tb.Helper()
+	assert.Must(tb, assert.Err(b.PutTopic(tb.Context(), name, c)))
+}
+
+func putGroup(tb testing.TB, b *broker.Broker, name string, c settings.Group) {
+	tb.Helper()
+	assert.Must(tb, assert.Err(b.PutGroup(tb.Context(), name, c)))
+}
+
+func send(tb testing.TB, b *broker.Broker, msgs ...*tidegate.Message) []transport.SendResult {
+	tb.Helper()
+	for _, m := range msgs {
+		if m.ID == "" {
+			m.ID = tidegate.NewMessageID()
+		}
+	}
+	return b.Send(tb.Context(), msgs)
+}
+
+func mustSend(tb testing.TB, b *broker.Broker, msgs ...*tidegate.Message) {
+	tb.Helper()
+	for _, r := range send(tb, b, msgs...) {
+		assert.Must(tb, r.Err)
+	}
+}
+
+func receive(tb testing.TB, b *broker.Broker, r transport.ReceiveRequest) []*tidegate.Delivery {
+	tb.Helper()
+	if r.Queue == 0 {
+		r.Queue = transport.AnyQueue
+	}
+	if r.InvisibleDuration == 0 {
+		r.InvisibleDuration = 30 * time.Second
+	}
+	ds := assert.Value(b.Receive(tb.Context(), r))(tb)
+	return ds
+}
+
+// receiveAll reads a topic from its beginning, as a group of its own.
+func receiveAll(t *testing.T, b *broker.Broker, topic string) (out []*tidegate.Delivery) {
+	reader := fmt.Sprintf("reader%d", rand.Uint64())
+	defer func() { _ = b.DeleteGroup(t.Context(), reader) }()
+	_, longest := serve(b).InvisibleBounds()
+	for {
+		ds := receive(t, b, transport.ReceiveRequest{Group: reader, Topic: topic, Max: 32, InvisibleDuration: min(time.Hour, longest)})
+		if len(ds) == 0 {
+			return out
+		}
+		out = append(out, ds...)
+	}
+}
+
+// By default 16 retries, then the dead letter.
+// RocketMQ: consumption retry: "If the message fails to be consumed even after a specified number
+// of retries, the broker sends the message to the dead-letter queue"
+// RocketMQ: consumption retry: "If a message fails to be consumed, Apache RocketMQ redelivers the
+// message based on a consumption retry policy"
+// RocketMQ: consumption retry: "the Apache RocketMQ broker resends a message when the message fails
+// to be consumed"
+func TestWholeLadder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "orders", settings.Topic{})
+		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x"), ID: "m1", Properties: map[string]string{"k": "v"}})
+		start := time.Now()
+		ladder := backoff.RetryLadder()
+		due := start
+		for attempt := 1; attempt <= 17; attempt++ {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "orders", Push: true, Wait: 3 * time.Hour})
+			assert.MustThat(t, len(ds) == 1, "attempt %d: %d deliveries", attempt, len(ds))
+			if now := time.Now(); !now.Equal(due) {
+				t.Fatalf("attempt %d came at %v, due %v", attempt, now.Sub(start), due.Sub(start))
+			}
+			assert.MustEqual(t, "attempt is", ds[0].Attempt, attempt)
+			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: ladder.Delay(attempt - 1)}); err != nil {
+				t.Fatal(err)
+			}
+			due = time.Now().Add(ladder.Delay(attempt - 1))
+		}
+		if took := time.Since(start); took.Round(time.Minute) != 4*time.Hour+46*time.Minute {
+			t.Errorf("the ladder took %v, want 4h46m", took)
+		}
+		ds := receive(t, b, transport.ReceiveRequest{Group: "ops", Topic: "%DLQ%g"})
+		assert.MustEqual(t, "dead letters at once after the last failure", len(ds), 1)
+		dl, ok := ds[0].DeadLetter()
+		want := tidegate.DeadLetter{Topic: "orders", MessageID: "m1", Queue: dl.Queue, Offset: 0, Group: "g", Attempts: 17, Reason: dl.Reason}
+		assert.That(t, ok && dl == want, "dead letter is %+v, %v; want %+v", dl, ok, want)
+		if ds[0].Properties["k"] != "v" || string(ds[0].Body) != "x" || ds[0].ID != "m1" {
+			t.Errorf("dead letter lost something: %+v", ds[0])
+		}
+		if got := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "orders", Wait: 5 * time.Hour}); len(got) != 0 {
+			t.Errorf("a dead letter was delivered again: %+v", got[0])
 		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -40,10 +43,7 @@ type damagedRun struct {
 func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 	r := &damagedRun{fs: vfs.NewCrashableMem(), acked: map[string]bool{}}
 	o := crashOptions(r.fs)
-	b, err := broker.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(broker.Open(o))(t)
 	putTopic(t, b, "t", settings.Topic{Queues: 2})
 	putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
 	for range 8 {
@@ -63,14 +63,9 @@ func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 	if !closed {
 		r.fs = r.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rnd})
 	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, b.Close())
 	for _, dir := range []string{"data", "data/messages", "data/groups"} {
-		names, err := r.fs.List(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := assert.Value(r.fs.List(dir))(t)
 		for _, name := range names {
 			if info, err := r.fs.Stat(dir + "/" + name); err != nil || info.IsDir() || info.Size() == 0 {
 				continue
@@ -89,10 +84,7 @@ func record(t *testing.T, rnd *rand.Rand, closed bool) *damagedRun {
 func (r *damagedRun) damage(t *testing.T, rnd *rand.Rand) *vfs.MemFS {
 	fs := r.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rnd})
 	name := r.files[rnd.IntN(len(r.files))]
-	data, err := fs.UnsafeGetFileDataBuffer(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := assert.Value(fs.UnsafeGetFileDataBuffer(name))(t)
 	at := rnd.IntN(len(data))
 	switch how := rnd.IntN(4); how {
 	default:
@@ -105,13 +97,8 @@ func (r *damagedRun) damage(t *testing.T, rnd *rand.Rand) *vfs.MemFS {
 	case 3:
 		r.what = fmt.Sprintf("%s, cut from %d to %d", name, len(data), at)
 		short := append([]byte(nil), data[:at]...)
-		f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.Write(short); err != nil {
-			t.Fatal(err)
-		}
+		f := assert.Value(fs.Create(name, vfs.WriteCategoryUnspecified))(t)
+		assert.Must(t, assert.Err(f.Write(short)))
 		f.Close()
 	}
 	return fs
@@ -147,9 +134,7 @@ func TestDamageIsCountedAndLosesNothingElse(t *testing.T) {
 				whole++
 			}
 			_ = b.Close()
-			if t.Failed() {
-				t.Fatalf("run it again with -damage.seed %d", seed)
-			}
+			assert.MustThat(t, !t.Failed(), "run it again with -damage.seed %d", seed)
 		}
 	}
 	t.Logf("refused to open %d times, reported lost messages %d times, lost nothing %d times", refused, lost, whole)
@@ -169,12 +154,8 @@ func (r *damagedRun) verify(t *testing.T, b *broker.Broker) (damaged int64) {
 				return
 			}
 			for _, d := range ds {
-				if acked[d.ID] {
-					t.Errorf("%s: %s was acknowledged and is redelivered", r.what, d.ID)
-				}
-				if seen[group+d.ID] {
-					t.Errorf("%s: %s comes twice to %s", r.what, d.ID, group)
-				}
+				assert.That(t, !acked[d.ID], "%s: %s was acknowledged and is redelivered", r.what, d.ID)
+				assert.That(t, !seen[group+d.ID], "%s: %s comes twice to %s", r.what, d.ID, group)
 				seen[group+d.ID] = true
 				if string(d.Body) != strings.Repeat(d.ID, len(d.Body)/len(d.ID)) {
 					t.Errorf("%s: %s has another body", r.what, d.ID)
@@ -198,19 +179,14 @@ func (r *damagedRun) verify(t *testing.T, b *broker.Broker) (damaged int64) {
 			missing++
 		}
 	}
-	if missing != damaged {
-		t.Errorf("%s: %d messages are missing, %d were reported", r.what, missing, damaged)
-	}
+	assert.That(t, missing == damaged, "%s: %d messages are missing, %d were reported", r.what, missing, damaged)
 	return damaged
 }
 
 // cutLog takes a part of the end of a closed broker's message log.
 func cutLog(t *testing.T, fs *vfs.MemFS, left float64) {
 	t.Helper()
-	names, err := fs.List("data/messages")
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := assert.Value(fs.List("data/messages"))(t)
 	name, size := "", 0
 	var data []byte
 	for _, n := range names {
@@ -223,16 +199,9 @@ func cutLog(t *testing.T, fs *vfs.MemFS, left float64) {
 			name, size, data = "data/messages/"+n, len(d), append([]byte(nil), d...)
 		}
 	}
-	f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Write(data[:int(float64(size)*left)]); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	f := assert.Value(fs.Create(name, vfs.WriteCategoryUnspecified))(t)
+	assert.Must(t, assert.Err(f.Write(data[:int(float64(size)*left)])))
+	assert.Must(t, f.Close())
 }
 
 // Damage has removed the end of the message log, and an operator continues without it. Groups that
@@ -254,9 +223,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 			const before, after = 100, 40
 			sendOne := func(id string) tidegate.Receipt {
 				r := send(t, b, &tidegate.Message{ID: id, Topic: "t", MessageGroup: messageGroup, Body: []byte(id)})[0]
-				if r.Err != nil {
-					t.Fatal(r.Err)
-				}
+				assert.Must(t, r.Err)
 				return r.Receipt
 			}
 			for i := range before {
@@ -266,14 +233,10 @@ func TestLostEndOfAQueue(t *testing.T) {
 			if fifo { // one after another, up to one that fails and parks the others
 				for range before * 9 / 10 {
 					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-					if err := b.Ack(t.Context(), ds)[0]; err != nil {
-						t.Fatal(err)
-					}
+					assert.Must(t, b.Ack(t.Context(), ds)[0])
 				}
 				old = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true})
-				if _, err := b.Settle(t.Context(), old[0], transport.Verdict{Kind: transport.Retry}); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(b.Settle(t.Context(), old[0], transport.Verdict{Kind: transport.Retry})))
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
 			} else {
 				for len(old) < before {
@@ -286,9 +249,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 				}
 				old = old[before-3:]
 			}
-			if err := b.Close(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, b.Close())
 			cutLog(t, fs, 0.6)
 			if b, err := broker.Open(options); err == nil {
 				b.Close()
@@ -317,9 +278,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 						t.Fatalf("start %d, %d of %d: %+v", restart, i, want, ds)
 					}
 					if fifo || i == 0 && restart == 0 {
-						if err := b.Ack(t.Context(), ds)[0]; err != nil {
-							t.Fatal(err)
-						}
+						assert.Must(t, b.Ack(t.Context(), ds)[0])
 					}
 				}
 				if info, err := b.Topic("t"); err != nil || info.StoredMessages != left+after {
@@ -329,9 +288,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 					break
 				}
 				<-time.After(time.Minute)
-				if err := b.Close(); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, b.Close())
 				b = open(t, options)
 			}
 			n := int64(0)
@@ -343,9 +300,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 				n += int64(len(ds))
 				b.Ack(t.Context(), ds)
 			}
-			if n != left+after {
-				t.Errorf("another group receives %d, want %d", n, left+after)
-			}
+			assert.Equal(t, "another group receives", n, left+after)
 			if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != left+after {
 				t.Errorf("a purge removes %d messages, want %d; %v", removed.Messages, left+after, err)
 			}
@@ -359,9 +314,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 // A damaged message does not keep a group from being rewound to a time: its time is that of its
 // neighbours.
 func TestRewindToATimeBesideDamage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{})
 		start := time.Now()
@@ -403,9 +356,7 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 					m.DeliverAt = time.Now().Add(time.Hour)
 				}
 				r := serve(b).Append(t.Context(), []engine.Incoming{{Message: m, Half: kind == settings.TopicTransaction}})[0]
-				if r.Err != nil {
-					t.Fatal(r.Err)
-				}
+				assert.Must(t, r.Err)
 				return r.Receipt
 			}
 			receipts := map[string]tidegate.Receipt{}
@@ -423,9 +374,7 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 					corruptRecord(t, b, []byte(k))
 				}
 			}
-			if err := b.Close(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, b.Close())
 			b = open(t, broker.Options{Dir: "data"}.On(fs))
 			for id, r := range receipts {
 				if again := sendOne(id); (again == r) != (id != "damaged") {
@@ -440,9 +389,7 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 						}
 					}
 				}
-				if err := endTransaction(t, b, sendOne("damaged"), transport.Rollback); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, endTransaction(t, b, sendOne("damaged"), transport.Rollback))
 				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 1 {
 					t.Errorf("%d half messages, want the damaged one; %v", info.HalfMessages, err)
 				}
@@ -459,4 +406,269 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A delivery that a power failure undid cannot become a dead letter. Its message is delivered
+// again, so the response must be an error.
+func TestDeadLetterOfALostDelivery(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fs := vfs.NewCrashableMem()
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		putTopic(t, b, "t", settings.Topic{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); codeOf(err) != tidegate.CodeInvalidReceiptHandle {
+			t.Errorf("the dead letter of a delivery that was lost: %v", err)
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || ds[0].Attempt != 1 {
+			t.Errorf("then came %+v", ds)
+		}
+	})
+}
+
+// A message that is in flight when retention passes it is kept, and also if the power fails at
+// once: then it is redelivered.
+func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fs := vfs.NewCrashableMem()
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		topic := topicOf(t, b, "t")
+		due, _ := topic.NextRound()
+		time.Sleep(time.Until(due) - time.Millisecond)
+		if len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})) != 1 {
+			t.Fatal("the message is not there")
+		}
+		elapse(2 * time.Millisecond)
+		if stored(t, b, "t") != 1 || topic.Queues()[0].Low().Offset != 1 {
+			t.Fatal("the cursor did not pass the message, or the message was not kept")
+		}
+		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
+		if s := subscriptionOf(t, b, "g"); s.Backlog.Messages != 1 {
+			t.Errorf("after the power failure: %+v", s)
+		}
+		elapse(time.Minute)
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 {
+			t.Errorf("the message is not redelivered: %v", ds)
+		}
+	})
+}
+
+// Unreadable messages are removed like others, in every place, and leave nothing in the counters.
+func TestDamagedMessagesAreRemoved(t *testing.T) {
+	t.Parallel()
+	for _, offsets := range [][]int64{{0}, {5}, {9}, {0, 1, 2}, {4, 5}, {8, 9}, {0, 9}} {
+		for _, how := range []string{"time", "bytes", "consumed", "purge"} {
+			subtest(t, fmt.Sprint(how, offsets), func(t *testing.T) {
+				b := open(t, broker.Options{})
+				c := settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: -1}}
+				putTopic(t, b, "t", c)
+				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+				for range 10 {
+					mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 100)})
+					elapse(time.Millisecond)
+				}
+				for _, o := range offsets {
+					corruptMessage(t, b, "t", 0, o)
+				}
+				switch how {
+				case "time":
+					c.Retention.Time = settings.Duration(time.Minute)
+				case "bytes":
+					c.Retention.Bytes = 1
+				case "consumed":
+					c.Retention.Consumed = true
+					for _, err := range b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})) {
+						assert.NoError(t, err)
+					}
+					for _, err := range b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})) {
+						assert.NoError(t, err)
+					}
+				case "purge":
+					assert.NoError(t, assert.Err(b.PurgeTopic(t.Context(), "t")))
+				}
+				putTopic(t, b, "t", c)
+				elapse(5 * time.Minute)
+				assert.Equal(t, "messages are left", stored(t, b, "t"), 0)
+				mustSend(t, b, &tidegate.Message{Topic: "t", ID: "next", Body: make([]byte, 100)})
+				if how != "bytes" {
+					for _, err := range b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})) {
+						assert.NoError(t, err)
+					}
+				}
+				elapse(5 * time.Minute)
+				if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{}) {
+					t.Errorf("the group is left with %+v", s)
+				}
+			})
+		}
+	}
+}
+
+// A delayed message and a half message that cannot be read keep no others waiting.
+func TestDamageHoldsUpNoDelayedOrHalfMessages(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "d", settings.Topic{Type: settings.TopicDelay})
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
+		for i := range 3 {
+			mustSend(t, b, &tidegate.Message{Topic: "d", Body: []byte("x"), DeliverAt: time.Now().Add(time.Duration(i+1) * time.Second)})
+		}
+		corruptDelayed(t, b, "d", 1)
+		elapse(time.Minute)
+		if n := stored(t, b, "d"); n != 2 || serve(b).Stats().Damaged != 1 {
+			t.Errorf("%d delayed messages came, %d were reported as damaged; want 2 and 1", n, serve(b).Stats().Damaged)
+		}
+
+		heard := 0
+		defer onCheck(b, func(engine.TransactionCheck) bool { heard++; return true })()
+		first, _ := consume.ParseTransactionID(sendHalf(t, b, "a").TransactionID)
+		elapse(time.Millisecond)
+		sendHalf(t, b, "b")
+		corruptRecord(t, b, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32([]byte{'h'}, first.Topic), first.Number))
+		elapse(10 * time.Second) // the first check is after 6 s
+		assert.Equal(t, "checks were received", heard, 1)
+	})
+}
+
+// An automatic dead-letter queue that a group retries through stays while messages wait for their
+// retry.
+func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		dead, auto, one := "DLA", true, 1
+		putAddress(t, b, "t", settings.Address{DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto, MaxDeliveryAttempts: &one})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Topic: "DLQ.t"}})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("first")})
+		if _, err := b.Settle(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "t"})[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "makes DLQ.t"}); err != nil {
+			t.Fatal(err)
+		}
+		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "DLQ.t"}))
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "later", Body: []byte("later")})
+		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
+			if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: 5 * time.Minute}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) { // the dead letter, from the retry topic
+			b.Ack(t.Context(), []*tidegate.Delivery{d})
+		}
+		elapse(6 * time.Minute)
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}); len(ds) != 2 {
+			t.Errorf("%d of 2 messages came back", len(ds))
+		}
+	})
+}
+
+// A readFaultFS fails a number of reads of tables.
+type readFaultFS struct {
+	vfs.FS
+	left, failed atomic.Int64
+}
+
+func (fs *readFaultFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := fs.FS.Open(name, opts...)
+	if err != nil || !strings.HasSuffix(name, ".sst") {
+		return f, err
+	}
+	return readFaultFile{f, fs}, nil
+}
+
+type readFaultFile struct {
+	vfs.File
+	fs *readFaultFS
+}
+
+func (f readFaultFile) ReadAt(p []byte, off int64) (int, error) {
+	if f.fs.left.Add(-1) >= 0 {
+		f.fs.failed.Add(1)
+		return 0, syscall.EIO
+	}
+	return f.File.ReadAt(p, off)
+}
+
+// A read that fails once, behind delayed messages that are moved, delays the other messages by a
+// second at most.
+func TestReadErrorAmongDelayedMessages(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fs := &readFaultFS{FS: vfs.NewMem()}
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, DuplicateWindow: -1})
+		const n = 250 // in several blocks of a table, and one look
+		at := time.Now().Add(time.Hour)
+		for i := range n {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Appendf(nil, "%0120d", i), DeliverAt: at.Add(time.Duration(i))})
+		}
+		assert.Must(t, b.Close())
+		b = open(t, broker.Options{Dir: "data"}.On(fs)) // which reads the first block
+		fs.left.Store(1)
+		<-time.After(time.Hour + 2*time.Second)
+		synctest.Wait()
+		assert.MustEqual(t, "reads failed", fs.failed.Load(), 1)
+		assert.Equal(t, "messages arrived", len(receiveAll(t, b, "t")), n)
+	})
+}
+
+// A group that reaches the end of a queue over removed messages is done with all of them: none is
+// left in its backlog that would reject sends.
+func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
+	t.Parallel()
+	holes := map[string]func(t *testing.T, b *broker.Broker){
+		"purged": func(t *testing.T, b *broker.Broker) {
+			if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"}); err != nil || done.Purged != 3 {
+				t.Fatalf("%+v, %v", done, err)
+			}
+		},
+		"sent back": func(t *testing.T, b *broker.Broker) {
+			if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"}); err != nil || done.Redriven != 3 {
+				t.Fatalf("%+v, %v", done, err)
+			}
+		},
+	}
+	for name, take := range holes {
+		for from := range int64(2) {
+			subtest(t, fmt.Sprint(name, " ", from), func(t *testing.T) {
+				fs := vfs.NewMem()
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
+				putTopic(t, b, "t", settings.Topic{Queues: 1})
+				putTopic(t, b, "dead", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Bytes: 30}, DuplicateWindow: -1})
+				putGroup(t, b, "g", settings.Group{})
+				putAddress(t, b, "t", settings.Address{DeadLetterAddress: new("dead")})
+				for i := range 3 {
+					kill(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("0123456789")})
+				}
+				putGroup(t, b, "reader", settings.Group{})
+				if _, err := b.Rewind(t.Context(), "reader", "dead", status.Position{Offsets: map[int]int64{0: from}}); err != nil {
+					t.Fatal(err)
+				}
+				take(t, b)
+				expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "dead"}), "")
+				for range 2 {
+					assert.Equal(t, "the backlog is", subscriptionOf(t, b, "reader").Backlog, (status.Backlog{}))
+					mustSend(t, b, &tidegate.Message{Topic: "dead", Body: make([]byte, 25)})
+					ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "dead", Max: 32}))
+					b = reopen(t, b, fs)
+				}
+			})
+		}
+	}
+}
+
+// The same over corrupt messages.
+func TestDamageUpToTheEndIsNoBacklog(t *testing.T) {
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		sendN(t, b, "t", 3, 10)
+		b = reopen(t, b, fs) // the latest messages are in memory too
+		for offset := int64(1); offset < 3; offset++ {
+			corruptMessage(t, b, "t", 0, offset)
+		}
+		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
+		expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}), "")
+		if got := subscriptionOf(t, b, "g").Backlog; got != (status.Backlog{}) || serve(b).Stats().Damaged == 0 {
+			t.Errorf("the backlog is %+v; %d messages were found damaged", got, serve(b).Stats().Damaged)
+		}
+	})
 }

@@ -1,28 +1,38 @@
 package broker_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // The process ends after the dead letter is written and before its lease is removed: after the
 // restart the dead letter is stored once, and the message is not delivered again.
 func TestDeadLetterOnceAcrossACrash(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -31,9 +41,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 		policy := s.Policy().Rules()
 		dying := departing(s, func(p *consume.Progress) { p.Expire(&policy, time.Now().Add(time.Minute)) })
 		startOnDisk(t, b, dying)
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.Close())
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		<-time.After(2 * time.Minute) // the lease, still there, runs out
 		synctest.Wait()
@@ -48,9 +56,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 
 // Official clients repeat the request until it succeeds.
 func TestDeadLetterIsIdempotent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
@@ -60,9 +66,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 			}
 		}
 		ds := receiveAll(t, b, "%DLQ%g")
-		if len(ds) != 1 {
-			t.Fatalf("%d dead letters", len(ds))
-		}
+		assert.MustEqual(t, "dead letters", len(ds), 1)
 		if o, _ := ds[0].DeadLetter(); o.Reason != "no use" || o.Attempts != 1 {
 			t.Errorf("the origin is %+v", o)
 		}
@@ -83,9 +87,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 // RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created"
 // RocketMQ: consumption retry: "Apache RocketMQ supports custom numbers of consumption retries"
 func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 4})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -100,9 +102,7 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if deliveries != 4 {
-			t.Errorf("%d deliveries, want 4", deliveries)
-		}
+		assert.Equal(t, "deliveries", deliveries, 4)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
@@ -121,8 +121,7 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 // The request may come after the invisible duration, but not after another consumer received the
 // message.
 func TestDeadLetterComesLate(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		for _, push := range []bool{true, false} { // waits for its retry, is ready again
 			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{Queues: 1})
@@ -168,6 +167,636 @@ func departingNow(t *testing.T, s *engine.Subscription, h consume.Handle) *engin
 	return departing(s, func(p *consume.Progress) {
 		if _, err := p.Settle(h, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}, 0, &policy, time.Now()); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// deletedMeanwhile makes every dead letter of g fail until the returned function is called, as if
+// the topic were deleted between the lookup and the write.
+func deletedMeanwhile(t *testing.T, b *broker.Broker) (over func()) {
+	t.Helper()
+	putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
+	catalog, found := b.Engine().Parts().Catalog, topicOf(t, b, "%DLQ%g")
+	assert.Must(t, b.DeleteTopic(t.Context(), found.Name()))
+	catalog.AddTopic(found)
+	return func() { catalog.RemoveTopic(found) }
+}
+
+// A request for a dead letter that fails changes nothing: the lease ends at the same time, and its
+// handle is still valid.
+func TestDeadLetterThatFails(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		wait, again time.Duration // before the request, and from then until the message is delivered
+		push        bool
+	}{
+		"in flight":           {time.Second, 59 * time.Second, false},
+		"in flight, push":     {time.Second, 69 * time.Second, true},
+		"ready again":         {time.Minute, 0, false},
+		"waiting for a retry": {time.Minute, 10 * time.Second, true},
+	} {
+		for _, restart := range []bool{false, true} {
+			subtest(t, fmt.Sprintf("%s, restart %t", name, restart), func(t *testing.T) {
+				fs := vfs.NewMem()
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
+				putTopic(t, b, "t", settings.Topic{Queues: 1})
+				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+				r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: c.push, InvisibleDuration: time.Minute}
+				d := receive(t, b, r)[0]
+				elapse(c.wait)
+				over := deletedMeanwhile(t, b)
+				d.Attempt = 17 // a consumer that retries by itself has counted further
+				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
+					t.Errorf("returned %v", err)
+				}
+				over()
+				if restart {
+					b = reopen(t, b, fs)
+				}
+				asked := time.Now()
+				r.Wait = time.Hour
+				if got := receive(t, b, r); len(got) != 1 || got[0].Attempt != 2 || time.Since(asked) != c.again {
+					t.Errorf("%s after %v, want attempt 2 after %v", idsOf(got), time.Since(asked), c.again)
+				}
+			})
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
+		over := deletedMeanwhile(t, b)
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err == nil {
+			t.Error("it was confirmed, and there is no dead letter")
+		}
+		over()
+		elapse(2 * time.Second)
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
+			t.Error(err)
+		}
+		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
+	})
+}
+
+// A dead letter that is due by time is tried again each second, and not delivered meanwhile.
+func TestDeadLetterByTimeThatFails(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		r := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute}
+		receive(t, b, r)
+		over := deletedMeanwhile(t, b)
+		r.Wait = 10 * time.Minute
+		if ds := receive(t, b, r); len(ds) != 0 {
+			t.Errorf("attempt %d of 1 was delivered", ds[0].Attempt)
+		}
+		over()
+		elapse(2 * time.Second)
+		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
+	})
+}
+
+// If the failed message of a parked message group cannot become a dead letter, the group stays
+// parked with its reason, also across a restart.
+func TestParkedDeadLetterThatFails(t *testing.T) {
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+		putGroup(t, b, "g", settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
+		sends, receives := fifoOf(t, b)
+		sends("a:1", "a:2", "a:3")
+		for range 2 {
+			assert.Must(t, serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second))
+		}
+		parked := func() []status.ParkedGroup {
+			t.Helper()
+			page, err := b.Parked("g", status.ParkedQuery{})
+			assert.MustThat(t, err == nil && len(page.Groups) == 1, "%+v, %v", page, err)
+			return page.Groups
+		}
+		expectMessages(t, receives(), "")
+		before := parked()
+		over := deletedMeanwhile(t, b)
+		if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true}); !errors.Is(err, tidegate.ErrTopicNotFound) || done != (status.ParkedRedrive{}) {
+			t.Errorf("%+v, %v", done, err)
+		}
+		over()
+		for range 2 {
+			elapse(time.Hour)
+			expectMessages(t, receives(), "")
+			expectState(t, b, 0, 0, 0, 3, 1, 0)
+			if after := parked(); after[0] != before[0] {
+				t.Errorf("it is parked as %+v, was as %+v", after[0], before[0])
+			}
+			b = reopen(t, b, fs)
+			_, receives = fifoOf(t, b)
+		}
+		if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true}); err != nil || done != (status.ParkedRedrive{MessageGroups: 1, Messages: 3}) {
+			t.Errorf("%+v, %v", done, err)
+		}
+		synctest.Wait()
+		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
+		ackDeliveries(t, b, expectMessages(t, receives(), "a:3/1"))
+		expectState(t, b, 0, 0, 0, 0, 0, 0)
+		page, err := b.DeadLetters("g", status.DeadLetterQuery{})
+		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Reason != before[0].Reason {
+			t.Errorf("%+v, %v", page, err)
+		}
+		assert.Equal(t, "reasons are left over", parkedReasons(t, b), 0)
+	})
+}
+
+// The process ends after the dead letter of a parked message group is written,
+// and before its lease is removed: nothing is parked any more.
+func TestParkedDeadLetterAcrossACrash(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		b := parkedTopic(t, fs, settings.Retention{}, 3)
+		d := departing(subscriptions(b)[0], func(p *consume.Progress) { p.Redrive("a", true, time.Now()) })
+		startOnDisk(t, b, d)
+		b = reopen(t, b, fs)
+		synctest.Wait()
+		for _, want := range []string{"1/1", "2/1"} {
+			ackDeliveries(t, b, expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}), want))
+		}
+		assert.Equal(t, "reasons are left over", parkedReasons(t, b), 0)
+	})
+}
+
+// If the address settings have no dead-letter-address, the message is removed after its last
+// attempt. A consumer can still make it a dead letter.
+func TestRequestedDeadLettersAreKept(t *testing.T) {
+	t.Parallel()
+	set := settings.Address{RedeliveryDelay: new(settings.Milliseconds(7))}
+	for name, c := range map[string]struct {
+		group  settings.Group
+		giveUp func(t *testing.T, b *broker.Broker)
+	}{
+		"negative acknowledgement": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 5}}, func(t *testing.T, b *broker.Broker) {
+			for range 6 {
+				assert.Must(t, serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second))
+			}
+		}},
+		"negative acknowledgement after the last attempt": {settings.Group{NegativeAck: settings.NegativeAck{MaxRedeliveries: 12}}, func(t *testing.T, b *broker.Broker) {
+			for range 13 {
+				assert.Must(t, serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Second))
+			}
+		}},
+		"redrive of parked messages": {settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark}, func(t *testing.T, b *broker.Broker) {
+			for range 10 {
+				if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true}); err != nil || done.Messages != 1 {
+				t.Fatal(done, err)
+			}
+		}},
+	} {
+		subtest(t, name, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
+			putAddress(t, b, "t", set)
+			putGroup(t, b, "g", c.group)
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", MessageGroup: "a", Body: []byte("x")})
+			c.giveUp(t, b)
+			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 0 {
+				t.Errorf("it is delivered again: attempt %d", ds[0].Attempt)
+			}
+			if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 || ds[0].ID != "m" {
+				t.Errorf("%d dead letters", len(ds))
+			}
+			if s := subscriptionOf(t, b, "g"); s.DeadLetters != 1 || s.Discarded != 0 {
+				t.Errorf("the group has %+v", s)
+			}
+		})
+	}
+}
+
+// However much is given up at once, memory holds little of it.
+func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
+	t.Parallel()
+	const n, size = 16, 1 << 20
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
+		body := make([]byte, size)
+		for i := range n {
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: body})
+		}
+		taken := 0
+		for taken < n {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute})
+			taken += len(ds)
+		}
+		release := holdWrites(b)
+		elapse(2 * time.Minute)
+		gathered := 0
+		inLog(b, func(w *store.Batch) { gathered = (*pebble.Batch)(w).Len() })
+		if gathered < size || gathered > 12<<20 { // three times the bound of engine.Letters
+			t.Errorf("%d MiB of %d wait in memory to be written", gathered>>20, n)
+		}
+		release()
+		elapse(time.Minute)
+		if s := subscriptionOf(t, b, "g"); s.DeadLetters != n || s.Backlog != (status.Backlog{}) {
+			t.Errorf("the group has %+v", s)
+		}
+		if page, err := b.DeadLetters("g", status.DeadLetterQuery{}); err != nil || len(page.DeadLetters) != n {
+			t.Errorf("%d dead letters, %v", len(page.DeadLetters), err)
+		}
+	})
+}
+
+// The response to a repeated request for a dead letter comes when the dead letter is on disk, as
+// for the first request.
+func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		release := holdWrites(b)
+		answers := make(chan error, 2)
+		for range 2 {
+			go func() {
+				answers <- second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}))
+			}()
+			synctest.Wait()
+		}
+		assert.Equal(t, "of 2 requests returned before anything was written", len(answers), 0)
+		release()
+		for range 2 {
+			assert.NoError(t, <-answers)
+		}
+		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
+	})
+}
+
+// An unreadable or missing message does not become a dead letter, and does not count as one.
+func TestLostMessageIsNoDeadLetter(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		corruptMessage(t, b, "t", 0, 0)
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
+			t.Error(err)
+		}
+		if s := subscriptionOf(t, b, "g"); s.DeadLetters != 0 || s.Acked != 0 || s.Backlog != (status.Backlog{}) || serve(b).Stats().Damaged != 1 {
+			t.Errorf("%d damaged, the group has %+v", serve(b).Stats().Damaged, s)
+		}
+	})
+}
+
+// A dead letter request is repeated at any moment of the first one. It does not return before the
+// end of the first one is on disk; otherwise the message could be redelivered after a power
+// failure.
+func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fs := &slowGroupsFS{FS: vfs.NewMem()}
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, protocol.DeadLetterPrefix+"g", settings.Topic{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 12 * time.Hour})
+		assert.MustEqual(t, "received messages", len(ds), 1)
+		<-time.After(time.Second) // the lease is on disk
+		fs.slow.Store(true)
+		start := time.Now()
+		type end struct {
+			begun, ended time.Duration
+			err          error
+		}
+		ends := make(chan end)
+		call := func() {
+			begun := time.Since(start)
+			_, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter})
+			ends <- end{begun, time.Since(start), err}
+		}
+		const repeated = 24
+		for range repeated + 1 {
+			go call()
+			<-time.After(5 * time.Minute)
+		}
+		fs.slow.Store(false)
+		var first time.Duration
+		var all []end
+		for range repeated + 1 {
+			e := <-ends
+			assert.NoError(t, e.err)
+			if e.begun == 0 {
+				first = e.ended
+			}
+			all = append(all, e)
+		}
+		assert.MustThat(t, first >= time.Hour, "the first request ended after %v, before an fsync of the groups", first)
+		for _, e := range all {
+			if e.ended < first {
+				t.Errorf("the request of %v ended after %v, and the first one after %v", e.begun, e.ended, first)
+			}
+		}
+	})
+}
+
+// The number of attempts that a consumer claims for a dead letter is bounded.
+func TestClaimedAttemptsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := open(t, broker.Options{})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
+	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+	d.Attempt = math.MaxInt32
+	assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})))
+	page, err := b.DeadLetters("g", status.DeadLetterQuery{})
+	if err != nil || len(page.DeadLetters) != 1 {
+		t.Fatal(page, err)
+	}
+	assert.Equal(t, "the dead letter has attempts", page.DeadLetters[0].Origin.Attempts, 1<<20)
+}
+
+// For several delayed messages of one send, in any order, the broker wakes for the earliest.
+func TestEarliestOfOneSend(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for _, seconds := range [][]int{{20, 10, 30}, {10, 20, 30}, {30, 20, 10}} {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
+			start := time.Now()
+			var ms []*tidegate.Message
+			for _, s := range seconds {
+				ms = append(ms, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: start.Add(time.Duration(s) * time.Second)})
+			}
+			mustSend(t, b, ms...)
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour})
+			if got := time.Since(start); len(ds) != 1 || got != 10*time.Second {
+				t.Errorf("%v: %d messages after %v, want the first after 10s", seconds, len(ds), got)
+			}
+			assert.Must(t, b.Close())
+		}
+	})
+}
+
+// Dead letters that lie elsewhere than in %DLQ%group, because of retry topics
+// or address settings, are listed with their group, browsed, sent back and purged; those of others
+// in the same topic are left alone.
+func TestDeadLettersInOtherTopics(t *testing.T) {
+	t.Parallel()
+	dla := settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)}
+	for name, c := range map[string]struct {
+		address settings.Address
+		group   settings.Group
+		topics  []string
+		in      string
+	}{
+		"retry topics":             {settings.Address{}, settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true}}, []string{"t-g-DLQ"}, "t-g-DLQ"},
+		"retry topics, older":      {settings.Address{}, settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming272}}, []string{"g-DLQ"}, "g-DLQ"},
+		"dead-letter-address":      {dla, settings.Group{}, []string{"DLA"}, "DLA"},
+		"automatic":                {settings.Address{AutoCreateDeadLetterResources: new(true)}.Over(dla), settings.Group{}, []string{"DLA", "DLQ.t"}, "DLQ.t"},
+		"address and retry topics": {dla, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}, []string{"DLA"}, "DLA"},
+	} {
+		subtest(t, name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			putTopic(t, b, "t", settings.Topic{Queues: 1})
+			putAddress(t, b, "t", c.address)
+			other := c.group
+			other.RetryTopic.DeadLetterTopic = c.in // both in one topic
+			putGroup(t, b, "g", c.group)
+			putGroup(t, b, "other", other)
+			for i := range 4 {
+				mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
+				for _, g := range []string{"g", "other"} {
+					if _, err := b.Settle(t.Context(), one(t, b, g, "t"), transport.Verdict{Kind: transport.Retry}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if g, err := b.Group("g"); err != nil || !slices.Equal(g.DeadLetterTopics, c.topics) {
+				t.Errorf("the group's are in %q, %v; want %q", g.DeadLetterTopics, err, c.topics)
+			}
+			list := func(group string, want string) {
+				t.Helper()
+				page, err := b.DeadLetters(group, status.DeadLetterQuery{In: c.in})
+				if got := fmt.Sprint(letterIDs(page)); err != nil || got != want {
+					t.Errorf("%s has %s in %s, %v; want %s", group, got, c.in, err, want)
+				}
+			}
+			list("g", "[0 1 2 3]")
+			list("other", "[0 1 2 3]")
+			only := status.DeadLetterFilter{MessageIDs: []string{"1", "2"}}
+			if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: c.in, DeadLetterFilter: only}); err != nil || done.Purged != 2 {
+				t.Errorf("%+v, %v", done, err)
+			}
+			list("g", "[0 3]")
+			list("other", "[0 1 2 3]")
+			if done, err := b.RedriveDeadLetters(t.Context(), "other", status.DeadLetterSelection{In: c.in}); err != nil || done.Redriven != 4 {
+				t.Errorf("%+v, %v", done, err)
+			}
+			list("other", "[]")
+			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}); len(ds) != 4 {
+				t.Errorf("%d were sent back", len(ds))
+			}
+			for range 2 {
+				list("g", "[0 3]")
+				if info, err := b.Topic(c.in); err != nil || info.StoredMessages != 2 || info.Backlog.Messages != 2 || info.StoredBytes != 2 {
+					t.Errorf("%s has %+v, %v", c.in, info, err)
+				}
+				b = reopen(t, b, fs)
+			}
+			// A letter that was taken out is not counted again when the rest is removed.
+			putTopic(t, b, c.in, settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Second)}})
+			elapse(time.Hour)
+			if info, err := b.Topic(c.in); err == nil && (info.StoredMessages != 0 || info.StoredBytes != 0 || info.Backlog != (status.Backlog{})) {
+				t.Errorf("%s has %+v once all are removed", c.in, info)
+			}
+		})
+	}
+}
+
+func TestDeadLettersInNoTopic(t *testing.T) {
+	t.Parallel()
+	b := open(t, broker.Options{})
+	putTopic(t, b, "t", settings.Topic{})
+	putGroup(t, b, "g", settings.Group{})
+	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+	if page, err := b.DeadLetters("g", status.DeadLetterQuery{In: "t"}); err != nil || len(page.DeadLetters) != 0 {
+		t.Errorf("%+v, %v", page, err)
+	}
+	if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t"}); err != nil || done.Purged != 0 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if _, err := b.DeadLetters("g", status.DeadLetterQuery{In: "u"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
+		t.Error(err)
+	}
+	if _, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t", To: "t"}); err == nil {
+		t.Error("dead letters are sent to where they are")
+	}
+	if g, err := b.Group("g"); err != nil || len(g.DeadLetterTopics) != 0 {
+		t.Errorf("%q, %v", g.DeadLetterTopics, err)
+	}
+}
+
+// The topic remembers the ID of a dead letter like any other ID. A send with that ID is a
+// duplicate, before and after a restart.
+func TestDuplicateOfADeadLetter(t *testing.T) {
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, "DLA", settings.Topic{Queues: 1})
+		putAddress(t, b, "t", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			r := send(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})[0]
+			if info, err := b.Topic("DLA"); r.Err != nil || err != nil || info.StoredMessages != 1 || r.Receipt.Offset != 0 {
+				t.Errorf("%+v, %v; the topic is %+v, %v", r.Receipt, r.Err, info, err)
+			}
+			b = reopen(t, b, fs)
+		}
+		time.Sleep(2 * time.Minute)
+		mustSend(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})
+		if info, err := b.Topic("DLA"); err != nil || info.StoredMessages != 2 {
+			t.Errorf("after the window the topic is %+v, %v", info, err)
+		}
+	})
+}
+
+// A slowGroupsFS takes an hour for an fsync of the groups' log while it is slow.
+type slowGroupsFS struct {
+	vfs.FS
+	slow atomic.Bool
+}
+
+func (fs *slowGroupsFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	if err != nil || !strings.HasPrefix(name, "data/groups/") || !strings.HasSuffix(name, ".log") {
+		return f, err
+	}
+	return slowGroupsFile{f, fs}, nil
+}
+
+type slowGroupsFile struct {
+	vfs.File
+	fs *slowGroupsFS
+}
+
+func (f slowGroupsFile) SyncData() error {
+	if f.fs.slow.Load() {
+		<-time.After(time.Hour)
+	}
+	return f.File.SyncData()
+}
+
+// A dead letter is written once the lease of its message is on disk. Otherwise a power failure in
+// between would leave the dead letter of a message that was never delivered.
+func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := &slowGroupsFS{FS: vfs.NewMem()}
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		letters := protocol.DeadLetterPrefix + "g"
+		putTopic(t, b, letters, settings.Topic{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}) // the group is on disk
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
+		<-time.After(time.Second)
+		fs.slow.Store(true)
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 2 * time.Hour})
+		assert.MustEqual(t, "received messages", len(ds), 1)
+		done := make(chan error)
+		go func() { done <- second(b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter})) }()
+		stored := func() int64 {
+			info := assert.Value(b.Topic(letters))(t)
+			return info.StoredMessages
+		}
+		<-time.After(time.Minute)
+		assert.Equal(t, "dead letters before the lease is on disk", stored(), 0)
+		fs.slow.Store(false)
+		assert.Must(t, <-done)
+		assert.Equal(t, "dead letters", stored(), 1)
+	})
+}
+
+// Dead letters are logged one by one only in small numbers: a class has two lines a minute at most.
+func TestDeadLettersAreSummedUp(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var log bytes.Buffer
+		b := open(t, broker.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		putTopic(t, b, "t", settings.Topic{})
+		const n = 300
+		for i := range n {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Append(nil, i)})
+		}
+		for done := 0; done < n; {
+			for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute}) {
+				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"}); err != nil {
+					t.Fatal(err)
+				}
+				done++
+			}
+		}
+		time.Sleep(time.Minute + time.Second)
+		synctest.Wait()
+		if lines := strings.Count(log.String(), "became a dead letter"); lines != 2 || !strings.Contains(log.String(), "further=299") {
+			t.Errorf("%d lines, want 2:\n%.2000s", lines, log.String())
+		}
+	})
+}
+
+// Delayed messages that are moved in time are hardly late, and those of a broker that was down are.
+func TestLatenessOfDelayedMessages(t *testing.T) {
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
+		if h := serve(b).Stats().DelayedLateness; h.Count() != 0 {
+			t.Errorf("before its time, %d messages count", h.Count())
+		}
+		time.Sleep(time.Hour + time.Minute)
+		synctest.Wait()
+		if h := serve(b).Stats().DelayedLateness; h.Count() != 1 || h.Sum > 0.01 {
+			t.Errorf("%d messages, %v s late together, want 1 and about 0", h.Count(), h.Sum)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y"), DeliverAt: time.Now().Add(time.Minute)})
+		assert.Must(t, b.Close())
+		time.Sleep(3 * time.Minute)
+		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		synctest.Wait()
+		if h := serve(b).Stats().DelayedLateness; h.Count() != 1 || h.Sum < 119 || h.Sum > 121 {
+			t.Errorf("after two minutes without a broker, %d messages, %v s late together", h.Count(), h.Sum)
+		}
+	})
+}
+
+// A broker that opens a directory after a crash logs its content, and only then.
+func TestRecoveryAfterCrashIsLogged(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fs := vfs.NewCrashableMem()
+		var log bytes.Buffer
+		begin := func(fs vfs.FS) *broker.Broker {
+			return open(t, broker.Options{Dir: "data", Logger: slog.New(slog.NewTextHandler(&log, nil))}.On(fs))
+		}
+		b := begin(fs)
+		putTopic(t, b, "t", settings.Topic{})
+		for i := range 5 {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Append(nil, i)})
+		}
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Hour})
+		time.Sleep(time.Second) // the leases are written
+		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
+		assert.Must(t, b.Close())
+		b = begin(fs)
+		if strings.Contains(log.String(), "did not close") {
+			t.Errorf("of a new directory, or after an orderly close:\n%s", log.String())
+		}
+		b.Close()
+		begin(crashed)
+		for _, want := range []string{"level=WARN", "did not close", "stored_messages=5", "deliveries_in_flight=2"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("no %q in\n%s", want, log.String())
+			}
 		}
 	})
 }

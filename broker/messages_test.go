@@ -16,6 +16,9 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // storedAt is a sent message with the place in its receipt and the time of the send.
@@ -50,9 +53,7 @@ func wanted(all []storedAt, q status.MessageQuery) (ids []string) {
 // Each query returns the messages that a look at all of them selects, with any size of pages and
 // any places of the messages.
 func TestMessagesByModel(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		r := rand.New(rand.NewPCG(1, 2))
 		var all []storedAt
@@ -92,9 +93,7 @@ func TestMessagesByModel(t *testing.T) {
 			var got []string
 			for {
 				page, err := serve(b).Messages("t", q, 0)
-				if err != nil {
-					t.Fatalf("%+v: %v", q, err)
-				}
+				assert.MustThat(t, err == nil, "%+v: %v", q, err)
 				for _, m := range page.Messages {
 					got = append(got, m.ID)
 					if (m.Body != nil) != q.Contents || (m.Keys != nil) != q.Contents {
@@ -109,9 +108,7 @@ func TestMessagesByModel(t *testing.T) {
 				}
 				q.After = page.Next
 			}
-			if !slices.Equal(got, want) {
-				t.Fatalf("%+v:\n%v\nwant\n%v", q, got, want)
-			}
+			assert.MustThat(t, slices.Equal(got, want), "%+v:\n%v\nwant\n%v", q, got, want)
 		}
 	})
 }
@@ -119,28 +116,19 @@ func TestMessagesByModel(t *testing.T) {
 // A look is no delivery: the group that receives afterwards gets attempt 1 of each message, and a
 // message in flight stays with its consumer.
 func TestMessagesDeliversNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "1", Body: []byte("x")}, &tidegate.Message{Topic: "t", ID: "2", Body: []byte("y")})
 		first := one(t, b, "g", "t")
-		before, err := b.Group("g")
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := assert.Value(b.Group("g"))(t)
 		for range 3 {
 			page, err := serve(b).Messages("t", status.MessageQuery{Contents: true}, 0)
-			if err != nil || len(page.Messages) != 2 {
-				t.Fatalf("%d messages, %v", len(page.Messages), err)
-			}
+			assert.MustThat(t, err == nil && len(page.Messages) == 2, "%d messages, %v", len(page.Messages), err)
 		}
 		if after, _ := b.Group("g"); !reflect.DeepEqual(after, before) {
 			t.Errorf("the group changed:\n%+v\n%+v", before, after)
 		}
-		if err := errors.Join(b.Ack(t.Context(), []*tidegate.Delivery{first})...); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, errors.Join(b.Ack(t.Context(), []*tidegate.Delivery{first})...))
 		if d := one(t, b, "g", "t"); d.ID != "2" || d.Attempt != 1 {
 			t.Errorf("the next delivery is attempt %d of %s", d.Attempt, d.ID)
 		}
@@ -165,9 +153,7 @@ func TestMessagesBounds(t *testing.T) {
 		}
 		total += page.Scanned
 	}
-	if total != 10_500 {
-		t.Errorf("%d messages were scanned, want 10500", total)
-	}
+	assert.Equal(t, "messages were scanned", total, 10_500)
 
 	putTopic(t, b, "large", settings.Topic{Queues: 1})
 	sendN(t, b, "large", 20, 1<<20)
@@ -179,9 +165,7 @@ func TestMessagesBounds(t *testing.T) {
 		t.Errorf("a page of 1 byte has %d messages, %v; want one, so that a reader continues", len(page.Messages), err)
 	}
 	page, err = serve(b).Messages("large", status.MessageQuery{MessageFilter: status.MessageFilter{Contains: "none"}}, 0)
-	if err != nil || page.Scanned < 1 {
-		t.Errorf("%+v, %v", page, err)
-	}
+	assert.That(t, err == nil && page.Scanned >= 1, "%+v, %v", page, err)
 }
 
 func TestMessagesRejections(t *testing.T) {
@@ -189,10 +173,7 @@ func TestMessagesRejections(t *testing.T) {
 	b := open(t, broker.Options{})
 	putTopic(t, b, "t", settings.Topic{Queues: 2})
 	sendN(t, b, "t", 5, 1)
-	page, err := serve(b).Messages("t", status.MessageQuery{Limit: 1}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := assert.Value(serve(b).Messages("t", status.MessageQuery{Limit: 1}, 0))(t)
 	for name, c := range map[string]struct {
 		topic string
 		query status.MessageQuery
@@ -210,9 +191,7 @@ func TestMessagesRejections(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, b.Close())
 	if _, err := serve(b).Messages("t", status.MessageQuery{}, 0); !errors.Is(err, tidegate.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
@@ -221,9 +200,7 @@ func TestMessagesRejections(t *testing.T) {
 // The pages of the delayed messages of a topic are in the order of the sends, with the delivery
 // times. A message that is due or recalled is no longer in them.
 func TestDelayedMessages(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 3})
 		putTopic(t, b, "other", settings.Topic{Type: settings.TopicDelay})
 		begin := time.Now()
@@ -239,19 +216,14 @@ func TestDelayedMessages(t *testing.T) {
 			other := *m
 			other.Topic = "other"
 			for _, res := range b.Send(t.Context(), []*tidegate.Message{m, &other}) {
-				if res.Err != nil {
-					t.Fatal(res.Err)
-				}
+				assert.Must(t, res.Err)
 			}
 			all = append(all, sent{m.ID, time.Now(), m.DeliverAt})
 		}
 		read := func(q status.MessageQuery) (got []sent, pages int) {
 			q.Delayed = true
 			for {
-				p, err := serve(b).Messages("t", q, 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				p := assert.Value(serve(b).Messages("t", q, 0))(t)
 				pages++
 				for _, m := range p.Messages {
 					if m.Queue != -1 || m.Offset != -1 || (m.Body != nil) != q.Contents || q.Contents && m.Keys[0] != "k"+m.ID[1:] {
@@ -303,6 +275,155 @@ func TestDelayedMessages(t *testing.T) {
 			if _, err := serve(b).Messages("t", q, 0); !errors.Is(err, tidegate.ErrInvalid) {
 				t.Errorf("%s: %v", name, err)
 			}
+		}
+	})
+}
+
+// fateOf returns the only fate of the only message with an ID.
+func fateOf(t *testing.T, b *broker.Broker, topic, id string) status.Fate {
+	t.Helper()
+	tr, err := serve(b).Trace(topic, status.MessageQuery{MessageFilter: status.MessageFilter{ID: id}}, 0, func(string) bool { return true })
+	if err != nil || len(tr.Messages) != 1 || len(tr.Messages[0].Groups) != 1 {
+		t.Fatalf("the trace of %s: %+v, %v", id, tr, err)
+	}
+	return tr.Messages[0].Groups[0]
+}
+
+// The trace of a message follows it through the states of a group without order.
+func TestTraceStates(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "0", Body: []byte("x")})
+		first := one(t, b, "g", "t")
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "1", Body: []byte("x")}, &tidegate.Message{Topic: "t", ID: "2", Body: []byte("x")})
+		expect := func(id, state string, attempt int) status.Fate {
+			t.Helper()
+			f := fateOf(t, b, "t", id)
+			if f.Group != "g" || f.State != state || f.Attempt != attempt {
+				t.Errorf("the fate of %s is %+v, want %s with attempt %d", id, f, state, attempt)
+			}
+			return f
+		}
+		if f := expect("2", "new", 0); f.Ahead != 1 || f.MaxAttempts != 2 {
+			t.Errorf("before it are %d messages, of %d attempts", f.Ahead, f.MaxAttempts)
+		}
+		if f := expect("0", "inflight", 1); !f.Due.Equal(first.InvisibleUntil) {
+			t.Errorf("the lease ends at %v, want %v", f.Due, first.InvisibleUntil)
+		}
+		assert.Must(t, errors.Join(b.Ack(t.Context(), []*tidegate.Delivery{first})...))
+		expect("0", "done", 0)
+
+		began := time.Now()
+		if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Minute, Reason: "no such account"}); err != nil {
+			t.Fatal(err)
+		}
+		if f := expect("1", "waiting_retry", 1); !f.Due.Equal(began.Add(time.Minute)) {
+			t.Errorf("the retry is at %v, want %v", f.Due, began.Add(time.Minute))
+		}
+		time.Sleep(time.Minute + time.Second)
+		synctest.Wait()
+		expect("1", "ready", 1)
+		if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Minute, Reason: "still no such account"}); err != nil {
+			t.Fatal(err)
+		}
+		if f := expect("1", "dead_letter", 2); f.Reason != "still no such account" || f.DeadLetter == nil || f.DeadLetter.MessageID != "1" {
+			t.Errorf("the dead letter is %+v", f)
+		}
+		assert.Must(t, assert.Err(b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{})))
+		if f := expect("1", "dead_letter", 0); f.DeadLetter != nil || f.RedrivenAs != "" {
+			t.Errorf("the purged dead letter is %+v, redriven as %q", f.DeadLetter, f.RedrivenAs)
+		}
+	})
+}
+
+// The trace of a message leads from each redrive with a new ID to the next one.
+func TestTraceRedriven(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
+		for i, id := range []string{"1", "1.redrive-1", "1.redrive-2"} {
+			m := &tidegate.Message{Topic: "t", ID: id, Body: []byte("x")}
+			if i > 0 {
+				m.Properties = map[string]string{protocol.PropertyDeadLetterRedrives: fmt.Sprint(i)}
+			}
+			mustSend(t, b, m)
+			if i > 0 {
+				before := []string{"1", "1.redrive-1"}[i-1]
+				if f := fateOf(t, b, "t", before); f.State != "dead_letter" || f.RedrivenAs != id {
+					t.Errorf("the fate of %s is %+v, want a redrive as %s", before, f, id)
+				}
+			}
+			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no such account"}); err != nil {
+				t.Fatal(err)
+			}
+			if f := fateOf(t, b, "t", id); f.DeadLetter == nil || f.RedrivenAs != "" {
+				t.Errorf("the fate of %s is %+v, want a dead letter", id, f)
+			}
+			assert.Must(t, assert.Err(b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{})))
+		}
+	})
+}
+
+// In a FIFO group that parks, the messages behind the parked one name it, also those on disk only.
+func TestTraceParked(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1, Type: settings.TopicFIFO})
+		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
+		for _, id := range []string{"a1", "a2", "b1"} {
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: id, MessageGroup: id[:1], Body: []byte("x")})
+		}
+		head := one(t, b, "g", "t")
+		second := one(t, b, "g", "t")
+		assert.MustThat(t, head.ID == "a1" && second.ID == "b1", "received %s and %s", head.ID, second.ID)
+		if f := fateOf(t, b, "t", "a2"); f.State != "held" || f.Behind == nil || f.Behind.ID != "a1" {
+			t.Errorf("behind a message in flight: %+v", f)
+		}
+		if _, err := b.Settle(t.Context(), head, transport.Verdict{Kind: transport.Retry, Reason: "no money"}); err != nil {
+			t.Fatal(err)
+		}
+		if f := fateOf(t, b, "t", "a1"); f.State != "parked" || f.Reason != "no money" || f.Behind != nil || !f.Due.Equal(time.Now()) {
+			t.Errorf("the parked message: %+v", f)
+		}
+		if f := fateOf(t, b, "t", "a2"); f.State != "parked" || f.Reason != "no money" || f.Behind == nil || f.Behind.ID != "a1" {
+			t.Errorf("behind the parked message: %+v", f)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "a3", MessageGroup: "a", Body: []byte("x")})
+		if f := fateOf(t, b, "t", "a3"); f.State != "new" || f.Behind == nil || f.Behind.ID != "a1" {
+			t.Errorf("a new message of the message group: %+v", f)
+		}
+	})
+}
+
+// Messages that are in no queue: delayed ones have their time, recalled ones are gone, half ones
+// are marked.
+func TestTracePending(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "later", settings.Topic{Type: settings.TopicDelay})
+		putTopic(t, b, "half", settings.Topic{Type: settings.TopicTransaction})
+		at := time.Now().Add(time.Hour)
+		handle := send(t, b, &tidegate.Message{Topic: "later", ID: "d", DeliverAt: at, Body: []byte("x")})[0].Receipt.RecallHandle
+		find := func(topic, id string) status.Trace {
+			t.Helper()
+			tr, err := serve(b).Trace(topic, status.MessageQuery{MessageFilter: status.MessageFilter{ID: id}}, 0, func(string) bool { return true })
+			assert.MustThat(t, err == nil && len(tr.Messages) == 0 && tr.Complete, "%+v, %v", tr, err)
+			return tr
+		}
+		if tr := find("later", "d"); !tr.DeliverAt.Equal(at) || tr.Half {
+			t.Errorf("the delayed message: %+v, want %v", tr, at)
+		}
+		assert.Must(t, assert.Err(b.Recall(t.Context(), "later", handle)))
+		if tr := find("later", "d"); !tr.DeliverAt.IsZero() {
+			t.Errorf("the recalled message: %+v", tr)
+		}
+		if r := serve(b).SendHalf(t.Context(), &tidegate.Message{Topic: "half", ID: "h", Body: []byte("x")}, 0); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		if tr := find("half", "h"); !tr.Half {
+			t.Errorf("the half message: %+v", tr)
+		}
+		if tr := find("half", "x"); tr.Half {
+			t.Errorf("an unknown message: %+v", tr)
 		}
 	})
 }

@@ -2,10 +2,13 @@ package broker_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -14,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -65,6 +69,8 @@ func (g *modelGroup) settle(now time.Time, dead map[string]int) {
 	for id, l := range g.leases {
 		for (l.state == consume.Inflight || l.state == consume.WaitingRetry) && !l.due.After(now) {
 			switch {
+			case l.attempt >= g.config.MaxAttempts && g.parks():
+				l.state = consume.Parked
 			case l.attempt >= g.config.MaxAttempts:
 				l.state = consume.DeadLetter
 				dead[g.name+id]++
@@ -76,6 +82,9 @@ func (g *modelGroup) settle(now time.Time, dead map[string]int) {
 		}
 	}
 }
+
+// parks reports whether the group parks a message group instead of making a dead letter.
+func (g *modelGroup) parks() bool { return g.config.OnExhausted == settings.OnExhaustedPark }
 
 // ready returns the messages that the group may be given now.
 func (m *model) ready(g *modelGroup) map[string]*modelMessage {
@@ -188,7 +197,10 @@ func (m *model) answer() {
 	l, now := g.leases[d.ID], time.Now()
 	valid := l.state == consume.Inflight && l.handle == d.Handle && l.due.After(now)
 	last := l.attempt >= g.config.MaxAttempts
-	want := *l
+	want, end := *l, consume.DeadLetter
+	if g.parks() {
+		end = consume.Parked
+	}
 	dur := time.Duration(m.rnd.IntN(10)) * time.Second
 	var err error
 	op := m.rnd.IntN(6)
@@ -199,7 +211,7 @@ func (m *model) answer() {
 	case 1:
 		_, err = m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: dur})
 		if want.state, want.due = consume.WaitingRetry, now.Add(dur); last {
-			want.state = consume.DeadLetter
+			want.state = end
 		}
 	case 2:
 		repeat := m.rnd.IntN(2) == 0 // perhaps the response to another one was lost
@@ -229,7 +241,7 @@ func (m *model) answer() {
 		case l.push:
 			want.state, want.attempt = consume.Ready, l.attempt-1
 		case last:
-			want.state = consume.DeadLetter
+			want.state = end
 		default:
 			want.state = consume.Ready
 		}
@@ -246,6 +258,9 @@ func (m *model) answer() {
 		done := l.state == consume.Commit || l.state == consume.DeadLetter
 		if valid = done || l.handle == d.Handle; !done {
 			want.state = consume.DeadLetter
+			if last {
+				want.state = end
+			}
 		}
 	}
 	m.note("answer %d to %s attempt %d: valid %v, %v", op, d.ID[26:], d.Attempt, valid, err)
@@ -259,6 +274,34 @@ func (m *model) answer() {
 		m.dead[g.name+d.ID]++
 	}
 	*l = want
+}
+
+// redrive brings back the parked message groups of a group, or makes dead letters of their heads.
+func (m *model) redrive() {
+	g := m.groups[m.rnd.IntN(len(m.groups))]
+	sel := status.ParkedSelection{DeadLetter: m.rnd.IntN(3) == 0}
+	only := ""
+	if page, err := m.b.Parked(g.name, status.ParkedQuery{State: "parked"}); err == nil && len(page.Groups) > 0 && m.rnd.IntN(2) == 0 {
+		only = page.Groups[m.rnd.IntN(len(page.Groups))].MessageGroup
+		sel.Topic, sel.MessageGroup = "t", only
+	}
+	want := int64(0)
+	for _, msg := range m.messages {
+		l := g.leases[msg.id]
+		if l == nil || l.state != consume.Parked || only != "" && msg.group != only {
+			continue
+		}
+		want++
+		if *l = (modelLease{state: consume.Ready}); sel.DeadLetter {
+			l.state = consume.DeadLetter
+			m.dead[g.name+msg.id]++
+		}
+	}
+	done, err := m.b.RedriveParked(m.t.Context(), g.name, sel)
+	m.note("redrive of group %s, %+v: %+v, %v", g.name, sel, done, err)
+	if done.MessageGroups != want || err != nil && !errors.Is(err, tidegate.ErrNotFound) {
+		m.failf("%d message groups of group %s are parked, redriven %+v, %v", want, g.name, done, err)
+	}
 }
 
 // deleteGroup deletes a group, which a later receive creates again; its dead letters stay.
@@ -291,7 +334,7 @@ func (m *model) check() {
 		if g.filter == "" && s.Backlog.Messages != backlog {
 			m.failf("group %s has backlog %d, want %d", g.name, s.Backlog.Messages, backlog)
 		}
-		if got := s.Ready + s.Inflight + s.WaitingRetry + s.Parked; got != s.Backlog.Messages {
+		if got := s.Ready + s.Inflight + s.WaitingRetry + s.Parked + s.Blocked; got != s.Backlog.Messages {
 			m.failf("group %s: ready %d + in flight %d + waiting %d is not its backlog %d", g.name, s.Ready, s.Inflight, s.WaitingRetry, s.Backlog.Messages)
 		}
 		if _, err := m.b.Topic("%DLQ%" + g.name); err != nil {
@@ -314,4 +357,132 @@ func (m *model) check() {
 			m.failf("group %s has %d dead letters, want %d", g.name, got, want)
 		}
 	}
+}
+
+var (
+	modelSeed      = flag.Uint64("model.seed", 0, "run one sequence of the model test, the one with this seed")
+	modelSequences = flag.Int("model.sequences", 6, "how many sequences the model test runs")
+)
+
+func TestModel(t *testing.T) {
+	runSequences(t, "model", *modelSeed, *modelSequences, runModel)
+}
+
+// runSequences runs n random sequences, each in a bubble of its own, on all cores, or the one of a
+// seed that is not 0. It logs the seed of a failed one.
+func runSequences(t *testing.T, flags string, seed uint64, n int, run func(*testing.T, uint64)) {
+	if seed != 0 {
+		n = 1
+	}
+	workers := min(runtime.GOMAXPROCS(0), n)
+	for w := range workers {
+		t.Run(fmt.Sprint("worker", w), func(t *testing.T) {
+			t.Parallel()
+			seed := seed
+			if seed == 0 {
+				seed = rand.Uint64()
+			}
+			defer func() {
+				if t.Failed() {
+					t.Logf("run it again with -%s.seed %d", flags, seed)
+				}
+			}()
+			for i := w; i < n; i += workers {
+				synctest.Test(t, func(t *testing.T) { run(t, seed) })
+				if t.Failed() {
+					return
+				}
+				seed = rand.Uint64()
+			}
+		})
+	}
+}
+
+func (m *model) note(format string, args ...any) {
+	m.log = append(m.log, fmt.Sprintf(format, args...))
+}
+
+func (m *model) failf(format string, args ...any) {
+	m.t.Helper()
+	for _, l := range m.log[max(0, len(m.log)-40):] {
+		m.t.Log(l)
+	}
+	m.t.Fatalf(format, args...)
+}
+
+func (m *model) open() {
+	b, err := broker.Open(broker.Options{Dir: "data", MinInvisibleDuration: 1, MaxInvisibleDuration: modelMaxInvisible}.On(m.fs).MemTable(256 << 10))
+	if err != nil {
+		m.failf("opening: %v", err)
+	}
+	m.b = b
+}
+
+func runModel(t *testing.T, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	m := &model{t: t, rnd: rnd, fs: vfs.NewMem(), fifo: rnd.IntN(2) == 0, dead: map[string]int{}}
+	m.open()
+	defer func() { m.b.Close() }()
+	topicType := settings.TopicNormal
+	if m.fifo {
+		topicType = settings.TopicFIFO
+	}
+	putTopic(t, m.b, "t", settings.Topic{Type: topicType, Queues: 1 + rnd.IntN(3)})
+	for i := range 1 + rnd.IntN(2) {
+		g := &modelGroup{name: fmt.Sprint("g", i), leases: map[string]*modelLease{}}
+		g.config = settings.Group{FIFO: m.fifo && rnd.IntN(3) > 0, MaxAttempts: 1 + rnd.IntN(4), FIFORetryInterval: settings.Duration(2 * time.Second)}.WithDefaults()
+		if g.config.FIFO && rnd.IntN(2) == 0 {
+			g.config.OnExhausted = settings.OnExhaustedPark
+		}
+		if rnd.IntN(3) == 0 {
+			g.filter = "a"
+		}
+		putGroup(t, m.b, g.name, g.config)
+		m.groups = append(m.groups, g)
+	}
+	for range 60 + rnd.IntN(60) {
+		switch n := rnd.IntN(21); {
+		case n == 20:
+			m.redrive()
+		case n < 4:
+			m.send()
+		case n < 10:
+			m.receive()
+		case n < 16:
+			m.answer()
+		case n < 19:
+			time.Sleep(time.Duration(rnd.IntN(15000)) * time.Millisecond)
+			synctest.Wait()
+		case rnd.IntN(4) == 0:
+			m.deleteGroup()
+		default:
+			if err := m.b.Close(); err != nil {
+				m.failf("closing: %v", err)
+			}
+			m.open()
+			m.note("reopened")
+			synctest.Wait()
+		}
+		synctest.Wait() // a retry that is due at once needs its timer
+		for _, g := range m.groups {
+			g.settle(time.Now(), m.dead)
+		}
+	}
+	time.Sleep(time.Millisecond)
+	synctest.Wait()
+	for _, g := range m.groups {
+		g.settle(time.Now(), m.dead)
+	}
+	m.check()
+}
+
+var soakFactor = flag.Int("soak", 0, "how many times all their rounds the random tests run; 0 for a fifth of them")
+
+// soak returns the number of rounds of a random test: n times the flag, or a fifth of n without it.
+// The step "random tests" of .ci/run has all rounds.
+func soak(n int) int {
+	if *soakFactor > 0 {
+		return n * *soakFactor
+	}
+	return max(1, n/5)
 }

@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -52,9 +54,7 @@ func idsOf(ds []*tidegate.Delivery) string {
 func failDeliveries(t *testing.T, b *broker.Broker, ds []*tidegate.Delivery) {
 	t.Helper()
 	for _, d := range ds {
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
 	}
 	synctest.Wait()
 }
@@ -67,18 +67,13 @@ func ackDeliveries(t *testing.T, b *broker.Broker, ds []*tidegate.Delivery) {
 
 func expectMessages(t *testing.T, got []*tidegate.Delivery, want string) []*tidegate.Delivery {
 	t.Helper()
-	if idsOf(got) != want {
-		t.Fatalf("received %q, want %q", idsOf(got), want)
-	}
+	assert.MustEqual(t, "received", idsOf(got), want)
 	return got
 }
 
 func expectState(t *testing.T, b *broker.Broker, ready, inflight, waiting, parked, parkedGroups, blockedGroups int64) {
 	t.Helper()
-	g, err := b.Group("g")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := assert.Value(b.Group("g"))(t)
 	s := g.Topics[0]
 	if s.Ready != ready || s.Inflight != inflight || s.WaitingRetry != waiting || s.Parked != parked || s.ParkedGroups != parkedGroups ||
 		s.BlockedGroups != blockedGroups || s.Backlog.Messages != ready+inflight+waiting+parked+s.Blocked || (s.Blocked > 0) && blockedGroups == 0 {
@@ -90,10 +85,7 @@ func expectState(t *testing.T, b *broker.Broker, ready, inflight, waiting, parke
 // join the end. Other message groups continue. A restart changes nothing. A redrive delivers the
 // messages in order, the failed one first, with attempts from 1 on.
 func TestParkedMessageGroup(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "b:1", "a:3", "b:2")
 		ds := expectMessages(t, receives(), "a:1/1 b:1/1")
@@ -111,18 +103,14 @@ func TestParkedMessageGroup(t *testing.T) {
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:3/1"))
 		expectState(t, b, 0, 0, 0, 4, 1, 0)
 		page, err := b.Parked("g", status.ParkedQuery{})
-		if err != nil || len(page.Groups) != 1 {
-			t.Fatalf("parked: %+v, %v", page, err)
-		}
+		assert.MustThat(t, err == nil && len(page.Groups) == 1, "parked: %+v, %v", page, err)
 		p := page.Groups[0]
 		if p.MessageGroup != "a" || p.Topic != "t" || p.MessageID != "a:1" || p.Messages != 4 || p.Attempts != 2 ||
 			!strings.Contains(p.Reason, "delivery 2 failed") || !p.Since.Equal(time.Now()) {
 			t.Errorf("parked: %+v", p)
 		}
 
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.Close())
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		sends, receives = fifoOf(t, b)
 		expectMessages(t, receives(), "")
@@ -155,9 +143,7 @@ func TestParkedMessageGroup(t *testing.T) {
 // A timeout parks too, and a parked message is not parked twice. The failed message can become a
 // dead letter, and the others continue without it.
 func TestParkedByTimeout(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "b:1")
 		expectMessages(t, receives(), "a:1/1 b:1/1")
@@ -182,9 +168,7 @@ func TestParkedByTimeout(t *testing.T) {
 		}
 		synctest.Wait()
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
-		if n := len(receiveAll(t, b, "%DLQ%g")); n != 2 {
-			t.Errorf("%d dead letters, want 2", n)
-		}
+		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 2)
 		expectState(t, b, 0, 0, 0, 0, 0, 0)
 	})
 }
@@ -192,10 +176,7 @@ func TestParkedByTimeout(t *testing.T) {
 // A blocked message is retried without end at the fixed interval, and none of its group passes it.
 // Other groups continue. A change of the setting applies to blocked messages.
 func TestBlockedMessageGroup(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		sends, receives := fifo(t, b, settings.OnExhaustedBlock)
 		sends("a:1", "a:2", "a:3")
 		for attempt := 1; attempt <= 5; attempt++ {
@@ -217,9 +198,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 			sends(fmt.Sprint("b:", attempt))
 			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("b:%d/1", attempt)))
 			if attempt == 3 {
-				if err := b.Close(); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, b.Close())
 				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				synctest.Wait()
 				sends, receives = fifoOf(t, b)
@@ -241,9 +220,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 		expectState(t, b, 0, 0, 0, 3, 1, 0)
 		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2}) // parked messages stay parked
 		expectMessages(t, receives(), "")
-		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
 		failDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
 		failDeliveries(t, b, expectMessages(t, receives(), "a:2/2"))
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:3/1"))
@@ -255,9 +232,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 // setting for the end. After the last attempt it only means that the attempts are exhausted. It can
 // be repeated, and can come late.
 func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "a:3")
 		d := expectMessages(t, receives(), "a:1/1")[0]
@@ -279,12 +254,8 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		if err != nil || page.Groups[0].Reason != "used up" || page.Groups[0].Attempts != 2 {
 			t.Errorf("%+v, %v", page, err)
 		}
-		if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
-			t.Errorf("%d dead letters, want 1", n)
-		}
-		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
+		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
 		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err == nil {
 			t.Error("the handle from before the redrive is accepted")
 		}
@@ -296,8 +267,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 // A parked message group with very many successors neither fills memory nor delays other groups.
 // After a redrive all its messages are delivered in order.
 func TestParkedMessageGroupIsLong(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		const n = consume.MaxHeld + 1000
 		fs := vfs.NewMem()
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
@@ -326,18 +296,12 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 			}
 			return sum
 		}
-		if leases() != 1 {
-			t.Errorf("%d leases in memory, want the failed message's", leases())
-		}
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Equal(t, "leases in memory", leases(), 1)
+		assert.Must(t, b.Close())
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		_, receives = fifoOf(t, b)
 		expectState(t, b, 0, 0, 0, n, 1, 0)
-		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
 		for i := range 2 * consume.FetchLimit {
 			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("a:%d/1", i)))
 			if l := leases(); l < 1 || l > consume.FetchLimit+consume.FewHeld {
@@ -356,5 +320,338 @@ func TestOnExhaustedIsForFIFO(t *testing.T) {
 		if _, err := b.PutGroup(t.Context(), "g", c); err == nil || !strings.Contains(err.Error(), "on_exhausted is "+fmt.Sprintf("%q", c.OnExhausted)) {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+// The power fails while message groups are parked, redriven and rewound. Afterwards each message
+// group continues at its old place, in order and without a gap, to its end.
+func TestParkingAcrossPowerLoss(t *testing.T) {
+	t.Parallel()
+	runSequences(t, "model", *modelSeed, soak(5), loseParked)
+}
+
+func loseParked(t *testing.T, seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	const groups, each = 3, 40
+	request := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8, InvisibleDuration: time.Hour}
+	acked := map[string]int{}  // how many of a message group, in all
+	before := map[string]int{} // likewise before the last rewind, which a power failure may take back
+	rewinding := false
+	b := losePower(t, rnd, 60, func(b *broker.Broker, p *powerCut) {
+		own := rand.New(rand.NewPCG(seed, 1))
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
+		var ms []*tidegate.Message
+		for i := range each {
+			for g := range groups {
+				ms = append(ms, &tidegate.Message{ID: fmt.Sprint(g, ":", i), Topic: "t", MessageGroup: fmt.Sprint(g), Body: []byte("x")})
+			}
+		}
+		mustSend(t, b, ms...)
+		for {
+			select {
+			case <-p.failed:
+				return
+			default:
+			}
+			for _, d := range receive(t, b, request) {
+				var err error
+				if own.IntN(4) == 0 {
+					_, err = b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})
+					p.responded(func() {})
+				} else {
+					err = b.Ack(t.Context(), []*tidegate.Delivery{d})[0]
+					p.responded(func() {
+						acked[d.MessageGroup]++
+						clear(before) // acknowledged data is on disk, and all earlier data
+					})
+				}
+				assert.Must(t, err)
+			}
+			if own.IntN(3) == 0 {
+				assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
+				p.responded(func() {})
+			}
+			if done := acked["0"]+acked["1"]+acked["2"] == groups*each; done || own.IntN(30) == 0 {
+				p.unlessFailed(func() { rewinding = true })
+				assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
+				p.responded(func() {
+					before, acked, rewinding = acked, map[string]int{}, false
+				})
+			}
+		}
+	})
+	assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
+	last := map[string]int{}
+	request.Wait = 100 * time.Millisecond // some is read back meanwhile
+	for {
+		ds := receive(t, b, request)
+		if len(ds) == 0 {
+			break
+		}
+		for _, d := range ds {
+			var g, n int
+			assert.Must(t, assert.Err(fmt.Sscanf(d.ID, "%d:%d", &g, &n)))
+			previous, ok := last[d.MessageGroup]
+			done, most := acked[d.MessageGroup], max(acked[d.MessageGroup], before[d.MessageGroup])
+			switch {
+			case ok && n != previous+1:
+				t.Errorf("%s follows %d", d.ID, previous)
+			case !ok && (n < done && !rewinding || n > most+1): // one request may have been under way
+				t.Errorf("%s is the first one, %d were acknowledged, %d before a rewind", d.ID, done, most)
+			}
+			last[d.MessageGroup] = n
+		}
+		ackDeliveriesNow(t, b, ds)
+	}
+	s := subscriptionOf(t, b, "g")
+	for i := range groups {
+		if n, ok := last[fmt.Sprint(i)]; ok && n != each-1 {
+			t.Errorf("message group %d ends at %d", i, n)
+		}
+	}
+	// A message that is in flight for an hour was in the consumer's hands when the power failed.
+	if s.Backlog.Messages != s.Ready+s.Inflight || s.Inflight > groups || s.Parked != 0 || s.Inflight == 0 && s.Ready > 0 {
+		t.Errorf("the group is left with %+v", s)
+	}
+}
+
+// A blocked message group is still blocked after a restart, in every state of its head, also if the
+// group has no later message. Retention keeps the head.
+func TestBlockedAcrossARestart(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		wait      time.Duration                        // after the head has blocked
+		meanwhile func(t *testing.T, b *broker.Broker) // after that, and before the restart
+		blocked   int64
+	}{
+		"waiting": {0, func(*testing.T, *broker.Broker) {}, 1},
+		"ready":   {3 * time.Second, func(*testing.T, *broker.Broker) {}, 1},
+		"in flight": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
+			one(t, b, "g", "t")
+		}, 1},
+		"released": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
+			serve(b).Return(t.Context(), []*tidegate.Delivery{one(t, b, "g", "t")})
+			synctest.Wait()
+		}, 1},
+		"negatively acknowledged": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
+			assert.Must(t, serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Minute))
+		}, 1},
+		"done": {3 * time.Second, func(t *testing.T, b *broker.Broker) {
+			ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
+		}, 0},
+	} {
+		subtest(t, name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Hour)}})
+			putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
+			mustSend(t, b, &tidegate.Message{ID: "0", Topic: "t", MessageGroup: "a", Body: []byte("x")})
+			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: 3 * time.Second}); err != nil {
+				t.Fatal(err)
+			}
+			elapse(c.wait)
+			c.meanwhile(t, b)
+			before := subscriptionOf(t, b, "g")
+			assert.MustThat(t, before.BlockedGroups == c.blocked, "before: %+v", before)
+			b = reopen(t, b, fs)
+			synctest.Wait()
+			after := subscriptionOf(t, b, "g")
+			if after.BlockedGroups != c.blocked || after.Ready != before.Ready || after.Inflight != before.Inflight || after.WaitingRetry != before.WaitingRetry {
+				t.Fatalf("after the restart: %+v, before %+v", after, before)
+			}
+			if c.blocked == 0 {
+				return
+			}
+			for i := 1; i <= 2; i++ {
+				mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
+			}
+			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Second}) // skips them
+			elapse(90 * time.Minute)
+			for i := range 3 {
+				d := one(t, b, "g", "t")
+				assert.MustThat(t, d.ID == fmt.Sprint(i), "%s was delivered, want %d", d.ID, i)
+				ackDeliveries(t, b, []*tidegate.Delivery{d})
+			}
+			if s := subscriptionOf(t, b, "g"); s.BlockedGroups != 0 || s.Overtaken != 0 || s.Backlog != (status.Backlog{}) {
+				t.Errorf("at last: %+v", s)
+			}
+		})
+	}
+}
+
+// Messages of parked and blocked message groups are not ready, also if no receive has reached them
+// yet: in the state of one group, of all groups, in the survey and in the metrics. Ready are those
+// that receives get.
+func TestReadyIsWhatReceivesGet(t *testing.T) {
+	t.Parallel()
+	for _, then := range []settings.OnExhausted{settings.OnExhaustedPark, settings.OnExhaustedBlock} {
+		subtest(t, string(then), func(t *testing.T) {
+			fs := vfs.NewMem()
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
+			putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: then, FIFORetryInterval: settings.Duration(time.Hour)})
+			parks := then == settings.OnExhaustedPark
+			expect := func(when string, ready, behind int64, why string) {
+				t.Helper()
+				want := status.Subscription{Ready: ready, WaitingRetry: 1, Blocked: behind, BlockedGroups: 1}
+				if parks {
+					want = status.Subscription{Ready: ready, Parked: 1 + behind, ParkedGroups: 1}
+				}
+				if behind < 0 {
+					want = status.Subscription{Ready: ready}
+				}
+				check := func(of string, ready, inflight, waiting, parked, blocked, parkedGroups, blockedGroups, backlog int64) {
+					t.Helper()
+					got := status.Subscription{Ready: ready, WaitingRetry: waiting, Parked: parked, Blocked: blocked, ParkedGroups: parkedGroups, BlockedGroups: blockedGroups}
+					if got != want || inflight != 0 || backlog != ready+waiting+parked+blocked {
+						t.Errorf("%s, %s: %+v, %d in flight, backlog %d; want %+v", when, of, got, inflight, backlog, want)
+					}
+				}
+				groups := append(b.Groups(), func() status.Group { g, _ := b.Group("g"); return g }())
+				for _, g := range groups {
+					s := g.Topics[0]
+					check("the group", s.Ready, s.Inflight, s.WaitingRetry, s.Parked, s.Blocked, s.ParkedGroups, s.BlockedGroups, s.Backlog.Messages)
+					assert.That(t, s.Why == why, "%s: why is %q, want %q", when, s.Why, why)
+				}
+				survey := serve(b).Survey()
+				row := survey.Groups[0]
+				check("the survey", row.Ready, row.Inflight, row.WaitingRetry, row.Parked, row.Blocked, row.ParkedGroups, row.BlockedGroups, row.Backlog.Messages)
+				if row.Why != why || (row.UndeliveredMS > 0) != (ready > 0) {
+					t.Errorf("%s, the survey: why is %q, undelivered %d ms", when, row.Why, row.UndeliveredMS)
+				}
+				sum := survey.Totals
+				check("the totals", sum.Ready, sum.Inflight, sum.WaitingRetry, sum.Parked, sum.Blocked, sum.ParkedGroups, sum.BlockedGroups, sum.Backlog.Messages)
+				m := serve(b).Stats().Groups[0]
+				check("the metrics", m.Ready, m.Inflight, m.WaitingRetry, m.Parked, m.Blocked, m.ParkedGroups, m.BlockedGroups, m.Backlog.Messages)
+				if (m.UndeliveredMS > 0) != (ready > 0) || m.OldestMS == 0 {
+					t.Errorf("%s, the metrics: the oldest undelivered message is %d ms old, the oldest %d", when, m.UndeliveredMS, m.OldestMS)
+				}
+			}
+			send := func(group string, n int) {
+				for range n {
+					mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: group, Body: []byte("x")})
+				}
+				time.Sleep(time.Second)
+			}
+			list := func(want int64) status.ParkedGroup {
+				t.Helper()
+				page, err := b.Parked("g", status.ParkedQuery{State: map[bool]string{true: "parked", false: "blocked"}[parks]})
+				if err != nil || len(page.Groups) != 1 || page.Groups[0].Messages != want {
+					t.Fatalf("the list is %+v, %v; want one with %d messages", page, err, want)
+				}
+				if other, err := b.Parked("g", status.ParkedQuery{State: map[bool]string{true: "blocked", false: "parked"}[parks]}); err != nil || len(other.Groups) != 0 {
+					t.Errorf("the list of the other state is %+v, %v", other, err)
+				}
+				return page.Groups[0]
+			}
+			state := "blocked"
+			if parks {
+				state = "parked"
+			}
+			send("a", 17)
+			failed := one(t, b, "g", "t") // takes one message: no receive reaches the others
+			if _, err := b.Settle(t.Context(), failed, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule, Reason: "no such account"}); err != nil {
+				t.Fatal(err)
+			}
+			expect("after the failure", 0, 16, state)
+			if g := list(17); g.MessageGroup != "a" || g.State != state || g.MessageID != failed.ID || g.Reason != "no such account" || g.Attempts != 1 || g.Since.IsZero() == parks || g.Due.IsZero() != parks {
+				t.Errorf("the message group is %+v", g)
+			}
+			send("b", 1)
+			send("a", 3)
+			send("c", 1)
+			send("d", 1)
+			expect("with ready messages between", 3, 19, state)
+			b = reopen(t, b, fs)
+			synctest.Wait()
+			expect("after a restart", 3, 19, state)
+			if g := list(20); (g.Reason == "no such account") != parks {
+				t.Errorf("after a restart the message group is %+v", g)
+			}
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute})
+			assert.Equal(t, "messages were received", len(ds), 3)
+			ackDeliveries(t, b, ds)
+			expect("after a receive", 0, 19, state)
+			send("a", 5)
+			expect("with further messages", 0, 24, state)
+			if parks {
+				done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{})
+				if err != nil || done != (status.ParkedRedrive{MessageGroups: 1, Messages: 25}) {
+					t.Errorf("redriven: %+v, %v", done, err)
+				}
+			} else {
+				elapse(time.Hour)
+				ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
+			}
+			synctest.Wait()
+			left := int64(24)
+			if parks {
+				left = 25
+			}
+			expect("after the end", left, -1, "no_consumer")
+		})
+	}
+}
+
+// Why is the first fact that explains why a group does not consume. The broker computes it in one
+// place for the group, the survey and the command line.
+func TestWhyAGroupDoesNotConsume(t *testing.T) {
+	t.Parallel()
+	send := func(t *testing.T, b *broker.Broker, n int) {
+		for range n {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Tag: "a", Body: []byte("x")})
+		}
+	}
+	take := func(t *testing.T, b *broker.Broker, n int, tag string) []*tidegate.Delivery {
+		return receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: n, InvisibleDuration: time.Hour, Filter: tidegate.Filter{Expression: tag}})
+	}
+	after := map[string]time.Duration{"held": time.Minute}
+	for want, prepare := range map[string]func(*testing.T, *broker.Broker){
+		"idle": func(t *testing.T, b *broker.Broker) {
+			send(t, b, 1)
+			ackDeliveries(t, b, take(t, b, 1, "*"))
+		},
+		"filtered": func(t *testing.T, b *broker.Broker) {
+			send(t, b, 2)
+			take(t, b, 1, "other")
+		},
+		"throttled": func(t *testing.T, b *broker.Broker) {
+			putGroup(t, b, "other", settings.Group{})
+			receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
+			send(t, b, 10)
+			ackDeliveries(t, b, take(t, b, 32, "*"))
+			serve(b).Survey() // the limits see the backlog of the other group
+		},
+		"no_consumer": func(t *testing.T, b *broker.Broker) { send(t, b, 1) },
+		"held": func(t *testing.T, b *broker.Broker) {
+			send(t, b, 2)
+			take(t, b, 1, "*")
+		},
+		"working": func(t *testing.T, b *broker.Broker) {
+			send(t, b, 2)
+			take(t, b, 1, "*")
+		},
+		"retrying": func(t *testing.T, b *broker.Broker) {
+			send(t, b, 1)
+			if _, err := b.Settle(t.Context(), take(t, b, 1, "*")[0], transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		subtest(t, want, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 10}})
+			putGroup(t, b, "g", settings.Group{})
+			take(t, b, 1, "*")
+			prepare(t, b)
+			elapse(after[want])
+			if s := subscriptionOf(t, b, "g"); s.Why != want {
+				t.Errorf("why is %q: %+v", s.Why, s)
+			}
+			for _, row := range serve(b).Survey().Groups {
+				assert.That(t, row.Group != "g" || row.Why == want, "in the survey why is %q: %+v", row.Why, row)
+			}
+		})
 	}
 }

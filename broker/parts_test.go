@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // The functions of this file read the state of a broker that none of its methods returns.
@@ -21,37 +24,19 @@ func subscriptions(b *broker.Broker) []*engine.Subscription {
 	return all
 }
 
-// subscriptionsTo returns the subscriptions to a topic.
-func subscriptionsTo(b *broker.Broker, t *engine.Topic) (to []*engine.Subscription) {
-	for _, s := range subscriptions(b) {
-		if s.Topic() == t {
-			to = append(to, s)
-		}
-	}
-	return to
-}
-
 // topicOf returns a topic of a broker.
 func topicOf(tb testing.TB, b *broker.Broker, name string) *engine.Topic {
 	tb.Helper()
-	t, err := b.Engine().Parts().Catalog.Topic(name)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	t := assert.Value(b.Engine().Parts().Catalog.Topic(name))(tb)
 	return t
 }
 
 // locate returns the subscription of a delivery, and the content of its receipt handle.
 func locate(t *testing.T, b *broker.Broker, d *tidegate.Delivery) (*engine.Subscription, consume.Handle) {
 	t.Helper()
-	r, err := consume.ParseHandle(d.Handle)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := assert.Value(consume.ParseHandle(d.Handle))(t)
 	s := b.Engine().Parts().Catalog.Find(r.Group, r.Place.Topic)
-	if s == nil {
-		t.Fatalf("the handle of %s names no subscription", d.ID)
-	}
+	assert.MustThat(t, s != nil, "the handle of %s names no subscription", d.ID)
 	return s, r
 }
 
@@ -59,9 +44,7 @@ func locate(t *testing.T, b *broker.Broker, d *tidegate.Delivery) (*engine.Subsc
 func isStored(t *testing.T, b *broker.Broker, tp *engine.Topic, queue uint16, offset int64) bool {
 	t.Helper()
 	_, ok, err := b.Engine().Parts().Store.Get(store.Place{Topic: tp.ID(), Queue: queue, Offset: offset})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	return ok
 }
 
@@ -69,10 +52,7 @@ func isStored(t *testing.T, b *broker.Broker, tp *engine.Topic, queue uint16, of
 // in the order of their sends. The topic may be deleted.
 func delayedRecords(t *testing.T, b *broker.Broker, tp *engine.Topic) []store.StoredDelayed {
 	t.Helper()
-	all, err := b.Engine().Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := assert.Value(b.Engine().Parts().Store.DelayedOf(tp.ID(), store.StoredDelayed{}, 1<<20))(t)
 	return all
 }
 
@@ -102,9 +82,7 @@ func expectNothingPending(t *testing.T, b *broker.Broker) {
 // parkedReasons returns the number of parked message groups whose reason is on disk.
 func parkedReasons(t *testing.T, b *broker.Broker) (n int) {
 	t.Helper()
-	if err := b.Engine().Parts().Store.AllParked(func(uint32, store.Place, string) error { n++; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, b.Engine().Parts().Store.AllParked(func(uint32, store.Place, string) error { n++; return nil }))
 	return n
 }
 
@@ -132,3 +110,19 @@ func remembers(b *broker.Broker, client string) bool {
 
 // freed returns the removed messages whose disk space was not reclaimed yet.
 func freed(b *broker.Broker) *retention.Freed { return b.Engine().Parts().Retention.Freed() }
+
+// served has the operations of a broker for programs and for servers.
+type served struct{ *engine.Engine }
+
+func serve(b *broker.Broker) served { return served{b.Engine()} }
+
+// SendHalf stores a half message, as a server does.
+func (b served) SendHalf(ctx context.Context, m *tidegate.Message, firstCheck time.Duration) transport.SendResult {
+	return b.Append(ctx, []engine.Incoming{{Message: m, BornHost: "localhost", Half: true, FirstCheck: firstCheck}})[0]
+}
+
+// NegativeAck settles a delivery by a negative acknowledgement.
+func (b served) NegativeAck(ctx context.Context, d *tidegate.Delivery, delay time.Duration) error {
+	_, err := b.Settle(ctx, d, transport.Verdict{Kind: transport.NegativeAck, Delay: delay})
+	return err
+}

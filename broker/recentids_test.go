@@ -1,10 +1,12 @@
 package broker_test
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,8 +15,11 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // The remembered IDs are the same before and after a restart, orderly or not, with any content of
@@ -53,9 +58,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 			for range 40 {
 				switch rnd.IntN(8) {
 				case 0:
-					if err := b.Close(); err != nil {
-						t.Fatal(err)
-					}
+					assert.Must(t, b.Close())
 					b = open(t, broker.Options{Dir: "data"}.On(fs))
 					resend(50)
 				case 1:
@@ -81,9 +84,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 						msgs[i] = &tidegate.Message{ID: fmt.Sprint("m", len(ids)+i), Topic: "t", Body: []byte("x")}
 					}
 					for i, r := range send(t, b, msgs...) {
-						if r.Err != nil {
-							t.Fatal(r.Err)
-						}
+						assert.Must(t, r.Err)
 						ids = append(ids, msgs[i].ID)
 						first[msgs[i].ID] = sent{r.Receipt, time.Now()}
 					}
@@ -97,8 +98,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 // Opening reads the index, and of the messages only those behind its last
 // record: others may even be damaged.
 func TestOpeningReadsTheIndex(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
@@ -142,8 +142,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 // The index has at most the records of two windows. It is empty after a window without sends, a
 // purge, a deletion, or the end of deduplication.
 func TestIndexIsForgotten(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		const window = time.Minute
 		fs := vfs.NewCrashableMem()
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
@@ -173,9 +172,7 @@ func TestIndexIsForgotten(t *testing.T) {
 		}{
 			{"silence", func() { <-time.After(2*window + 1) }},
 			{"a purge", func() {
-				if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(b.PurgeTopic(t.Context(), "t")))
 			}},
 			{"no window", func() {
 				none := config
@@ -187,23 +184,17 @@ func TestIndexIsForgotten(t *testing.T) {
 				none := config
 				none.DuplicateWindow = -1
 				putTopic(t, b, "t", none)
-				if err := b.Close(); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, b.Close())
 				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				<-time.After(window)
 			}},
 			{"a start and silence", func() {
-				if err := b.Close(); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, b.Close())
 				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				<-time.After(3 * window)
 			}},
 			{"the deletion", func() {
-				if err := b.DeleteTopic(t.Context(), "t"); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, b.DeleteTopic(t.Context(), "t"))
 			}},
 		} {
 			putTopic(t, b, "t", config)
@@ -246,9 +237,7 @@ func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 			}
 			mustSend(t, b, msgs...)
 		}
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.Close())
 		b = open(t, o)
 	}
 }
@@ -256,8 +245,7 @@ func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 // The index removes expired IDs of a topic with a few deletions a window, with any number of other
 // topics.
 func TestForgettingIDsCostsFewDeletions(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		const topics, windows, window = 50, 4, 100 * time.Second
 		b := open(t, broker.Options{})
 		for i := range topics {
@@ -302,42 +290,34 @@ func TestIndexOfBeforeARestartIsForgotten(t *testing.T) {
 	}{
 		{"silence", func(*testing.T, *broker.Broker) { <-time.After(2 * time.Minute) }},
 		{"a purge", func(t *testing.T, b *broker.Broker) {
-			if _, err := b.PurgeTopic(t.Context(), "t"); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(b.PurgeTopic(t.Context(), "t")))
 		}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				fs := vfs.NewCrashableMem()
-				o := broker.Options{Dir: "data"}.On(fs)
-				b := open(t, o)
-				putTopic(t, b, "t", settings.Topic{DuplicateWindow: settings.Duration(time.Minute)})
-				left := func() (n int) {
-					for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
-						if k[0] == 'q' {
-							n++
-						}
+		subtest(t, c.name, func(t *testing.T) {
+			fs := vfs.NewCrashableMem()
+			o := broker.Options{Dir: "data"}.On(fs)
+			b := open(t, o)
+			putTopic(t, b, "t", settings.Topic{DuplicateWindow: settings.Duration(time.Minute)})
+			left := func() (n int) {
+				for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
+					if k[0] == 'q' {
+						n++
 					}
-					return n
 				}
-				for range 100 {
-					mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-				}
-				if err := b.Close(); err != nil {
-					t.Fatal(err)
-				}
-				if left() == 0 {
-					t.Fatal("nothing is in the index")
-				}
-				<-time.After(3 * time.Minute)
-				b = open(t, o)
-				c.clear(t, b)
-				synctest.Wait()
-				if n := left(); n != 0 {
-					t.Errorf("%d records are left", n)
-				}
-			})
+				return n
+			}
+			for range 100 {
+				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+			}
+			assert.Must(t, b.Close())
+			if left() == 0 {
+				t.Fatal("nothing is in the index")
+			}
+			<-time.After(3 * time.Minute)
+			b = open(t, o)
+			c.clear(t, b)
+			synctest.Wait()
+			assert.Equal(t, "records are left", left(), 0)
 		})
 	}
 }
@@ -345,9 +325,7 @@ func TestIndexOfBeforeARestartIsForgotten(t *testing.T) {
 // The IDs of a topic are forgotten at the end of the window, also without further sends; nothing
 // wakes the broker afterwards.
 func TestIDsAreForgottenInSilence(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
 		remembered := func(name string) (n int, watched bool) {
@@ -379,4 +357,102 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 			t.Errorf("IDs are forgotten at %v although none is remembered", at)
 		}
 	})
+}
+
+// The broker stores an ID once within the window, and responds with the first receipt to its
+// repetitions, also across restarts and while sends are throttled; after the window it is new.
+// RocketMQ: sending retry and throttling: "As a result, duplicate messages may exist on the broker"
+func TestDuplicates(t *testing.T) {
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
+		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}})
+		putTopic(t, b, "other", settings.Topic{})
+		putTopic(t, b, "every", settings.Topic{DuplicateWindow: -1})
+		putTopic(t, b, "short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
+		sendID := func(topic, id string) transport.SendResult {
+			return b.Send(t.Context(), []*tidegate.Message{{ID: id, Topic: topic, Body: []byte(id)}})[0]
+		}
+		stored := func(topic string, want int64) {
+			t.Helper()
+			if info, err := b.Topic(topic); err != nil || info.StoredMessages != want {
+				t.Errorf("%s has %d messages, want %d; %v", topic, info.StoredMessages, want, err)
+			}
+		}
+		first := sendID("t", "a")
+		for i := range 3 {
+			if again := sendID("t", "a"); again != first || again.Err != nil {
+				t.Errorf("repeated: %+v, want %+v", again, first)
+			}
+			if i == 1 {
+				assert.Must(t, b.Close())
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
+			}
+		}
+		stored("t", 1)
+		sendID("t", "b") // now the topic is throttled
+		if r := sendID("t", "c"); !errors.Is(r.Err, tidegate.ErrThrottled) {
+			t.Errorf("above the limit: %v", r.Err)
+		}
+		assert.Equal(t, "repeated while throttled", sendID("t", "a"), first)
+		for topic, want := range map[string]int64{"other": 1, "every": 2, "short": 1} {
+			sendID(topic, "a")
+			sendID(topic, "a")
+			stored(topic, want)
+		}
+		<-time.After(time.Second)
+		sendID("short", "a")
+		stored("short", 2)
+		<-time.After(2 * time.Minute)
+		sendID("other", "a")
+		stored("other", 2)
+
+		// Twice in one request.
+		rs := b.Send(t.Context(), []*tidegate.Message{
+			{ID: "x", Topic: "other", Body: []byte("1")}, {ID: "y", Topic: "other", Body: []byte("2")}, {ID: "x", Topic: "other", Body: []byte("3")},
+		})
+		assert.That(t, rs[2] == rs[0] && rs[1] != rs[0] && rs[0].Err == nil, "twice in one request: %+v", rs)
+		stored("other", 4)
+	})
+}
+
+// The memory of IDs has only hashes: another ID with the same hash is stored.
+func TestEqualHashesAreNoDuplicates(t *testing.T) {
+	t.Parallel()
+	b := open(t, broker.Options{})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
+	mustSend(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("1")})
+	rememberID(t, b, "t", "b", engine.PendingLocation{})
+	rs := b.Send(t.Context(), []*tidegate.Message{
+		{ID: "b", Topic: "t", Body: []byte("2")}, {ID: "a", Topic: "t", Body: []byte("3")}, {ID: "c", Topic: "t", Body: []byte("4")},
+	})
+	got := fmt.Sprint(rs[0].Receipt.Offset, rs[1].Receipt.Offset, rs[2].Receipt.Offset, rs[0].Err, rs[1].Err, rs[2].Err)
+	assert.Equal(t, "offsets and errors", got, "2 0 1 <nil> <nil> <nil>")
+}
+
+// Many callers send the same messages at the same time: each is stored once, and all have one
+// receipt.
+func TestDuplicatesAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	b := open(t, broker.Options{})
+	putTopic(t, b, "t", settings.Topic{})
+	var mu sync.Mutex
+	receipts := map[string]tidegate.Receipt{}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 200 {
+				id := fmt.Sprint(i)
+				r := b.Send(t.Context(), []*tidegate.Message{{ID: id, Topic: "t", Body: []byte("x")}})[0]
+				mu.Lock()
+				if first, ok := receipts[id]; r.Err != nil || ok && first != r.Receipt {
+					t.Errorf("%s: %+v, first %+v", id, r, first)
+				}
+				receipts[id] = r.Receipt
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if info, err := b.Topic("t"); err != nil || info.StoredMessages != 200 {
+		t.Errorf("%d messages, want 200; %v", info.StoredMessages, err)
+	}
 }

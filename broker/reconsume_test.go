@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,9 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -24,9 +28,7 @@ import (
 func one(t *testing.T, b *broker.Broker, group, topic string) *tidegate.Delivery {
 	t.Helper()
 	ds := receive(t, b, transport.ReceiveRequest{Group: group, Topic: topic, Wait: 300 * time.Hour})
-	if len(ds) != 1 {
-		t.Fatalf("%d deliveries", len(ds))
-	}
+	assert.MustEqual(t, "deliveries", len(ds), 1)
 	return ds[0]
 }
 
@@ -67,9 +69,7 @@ func one(t *testing.T, b *broker.Broker, group, topic string) *tidegate.Delivery
 // msg.getRedeliveryCount() API is the number of retries under the negativeAcknowledge retry
 // mechanism"
 func TestReconsumeLater(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "topic1", settings.Topic{})
 		putGroup(t, b, "sub1", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "topic1", ID: "m", Body: []byte("x"), Tag: "a", Properties: map[string]string{"k": "v"}})
@@ -78,10 +78,7 @@ func TestReconsumeLater(t *testing.T) {
 		d := one(t, b, "sub1", "topic1")
 		for times := 1; times <= 16; times++ {
 			asked := time.Now()
-			r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := assert.Value(serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}))(t)
 			if r.Topic != "topic1-sub1-RETRY" || r.Times != times || r.DeadLetter || ids[r.MessageID] {
 				t.Fatalf("retry %d: %+v", times, r)
 			}
@@ -123,9 +120,7 @@ func TestReconsumeLater(t *testing.T) {
 // TDMQ for Pulsar: retry and dead letters: "It is disabled by default. Messages are sent to the
 // retry topic only when the reconsumeLater() API is called."
 func TestRetryTopicsAreOffByDefault(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
@@ -147,9 +142,7 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(receiveAll(t, b, "t-g-DLQ")); n != 1 {
-			t.Errorf("%d dead letters", n)
-		}
+		assert.Equal(t, "dead letters", len(receiveAll(t, b, "t-g-DLQ")), 1)
 	})
 }
 
@@ -177,9 +170,7 @@ func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
 // With the older namings, one retry topic serves all topics of a group: a delivery has its topic,
 // and can be settled.
 func TestSharedRetryTopic(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming261}})
 		for _, topic := range []string{"t1", "t2"} {
 			putTopic(t, b, topic, settings.Topic{})
@@ -190,12 +181,8 @@ func TestSharedRetryTopic(t *testing.T) {
 		}
 		for range 2 {
 			d := one(t, b, "g", "t1")
-			if d.Properties["ORIGIN_MESSAGE_ID"] != "of "+d.Topic {
-				t.Errorf("%s: %q", d.Topic, d.Properties)
-			}
-			if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
-				t.Error(err)
-			}
+			assert.That(t, d.Properties["ORIGIN_MESSAGE_ID"] == "of "+d.Topic, "%s: %q", d.Topic, d.Properties)
+			assert.NoError(t, b.Ack(t.Context(), []*tidegate.Delivery{d})[0])
 		}
 		if _, err := b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}); err == nil || !strings.Contains(err.Error(), "g-retry") {
 			t.Errorf("the naming changed under a group that uses it: %v", err)
@@ -220,9 +207,7 @@ func TestSharedRetryTopic(t *testing.T) {
 // TDMQ for Pulsar: retry and dead letters: "a delayed message is delivered to the retry queue, and
 // the delay time is specified by the user in reconsumeLater"
 func TestRetryTopicWakes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "retried", Body: []byte("x")})
@@ -243,9 +228,7 @@ func TestRetryTopicWakes(t *testing.T) {
 			t.Errorf("%d deliveries after %v", len(ds), time.Since(start))
 		}
 		for _, s := range serve(b).Stats().Groups {
-			if s.Waiting != 0 {
-				t.Errorf("%d receives are left in line for %s", s.Waiting, s.Topic)
-			}
+			assert.That(t, s.Waiting == 0, "%d receives are left in line for %s", s.Waiting, s.Topic)
 		}
 	})
 }
@@ -253,25 +236,18 @@ func TestRetryTopicWakes(t *testing.T) {
 // The process ends after the message is in the retry topic and before the
 // original's lease is removed: after the restart the group gets the new one only.
 func TestReconsumeOnceAcrossACrash(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		s, h := locate(t, b, one(t, b, "g", "t"))
 		d := departing(s, func(p *consume.Progress) {
-			if err := p.Reconsume(h, "", time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, p.Reconsume(h, "", time.Now()))
 		})
 		retry := &deadletter.Retry{ID: "m2", Times: 1, From: "t", Due: time.Now().Add(time.Hour)}
 		d.Redirect("t-g-RETRY", retry)
 		startOnDisk(t, b, d)
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.Close())
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		if d := one(t, b, "g", "t"); d.ID != "m2" || d.Topic != "t" {
 			t.Errorf("%s of %s was delivered", d.ID, d.Topic)
@@ -328,4 +304,412 @@ func loseReconsumed(t *testing.T, seed uint64) {
 			t.Errorf("message %s was delivered %d times itself, %d times as a retry; its retry was confirmed: %t", id, asItself[id], asRetry[id], moved[id])
 		}
 	}
+}
+
+// deadAfter sends a message to topic and has the group retry it through its
+// retry topic until it is a dead letter.
+func deadAfter(t *testing.T, b *broker.Broker, group, topic string, retries int) {
+	t.Helper()
+	mustSend(t, b, &tidegate.Message{Topic: topic, ID: "m", Body: []byte("x")})
+	for i := range retries + 1 {
+		r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, group, topic), transport.Verdict{Kind: transport.RetryTopic})
+		assert.MustThat(t, err == nil && r.DeadLetter == (i == retries), "retry %d: %+v, %v", i+1, r, err)
+	}
+}
+
+// A consumed dead letter is retried as a message of its dead letter topic. Its retries begin again,
+// and reach the consumers of that topic: those of another group, or of the group that failed.
+func TestDeadLettersAreReconsumed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		naming      settings.RetryNaming
+		group       string // that consumes the dead letters
+		dead, retry string // topics
+		deadAgain   string
+	}{
+		{settings.RetryNaming292, "g2", "t-g-DLQ", "t-g-DLQ-g2-RETRY", "t-g-DLQ-g2-DLQ"},
+		{settings.RetryNaming292, "g", "t-g-DLQ", "t-g-DLQ-g-RETRY", "t-g-DLQ-g-DLQ"},
+		{settings.RetryNaming272, "g2", "g-DLQ", "g2-RETRY", "g2-DLQ"},
+		{settings.RetryNaming272, "g", "g-DLQ", "g-RETRY", "g-DLQ"},
+	} {
+		subtest(t, fmt.Sprint(c.naming, c.group), func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{})
+			for _, g := range []string{"g", "g2"} {
+				putGroup(t, b, g, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: c.naming, MaxRetries: 3}})
+			}
+			deadAfter(t, b, "g", "t", 3)
+			for times := 1; times <= 3; times++ {
+				d := one(t, b, c.group, c.dead)
+				if times == 1 && d.Properties["RECONSUMETIMES"] != "3" {
+					t.Fatalf("the dead letter: %q", d.Properties)
+				}
+				asked := time.Now()
+				r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic})
+				if err != nil || r.Topic != c.retry || r.Times != times || r.DeadLetter || r.DeliverAt.Sub(asked) != (settings.RetryTopic{}).WithDefaults().Levels.Delay(times-1) {
+					t.Fatalf("retry %d: %+v, %v", times, r, err)
+				}
+			}
+			d := one(t, b, c.group, c.dead)
+			if d.Topic != c.dead || d.Properties["REAL_TOPIC"] != c.dead || d.Properties["RETRY_TOPIC"] != c.retry || d.Properties["RECONSUMETIMES"] != "3" {
+				t.Errorf("%s: %q", d.Topic, d.Properties)
+			}
+			r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic})
+			assert.That(t, err == nil && r.DeadLetter && r.Topic == c.deadAgain, "%+v, %v", r, err)
+			ds := receiveAll(t, b, c.deadAgain)
+			last := ds[len(ds)-1]
+			if origin, ok := last.DeadLetter(); !ok || last.ID != r.MessageID || origin.Topic != "t" || origin.MessageID != "m" {
+				t.Errorf("%+v, %+v", last, origin)
+			}
+		})
+	}
+}
+
+// A dead letter that was sent back to its topic is retried as often as a new message.
+func TestRedrivenMessageIsReconsumed(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, DeadLetterTopic: "%DLQ%g"}})
+		deadAfter(t, b, "g", "t", 16)
+		if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Redriven != 1 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic}); err != nil || r.DeadLetter || r.Times != 1 || r.Topic != "t-g-RETRY" {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// A message that was sent to a retry topic is retried there.
+func TestMessageSentToARetryTopic(t *testing.T) {
+	t.Parallel()
+	for naming, retry := range map[settings.RetryNaming]string{settings.RetryNaming292: "t-g-RETRY", settings.RetryNaming261: "g-retry"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{})
+			putTopic(t, b, retry, settings.Topic{})
+			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: naming}})
+			mustSend(t, b, &tidegate.Message{Topic: retry, ID: "m", Body: []byte("x")})
+			for times := 1; times <= 2; times++ {
+				d := one(t, b, "g", "t")
+				if r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}); err != nil || r.Topic != retry || r.Times != times {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 1 {
+				t.Errorf("%s: it is not redelivered", naming)
+			}
+		})
+	}
+}
+
+// A group's retry topic is never its dead letter topic too, with any settings of the two names.
+func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
+	t.Parallel()
+	b := open(t, broker.Options{})
+	for _, c := range []struct {
+		config settings.RetryTopic
+		ok     bool
+	}{
+		{settings.RetryTopic{}, true},
+		{settings.RetryTopic{Topic: "x", DeadLetterTopic: "x"}, false},
+		{settings.RetryTopic{Topic: "x", DeadLetterTopic: "y"}, true},
+		{settings.RetryTopic{Naming: settings.RetryNaming272, Topic: "g-DLQ"}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming272, Topic: "g-dlq"}, true},
+		{settings.RetryTopic{Naming: settings.RetryNaming272, DeadLetterTopic: "g-RETRY"}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming261, Topic: "g-dlq"}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming261, DeadLetterTopic: "g-retry"}, false},
+		{settings.RetryTopic{Topic: "t-g-DLQ"}, false}, // of topic t
+		{settings.RetryTopic{Topic: "t-h-DLQ"}, true},
+		{settings.RetryTopic{DeadLetterTopic: "t-g-RETRY"}, false},
+		{settings.RetryTopic{DeadLetterTopic: "t-g-DLQ"}, true},
+	} {
+		_, err := b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: c.config})
+		assert.That(t, (err == nil) == c.ok, "%+v: %v", c.config, err)
+		if err != nil && !strings.Contains(err.Error(), "retry_topic") {
+			t.Errorf("the error does not name the fault: %v", err)
+		}
+	}
+}
+
+// Retry topics can get other names once they are switched off, but not while
+// the group has retries in the old ones that it would never receive.
+func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
+	t.Parallel()
+	on := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}
+	renamed := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming272}}
+	for name, c := range map[string]struct {
+		received bool // from the retry topic too
+		mode     transport.Verdict
+		wait     time.Duration
+	}{
+		"delayed":                    {false, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, 0},
+		"delayed, received before":   {true, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, 0},
+		"there":                      {false, transport.Verdict{Kind: transport.RetryTopic, Level: 1}, time.Minute},
+		"there, and received before": {true, transport.Verdict{Kind: transport.RetryTopic, Level: 1}, time.Minute},
+	} {
+		subtest(t, name, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{})
+			if c.received {
+				putGroup(t, b, "g", on)
+			}
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+			d := one(t, b, "g", "t")
+			putGroup(t, b, "g", on)
+			assert.Must(t, assert.Err(serve(b).ReconsumeLater(t.Context(), d, c.mode)))
+			elapse(c.wait)
+			putGroup(t, b, "g", settings.Group{})
+			if _, err := b.PutGroup(t.Context(), "g", renamed); err == nil || !strings.Contains(err.Error(), "t-g-RETRY") {
+				t.Errorf("renamed with a retry in it: %v", err)
+			}
+			putGroup(t, b, "g", on)
+			d = one(t, b, "g", "t")
+			assert.MustThat(t, d.Properties["ORIGIN_MESSAGE_ID"] == "m", "%+v", d)
+			assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{d})[0])
+			putGroup(t, b, "g", settings.Group{})
+			putGroup(t, b, "g", renamed)
+		})
+	}
+}
+
+// The names of two topics and groups may make one name of a retry topic. Each
+// group gets its own retries from it, and no other ones.
+func TestTwoPairsWithOneRetryTopic(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		pairs := []struct{ topic, group string }{{"T-X", "B"}, {"T", "X-B"}}
+		for _, p := range pairs {
+			putTopic(t, b, p.topic, settings.Topic{})
+			putGroup(t, b, p.group, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
+			for i := range 3 {
+				mustSend(t, b, &tidegate.Message{Topic: p.topic, ID: fmt.Sprint(p.topic, i), Body: []byte("x")})
+				if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, p.group, p.topic), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}); err != nil || r.Topic != "T-X-B-RETRY" {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+		}
+		for _, p := range pairs {
+			for range 3 {
+				d := one(t, b, p.group, p.topic)
+				if d.Topic != p.topic || !strings.HasPrefix(d.Properties[protocol.PropertyOriginMessageID], p.topic) {
+					t.Errorf("%s got a message of %s: %v", p.group, d.Topic, d.Properties)
+				}
+				ackDeliveries(t, b, []*tidegate.Delivery{d})
+			}
+			if ds := receive(t, b, transport.ReceiveRequest{Group: p.group, Topic: p.topic, Wait: time.Hour}); len(ds) != 0 {
+				t.Errorf("%s got %+v too", p.group, ds[0].Message)
+			}
+			g := assert.Value(b.Group(p.group))(t)
+			for _, s := range g.Topics {
+				if s.Backlog != (status.Backlog{}) {
+					t.Errorf("%s is left with %+v of %s", p.group, s.Backlog, s.Topic)
+				}
+			}
+		}
+	})
+}
+
+// A receive that would create its group's retry topic ends with its context while settings change.
+func TestReceiveEndsWhileItsRetryTopicIsMade(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
+		defer holdSettings(t, b)()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := b.Receive(ctx, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour, InvisibleDuration: time.Minute})
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
+}
+
+// A receive waits for its topic, though the group's retry topic is deleted meanwhile.
+func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
+	t.Parallel()
+	for name, busy := range map[string]bool{"waiting": false, "with retries": true} {
+		subtest(t, name, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{Queues: 1})
+			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
+			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+			if busy {
+				mustSend(t, b, &tidegate.Message{Topic: "t", ID: "lost", Body: []byte("x")})
+				if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			start := time.Now()
+			time.AfterFunc(time.Minute, func() {
+				assert.NoError(t, b.DeleteTopic(t.Context(), "t-g-RETRY"))
+			})
+			time.AfterFunc(2*time.Minute, func() { mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")}) })
+			d := one(t, b, "g", "t")
+			if d.ID != "m" || time.Since(start) != 2*time.Minute {
+				t.Errorf("%s came after %v", d.ID, time.Since(start))
+			}
+			ackDeliveries(t, b, []*tidegate.Delivery{d})
+			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+			if _, err := b.Topic("t-g-RETRY"); err != nil {
+				t.Errorf("the next receive does not make it anew: %v", err)
+			}
+			time.AfterFunc(time.Minute, func() {
+				assert.NoError(t, b.DeleteGroup(t.Context(), "g"))
+			})
+			ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour, InvisibleDuration: time.Minute})
+			if !errors.Is(err, tidegate.ErrNotFound) || len(ds) != 0 {
+				t.Errorf("its group was deleted: %d deliveries, %v", len(ds), err)
+			}
+		})
+	}
+}
+
+// A retry topic that was named for a group is no other group's.
+func TestRetryTopicOfTwoGroups(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		g, h settings.RetryTopic
+		ok   bool
+	}{
+		{settings.RetryTopic{Topic: "x"}, settings.RetryTopic{Topic: "x"}, false},
+		{settings.RetryTopic{Topic: "x"}, settings.RetryTopic{Topic: "y"}, true},
+		{settings.RetryTopic{Topic: "x"}, settings.RetryTopic{}, true},
+		{settings.RetryTopic{Topic: "x", DeadLetterTopic: "d"}, settings.RetryTopic{Topic: "y", DeadLetterTopic: "d"}, true},
+		{settings.RetryTopic{Topic: "t-h-RETRY"}, settings.RetryTopic{}, false},
+		{settings.RetryTopic{}, settings.RetryTopic{Topic: "t-g-RETRY"}, false},
+		{settings.RetryTopic{Topic: "h-RETRY"}, settings.RetryTopic{Naming: settings.RetryNaming272}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming261}, settings.RetryTopic{Topic: "g-retry"}, false},
+		{settings.RetryTopic{Naming: settings.RetryNaming272}, settings.RetryTopic{Naming: settings.RetryNaming272}, true},
+	} {
+		b := open(t, broker.Options{})
+		c.g.Enabled = true
+		putGroup(t, b, "g", settings.Group{RetryTopic: c.g})
+		putGroup(t, b, "h", settings.Group{RetryTopic: c.h}) // not enabled: nothing goes there
+		c.h.Enabled = true
+		_, err := b.PutGroup(t.Context(), "h", settings.Group{RetryTopic: c.h})
+		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "retry_topic.topic") {
+			t.Errorf("%+v beside %+v: %v", c.h, c.g, err)
+		}
+	}
+}
+
+// TDMQ for Pulsar: retry and dead letters: "In this mode, no new message is generated."
+//
+// TDMQ for Pulsar: retry and dead letters: "1 minute by default."
+//
+// TDMQ for Pulsar: retry and dead letters: "Under the negativeAcknowledge retry mechanism, messages
+// to retry remain unacknowledged on the server."
+//
+// TDMQ for Pulsar: retry and dead letters: "Under the negativeAcknowledge retry mechanism, the
+// number of retries can be obtained from msg.getRedeliveryCount()."
+//
+// TDMQ for Pulsar: retry and dead letters: "Under the negativeAcknowledge retry mechanism, there is
+// no maximum number of retries by default."
+// TDMQ for Pulsar: retry and dead letters: "After receiving the redelivery request from the client,
+// the server repushes the message to the client"
+func TestNegativeAck(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b, fs := openData(t)
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{MaxAttempts: 2})
+		putAddress(t, b, "t", settings.Address{RedeliveryDelay: new(settings.Milliseconds(7)), MaxDeliveryAttempts: new(3)})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		d := one(t, b, "g", "t")
+		for attempt := 2; attempt <= 40; attempt++ {
+			asked := time.Now()
+			assert.Must(t, serve(b).NegativeAck(t.Context(), d, 0))
+			if attempt == 20 {
+				assert.Must(t, b.Close())
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
+			}
+			if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 1 || g.Topics[0].Acked != 0 {
+				t.Fatalf("while it waits the group has %+v, %v", g.Topics, err)
+			}
+			if d = one(t, b, "g", "t"); d.ID != "m" || d.Attempt != attempt || time.Since(asked) != time.Minute {
+				t.Fatalf("%s, attempt %d, came after %v", d.ID, d.Attempt, time.Since(asked))
+			}
+		}
+	})
+}
+
+// TDMQ for Pulsar: retry and dead letters: "The message will be re-obtained after a certain period.
+// The interval for re-obtaining the message can be specified by negativeAckRedeliveryDelay in the
+// consumer"
+func TestNegativeAckDelays(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{NegativeAck: settings.NegativeAck{Delay: settings.Duration(time.Hour)}})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		d := one(t, b, "g", "t")
+		for given, want := range map[time.Duration]time.Duration{0: time.Hour, time.Nanosecond: time.Nanosecond, settings.MaxReconsumeDelay: settings.MaxReconsumeDelay} {
+			asked := time.Now()
+			assert.Must(t, serve(b).NegativeAck(t.Context(), d, given))
+			if d = one(t, b, "g", "t"); time.Since(asked) != want {
+				t.Errorf("%v: it came after %v", given, time.Since(asked))
+			}
+		}
+		for _, delay := range []time.Duration{-1, settings.MaxReconsumeDelay + 1} {
+			if err := serve(b).NegativeAck(t.Context(), d, delay); !errors.Is(err, tidegate.ErrInvalid) {
+				t.Errorf("%v: %v", delay, err)
+			}
+		}
+	})
+}
+
+// TDMQ for Pulsar: retry and dead letters: "However, this can be implemented by configuring the
+// maximum number of retries and the dead letter queue. In this mode, when a message has been
+// retried for a specified number of times, it will be delivered to the dead letter queue."
+func TestNegativeAckMaximum(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "sub1", settings.Group{
+			NegativeAck: settings.NegativeAck{MaxRedeliveries: 5, Delay: settings.Duration(time.Second)},
+			RetryTopic:  settings.RetryTopic{Enabled: true, DeadLetterTopic: "sub1-dlq"},
+		})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		var attempts []int
+		for {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "sub1", Topic: "t", Wait: time.Hour})
+			if len(ds) == 0 {
+				break
+			}
+			attempts = append(attempts, ds[0].Attempt)
+			assert.Must(t, serve(b).NegativeAck(t.Context(), ds[0], 0))
+		}
+		if !slices.Equal(attempts, []int{1, 2, 3, 4, 5, 6}) {
+			t.Errorf("the attempts are %v: want the first and 5 redeliveries", attempts)
+		}
+		if ds := receiveAll(t, b, "sub1-dlq"); len(ds) != 1 || ds[0].ID != "m" {
+			t.Errorf("%d dead letters", len(ds))
+		}
+	})
+}
+
+// The mark of a negative acknowledgement lasts until the next delivery. A maximum that is lowered
+// before that delivery does not end the message; one that is lowered after the next failure does.
+func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		allow := func(attempts int) {
+			t.Helper()
+			putGroup(t, b, "g", settings.Group{MaxAttempts: attempts, Retry: []time.Duration{time.Hour}})
+		}
+		allow(5)
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		assert.Must(t, serve(b).NegativeAck(t.Context(), one(t, b, "g", "t"), time.Hour))
+		allow(1)
+		d := one(t, b, "g", "t")
+		assert.MustEqual(t, "attempt", d.Attempt, 2)
+		allow(5)
+		assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour})))
+		allow(2)
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 2 * time.Hour}); len(ds) != 0 {
+			t.Errorf("attempt %d of 2", ds[0].Attempt)
+		}
+		if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 || ds[0].ID != "m" {
+			t.Errorf("%d dead letters", len(ds))
+		}
+	})
 }

@@ -17,8 +17,11 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -30,9 +33,7 @@ func kill(t *testing.T, b *broker.Broker, ms ...*tidegate.Message) {
 	for _, m := range ms {
 		mustSend(t, b, m)
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: m.Topic})
-		if len(ds) != 1 {
-			t.Fatalf("%d deliveries", len(ds))
-		}
+		assert.MustEqual(t, "deliveries", len(ds), 1)
 		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "because of " + m.ID}); err != nil {
 			t.Fatal(err)
 		}
@@ -49,18 +50,13 @@ func letterIDs(p status.DeadLetterPage) (out []string) {
 
 func listLetters(t *testing.T, b *broker.Broker, f status.DeadLetterFilter) []string {
 	t.Helper()
-	page, err := b.DeadLetters("g", status.DeadLetterQuery{DeadLetterFilter: f})
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := assert.Value(b.DeadLetters("g", status.DeadLetterQuery{DeadLetterFilter: f}))(t)
 	return letterIDs(page)
 }
 
 // Dead letters are read without being consumed, by pages, and filtered.
 func TestDeadLettersAreBrowsed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "u", settings.Topic{})
 		if _, err := b.DeadLetters("g", status.DeadLetterQuery{}); !errors.Is(err, tidegate.ErrNotFound) {
@@ -91,18 +87,11 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 		var all []string
 		for after, pages := "", 0; pages == 0 || after != ""; pages++ {
 			page, err := b.DeadLetters("g", status.DeadLetterQuery{After: after, Limit: 2})
-			if err != nil || len(page.DeadLetters) > 2 {
-				t.Fatalf("%+v, %v", page, err)
-			}
+			assert.MustThat(t, err == nil && len(page.DeadLetters) <= 2, "%+v, %v", page, err)
 			all, after = append(all, letterIDs(page)...), page.Next
 		}
-		if got := strings.Join(all, " "); got != "m0 m1 m2 m3 m4" {
-			t.Errorf("by pages: %s", got)
-		}
-		page, err := b.DeadLetters("g", status.DeadLetterQuery{Limit: 1, Bodies: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Equal(t, "by pages", strings.Join(all, " "), "m0 m1 m2 m3 m4")
+		page := assert.Value(b.DeadLetters("g", status.DeadLetterQuery{Limit: 1, Bodies: true}))(t)
 		l := page.DeadLetters[0]
 		want := tidegate.DeadLetter{Topic: "t", MessageID: "m0", Queue: l.Origin.Queue, Group: "g", Attempts: 1, Reason: "because of m0"}
 		if l.Origin != want || l.Offset != 0 || !l.StoredAt.Equal(start) || string(l.Body) != "\x00" {
@@ -113,9 +102,7 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 				t.Errorf("%+v: %v", bad, err)
 			}
 		}
-		if err := b.DeleteGroup(t.Context(), "g"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.DeleteGroup(t.Context(), "g"))
 		if got := listLetters(t, b, status.DeadLetterFilter{}); len(got) != 5 {
 			t.Errorf("of a group that was deleted: %v", got)
 		}
@@ -125,10 +112,7 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 // A redriven message has the content of the sent message: its body, tag, keys, group, trace and
 // properties. It also has the same ID, although the topic remembers that, and a count.
 func TestDeadLettersAreRedriven(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 3})
 		m := &tidegate.Message{
 			ID: "m", Topic: "t", MessageGroup: "mg", Tag: "tag", Keys: []string{"a", "b"}, Properties: map[string]string{"k": "v"},
@@ -137,9 +121,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 		kill(t, b, m)
 		for round := 1; round <= 3; round++ {
 			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
-			if err != nil || done != (status.DeadLetterRedrive{Redriven: 1}) {
-				t.Fatalf("%+v, %v", done, err)
-			}
+			assert.MustThat(t, err == nil && done == (status.DeadLetterRedrive{Redriven: 1}), "%+v, %v", done, err)
 			if got := listLetters(t, b, status.DeadLetterFilter{}); len(got) != 0 {
 				t.Errorf("they are still there: %v", got)
 			}
@@ -150,9 +132,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 				t.Errorf("once more: %+v, %v", done, err)
 			}
 			if round == 2 { // its place is not given away
-				if err := b.Close(); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, b.Close())
 				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				if topic, err := b.Topic("%DLQ%g"); err != nil || topic.StoredMessages != 0 || topic.StoredBytes != 0 {
 					t.Errorf("after a restart the dead letters' topic is %+v, %v", topic, err)
@@ -183,9 +163,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 // The selected letters move, the rest stays. A target that does not exist, or rejects such
 // messages, leaves a dead letter in its place.
 func TestRedriveSelects(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		for _, topic := range []string{"t", "u", "v"} {
 			putTopic(t, b, topic, settings.Topic{})
 		}
@@ -193,9 +171,7 @@ func TestRedriveSelects(t *testing.T) {
 		for i, topic := range []string{"t", "u", "t", "u", "v", "t"} {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: topic, Body: []byte("x")})
 		}
-		if err := b.DeleteTopic(t.Context(), "v"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.DeleteTopic(t.Context(), "v"))
 		redrive := func(sel status.DeadLetterSelection, want status.DeadLetterRedrive, left string) {
 			t.Helper()
 			done, err := b.RedriveDeadLetters(t.Context(), "g", sel)
@@ -206,9 +182,7 @@ func TestRedriveSelects(t *testing.T) {
 			if got := strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "); got != left {
 				t.Errorf("%+v leaves %q, want %q", sel, got, left)
 			}
-			if (next != "") != (sel.Limit > 0) {
-				t.Errorf("%+v continues at %q", sel, next)
-			}
+			assert.That(t, (next != "") == (sel.Limit > 0), "%+v continues at %q", sel, next)
 		}
 		redrive(status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"m2"}}}, status.DeadLetterRedrive{Redriven: 1}, "m0 m1 m3 m4 m5")
 		redrive(status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Topic: "u"}, Limit: 1}, status.DeadLetterRedrive{Redriven: 1}, "m0 m3 m4 m5")
@@ -235,9 +209,7 @@ func TestRedriveSelects(t *testing.T) {
 
 // A topic that throttles stops a redrive, which reports its progress. The rest follows later.
 func TestRedriveStopsAtAThrottle(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		for i := range 9 {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("x")})
@@ -247,23 +219,16 @@ func TestRedriveStopsAtAThrottle(t *testing.T) {
 		if !errors.Is(err, tidegate.ErrThrottled) || done.Redriven != 5 || done.Throttle == nil || done.Next != "0-5" {
 			t.Fatalf("%+v, %v", done, err)
 		}
-		if got := strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "); got != "m5 m6 m7 m8" {
-			t.Errorf("left: %s", got)
-		}
+		assert.Equal(t, "left", strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "), "m5 m6 m7 m8")
 		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 		done, err = b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{After: done.Next})
-		if err != nil || done != (status.DeadLetterRedrive{Redriven: 4}) {
-			t.Errorf("%+v, %v", done, err)
-		}
+		assert.That(t, err == nil && done == (status.DeadLetterRedrive{Redriven: 4}), "%+v, %v", done, err)
 	})
 }
 
 // Purged letters are gone, also for the consumers of the dead letters and in the counters.
 func TestDeadLettersArePurged(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		putTopic(t, b, "t", settings.Topic{})
 		for i := range 6 {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "t", Body: []byte("0123456789")})
@@ -273,21 +238,15 @@ func TestDeadLettersArePurged(t *testing.T) {
 		}
 		read() // m0: in flight, and read ahead
 		done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"m0", "m1", "m3", "m5"}}})
-		if err != nil || done != (status.DeadLetterPurge{Purged: 4}) {
-			t.Fatalf("%+v, %v", done, err)
-		}
+		assert.MustThat(t, err == nil && done == (status.DeadLetterPurge{Purged: 4}), "%+v, %v", done, err)
 		for round := range 2 {
 			topic, err := b.Topic("%DLQ%g")
 			if err != nil || topic.StoredMessages != 2 || topic.StoredBytes != 20 {
 				t.Errorf("the topic is %+v, %v", topic, err)
 			}
-			if got := strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "); got != "m2 m4" {
-				t.Errorf("left: %s", got)
-			}
+			assert.Equal(t, "left", strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "), "m2 m4")
 			if round == 0 {
-				if err := b.Close(); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, b.Close())
 				b = open(t, broker.Options{Dir: "data"}.On(fs))
 			}
 		}
@@ -310,14 +269,10 @@ func TestDeadLettersArePurged(t *testing.T) {
 			t.Errorf("the rest: %+v, %v", done, err)
 		}
 		for _, to := range []status.Position{{Earliest: true}, {Latest: true}, {Time: time.Now()}} {
-			if _, err := b.Rewind(t.Context(), "reader", "%DLQ%g", to); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(b.Rewind(t.Context(), "reader", "%DLQ%g", to)))
 			kill(t, b, &tidegate.Message{Topic: "t", Body: []byte("0123456789")})
 			ds := receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g"})
-			if len(ds) != 1 {
-				t.Fatalf("rewound to %+v: %d messages", to, len(ds))
-			}
+			assert.MustThat(t, len(ds) == 1, "rewound to %+v: %d messages", to, len(ds))
 			ackDeliveries(t, b, ds)
 			if g, err := b.Group("reader"); err != nil || g.Topics[0].Backlog != (status.Backlog{}) {
 				t.Errorf("rewound to %+v the reader is left with %+v, %v", to, g.Topics, err)
@@ -352,15 +307,10 @@ func loseRedrive(t *testing.T, seed uint64) {
 			}
 			i += len(ds)
 		}
-		if err := b.DeleteTopic(t.Context(), "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, b.DeleteTopic(t.Context(), "t"))
 		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		for page, after := 0, ""; page == 0 || after != ""; page++ {
-			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{Limit: n / pages, After: after})
-			if err != nil {
-				t.Fatal(err)
-			}
+			done := assert.Value(b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{Limit: n / pages, After: after}))(t)
 			after = done.Next
 			p.responded(func() {})
 		}
@@ -400,25 +350,17 @@ func TestDamagedDeadLetter(t *testing.T) {
 			return err
 		}, "[]"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := open(t, broker.Options{})
-				putTopic(t, b, "t", settings.Topic{})
-				for i := range 3 {
-					kill(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
-				}
-				corruptMessage(t, b, "%DLQ%g", 0, 1)
-				if err := c.do(t.Context(), b); err != nil {
-					t.Error(err)
-				}
-				before := serve(b).Stats().Damaged
-				if got := fmt.Sprint(listLetters(t, b, status.DeadLetterFilter{})); got != c.left {
-					t.Errorf("%s are left, want %s", got, c.left)
-				}
-				if n := serve(b).Stats().Damaged - before; n != 1 {
-					t.Errorf("%d damaged messages were counted", n)
-				}
-			})
+		subtest(t, name, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{})
+			for i := range 3 {
+				kill(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
+			}
+			corruptMessage(t, b, "%DLQ%g", 0, 1)
+			assert.NoError(t, c.do(t.Context(), b))
+			before := serve(b).Stats().Damaged
+			assert.Equal(t, "are left", fmt.Sprint(listLetters(t, b, status.DeadLetterFilter{})), c.left)
+			assert.Equal(t, "damaged messages were counted", serve(b).Stats().Damaged-before, 1)
 		})
 	}
 }
@@ -426,33 +368,334 @@ func TestDamagedDeadLetter(t *testing.T) {
 // Messages that retention has passed, and that only an unacknowledged delivery keeps, are not among
 // the dead letters that are browsed, redriven or purged: the counters stay right.
 func TestKeptDeadLettersAreLeftAlone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 		kill(t, b, &tidegate.Message{Topic: "t", ID: "old", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", InvisibleDuration: time.Hour})
 		elapse(2 * time.Minute)
 		kill(t, b, &tidegate.Message{Topic: "t", ID: "new", Body: []byte("x")})
-		if got := fmt.Sprint(listLetters(t, b, status.DeadLetterFilter{})); got != "[new]" {
-			t.Errorf("%s are listed", got)
-		}
-		if n := stored(t, b, "%DLQ%g"); n != 2 {
-			t.Errorf("%d dead letters are stored, want 2", n)
-		}
+		assert.Equal(t, "are listed", fmt.Sprint(listLetters(t, b, status.DeadLetterFilter{})), "[new]")
+		assert.Equal(t, "dead letters are stored", stored(t, b, "%DLQ%g"), 2)
 		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 1 {
 			t.Error(done, err)
 		}
-		if n := stored(t, b, "%DLQ%g"); n != 1 {
-			t.Errorf("%d dead letters are stored, want that which is in flight", n)
-		}
-		if err := b.Ack(t.Context(), d)[0]; err != nil {
-			t.Error(err)
-		}
+		assert.Equal(t, "dead letters are stored", stored(t, b, "%DLQ%g"), 1)
+		assert.NoError(t, b.Ack(t.Context(), d)[0])
 		elapse(2 * time.Minute)
-		if n := stored(t, b, "%DLQ%g"); n != 0 {
-			t.Errorf("%d dead letters are stored, want none", n)
+		assert.Equal(t, "dead letters are stored", stored(t, b, "%DLQ%g"), 0)
+	})
+}
+
+// edit redrives the first dead letter of g with an edit.
+func edit(t *testing.T, b *broker.Broker, alone bool, e status.DeadLetterEdit) (status.DeadLetterRedrive, error) {
+	t.Helper()
+	page, err := b.DeadLetters("g", status.DeadLetterQuery{})
+	assert.MustThat(t, err == nil && len(page.DeadLetters) != 0, "%+v, %v", page, err)
+	l := page.DeadLetters[0]
+	e.Queue, e.Offset = l.Queue, l.Offset
+	return b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{l.MessageID}}, ToGroupOnly: alone, Edit: &e})
+}
+
+// An edited letter comes with its changes and a new ID, to the group alone or to all groups. It
+// keeps the rest, also through a restart and further failures and edits. The trace of the first
+// message leads to the new one.
+func TestEditedRedrive(t *testing.T) {
+	t.Parallel()
+	for _, alone := range []bool{true, false} {
+		for name, group := range map[string]settings.Group{
+			"no retry topics": {}, "retry topics": {RetryTopic: settings.RetryTopic{Enabled: true, DeadLetterTopic: "%DLQ%g"}},
+		} {
+			subtest(t, fmt.Sprint(name, ", alone: ", alone), func(t *testing.T) {
+				fs := vfs.NewMem()
+				b := open(t, broker.Options{Dir: "data"}.On(fs))
+				putTopic(t, b, "t", settings.Topic{Queues: 2})
+				putGroup(t, b, "g", group)
+				nothing(t, b, "g", "t")
+				nothing(t, b, "h", "t")
+				kill(t, b, &tidegate.Message{ID: "m", Topic: "t", Tag: "tag", Keys: []string{"k"}, Properties: map[string]string{"p": "v", "r": "s"}, Body: []byte("x")})
+				ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "h", "t")})
+				tag, value := "", "w"
+				for round := 1; round <= 2; round++ {
+					id, body := fmt.Sprint("m.redrive-", round), fmt.Sprint("body ", round)
+					done, err := edit(t, b, alone, status.DeadLetterEdit{BodyText: body, Tag: &tag, Keys: []string{}, Properties: map[string]*string{"p": &value, "r": nil}})
+					if err != nil || done != (status.DeadLetterRedrive{Redriven: 1, SentAs: id}) {
+						t.Fatalf("round %d: %+v, %v", round, done, err)
+					}
+					if left := listLetters(t, b, status.DeadLetterFilter{}); len(left) > 0 {
+						t.Errorf("round %d: %v are dead letters still", round, left)
+					}
+					f := fateOfGroup(t, b, "g")
+					if f.RedrivenAs != id && round == 1 || alone && f.Topic != "%RETRY%g_t" {
+						t.Errorf("round %d: the trace has %+v", round, f)
+					}
+					b = reopen(t, b, fs)
+					if alone {
+						nothing(t, b, "h", "t")
+					} else {
+						ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "h", "t")})
+					}
+					d := one(t, b, "g", "t")
+					if d.ID != id || d.Topic != "t" || d.Attempt != 1 || d.Tag != "" || len(d.Keys) > 0 || string(d.Body) != body ||
+						d.Properties["p"] != "w" || d.Properties["r"] != "" || d.Properties[protocol.PropertyDeadLetterRedrives] != fmt.Sprint(round) {
+						t.Fatalf("round %d: %+v", round, d)
+					}
+					if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
+						t.Fatal(err)
+					}
+					elapse(time.Minute)
+					if d = one(t, b, "g", "t"); d.ID != id || d.Attempt != 2 {
+						t.Errorf("round %d: after a retry %+v", round, d)
+					}
+					if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err != nil {
+						t.Fatal(err)
+					}
+					page, err := b.DeadLetters("g", status.DeadLetterQuery{})
+					if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Topic != "t" || page.DeadLetters[0].MessageID != id || page.DeadLetters[0].Origin.Redrives != round {
+						t.Fatalf("round %d: %+v, %v", round, page, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// An edit that cannot be executed exactly is rejected or has no effect, and the letter stays as it
+// is.
+func TestEditedRedriveRejects(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := open(t, broker.Options{MaxBodySize: 1000})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
+		kill(t, b, &tidegate.Message{ID: "m", Topic: "t", Properties: map[string]string{"p": "v"}, Body: []byte("x")})
+		text := func(s string) *string { return &s }
+		var many []string
+		for range 200 {
+			many = append(many, strings.Repeat("k", 100))
+		}
+		for name, tt := range map[string]struct {
+			e    status.DeadLetterEdit
+			says string
+		}{
+			"two bodies":      {status.DeadLetterEdit{Body: []byte("a"), BodyText: "a"}, "one of the two"},
+			"large body":      {status.DeadLetterEdit{Body: make([]byte, 1001)}, "the limit is 1000"},
+			"tag":             {status.DeadLetterEdit{Tag: text("a|b")}, "tag"},
+			"blank key":       {status.DeadLetterEdit{Keys: []string{" "}}, "key"},
+			"keys":            {status.DeadLetterEdit{Keys: many}, "16384"},
+			"empty property":  {status.DeadLetterEdit{Properties: map[string]*string{"p": text("")}}, "is empty"},
+			"count":           {status.DeadLetterEdit{Properties: map[string]*string{protocol.PropertyDeadLetterRedrives: text("0")}}, "DLQ_REDRIVES"},
+			"count removed":   {status.DeadLetterEdit{Properties: map[string]*string{protocol.PropertyDeadLetterRedrives: nil}}, "DLQ_REDRIVES"},
+			"system property": {status.DeadLetterEdit{Properties: map[string]*string{protocol.PropertyRealTopic: text("other")}}, "REAL_TOPIC"},
+			"origin removed":  {status.DeadLetterEdit{Properties: map[string]*string{protocol.PropertyDeadLetterTopic: nil}}, "DLQ_ORIGIN_TOPIC"},
+			"id":              {status.DeadLetterEdit{ID: "a\x1bb"}, "control character"},
+		} {
+			for _, alone := range []bool{true, false} {
+				if done, err := edit(t, b, alone, tt.e); err == nil || !strings.Contains(err.Error(), tt.says) || done.Redriven != 0 || tidegate.Classify(err) == tidegate.ClassTransient {
+					t.Errorf("%s: %+v, %v, want %q", name, done, err, tt.says)
+				}
+			}
+		}
+		place := func(e status.DeadLetterEdit) *status.DeadLetterEdit { return &e }
+		m := status.DeadLetterFilter{MessageIDs: []string{"m"}}
+		for name, s := range map[string]status.DeadLetterSelection{
+			"all":      {Edit: place(status.DeadLetterEdit{})},
+			"two":      {DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"m", "n"}}, Edit: place(status.DeadLetterEdit{})},
+			"after":    {DeadLetterFilter: m, After: "0-0", Edit: place(status.DeadLetterEdit{})},
+			"newest":   {DeadLetterFilter: m, Newest: true, Edit: place(status.DeadLetterEdit{})},
+			"queue":    {DeadLetterFilter: m, Edit: place(status.DeadLetterEdit{Queue: -1})},
+			"no queue": {DeadLetterFilter: m, Edit: place(status.DeadLetterEdit{Queue: 1 << 16})},
+			"offset":   {DeadLetterFilter: m, Edit: place(status.DeadLetterEdit{Offset: -1})},
+		} {
+			if done, err := b.RedriveDeadLetters(t.Context(), "g", s); err == nil || done.Redriven != 0 {
+				t.Errorf("%s: %+v, %v, want an error", name, done, err)
+			}
+		}
+		page, err := b.DeadLetters("g", status.DeadLetterQuery{Bodies: true})
+		assert.MustThat(t, err == nil && len(page.DeadLetters) == 1, "%+v, %v, want the letter", page, err)
+		l := page.DeadLetters[0]
+		for _, e := range []status.DeadLetterEdit{{Queue: l.Queue, Offset: l.Offset + 1}, {Queue: l.Queue + 1, Offset: l.Offset}} {
+			for i := range 2 { // also a place before it
+				e.Offset = max(0, e.Offset-2*int64(i))
+				if e.Queue == l.Queue && e.Offset == l.Offset {
+					continue
+				}
+				e.BodyText = "y"
+				if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{DeadLetterFilter: m, Edit: &e}); err != nil || done != (status.DeadLetterRedrive{}) {
+					t.Errorf("another place: %+v, %v, want no effect", done, err)
+				}
+			}
+		}
+		if string(l.Body) != "x" || !slices.Equal(listLetters(t, b, status.DeadLetterFilter{}), []string{"m"}) {
+			t.Errorf("the letter is %+v", l)
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}); len(ds) > 0 {
+			t.Errorf("%+v came", ds[0])
 		}
 	})
+}
+
+// A purge is over for every receive that begins afterwards, also if one was
+// reading the dead letters meanwhile.
+func TestPurgedAreNotReadAhead(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		for i := range 6 {
+			kill(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
+		}
+		d := one(t, b, "reader", "%DLQ%g")
+		s, _ := locate(t, b, d)
+		r := consume.Receive{Queue: transport.AnyQueue, Max: 1, MaxBytes: 1}
+		var c consume.Claim
+		s.Update(func(p *consume.Progress) { // as a receive does that is reading
+			p.Begin(&r, time.Now())
+			c, _ = p.Claim(&r)
+		})
+		if readAheadBytes(b) == 0 {
+			t.Fatal("nothing was read ahead")
+		}
+		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 6 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		s.Update(func(p *consume.Progress) { p.Unclaim(&r, c.Queue) })
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g", Max: 32}); len(ds) != 0 {
+			t.Errorf("%v were delivered after they had been purged", idsOf(ds))
+		}
+	})
+}
+
+// A dead letter that was retried through a retry topic returns to its topic with its first content,
+// without the delivery time of a retry.
+func TestRetriedDeadLettersAreRedriven(t *testing.T) {
+	t.Parallel()
+	retries := settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}}
+	reconsumed := func(t *testing.T, b *broker.Broker) {
+		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		topic settings.TopicType
+		die   func(*testing.T, *broker.Broker)
+	}{
+		"given up": {settings.TopicNormal, func(t *testing.T, b *broker.Broker) {
+			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"last attempt": {settings.TopicNormal, func(t *testing.T, b *broker.Broker) {
+			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"last retry": {settings.TopicDelay, func(t *testing.T, b *broker.Broker) {
+			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic}); err != nil || !r.DeadLetter {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}},
+	} {
+		subtest(t, name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			putTopic(t, b, "t", settings.Topic{Type: c.topic})
+			putGroup(t, b, "g", retries)
+			m := &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x"), Properties: map[string]string{"k": "v"}}
+			if c.topic == settings.TopicDelay {
+				m.DeliverAt = time.Now().Add(time.Minute)
+			}
+			mustSend(t, b, m)
+			reconsumed(t, b)
+			c.die(t, b)
+			b = reopen(t, b, fs)
+			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t-g-DLQ"})
+			assert.MustThat(t, err == nil && done == (status.DeadLetterRedrive{Redriven: 1}), "%+v, %v", done, err)
+			d := one(t, b, "g", "t")
+			if d.ID != "m" || d.Topic != "t" || !d.DeliverAt.IsZero() || len(d.Properties) != 2 || d.Properties["k"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" {
+				t.Errorf("the redriven message is %+v", d.Message)
+			}
+			if r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}); err != nil || r.Times != 1 || r.DeadLetter {
+				t.Errorf("its retries do not begin anew: %+v, %v", r, err)
+			}
+		})
+	}
+}
+
+// The origin of a message is the one of its group: a retry of another group, and a message that was
+// forwarded, is a message of the topic in which it dies.
+func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
+	t.Parallel()
+	giveUp := func(t *testing.T, b *broker.Broker, group, topic, from, id string) {
+		t.Helper()
+		if _, err := b.Settle(t.Context(), one(t, b, group, topic), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
+			t.Fatal(err)
+		}
+		page, err := b.DeadLetters(group, status.DeadLetterQuery{})
+		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Topic != from || page.DeadLetters[0].Origin.MessageID != id {
+			t.Fatalf("%+v, %v; want one of %s in %s", page, err, id, from)
+		}
+	}
+	subtest(t, "sent on elsewhere", func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{})
+		putTopic(t, b, "u", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}})
+		deadAfter(t, b, "g", "t", 1)
+		if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t-g-DLQ", To: "u"}); err != nil || done.Redriven != 1 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		giveUp(t, b, "h", "u", "u", "m")
+	})
+	subtest(t, "read in another group's retry topic", func(t *testing.T) {
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
+		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
+		r := assert.Value(serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Level: 1}))(t)
+		giveUp(t, b, "h", r.Topic, r.Topic, r.MessageID)
+		ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
+		if done, err := b.RedriveDeadLetters(t.Context(), "h", status.DeadLetterSelection{}); err != nil || done.Redriven != 1 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		d := one(t, b, "g", "t") // as it was
+		if d.ID != r.MessageID || d.Topic != "t" || d.Properties[protocol.PropertyOriginMessageID] != "m" || d.Properties[protocol.PropertyReconsumeTimes] != "1" {
+			t.Errorf("the redriven message is %+v", d.Message)
+		}
+	})
+}
+
+// A broker that closes stops a redrive or a purge of many dead letters. The result has its progress
+// and the place to continue.
+func TestCloseStopsARedrive(t *testing.T) {
+	t.Parallel()
+	const n = 3 * deadletter.Chunk
+	for name, move := range map[string]func(t *testing.T, b *broker.Broker) (moved int64, next string, err error){
+		"redrive": func(t *testing.T, b *broker.Broker) (int64, string, error) {
+			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{To: "t", Limit: n})
+			return done.Redriven, done.Next, err
+		},
+		"purge": func(t *testing.T, b *broker.Broker) (int64, string, error) {
+			done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{Limit: n})
+			return done.Purged, done.Next, err
+		},
+	} {
+		subtest(t, name, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{})
+			putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
+			sendN(t, b, "%DLQ%g", n, 1)
+			release := holdWrites(b)
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				moved, next, err := move(t, b)
+				if !errors.Is(err, tidegate.ErrClosed) || moved == 0 || moved == n || next == "" {
+					t.Errorf("%d of %d, continue at %q, %v", moved, n, next, err)
+				}
+			}()
+			synctest.Wait()
+			go b.Close()
+			synctest.Wait()
+			release()
+			<-ended
+		})
+	}
 }

@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -28,9 +31,7 @@ func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *broker.B
 		mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
 	}
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})[0]
-	if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
 	receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}) // passes the others
 	if s := subscriptionOf(t, b, "g"); s.Parked != int64(n) {
 		t.Fatalf("%d messages are parked, want %d", s.Parked, n)
@@ -40,30 +41,23 @@ func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *broker.B
 
 // Retention does not remove parked messages at any time, until they are redriven.
 func TestRetentionKeepsParkedMessages(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, settings.Retention{Time: settings.Duration(time.Minute), Bytes: 1, Consumed: true}, 10)
 		elapse(10 * time.Minute)
 		b = reopen(t, b, fs)
 		elapse(10 * time.Minute)
-		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
 		elapse(2 * time.Second)
 		for i := range 10 {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
 			if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) || ds[0].Attempt != 1 {
 				t.Fatalf("delivery %d is %+v", i, ds)
 			}
-			if err := b.Ack(t.Context(), ds)[0]; err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, b.Ack(t.Context(), ds)[0])
 		}
 		elapse(2 * time.Minute)
-		if n := stored(t, b, "t"); n != 0 {
-			t.Errorf("%d messages are left once all are consumed and old", n)
-		}
+		assert.Equal(t, "messages are left once all are consumed and old", stored(t, b, "t"), 0)
 	})
 }
 
@@ -82,42 +76,34 @@ func TestRetentionKeepsRedrivenMessages(t *testing.T) {
 		"one message in a long time": {4, time.Second, 30 * time.Minute, false},
 		"after a restart":            {2 * consume.FetchLimit, 2 * time.Second, 100 * time.Millisecond, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				fs := vfs.NewMem()
-				b := parkedTopic(t, fs, settings.Retention{Time: settings.Duration(10 * time.Minute), Consumed: true}, c.messages)
-				elapse(time.Hour)
-				if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
-					t.Fatal(err)
+		subtest(t, name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			b := parkedTopic(t, fs, settings.Retention{Time: settings.Duration(10 * time.Minute), Consumed: true}, c.messages)
+			elapse(time.Hour)
+			assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
+			elapse(c.before)
+			for i := range c.messages {
+				if c.restarted && i == c.messages/3 {
+					b = reopen(t, b, fs)
 				}
-				elapse(c.before)
-				for i := range c.messages {
-					if c.restarted && i == c.messages/3 {
-						b = reopen(t, b, fs)
-					}
-					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
-					if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) || ds[0].Attempt != 1 {
-						t.Fatalf("delivery %d is %+v", i, ds)
-					}
-					if err := b.Ack(t.Context(), ds)[0]; err != nil {
-						t.Fatal(err)
-					}
-					elapse(c.between)
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
+				if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) || ds[0].Attempt != 1 {
+					t.Fatalf("delivery %d is %+v", i, ds)
 				}
-				elapse(12 * time.Minute)
-				if s := subscriptionOf(t, b, "g"); stored(t, b, "t") != 0 || s.Overtaken != 0 {
-					t.Errorf("%d messages are left, %d were lost", stored(t, b, "t"), s.Overtaken)
-				}
-			})
+				assert.Must(t, b.Ack(t.Context(), ds)[0])
+				elapse(c.between)
+			}
+			elapse(12 * time.Minute)
+			if s := subscriptionOf(t, b, "g"); stored(t, b, "t") != 0 || s.Overtaken != 0 {
+				t.Errorf("%d messages are left, %d were lost", stored(t, b, "t"), s.Overtaken)
+			}
 		})
 	}
 }
 
 // The same holds for messages behind a message that was retried without end, and then consumed.
 func TestRetentionKeepsMessagesThatWereBlocked(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)}})
 		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock})
 		for i := range 10 {
@@ -131,12 +117,8 @@ func TestRetentionKeepsMessagesThatWereBlocked(t *testing.T) {
 		}
 		for i := range 10 {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute})
-			if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) {
-				t.Fatalf("delivery %d is %+v", i, ds)
-			}
-			if err := b.Ack(t.Context(), ds)[0]; err != nil {
-				t.Fatal(err)
-			}
+			assert.MustThat(t, len(ds) == 1 && ds[0].ID == fmt.Sprint(i), "delivery %d is %+v", i, ds)
+			assert.Must(t, b.Ack(t.Context(), ds)[0])
 			elapse(2 * time.Minute)
 		}
 	})
@@ -145,10 +127,7 @@ func TestRetentionKeepsMessagesThatWereBlocked(t *testing.T) {
 // Retention does not remove the blocked message itself either, also if it is not received for long:
 // its successors would continue without it.
 func TestRetentionKeepsBlockingMessages(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)}})
 		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock})
 		for i := range 3 {
@@ -166,9 +145,7 @@ func TestRetentionKeepsBlockingMessages(t *testing.T) {
 		}
 		for i := range 3 {
 			d := one(t, b, "g", "t")
-			if d.ID != fmt.Sprint(i) {
-				t.Fatalf("%s was delivered, want %d", d.ID, i)
-			}
+			assert.MustThat(t, d.ID == fmt.Sprint(i), "%s was delivered, want %d", d.ID, i)
 			ackDeliveries(t, b, []*tidegate.Delivery{d})
 		}
 	})
@@ -176,8 +153,7 @@ func TestRetentionKeepsBlockingMessages(t *testing.T) {
 
 // A purge removes parked messages too, also for a restart.
 func TestPurgeOfAParkedTopic(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, settings.Retention{Time: -1}, 10)
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
@@ -218,53 +194,49 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 			return err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				fs := vfs.NewMem()
-				b := open(t, broker.Options{Dir: "data"}.On(fs))
-				putTopic(t, b, "t", settings.Topic{Queues: 1, Retention: settings.Retention{Time: -1}})
-				putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
-				putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1, DuplicateWindow: -1})
-				for i := range 10 {
-					mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("xy")})
-					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-					if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
-						t.Fatal(err)
-					}
-					elapse(30 * time.Second)
-				}
-				// The 2nd, 3rd, 8th and last one go.
-				sel := status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"1", "2", "7", "9"}}}
-				if done, err := b.PurgeDeadLetters(t.Context(), "g", sel); err != nil || done.Purged != 4 {
-					t.Fatal(done, err)
-				}
-				if info, err := b.Topic("%DLQ%g"); err != nil || info.StoredMessages != 6 || info.StoredBytes != 12 {
-					t.Fatalf("%+v, %v", info, err)
-				}
-				if err := remove(t.Context(), b); err != nil {
-					t.Fatal(err)
-				}
-				elapse(2 * time.Second)
-				want := map[string]int64{"none": 6, "time": 1, "purge": 0}[name] // of 90 seconds: 7, 8 and 9
-				for range 2 {
-					if info, err := b.Topic("%DLQ%g"); err != nil || info.StoredMessages != want || info.StoredBytes != 2*want {
-						t.Errorf("%d messages, %d bytes are left, %v; want %d", info.StoredMessages, info.StoredBytes, err, want)
-					}
-					if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != int(want) {
-						t.Errorf("%d are delivered, want %d", len(ds), want)
-					}
-					b = reopen(t, b, fs)
-				}
-				mustSend(t, b, &tidegate.Message{ID: "new", Topic: "t", Body: []byte("xy")})
+		subtest(t, name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			putTopic(t, b, "t", settings.Topic{Queues: 1, Retention: settings.Retention{Time: -1}})
+			putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
+			putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1, DuplicateWindow: -1})
+			for i := range 10 {
+				mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("xy")})
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 				if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
 					t.Fatal(err)
 				}
-				all := receiveAll(t, b, "%DLQ%g")
-				if len(all) != int(want)+1 || all[want].Offset != 10 {
-					t.Errorf("%d dead letters, the last one at %d; want %d and 10", len(all), all[len(all)-1].Offset, want+1)
+				elapse(30 * time.Second)
+			}
+			// The 2nd, 3rd, 8th and last one go.
+			sel := status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"1", "2", "7", "9"}}}
+			if done, err := b.PurgeDeadLetters(t.Context(), "g", sel); err != nil || done.Purged != 4 {
+				t.Fatal(done, err)
+			}
+			if info, err := b.Topic("%DLQ%g"); err != nil || info.StoredMessages != 6 || info.StoredBytes != 12 {
+				t.Fatalf("%+v, %v", info, err)
+			}
+			assert.Must(t, remove(t.Context(), b))
+			elapse(2 * time.Second)
+			want := map[string]int64{"none": 6, "time": 1, "purge": 0}[name] // of 90 seconds: 7, 8 and 9
+			for range 2 {
+				if info, err := b.Topic("%DLQ%g"); err != nil || info.StoredMessages != want || info.StoredBytes != 2*want {
+					t.Errorf("%d messages, %d bytes are left, %v; want %d", info.StoredMessages, info.StoredBytes, err, want)
 				}
-			})
+				if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != int(want) {
+					t.Errorf("%d are delivered, want %d", len(ds), want)
+				}
+				b = reopen(t, b, fs)
+			}
+			mustSend(t, b, &tidegate.Message{ID: "new", Topic: "t", Body: []byte("xy")})
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
+				t.Fatal(err)
+			}
+			all := receiveAll(t, b, "%DLQ%g")
+			if len(all) != int(want)+1 || all[want].Offset != 10 {
+				t.Errorf("%d dead letters, the last one at %d; want %d and 10", len(all), all[len(all)-1].Offset, want+1)
+			}
 		})
 	}
 }
@@ -274,31 +246,162 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 func TestRetentionRemovesConsumedParkedMessages(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]settings.Retention{"time": {Time: settings.Duration(time.Hour)}, "bytes": {Time: -1, Bytes: 1}, "both": {Time: settings.Duration(10 * time.Hour), Bytes: 1}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := parkedTopic(t, vfs.NewMem(), settings.Retention{Time: -1}, 2*consume.FetchLimit)
-				putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: r})
-				elapse(2 * time.Hour)
-				if n := stored(t, b, "t"); n != 2*consume.FetchLimit {
-					t.Fatalf("%d messages are left while they are parked", n)
+		subtest(t, name, func(t *testing.T) {
+			b := parkedTopic(t, vfs.NewMem(), settings.Retention{Time: -1}, 2*consume.FetchLimit)
+			putTopic(t, b, "t", settings.Topic{DuplicateWindow: -1, Retention: r})
+			elapse(2 * time.Hour)
+			assert.MustEqual(t, "messages are left while they are parked", stored(t, b, "t"), 2*consume.FetchLimit)
+			assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
+			for i := range 2 * consume.FetchLimit {
+				if i == 3 { // the first is not kept any more, and the next one is only on disk
+					elapse(5 * time.Second)
 				}
-				if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{}); err != nil {
-					t.Fatal(err)
-				}
-				for i := range 2 * consume.FetchLimit {
-					if i == 3 { // the first is not kept any more, and the next one is only on disk
-						elapse(5 * time.Second)
+				ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}))
+			}
+			pause := 2 * time.Second
+			if r.Bytes == 0 {
+				pause = retention.MaxAgePause + time.Second
+			}
+			if elapse(pause); stored(t, b, "t") > r.Bytes { // messages of one byte
+				t.Errorf("%d messages are left %v after all were consumed", stored(t, b, "t"), pause)
+			}
+		})
+	}
+}
+
+// Dead letters that were redriven or purged take no space of their topic's retention, in any place.
+func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
+	t.Parallel()
+	for _, queues := range []int{1, 3} {
+		subtest(t, fmt.Sprint(queues), func(t *testing.T) {
+			fs := vfs.NewMem()
+			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
+			putTopic(t, b, "back", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
+			putTopic(t, b, "%DLQ%g", settings.Topic{Queues: queues, DuplicateWindow: -1, Retention: settings.Retention{Bytes: 1000}})
+			next := 0
+			letters := func(n int) {
+				t.Helper()
+				for range n {
+					mustSend(t, b, &tidegate.Message{ID: fmt.Sprint("m", next), Topic: "t", Body: make([]byte, 100)})
+					next++
+					if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
+						t.Fatal(err)
 					}
-					ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}))
+					elapse(1500 * time.Millisecond)
 				}
-				pause := 2 * time.Second
-				if r.Bytes == 0 {
-					pause = retention.MaxAgePause + time.Second
+			}
+			sel := func(from, to int) (s status.DeadLetterSelection) {
+				for i := from; i < to; i++ {
+					s.MessageIDs = append(s.MessageIDs, fmt.Sprint("m", i))
 				}
-				if elapse(pause); stored(t, b, "t") > r.Bytes { // messages of one byte
-					t.Errorf("%d messages are left %v after all were consumed", stored(t, b, "t"), pause)
+				s.To = "back"
+				return s
+			}
+			has := func(when string, want ...int) {
+				t.Helper()
+				elapse(5 * time.Second)
+				found := map[string]bool{}
+				for _, d := range receiveAll(t, b, "%DLQ%g") {
+					found[d.Properties[protocol.PropertyDeadLetterMessageID]] = true
 				}
-			})
+				var missing []string
+				for _, i := range want {
+					if id := fmt.Sprint("m", i); !found[id] {
+						missing = append(missing, id)
+					}
+				}
+				if info, err := b.Topic("%DLQ%g"); err != nil || len(missing) > 0 || len(found) != len(want) || info.StoredBytes != int64(len(want))*100 {
+					t.Fatalf("%s: %d letters, %d bytes, without %s; want %v; %v", when, len(found), info.StoredBytes, strings.Join(missing, " "), want, err)
+				}
+			}
+			letters(9)
+			if done, err := b.RedriveDeadLetters(t.Context(), "g", sel(2, 9)); err != nil || done.Redriven != 7 {
+				t.Fatal(done, err)
+			}
+			letters(3)
+			has("500 bytes", 0, 1, 9, 10, 11)
+			b = reopen(t, b, fs)
+			letters(5)
+			has("1000 bytes", 0, 1, 9, 10, 11, 12, 13, 14, 15, 16)
+			letters(1)
+			has("one too many", 1, 9, 10, 11, 12, 13, 14, 15, 16, 17)
+			if done, err := b.PurgeDeadLetters(t.Context(), "g", sel(10, 12)); err != nil || done.Purged != 2 {
+				t.Fatal(done, err)
+			}
+			letters(2)
+			has("purged", 1, 9, 12, 13, 14, 15, 16, 17, 18, 19)
+			letters(4) // the oldest go, with the removed ones between them
+			has("four too many", 14, 15, 16, 17, 18, 19, 20, 21, 22, 23)
+			putTopic(t, b, "%DLQ%g", settings.Topic{Queues: queues, DuplicateWindow: -1, Retention: settings.Retention{Bytes: 250}})
+			has("a lower bound", 22, 23)
+		})
+	}
+}
+
+// A rewind during a search of retention for consumed messages: either they are removed before, and
+// the rewind reports that they are gone, or they are delivered again. None is lost.
+func TestRewindWhileRetentionPlans(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Consumed: true}})
+		const n = 100
+		sendN(t, b, "t", n, 1)
+		for range 4 {
+			ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
+		}
+		release := holdWrites(b) // for which the plan waits: it needs the end of the queue
+		elapse(2 * retention.Pause)
+		done := make(chan []status.QueueRewind)
+		go func() {
+			q, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})
+			assert.NoError(t, err)
+			done <- q
+		}()
+		synctest.Wait()
+		release()
+		q := <-done
+		elapse(2 * retention.Pause)
+		var got int64
+		for {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
+			if len(ds) == 0 {
+				break
+			}
+			got += int64(len(ds))
+		}
+		if s := subscriptionOf(t, b, "g"); len(q) != 1 || q[0].To+got != n || s.Overtaken != 0 {
+			t.Errorf("%d were delivered after %+v; %d were removed before their delivery", got, q, s.Overtaken)
+		}
+	})
+}
+
+// Messages that a rewind skips or drops are removed soon, even if no other event starts retention.
+func TestRewindAheadStartsRetention(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		retention          settings.Retention
+		inflight           int
+		before, afterwards int64
+	}{
+		"consumed by all": {settings.Retention{Time: -1, Consumed: true}, 0, 10, 0},
+		"kept in flight":  {settings.Retention{Time: -1, Bytes: 40}, 2, 6, 4},
+	} {
+		subtest(t, name, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
+			putGroup(t, b, "g", settings.Group{})
+			assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
+			sendN(t, b, "t", 10, 10)
+			for range c.inflight {
+				one(t, b, "g", "t")
+			}
+			putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: c.retention})
+			elapse(10 * time.Second)
+			assert.MustEqual(t, "messages at first", stored(t, b, "t"), c.before)
+			assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Latest: true})))
+			elapse(2 * retention.Pause)
+			assert.Equal(t, "messages after the rewind", stored(t, b, "t"), c.afterwards)
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -41,9 +42,7 @@ func (m *rewindModel) send() {
 			msg.MessageGroup = fmt.Sprint("mg", m.rnd.IntN(5))
 		}
 		r := send(m.t, m.b, msg)[0]
-		if r.Err != nil || r.Receipt.Offset != int64(len(m.sent[r.Receipt.Queue])) {
-			m.t.Fatalf("sent: %+v", r)
-		}
+		assert.MustThat(m.t, r.Err == nil && r.Receipt.Offset == int64(len(m.sent[r.Receipt.Queue])), "sent: %+v", r)
 		m.sent[r.Receipt.Queue] = append(m.sent[r.Receipt.Queue], time.Now())
 	}
 }
@@ -73,17 +72,13 @@ func (m *rewindModel) settle() {
 		}
 		switch m.rnd.IntN(3) {
 		case 0:
-			if err := m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
-				m.t.Fatal(err)
-			}
+			assert.Must(m.t, m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0])
 			delete(m.open, k)
 			if m.fifo {
 				m.tries[k] = 100 // done: may not come again
 			}
 		case 1:
-			if _, err := m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
-				m.t.Fatal(err)
-			}
+			assert.Must(m.t, assert.Err(m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Retry})))
 			synctest.Wait()
 			m.open[k] = nil
 		}
@@ -117,10 +112,7 @@ func (m *rewindModel) rewind() {
 			}
 		}
 	}
-	done, err := m.b.Rewind(m.t.Context(), "g", "t", to)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	done := assert.Value(m.b.Rewind(m.t.Context(), "g", "t", to))(m.t)
 	for _, r := range done {
 		if r.To != want[r.Queue] {
 			m.t.Fatalf("rewound to %+v: queue %d is at %d, want %d", to, r.Queue, r.To, want[r.Queue])
@@ -197,9 +189,7 @@ func runRewindModel(t *testing.T, seed uint64) {
 			m.rewind()
 		case 8:
 			if rnd.IntN(3) == 0 {
-				if err := m.b.Close(); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, m.b.Close())
 				m.b = open(t, broker.Options{Dir: "data"}.On(fs))
 			}
 			time.Sleep(time.Duration(rnd.IntN(20)) * time.Second)
@@ -208,9 +198,7 @@ func runRewindModel(t *testing.T, seed uint64) {
 		m.check()
 	}
 	// In the end, everything from the beginning on.
-	if _, err := m.b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(m.b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
 	got := make([]int64, m.queues)
 	for {
 		ds := receive(t, m.b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
@@ -237,25 +225,16 @@ func runRewindModel(t *testing.T, seed uint64) {
 // A message that is consumed again can become a dead letter again, also if the process ends. It
 // leaves the group permanently then.
 func TestRewoundMessageDiesAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		for round := 1; round <= 3; round++ {
 			failDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true}))
-			if n := len(receiveAll(t, b, "%DLQ%g")); n != round {
-				t.Fatalf("%d dead letters in round %d", n, round)
-			}
-			if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{0: 0}}); err != nil {
-				t.Fatal(err)
-			}
+			assert.MustEqual(t, "dead letters in round", len(receiveAll(t, b, "%DLQ%g")), round)
+			assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{0: 0}})))
 			if round == 2 {
-				if err := b.Close(); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, b.Close())
 				b = open(t, broker.Options{Dir: "data"}.On(fs))
 			}
 		}
@@ -264,19 +243,14 @@ func TestRewoundMessageDiesAgain(t *testing.T) {
 
 // A rewind drops parked, blocked and spilled messages.
 func TestRewindEndsParking(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "a:3")
 		failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
 		failDeliveries(t, b, expectMessages(t, receives(), "a:1/2"))
 		expectMessages(t, receives(), "")
 		for round := range 2 {
-			if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
 			expectState(t, b, 3, 0, 0, 0, 0, 0)
 			if round == 0 {
 				failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
@@ -284,9 +258,7 @@ func TestRewindEndsParking(t *testing.T) {
 				expectState(t, b, 0, 0, 0, 3, 1, 0)
 				continue
 			}
-			if err := b.Close(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, b.Close())
 			b = open(t, broker.Options{Dir: "data"}.On(fs))
 			_, receives = fifoOf(t, b)
 		}
@@ -299,9 +271,7 @@ func TestRewindEndsParking(t *testing.T) {
 
 // A rewind wakes a waiting receive. A receive that replays does not get the earlier deliveries.
 func TestRewindWakesReceives(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		sends, receives := fifo(t, b, settings.OnExhaustedDeadLetter)
 		sends("a:1", "a:2")
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", AttemptID: "x"}
@@ -312,9 +282,7 @@ func TestRewindWakesReceives(t *testing.T) {
 		r.AttemptID = "y"
 		go func() { got <- receive(t, b, r) }()
 		synctest.Wait()
-		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
 		expectMessages(t, <-got, "a:1/1")
 		r.AttemptID, r.Wait = "x", 0
 		expectMessages(t, receive(t, b, r), "")
@@ -328,25 +296,19 @@ func TestRewindWakesReceives(t *testing.T) {
 // A rewind on a large backlog makes sends wait (RocketMQ: sending retry and throttling), and one to
 // the end frees them; neither is mistaken for consuming.
 func TestRewindThrottles(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 10}})
 		for range 12 {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}))
 			time.Sleep(time.Second)
 		}
-		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
 		r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]
 		if e, ok := errors.AsType[*tidegate.Error](r.Err); !ok || !errors.Is(r.Err, tidegate.ErrThrottled) || e.RetryAfter < 3*time.Second || e.RetryAfter > 6*time.Second {
 			t.Errorf("sent to a rewound topic: %v", r.Err) // 4 too many, drained at 1 a second
 		}
-		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Latest: true}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Latest: true})))
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		if rate, _ := subscriptions(b)[0].Drained(time.Now()); rate > 1.5 {
 			t.Errorf("skipping counted as draining: %v a second", rate)
@@ -386,9 +348,7 @@ func TestRewindRejects(t *testing.T) {
 	}
 	// A group that never received begins at the requested position.
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Latest: true}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Latest: true})))
 	if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 0 {
 		t.Errorf("received %v", ds)
 	}
@@ -430,9 +390,7 @@ func TestRewindMeetsReceives(t *testing.T) {
 	}
 	close(stop)
 	<-done
-	if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
 	var got []int64
 	for {
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
@@ -444,9 +402,7 @@ func TestRewindMeetsReceives(t *testing.T) {
 		}
 		ackDeliveriesNow(t, b, ds)
 	}
-	if len(got) != n || !slices.IsSorted(got) {
-		t.Errorf("%d messages, want %d in order", len(got), n)
-	}
+	assert.That(t, len(got) == n && slices.IsSorted(got), "%d messages, want %d in order", len(got), n)
 	if g, _ := b.Group("g"); g.Topics[0].Backlog != (status.Backlog{}) {
 		t.Errorf("the backlog is %+v", g.Topics[0].Backlog)
 	}
@@ -455,8 +411,188 @@ func TestRewindMeetsReceives(t *testing.T) {
 func ackDeliveriesNow(t *testing.T, b *broker.Broker, ds []*tidegate.Delivery) {
 	t.Helper()
 	for _, err := range b.Ack(t.Context(), ds) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 	}
+}
+
+// A group is rewound while its topic gets more queues.
+func TestRewindWhileATopicGrows(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+		growQueues(t, b, "t", 3)
+		for i := range 9 {
+			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
+		}
+		for _, to := range []status.Position{{Latest: true}, {Earliest: true}, {Offsets: map[int]int64{2: 1}}} {
+			assert.NoError(t, assert.Err(b.Rewind(t.Context(), "g", "t", to)))
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}); len(ds) != 8 {
+			t.Errorf("%d messages of 8 are delivered", len(ds))
+		}
+	})
+}
+
+// RocketMQ: sending retry and throttling: "If the consumer group is required to consume from an
+// earlier moment, the storage pressure on the queue surges and throttling is triggered"
+func TestColdReadsThrottleSends(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const size, stored = 1000, 8000
+		b := open(t, broker.Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putTopic(t, b, "other", settings.Topic{})
+		send := func(topic string) error {
+			return send(t, b, &tidegate.Message{Topic: topic, Body: make([]byte, size)})[0].Err
+		}
+		left := map[string]int{}
+		get := func(group string, n int) {
+			t.Helper()
+			for n > 0 {
+				ds := receive(t, b, transport.ReceiveRequest{Group: group, Topic: "t", Max: min(n, 32), InvisibleDuration: time.Hour})
+				assert.Must(t, errors.Join(b.Ack(t.Context(), ds)...))
+				n -= len(ds)
+				left[group] -= len(ds)
+			}
+		}
+		get("late", 0)
+		for range stored {
+			assert.Must(t, send("t"))
+			left["idle"]++
+			left["late"]++
+		}
+		receive(t, b, transport.ReceiveRequest{Group: "idle", Topic: "t", InvisibleDuration: time.Hour})
+
+		// A group that lags and reads nothing, or little, rejects nothing.
+		time.Sleep(time.Minute)
+		for range 20 {
+			get("late", 20)
+			time.Sleep(time.Second)
+			if err := send("t"); err != nil {
+				t.Fatalf("a group reads 20 messages a second: %v", err)
+			}
+			left["late"]++
+		}
+
+		// It catches up, three times as fast as the limit.
+		refused, taken, ended := 0, 0, 0
+		for left["late"] > 0 {
+			get("late", min(100, left["late"]))
+			time.Sleep(100 * time.Millisecond)
+			switch err := send("t"); {
+			case err == nil:
+				taken++
+				left["late"]++
+				if refused > 0 && ended == 0 {
+					ended = left["late"]
+				}
+			case !errors.Is(err, tidegate.ErrThrottled):
+				t.Fatal(err)
+			default:
+				refused++
+				e, _ := errors.AsType[*tidegate.Error](err)
+				for _, w := range []string{`cold reads of "t" is`, "the limit is 300000 bytes/s", "again at 240000 bytes/s"} {
+					assert.MustThat(t, strings.Contains(err.Error(), w), "the text does not contain %q: %v", w, err)
+				}
+				assert.That(t, e.RetryAfter > 0, "no push-back: %v", err)
+			}
+			if left["late"] < 20 {
+				break
+			}
+			if err := send("other"); err != nil {
+				t.Fatalf("another topic: %v", err)
+			}
+		}
+		if refused < 50 || ended == 0 || ended > 500 {
+			t.Errorf("%d rejected, %d accepted, accepted again when %d were left; want most rejected until about 400 are left", refused, taken, ended)
+		}
+	})
+}
+
+// If consumers stop while they catch up, the limit does not reject sends permanently.
+func TestColdReadsThatStop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const size = 1000
+		b := open(t, broker.Options{MinInvisibleDuration: 1})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		send := func() error {
+			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
+		}
+		for range 3000 {
+			assert.Must(t, send())
+		}
+		assert.Must(t, b.SetLimits(t.Context(), settings.Limits{Pressure: settings.Pressure{MaxColdReads: 50 * size, ColdDistance: 100 * size}}))
+		for range 1000 / 32 {
+			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
+		}
+		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
+			t.Fatalf("a thousand at once: %v", err)
+		}
+		if ths := b.Throttles(); len(ths) == 0 || ths[0].Limit != "cold reads" || !ths[0].On {
+			t.Errorf("limits: %+v", ths)
+		}
+		time.Sleep(time.Minute)
+		if err := send(); err != nil {
+			t.Errorf("a minute after the last read: %v", err)
+		}
+	})
+}
+
+// A group at the end of its queue is rewound. Sends are rejected while it reads old messages, until
+// it is near the end again. RocketMQ: sending retry and throttling: "a consumer group starts
+// consuming messages from the maximum offset of the queue. If the consumer group is required to
+// consume from an earlier moment, the storage pressure on the queue surges and throttling is
+// triggered"
+func TestRewindThrottlesSends(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const size, stored, each = 1000, 6000, 100
+		b := open(t, broker.Options{MinInvisibleDuration: 1, Pressure: settings.Pressure{MaxColdReads: 300 * size, ColdDistance: 500 * size}})
+		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
+		send := func() error {
+			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
+		}
+		consume := func(n int) (got int) {
+			for got < n {
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: min(n-got, 32), InvisibleDuration: time.Hour})
+				if len(ds) == 0 {
+					return got
+				}
+				assert.Must(t, errors.Join(b.Ack(t.Context(), ds)...))
+				got += len(ds)
+			}
+			return got
+		}
+		for range stored / each { // the group keeps up
+			for range each {
+				assert.Must(t, send())
+			}
+			consume(each)
+			time.Sleep(time.Second)
+		}
+		assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
+		refusedAt, takenAt := 0, 0 // how far behind the group was at the first rejection, and when sends were taken again
+		for left := stored; left > 0; {
+			n := consume(each)
+			left -= n
+			time.Sleep(100 * time.Millisecond)
+			switch err := send(); {
+			case err == nil:
+				if refusedAt > 0 && takenAt == 0 {
+					takenAt = left
+				}
+				left++
+			case !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "cold reads"):
+				t.Fatal(err)
+			case refusedAt == 0:
+				refusedAt = left
+			case takenAt > 0:
+				t.Errorf("refused again when %d are left", left)
+			}
+			if n == 0 || left < each/2 {
+				break
+			}
+		}
+		if refusedAt < stored*3/4 || takenAt == 0 || takenAt > 500 {
+			t.Errorf("rejected from a lag of %d messages on, accepted again at %d; want soon after the rewind, and within 500", refusedAt, takenAt)
+		}
+	})
 }

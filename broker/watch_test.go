@@ -5,16 +5,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -41,10 +46,7 @@ func watch(tb testing.TB, b *broker.Broker, edit ...func(*engine.Request)) (*wat
 	for _, f := range edit {
 		f(&p)
 	}
-	ds, err := serve(b).Poll(tb.Context(), p)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	ds := assert.Value(serve(b).Poll(tb.Context(), p))(tb)
 	return w, ds
 }
 
@@ -60,16 +62,12 @@ func TestWatchIsWoken(t *testing.T) {
 	receiveOne := func(t *testing.T, b *broker.Broker) *tidegate.Delivery {
 		t.Helper()
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-		if len(ds) != 1 {
-			t.Fatalf("%d messages, want 1", len(ds))
-		}
+		assert.MustEqual(t, "messages", len(ds), 1)
 		return ds[0]
 	}
 	no := func(t *testing.T, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 	}
 	type test struct {
 		group settings.Group
@@ -245,9 +243,7 @@ func TestNoWatchIsLeft(t *testing.T) {
 
 // A watch of one queue is woken by messages of this queue alone. An ended one is never woken.
 func TestWatchOfAQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Queues: 2})
 		putGroup(t, b, "g", settings.Group{})
 		var ws [3]*watching // of both queues, and one that ends
@@ -269,9 +265,7 @@ func TestWatchOfAQueue(t *testing.T) {
 // The retry topics of a group can change: the watch of the group's topic is then woken by messages
 // of the new one.
 func TestWatchOfANewRetryTopic(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -290,4 +284,276 @@ func TestWatchOfANewRetryTopic(t *testing.T) {
 			t.Error("the first message of a new retry topic wakes no watch")
 		}
 	})
+}
+
+// Random sends and settlements, receives that leave watches, and waiting receives that compete with
+// them. A watch is woken if a message is ready that its receive could take, and at most once. The
+// broker forgets a watch after its end.
+func TestWatchesModel(t *testing.T) {
+	t.Parallel()
+	runSequences(t, "model", *modelSeed, soak(150), func(t *testing.T, seed uint64) {
+		m := &watchesModel{waitingModel: waitingModel{
+			t: t, b: open(t, broker.Options{}), rnd: rand.New(rand.NewPCG(seed, 1)),
+			queueOf: map[string]int{}, readyAt: map[string]time.Time{}, waiting: map[*waitingReceive]bool{},
+			sent: map[string]int{},
+		}}
+		putTopic(t, m.b, "t", settings.Topic{Queues: 2})
+		putGroup(t, m.b, "g", settings.Group{MaxAttempts: -1})
+		m.rewinds = m.rnd.IntN(2) == 0
+		for range 80 {
+			for range 1 + m.rnd.IntN(4) {
+				switch m.rnd.IntN(3) {
+				case 0:
+					m.watch()
+				case 1:
+					m.end()
+				default:
+					m.step()
+				}
+			}
+			synctest.Wait()
+			if m.rnd.IntN(8) == 0 {
+				m.bringBack()
+				synctest.Wait()
+			}
+			m.check()
+			m.checkWatches()
+		}
+		<-time.After(time.Minute)
+		synctest.Wait()
+		m.checkWatches()
+		for len(m.watches) > 0 {
+			m.end()
+		}
+		runtime.GC()
+		for _, w := range m.ended {
+			if w.Value() != nil {
+				t.Fatal("the engine keeps a watch after its end")
+			}
+		}
+	})
+}
+
+type watchesModel struct {
+	waitingModel
+	wg      sync.WaitGroup
+	rewinds bool // the group is rewound; otherwise dead letters are redriven
+	watches []*modelWatch
+	ended   []weak.Pointer[engine.Watch]
+}
+
+type modelWatch struct {
+	*watching
+	queue int
+	over  bool // guarded by waitingModel.mu: its receive has returned
+}
+
+// watch begins a receive that leaves a watch.
+func (m *watchesModel) watch() {
+	w := &modelWatch{watching: newWatching(), queue: m.rnd.IntN(3) - 1}
+	p := engine.Request{
+		ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: w.queue, Max: 1 + m.rnd.IntN(4), InvisibleDuration: 10 * time.Hour},
+		Watch:          w.Watch,
+	}
+	m.wg.Go(func() {
+		ds, err := serve(m.b).Poll(m.t.Context(), p)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		assert.NoError(m.t, err)
+		switch left := w.Left(); {
+		case len(ds) < p.Max && !left && (len(ds) == 0 || m.rewinds): // a receive of several sources brings the messages of one
+			m.t.Errorf("a receive of %d messages took %d, and left no watch", p.Max, len(ds))
+		case len(ds) == p.Max && left && !m.rewinds && !w.Over():
+			// Messages that were read can be outdated by a rewind. A woken watch counts as left.
+			m.t.Errorf("a receive of %d messages took them, and left a watch", p.Max)
+		}
+		m.held = append(m.held, ds...)
+		for _, d := range ds {
+			delete(m.readyAt, d.ID)
+		}
+		w.over = true
+	})
+	m.watches = append(m.watches, w)
+}
+
+// bringBack rewinds the group, or redrives a dead letter to the group alone, which adds a retry
+// topic. Nothing else runs.
+func (m *watchesModel) bringBack() {
+	m.mu.Lock() // held over the changes, so that receives are noted after them
+	defer m.mu.Unlock()
+	if m.rewinds {
+		assert.NoError(m.t, assert.Err(m.b.Rewind(m.t.Context(), "g", "t", status.Position{Earliest: true})))
+		m.held = nil
+		for id, queue := range m.sent {
+			m.queueOf[id], m.readyAt[id] = queue, time.Now()
+		}
+		return
+	}
+	if len(m.held) == 0 {
+		return
+	}
+	d := m.held[0]
+	m.held = m.held[1:]
+	assert.NoError(m.t, assert.Err(m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})))
+	if done, err := m.b.RedriveDeadLetters(m.t.Context(), "g", status.DeadLetterSelection{ToGroupOnly: true}); err != nil || done.Redriven != 1 {
+		m.t.Errorf("redrive: %+v, %v", done, err)
+	}
+	m.queueOf[d.ID], m.readyAt[d.ID] = anyQueue, time.Now()
+}
+
+// anyQueue is the queue of a message in a retry topic: each receive can take it.
+const anyQueue = -1
+
+// end ends a watch whose receive has returned.
+func (m *watchesModel) end() {
+	if len(m.watches) == 0 {
+		return
+	}
+	m.wg.Wait()
+	i := m.rnd.IntN(len(m.watches))
+	w := m.watches[i]
+	m.watches[i] = m.watches[len(m.watches)-1]
+	m.watches[len(m.watches)-1] = nil
+	m.watches = m.watches[:len(m.watches)-1]
+	w.End()
+	m.ended = append(m.ended, weak.Make(w.Watch))
+}
+
+// checkWatches compares the watches with the ready messages. Nothing runs meanwhile.
+func (m *watchesModel) checkWatches() {
+	m.t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, w := range m.watches {
+		switch woken := w.ready.Load(); {
+		case woken > 1:
+			m.t.Fatalf("a watch was woken %d times", woken)
+		case woken == 1 || !w.over || !w.Left():
+			continue
+		}
+		for id, at := range m.readyAt {
+			if !at.After(time.Now()) && (w.queue < 0 || m.queueOf[id] == anyQueue || w.queue == m.queueOf[id]) {
+				m.t.Fatalf("a watch of queue %d was not woken, although a message of queue %d is ready since %v", w.queue, m.queueOf[id], time.Since(at))
+			}
+		}
+	}
+}
+
+type waitingModel struct {
+	t   *testing.T
+	b   *broker.Broker
+	rnd *rand.Rand
+
+	mu      sync.Mutex
+	sent    map[string]int       // the queue of each message that was sent; nil: not needed
+	queueOf map[string]int       // of each message that is not consumed
+	readyAt map[string]time.Time // of those that are not in flight
+	held    []*tidegate.Delivery
+	waiting map[*waitingReceive]bool
+}
+
+type waitingReceive struct {
+	queue  int
+	cancel context.CancelFunc
+}
+
+func (m *waitingModel) step() {
+	switch m.rnd.IntN(8) {
+	case 0, 1:
+		for range 1 + m.rnd.IntN(3) {
+			id := tidegate.NewMessageID()
+			m.mu.Lock() // held over the send, so that its receive is noted after it
+			r := m.b.Send(m.t.Context(), []*tidegate.Message{{ID: id, Topic: "t", Body: []byte("x")}})[0]
+			assert.NoError(m.t, r.Err)
+			m.queueOf[id], m.readyAt[id] = r.Receipt.Queue, time.Now()
+			if m.sent != nil {
+				m.sent[id] = r.Receipt.Queue
+			}
+			m.mu.Unlock()
+		}
+	case 2, 3, 4:
+		m.receive()
+	case 5:
+		m.mu.Lock()
+		var d *tidegate.Delivery
+		if n := len(m.held); n > 0 {
+			i := m.rnd.IntN(n)
+			d, m.held[i] = m.held[i], m.held[n-1]
+			m.held = m.held[:n-1]
+		}
+		m.mu.Unlock()
+		if d == nil {
+			return
+		}
+		if m.rnd.IntN(2) == 0 {
+			assert.NoError(m.t, m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0])
+			m.mu.Lock()
+			delete(m.queueOf, d.ID)
+			m.mu.Unlock()
+			return
+		}
+		after := time.Duration(1+m.rnd.IntN(20)) * time.Second
+		if _, err := m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: after}); err != nil {
+			m.t.Error(err)
+		}
+		m.mu.Lock()
+		m.readyAt[d.ID] = time.Now().Add(after)
+		m.mu.Unlock()
+	case 6:
+		m.mu.Lock()
+		for w := range m.waiting {
+			w.cancel()
+			break
+		}
+		m.mu.Unlock()
+	case 7:
+		<-time.After(time.Duration(m.rnd.Int64N(int64(10 * time.Second))))
+	}
+}
+
+func (m *waitingModel) receive() {
+	ctx, cancel := context.WithCancel(m.t.Context())
+	w := &waitingReceive{queue: m.rnd.IntN(3) - 1, cancel: cancel}
+	wait := time.Duration(1+m.rnd.IntN(30)) * time.Second
+	r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: w.queue, Max: 1 + m.rnd.IntN(4), Wait: wait, InvisibleDuration: 10 * time.Hour}
+	begin := time.Now()
+	m.mu.Lock()
+	m.waiting[w] = true
+	m.mu.Unlock()
+	go func() {
+		defer cancel()
+		ds, err := m.b.Receive(ctx, r)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.waiting, w)
+		m.held = append(m.held, ds...)
+		for _, d := range ds {
+			delete(m.readyAt, d.ID)
+		}
+		took := time.Since(begin)
+		switch {
+		case err != nil && !errors.Is(err, context.Canceled):
+			m.t.Error(err)
+		case err == nil && len(ds) == 0 && took != wait, took > wait:
+			m.t.Errorf("a receive of %v ended with %d messages after %v", wait, len(ds), took)
+		}
+	}()
+}
+
+// check compares the waiting receives with the ready messages. Nothing runs meanwhile.
+func (m *waitingModel) check() {
+	m.t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, at := range m.readyAt {
+		if at.After(time.Now()) {
+			continue
+		}
+		for w := range m.waiting {
+			if w.queue < 0 || w.queue == m.queueOf[id] {
+				m.t.Errorf("a receive of queue %d waits, although a message of queue %d is ready since %v", w.queue, m.queueOf[id], time.Since(at))
+				return
+			}
+		}
+	}
 }

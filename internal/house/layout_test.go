@@ -46,7 +46,7 @@ var topLevel = map[string]bool{ // true = a directory
 // row's packages for tests.
 type row struct{ imports, tests []string }
 
-var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest", "broker/settings", "broker/status", "internal/model"}
+var testTools = []string{"mocks", "transport/transporttest", "broker/brokertest", "broker/settings", "broker/status", "internal/assert", "internal/model"}
 
 var importTable = map[string]row{
 	"":          {tests: []string{"..."}},
@@ -116,6 +116,7 @@ var importTable = map[string]row{
 	"internal/rawclient":  {},                                        // tests only: gRPC calls
 	"internal/amqppeer":   {},                                        // tests only: a server of AMQP
 	"internal/model":      {},                                        // tests only: random models
+	"internal/assert":     {},                                        // tests only: checks in one line
 	"internal/house":      {},                                        // tests only
 	"internal/powerloss":  {},                                        // a seam of broker for tests
 
@@ -139,7 +140,7 @@ var notSDK = []string{
 	"broker", "cmd", "mocks", "examples",
 	"oteltidegate",                     // imported only by programs that report to OpenTelemetry
 	"producer/spool", "consumer/inbox", // imported only by programs that use a local disk
-	"transport/transporttest", "internal/endtoend", "internal/model", // imported only by tests
+	"transport/transporttest", "internal/endtoend", "internal/assert", "internal/model", // imported only by tests
 	"transport/rocketmq/interop",   // tests, and a program in a module of its own
 	"internal/console/browsertest", // tests, in a module of their own
 	"transport/amqp",               // a module of its own, which this one does not see

@@ -1,0 +1,758 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/allocated"
+	"github.com/tidegate/tidegate/broker/internal/consume"
+	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/transport"
+)
+
+func TestWaitingReceiveIsWoken(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		start := time.Now()
+		time.AfterFunc(7*time.Second, func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}) })
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 20 * time.Second})
+		if len(ds) != 1 || time.Since(start) != 7*time.Second {
+			t.Fatalf("%d deliveries after %v", len(ds), time.Since(start))
+		}
+		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: 5 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		ds = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 20 * time.Second})
+		if len(ds) != 1 || time.Since(start) != 12*time.Second {
+			t.Fatalf("the retry: %d deliveries after %v", len(ds), time.Since(start))
+		}
+		start = time.Now()
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 20 * time.Second}); len(ds) != 0 || time.Since(start) != 20*time.Second {
+			t.Fatalf("%d deliveries after %v, want none after 20s", len(ds), time.Since(start))
+		}
+	})
+}
+
+func TestCancelledReceiveTakesNothing(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		cause := errors.New("enough")
+		for range 50 {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			done := make(chan error)
+			go func() {
+				_, err := b.Receive(ctx, transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Hour, Wait: time.Hour})
+				done <- err
+			}()
+			synctest.Wait()
+			// A message and the end at the same moment: another receive must get the message.
+			sent := make(chan struct{})
+			go func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}); close(sent) }()
+			cancel(cause)
+			err := <-done
+			<-sent
+			if err == nil {
+				continue // it won
+			}
+			assert.MustThat(t, errors.Is(err, cause), "the receive ended with %v", err)
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second, InvisibleDuration: time.Hour})
+			if len(ds) != 1 || ds[0].Attempt != 1 {
+				t.Fatalf("the next receive got %d deliveries: %+v", len(ds), ds)
+			}
+		}
+	})
+}
+
+func TestCloseEndsWaitingReceives(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := assert.Value(broker.Open(broker.Options{}))(t)
+		putTopic(t, b, "t", settings.Topic{})
+		done := make(chan error)
+		for range 3 {
+			go func() {
+				_, err := b.Receive(context.WithoutCancel(t.Context()), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Hour})
+				done <- err
+			}()
+		}
+		synctest.Wait()
+		assert.Must(t, errors.Join(b.Close(), b.Close()))
+		for range 3 {
+			if err := <-done; !errors.Is(err, tidegate.ErrClosed) {
+				t.Errorf("a receive ended with %v", err)
+			}
+		}
+		if r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]; !errors.Is(r.Err, tidegate.ErrClosed) {
+			t.Errorf("a send ended with %v", r.Err)
+		}
+	})
+}
+
+// A filtered-out message costs the group no attempt and no backlog, and other
+// groups still get it.
+func TestFilter(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		for i := range 100 {
+			mustSend(t, b, &tidegate.Message{Topic: "t", Tag: fmt.Sprint("tag", i%4), Properties: map[string]string{"n": strconv.Itoa(i)}, Body: []byte("x")})
+		}
+		got := 0
+		for {
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Filter: tidegate.Filter{Expression: " tag1|| tag3 "}})
+			if len(ds) == 0 {
+				break
+			}
+			for _, d := range ds {
+				assert.That(t, d.Tag == "tag1" || d.Tag == "tag3", "got tag %q", d.Tag)
+			}
+			got += len(ds)
+		}
+		g, err := b.Group("g")
+		if err != nil || got != 50 || g.Topics[0].Backlog.Messages != 50 {
+			t.Errorf("%d messages, backlog %+v, %v; want 50, 50", got, g.Topics, err)
+		}
+		ds := receive(t, b, transport.ReceiveRequest{Group: "sql", Topic: "t", Max: 32, Filter: tidegate.Filter{SQL: true, Expression: "TAGS IN ('tag0', 'tag2') AND n BETWEEN 10 AND 19"}})
+		assert.Equal(t, "by SQL got", len(ds), 5)
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "t", Max: 32}); len(ds) != 32 {
+			t.Errorf("another group got %d", len(ds))
+		}
+		for _, expr := range []string{"a|b", "|", "||"} {
+			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Filter: tidegate.Filter{Expression: expr}})
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeIllegalFilterExpression || !strings.Contains(e.Message, expr) {
+				t.Errorf("%q: %v", expr, err)
+			}
+		}
+	})
+}
+
+func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
+		poll := func(owner string, wait time.Duration) []*tidegate.Delivery {
+			ds := assert.Value(serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Wait: wait, Push: true}, Owner: owner}))(t)
+			return ds
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		first := poll("client-1", 0)
+		for range 30 { // five minutes of heartbeats
+			time.Sleep(10 * time.Second)
+			serve(b).Touch("client-1")
+		}
+		if ds := poll("client-2", 0); len(ds) != 0 {
+			t.Fatal("delivered again while its owner lives")
+		}
+		if err := b.Ack(t.Context(), first)[0]; err != nil {
+			t.Fatalf("the owner's handle: %v", err)
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
+		poll("client-1", 0)
+		start := time.Now()
+		serve(b).Forget("client-1")
+		// A timeout of a push consumer's delivery follows the retry schedule: 1 s, then 10 s.
+		if ds := poll("client-2", time.Minute); len(ds) != 1 || time.Since(start) != 11*time.Second || ds[0].Attempt != 2 {
+			t.Fatalf("after its owner ended: %d deliveries after %v", len(ds), time.Since(start))
+		}
+		start = time.Now()
+		if ds := poll("client-3", 5*time.Minute); len(ds) != 1 || time.Since(start) != time.Minute+30*time.Second {
+			t.Fatalf("after its owner vanished: %d deliveries after %v", len(ds), time.Since(start))
+		}
+	})
+}
+
+// The end of a client looks only at the subscriptions from which the client received: the end of n
+// clients of n groups would take n² steps. A list of all subscriptions would take at least 8 bytes
+// for each. The bytes are those of the whole process, so the limit is half of that.
+func TestEndOfAClientConcernsItsGroups(t *testing.T) {
+	const n = 1000
+	b := open(t, broker.Options{})
+	putTopic(t, b, "t", settings.Topic{Queues: 1})
+	for i := range n {
+		p := engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: fmt.Sprint("g", i), Topic: "t", Queue: -1, Push: true}, Owner: fmt.Sprint("client-", i)}
+		assert.Must(t, assert.Err(serve(b).Poll(t.Context(), p)))
+	}
+	if bytes := allocated.Bytes(func() {
+		for i := range n {
+			serve(b).Forget(fmt.Sprint("client-", i))
+		}
+	}); bytes > n*n*4 {
+		t.Errorf("the end of %d clients of %d groups allocated %d bytes, want at most %d", n, n, bytes, n*n*4)
+	}
+}
+
+// The end of a client concerns all of its deliveries, also those of a client with more groups than
+// the broker remembers.
+func TestEndOfAClientOfManyGroups(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const groups = 300
+		b := open(t, broker.Options{})
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		received := func(owner string) (n int) {
+			for i := range groups {
+				ds := assert.Value(serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: fmt.Sprint("g", i), Topic: "t", Queue: -1, Push: true}, Owner: owner}))(t)
+				n += len(ds)
+			}
+			return n
+		}
+		assert.MustEqual(t, "the owner has deliveries", received("owner"), groups)
+		serve(b).Forget("owner")
+		time.Sleep(12 * time.Second) // a second, and the first interval of the retry schedule
+		assert.Equal(t, "after the end of the owner messages were delivered again", received("other"), groups)
+	})
+}
+
+// Heartbeats of clients without deliveries leave nothing behind. Those of other clients keep their
+// deliveries, also over a restart of the broker.
+func TestOnlyOwnersAreRemembered(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b := open(t, broker.Options{Dir: dir})
+		putTopic(t, b, "t", settings.Topic{})
+		putGroup(t, b, "g", settings.Group{})
+		serve(b).Touch("stranger")
+		if remembers(b, "stranger") {
+			t.Error("a client is remembered that received nothing")
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		poll := func(owner string) []*tidegate.Delivery {
+			ds := assert.Value(serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: owner}))(t)
+			return ds
+		}
+		ds := poll("owner")
+		assert.Must(t, b.Close())
+		b = open(t, broker.Options{Dir: dir})
+		for range 12 {
+			time.Sleep(10 * time.Second)
+			serve(b).Touch("owner") // a heartbeat: it has not received since
+			serve(b).Touch("stranger")
+		}
+		if ds := poll("other"); len(ds) != 0 {
+			t.Error("delivered again while its owner lives")
+		}
+		assert.NoError(t, b.Ack(t.Context(), ds)[0])
+		for owner, want := range map[string]bool{"owner": true, "other": true, "stranger": false} {
+			if got := remembers(b, owner); got != want {
+				t.Errorf("%s is remembered: %t, want %t", owner, got, want)
+			}
+		}
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
+		poll("owner")
+		assert.Must(t, b.Close())
+		b = open(t, broker.Options{Dir: dir})
+		serve(b).Forget("owner")
+		time.Sleep(12 * time.Second) // a second, and the first interval of the retry schedule
+		if ds := poll("other"); len(ds) != 1 {
+			t.Errorf("after the end of its owner %d messages were delivered again, want 1", len(ds))
+		}
+	})
+}
+
+// An attempt ID is kept, so it has a limit.
+func TestAttemptIDHasALimit(t *testing.T) {
+	t.Parallel()
+	b := open(t, broker.Options{})
+	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
+	for n, ok := range map[int]bool{255: true, 256: false} {
+		_, err := b.Receive(t.Context(), transport.ReceiveRequest{
+			Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, AttemptID: strings.Repeat("a", n),
+		})
+		if e, _ := errors.AsType[*tidegate.Error](err); ok && err != nil || !ok && (e == nil || e.Code != tidegate.CodeBadRequest || !strings.Contains(e.Message, "255")) {
+			t.Errorf("an attempt ID of %d bytes: %v", n, err)
+		}
+	}
+}
+
+// Its owner's sign of life holds from the moment that it is given, not from
+// the moment at which the engine looks.
+func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		time.Sleep(30 * time.Second)
+		serve(b).Touch("c")
+		subscriptions(b)[0].Stop()
+		time.Sleep(31 * time.Second)
+		assert.NoError(t, b.Ack(t.Context(), ds)[0])
+	})
+}
+
+// While a subscription holds its maximum of messages, queues wait. They continue when a message
+// group of any queue does.
+func TestQueuesContinueWhenFewerMessagesAreHeld(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := open(t, broker.Options{}.MaxHeld(1))
+		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+		putGroup(t, b, "g", settings.Group{FIFO: true})
+		putTopic(t, b, "same-queues", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
+		groups := map[int]string{}
+		for i := 0; len(groups) < 2; i++ {
+			name := fmt.Sprint("mg", i)
+			r := send(t, b, &tidegate.Message{Topic: "same-queues", MessageGroup: name, Body: []byte("x")})[0]
+			groups[r.Receipt.Queue] = name
+		}
+		for range 2 {
+			mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: groups[0], Body: []byte("x")})
+		}
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2})
+		start := time.Now()
+		done := make(chan int)
+		go func() {
+			done <- len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Queue: 1, Wait: time.Hour}))
+		}()
+		synctest.Wait()
+		mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: groups[1], Body: []byte("y")})
+		time.Sleep(time.Second)
+		assert.Must(t, b.Ack(t.Context(), ds)[0])
+		if n := <-done; n != 1 || time.Since(start) != time.Second {
+			t.Errorf("%d deliveries after %v", n, time.Since(start))
+		}
+	})
+}
+
+// Messages that fail repeatedly do not delay new messages, and new messages do not delay due
+// retries. RocketMQ: consumption retry: "you can use the retry mechanism to redeliver the message
+// to avoid blocking the process"
+func TestRetriesAndNewMessagesShare(t *testing.T) {
+	t.Parallel()
+	for _, batch := range []int{1, 3, 8, 32} {
+		synctest.Test(t, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			putTopic(t, b, "t", settings.Topic{})
+			putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
+			for range 50 {
+				mustSend(t, b, &tidegate.Message{Topic: "t", Tag: "poison", Body: []byte("x")})
+			}
+			fresh, retried := 0, 0
+			for receives := 0; receives < 4*(50+200)+50 && fresh < 200; receives++ {
+				if receives < 200 {
+					mustSend(t, b, &tidegate.Message{Topic: "t", Tag: "good", Body: []byte("x")})
+				}
+				for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: batch}) {
+					if d.Tag == "good" {
+						fresh++
+						assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{d})[0])
+						continue
+					}
+					if d.Attempt > 1 {
+						retried++
+					}
+					assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+				}
+				synctest.Wait()
+			}
+			if fresh < 200 || retried < 100 {
+				t.Errorf("batches of %d: %d of 200 new messages and %d retries were delivered", batch, fresh, retried)
+			}
+		})
+	}
+}
+
+// Deliveries that are released together share their fsyncs.
+func TestReleaseSharesFsyncs(t *testing.T) {
+	t.Parallel()
+	b := open(t, broker.Options{})
+	for _, topic := range []string{"t", "u"} {
+		putTopic(t, b, topic, settings.Topic{Queues: 2})
+		sendN(t, b, topic, 20, 1)
+	}
+	ds := append(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 20}), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "u", Max: 20})...)
+	ds = append(ds[:10], append([]*tidegate.Delivery{{Handle: "none"}}, ds[10:]...)...)
+	before := serve(b).Stats().GroupStore.Commit.Count()
+	serve(b).Return(t.Context(), ds)
+	if n := serve(b).Stats().GroupStore.Commit.Count() - before; n > 4 {
+		t.Errorf("%d commits", n)
+	}
+	for _, topic := range []string{"t", "u"} {
+		again := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: topic, Max: 32})
+		if len(again) != 20 || again[0].Attempt != 1 {
+			t.Errorf("%d are delivered again: %+v", len(again), again[0])
+		}
+	}
+}
+
+// A space is memory for the bodies of so many bytes.
+type space int64
+
+var errNoSpace = errors.New("no space")
+
+func (s space) Admit(bytes int64) error {
+	if bytes > int64(s) {
+		return errNoSpace
+	}
+	return nil
+}
+
+// A receive gets the messages that it is admitted, new ones and ones that are due again. The others
+// stay, with the attempts that they had.
+func TestAdmit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := assert.Value(broker.Open(broker.Options{MinInvisibleDuration: 1}))(t)
+		defer b.Close()
+		assert.Must(t, assert.Err(b.PutTopic(t.Context(), "t", settings.Topic{Queues: 1})))
+		for i := range 10 {
+			if r := b.Send(t.Context(), []*tidegate.Message{{Topic: "t", ID: fmt.Sprint(i), Body: make([]byte, 100)}})[0]; r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		poll := func(room space, want int, attempt int) {
+			t.Helper()
+			ds, err := serve(b).Poll(t.Context(), engine.Request{
+				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Second},
+				Memory:         room,
+			})
+			if len(ds) != want || (want == 0) != errors.Is(err, errNoSpace) {
+				t.Fatalf("with space for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
+			}
+			for _, d := range ds {
+				if d.Attempt != attempt {
+					t.Errorf("offset %d comes with attempt %d, want %d", d.Offset, d.Attempt, attempt)
+				}
+			}
+		}
+		poll(99, 0, 0)
+		poll(350, 3, 1)
+		poll(1000, 7, 1)
+		time.Sleep(2 * time.Second) // all are due again
+		poll(99, 0, 0)
+		poll(999, 9, 2)
+		poll(1000, 1, 2)
+	})
+}
+
+// A retry topic that serves several topics has the retries of all of them. The
+// filter of a receive from one topic does not decide about another's.
+func TestSharedRetryTopicWithFilters(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]settings.RetryTopic{
+		"2.7.2": {Naming: settings.RetryNaming272}, "2.6.1": {Naming: settings.RetryNaming261}, "own name": {Topic: "retries"},
+	} {
+		subtest(t, name, func(t *testing.T) {
+			b := open(t, broker.Options{})
+			c.Enabled = true
+			putGroup(t, b, "g", settings.Group{RetryTopic: c})
+			for _, topic := range []string{"t1", "t2"} {
+				putTopic(t, b, topic, settings.Topic{})
+				mustSend(t, b, &tidegate.Message{Topic: topic, ID: topic, Tag: "b", Body: []byte("x")})
+				if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.RetryTopic, Level: 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			elapse(time.Second)
+			filtered := transport.ReceiveRequest{Group: "g", Topic: "t1", Filter: tidegate.Filter{Expression: "a"}, Wait: time.Second, Max: 32}
+			var got []string
+			for _, d := range append(receive(t, b, filtered), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t2", Wait: time.Second})...) {
+				got = append(got, d.Topic+" "+d.Properties["ORIGIN_MESSAGE_ID"])
+			}
+			if fmt.Sprint(got) != "[t2 t2]" {
+				t.Errorf("%q were delivered, want the retry of t2: that of t1 does not match", got)
+			}
+			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t1", Wait: time.Second}); len(ds) != 0 {
+				t.Errorf("%+v was skipped, and is delivered", ds[0])
+			}
+		})
+	}
+}
+
+// A filter also applies to messages that are ready again, or that become the head of their message
+// group: messages that do not match leave the group's backlog.
+func TestFilterHoldsForRedeliveries(t *testing.T) {
+	t.Parallel()
+	for _, fifo := range []bool{false, true} {
+		subtest(t, fmt.Sprint("fifo ", fifo), func(t *testing.T) {
+			b := open(t, broker.Options{})
+			topic := settings.Topic{Queues: 1}
+			if fifo {
+				topic.Type = settings.TopicFIFO
+			}
+			putTopic(t, b, "t", topic)
+			putGroup(t, b, "g", settings.Group{FIFO: fifo})
+			for i, tag := range []string{"b", "b", "a"} {
+				m := &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Tag: tag, Body: []byte("x")}
+				if fifo {
+					m.MessageGroup = "m"
+				}
+				mustSend(t, b, m)
+			}
+			// The cursor has passed all three; the response has none of them.
+			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Second})
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Filter: tidegate.Filter{Expression: "a"}, Max: 32, Wait: time.Minute})
+			assert.MustThat(t, len(ds) == 1 && ds[0].ID == "2", "%d deliveries: %+v", len(ds), ds)
+			if s := subscriptionOf(t, b, "g"); s.Backlog.Messages != 1 || s.Inflight != 1 || s.Ready != 0 || s.Acked != 0 {
+				t.Errorf("the group has %+v", s)
+			}
+			assert.NoError(t, b.Ack(t.Context(), ds)[0])
+		})
+	}
+}
+
+// A message that was removed before its next delivery was not acknowledged.
+func TestRemovedMessageIsNotAcknowledged(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		kill(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
+		receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", InvisibleDuration: time.Second})
+		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 1 {
+			t.Fatal(done, err)
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", Wait: time.Minute}); len(ds) != 0 {
+			t.Errorf("%+v was delivered", ds[0])
+		}
+		if s := subscriptionOf(t, b, "other"); s.Acked != 0 || s.Backlog != (status.Backlog{}) || s.Inflight != 0 {
+			t.Errorf("the group has %+v", s)
+		}
+	})
+}
+
+// A retry that is stored before the group looks at its retry topic is not skipped.
+func TestStartLatestKeepsRetries(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{Queues: 1})
+		putGroup(t, b, "g", settings.Group{Start: settings.StartLatest})
+		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
+		putGroup(t, b, "g", settings.Group{Start: settings.StartLatest, RetryTopic: settings.RetryTopic{Enabled: true}})
+		if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		elapse(time.Minute) // it is in the retry topic, from which no receive has come
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second})
+		assert.That(t, len(ds) == 1 && string(ds[0].Body) == "x", "the retry is not delivered: %+v", ds)
+	})
+}
+
+// RocketMQ: sending retry and throttling: "a consumer group starts consuming messages from the
+// maximum offset of the queue" With Start latest; also if the power fails right after, and not
+// among the dead letters.
+func TestStartLatest(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		fs := vfs.NewCrashableMem()
+		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		putTopic(t, b, "t", settings.Topic{Queues: 3})
+		putTopic(t, b, "%DLQ%h", settings.Topic{Queues: 1})
+		for i := range 10 {
+			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")}, &tidegate.Message{Topic: "%DLQ%h", Body: []byte("x")})
+		}
+		putGroup(t, b, "g", settings.Group{Start: settings.StartLatest})
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}); len(ds) != 0 {
+			t.Errorf("received %d messages that were there before", len(ds))
+		}
+		if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{}) || s.Ready != 0 {
+			t.Errorf("the group begins with %+v", s)
+		}
+		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: rand.New(rand.NewPCG(1, 2))})
+		b = open(t, broker.Options{Dir: "data"}.On(crashed))
+		mustSend(t, b, &tidegate.Message{ID: "next", Topic: "t", Body: []byte("x")})
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
+		if len(ds) != 1 || ds[0].ID != "next" {
+			t.Errorf("after the power failure it receives %d messages: %+v", len(ds), ds)
+		}
+		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "%DLQ%h", Max: 32}); len(ds) != 10 {
+			t.Errorf("%d dead letters, want 10", len(ds))
+		}
+	})
+}
+
+// A group has the number of messages that its filter skipped, with the time from which it counts,
+// and the delivery in flight that began first, also after an extension of its lease.
+func TestGroupHasFilteredAndHeld(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		opened := time.Now()
+		b := open(t, broker.Options{})
+		putTopic(t, b, "orders", settings.Topic{Queues: 1})
+		for _, tag := range []string{"paid", "open", "open", "paid", "open"} {
+			mustSend(t, b, &tidegate.Message{Topic: "orders", Tag: tag, Body: []byte("x")})
+		}
+		time.Sleep(time.Minute)
+		begin := time.Now()
+		ds := receive(t, b, transport.ReceiveRequest{Group: "billing", Topic: "orders", Max: 9, InvisibleDuration: time.Hour, Filter: tidegate.Filter{Expression: "paid"}})
+		assert.MustEqual(t, "received", len(ds), 2)
+		time.Sleep(time.Minute)
+		assert.Must(t, assert.Err(b.Extend(t.Context(), ds[0], 2*time.Hour, false)))
+		g, err := b.Group("billing")
+		assert.MustThat(t, err == nil && len(g.Topics) == 1, "%+v, %v", g, err)
+		s := g.Topics[0]
+		if s.Filtered != 3 || !s.CountsSince.Equal(opened) {
+			t.Errorf("skipped %d since %v, want 3 since %v", s.Filtered, s.CountsSince, opened)
+		}
+		until := begin.Add(time.Hour)
+		if s.Held != nil && !s.Held.Until.Equal(until) {
+			until = begin.Add(time.Minute + 2*time.Hour) // of the other message, which began at the same time
+		}
+		if want := (status.Holding{Messages: 2, Since: begin, Until: until}); s.Held == nil || *s.Held != want {
+			t.Errorf("held %+v, want %+v", s.Held, want)
+		}
+	})
+}
+
+// A prepared collects the arguments of Prepare.
+type prepared [][]*tidegate.Delivery
+
+func (p *prepared) Prepare(ds []*tidegate.Delivery) { *p = append(*p, slices.Clone(ds)) }
+
+// Prepare is called once for each receive that returns deliveries, before it
+// returns, with these very deliveries; also for those that are repeated.
+func TestPrepare(t *testing.T) {
+	t.Parallel()
+	b := open(t, broker.Options{})
+	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
+	assert.Must(t, assert.Err(b.PutGroup(t.Context(), "g", settings.Group{FIFO: true})))
+	poll := func(attempt string) (all prepared, ds []*tidegate.Delivery) {
+		t.Helper()
+		ds, err := serve(b).Poll(t.Context(), engine.Request{
+			ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 8, InvisibleDuration: time.Minute, AttemptID: attempt},
+			Encoder:        &all,
+		})
+		assert.Must(t, err)
+		return all, ds
+	}
+	if all, ds := poll("0"); len(all) != 0 || len(ds) != 0 {
+		t.Errorf("no message is ready: prepared %v, received %v", all, ds)
+	}
+	for _, id := range []string{"1", "2"} {
+		mustSend(t, b, &tidegate.Message{ID: id, Topic: "t", MessageGroup: id, Body: []byte(id)})
+	}
+	for _, name := range []string{"first", "repeated"} {
+		all, ds := poll("1")
+		if len(ds) != 2 || len(all) != 1 || !slices.Equal(all[0], ds) {
+			t.Errorf("%s: prepared %v, received %v", name, all, ds)
+		}
+	}
+}
+
+// Groups that are behind get every message once and in the order of its queue, with any sizes of
+// receives, and nothing stays in memory.
+func TestReadAhead(t *testing.T) {
+	t.Parallel()
+	const n, aheadBytes = 1500, 256 << 10
+	b := open(t, broker.Options{})
+	putTopic(t, b, "t", settings.Topic{Queues: 2})
+	sizes := rand.New(rand.NewPCG(1, 2))
+	for i := 0; i < n; i += 50 {
+		batch := make([]*tidegate.Message, 50)
+		for j := range batch {
+			tag := "odd"
+			if (i+j)%2 == 0 {
+				tag = "even"
+			}
+			batch[j] = &tidegate.Message{ID: fmt.Sprint(i + j), Topic: "t", Tag: tag, Body: make([]byte, 1+sizes.IntN(4000))}
+		}
+		mustSend(t, b, batch...)
+	}
+	for _, c := range []struct {
+		group, filter string
+		want          int
+	}{{"all", "*", n}, {"half", "even", n / 2}} {
+		var mu sync.Mutex
+		seen := map[string]bool{}
+		var wg sync.WaitGroup
+		for i := range 3 {
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(3, uint64(i)))
+				last := map[int]int64{}
+				for {
+					ds, err := b.Receive(t.Context(), transport.ReceiveRequest{
+						Group: c.group, Topic: "t", Queue: transport.AnyQueue, Max: 1 + r.IntN(128), InvisibleDuration: time.Minute,
+						Filter: tidegate.Filter{Expression: c.filter}, Wait: 50 * time.Millisecond,
+					})
+					if err != nil || len(ds) == 0 {
+						assert.NoError(t, err)
+						return
+					}
+					for _, err := range b.Ack(t.Context(), ds) {
+						assert.NoError(t, err)
+					}
+					mu.Lock()
+					for _, d := range ds {
+						if before, ok := last[d.Queue]; ok && d.Offset <= before || seen[d.ID] || c.filter == "even" && d.Tag != "even" {
+							t.Errorf("group %s: message %s, tag %s, queue %d, offset %d after %d; seen %v", c.group, d.ID, d.Tag, d.Queue, d.Offset, before, seen[d.ID])
+						}
+						seen[d.ID], last[d.Queue] = true, d.Offset
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		assert.That(t, len(seen) == c.want, "group %s got %d of %d messages", c.group, len(seen), c.want)
+		if left := readAheadBytes(b); left != 0 {
+			t.Errorf("group %s: %d bytes are kept of a queue that is consumed", c.group, left)
+		}
+	}
+	receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
+	if ahead := readAheadBytes(b); ahead <= 0 || ahead > 2*(aheadBytes+4000) {
+		t.Errorf("%d bytes are read ahead; want some, at most %d for each queue", ahead, aheadBytes)
+	}
+	reads := b.Engine().Parts().Env.Reads
+	reads.Add(8 << 20)
+	before := readAheadBytes(b)
+	receive(t, b, transport.ReceiveRequest{Group: "late", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
+	if readAheadBytes(b) != before {
+		t.Error("it is read ahead beyond the bound of the whole broker")
+	}
+	reads.Add(-(8 << 20))
+	assert.Must(t, b.DeleteTopic(t.Context(), "t"))
+	assert.Equal(t, "bytes are kept of a topic that is deleted", readAheadBytes(b), 0)
+}
+
+// Every receipt handle of a client is rejected with 40013, or names a delivery that is there.
+func FuzzHandle(f *testing.F) {
+	b := open(f, broker.Options{})
+	putTopic(f, b, "t", settings.Topic{Queues: 1})
+	putGroup(f, b, "g", settings.Group{})
+	f.Add(consume.Handle{Group: 2, Place: store.Place{Topic: 1, Queue: 0, Offset: 0}, Serial: 1}.String())
+	f.Add(consume.Handle{Group: 2, Place: store.Place{Topic: 1, Queue: 9, Offset: -1}}.String())
+	f.Add("")
+	f.Fuzz(func(t *testing.T, s string) {
+		d := &tidegate.Delivery{Handle: s}
+		_, retried := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})
+		_, changed := b.Extend(t.Context(), d, time.Second, false)
+		for name, err := range map[string]error{
+			"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "change": changed,
+		} {
+			assert.MustThat(t, errors.Is(err, tidegate.ErrInvalidHandle), "%s with handle %q: %v", name, s, err)
+		}
+		serve(b).Return(t.Context(), []*tidegate.Delivery{d})
+	})
+}
+
+// Every recall handle of a client is rejected, or names a waiting message.
+func FuzzRecallHandle(f *testing.F) {
+	b := open(f, broker.Options{})
+	putTopic(f, b, "d", settings.Topic{Type: settings.TopicDelay, Queues: 1})
+	r := send(f, b, &tidegate.Message{ID: "m", Topic: "d", DeliverAt: time.Now().Add(time.Hour), Body: []byte("x")})[0]
+	assert.Must(f, r.Err)
+	f.Add(r.Receipt.RecallHandle[:len(r.Receipt.RecallHandle)-1] + "A")
+	f.Add(base64.RawURLEncoding.EncodeToString(make([]byte, 21)))
+	f.Add("")
+	f.Fuzz(func(t *testing.T, s string) {
+		id, err := b.Recall(t.Context(), "d", s)
+		if e := (*tidegate.Error)(nil); s != r.Receipt.RecallHandle &&
+			(id != "" || !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest && e.Code != protocol.CodeMessageNotFound) {
+			t.Fatalf("recall handle %q: %q, %v", s, id, err)
+		}
+	})
+}

@@ -1,0 +1,66 @@
+// Package assert has the checks that tests repeat, one line each. A check whose name has Must ends
+// the test; the others report the failure and continue.
+package assert
+
+import "testing"
+
+// NoError reports an error.
+func NoError(tb testing.TB, err error) {
+	if err != nil {
+		tb.Helper()
+		tb.Error(err)
+	}
+}
+
+// Must ends the test if err is not nil.
+func Must(tb testing.TB, err error) {
+	if err != nil {
+		tb.Helper()
+		tb.Fatal(err)
+	}
+}
+
+// Err returns the error of a call with two results: Must(t, Err(f())).
+func Err[T any](_ T, err error) error { return err }
+
+// Value returns a function that returns the first result of a call, and ends the test if the call
+// failed: v := Value(f())(t).
+func Value[T any](v T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		Must(tb, err)
+		return v
+	}
+}
+
+// Equal reports a value that is not the wanted one.
+func Equal[T comparable](tb testing.TB, what string, got, want T) {
+	if got != want {
+		tb.Helper()
+		tb.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// MustEqual is Equal, and ends the test.
+func MustEqual[T comparable](tb testing.TB, what string, got, want T) {
+	if got != want {
+		tb.Helper()
+		tb.Fatalf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// That reports a condition that does not hold, with a text as of Errorf.
+func That(tb testing.TB, holds bool, format string, args ...any) {
+	if !holds {
+		tb.Helper()
+		tb.Errorf(format, args...)
+	}
+}
+
+// MustThat is That, and ends the test.
+func MustThat(tb testing.TB, holds bool, format string, args ...any) {
+	if !holds {
+		tb.Helper()
+		tb.Fatalf(format, args...)
+	}
+}
