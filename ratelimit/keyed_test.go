@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
 )
 
 func newKeyed[K comparable](t *testing.T, limit rate.Limit, burst int, idle time.Duration) *Keyed[K] {
@@ -270,63 +270,6 @@ func TestKeyedForgets(t *testing.T) {
 	})
 }
 
-// TestKeyedForgetsTheUnused: a key in use does not keep those from being
-// forgotten that came after it and are not.
-func TestKeyedForgetsTheUnused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeyed[int](t, 1000, 10, 10*time.Second)
-		for i := range 5 {
-			k.AllowN(i, 1)
-		}
-		for range 10 {
-			time.Sleep(time.Second)
-			k.AllowN(0, 1)
-		}
-		if n := k.Len(); n != 1 {
-			t.Errorf("Len = %d, want 1: the key in use", n)
-		}
-	})
-}
-
-// TestKeyedForgetsOnTheWay: without calls of Len too, the number of remembered keys stays near the
-// number of keys in use.
-func TestKeyedForgetsOnTheWay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeyed[int](t, 1000, 10, time.Second)
-		for i := range 20_000 { // a new key each millisecond
-			k.AllowN(i, 1)
-			if n := len(k.keys); n > 1001 {
-				t.Fatalf("after %d keys %d are remembered, want those of the last second", i, n)
-			}
-			time.Sleep(time.Millisecond)
-		}
-	})
-}
-
-// TestKeyedKeepsKeysOfWaiters: a key with a caller that waits for long is not
-// forgotten, and does not keep the others from being.
-func TestKeyedKeepsKeysOfWaiters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeyed[string](t, 0.001, 1, 0)
-		k.AllowN("a", 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		w := waiter(ctx, k, 1)
-		w2 := waiter(ctx, k, 1)
-		k.AllowN("b", 1)
-		time.Sleep(1500 * time.Second)
-		if n := k.Len(); n != 1 {
-			t.Errorf("Len = %d, want 1", n)
-		}
-		cancel()
-		w()
-		w2()
-		time.Sleep(1500 * time.Second)
-		if n := k.Len(); n != 0 {
-			t.Errorf("Len = %d, want 0", n)
-		}
-	})
-}
-
 func TestKeyedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[int](t, 1, 10, time.Hour)
@@ -411,37 +354,4 @@ func TestKeyedPrintsKeysUnlocked(t *testing.T) {
 		checkError(t, k.WaitN(ctx, selfish{&k, 2}, 1), []error{tidegate.ErrThrottled}, []string{`"1"`})
 		checkError(t, k.WaitN(ctx, key, 1), []error{errStop}, []string{`"1"`})
 	})
-}
-
-// TestKeyedRace lets real goroutines meet, for the race detector.
-func TestKeyedRace(t *testing.T) {
-	k := newKeyed[int](t, 1e6, 10, 0)
-	var wg sync.WaitGroup
-	for g := range 8 {
-		wg.Go(func() {
-			for i := range 300 {
-				k.WaitN(t.Context(), (g+i)%3, 1+i%5)
-				k.AllowN(i%7, 2)
-				k.DelayN(i%7, 2)
-				k.Len()
-				if i%50 == 0 {
-					k.SetLimit(rate.Limit(1e6+i), 10)
-				}
-			}
-		})
-	}
-	wg.Wait()
-}
-
-func BenchmarkKeyedAllowN(b *testing.B) {
-	k, err := NewKeyed[int](1e9, 1000, time.Second)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		k.AllowN(i&1023, 1)
-		i++
-	}
 }

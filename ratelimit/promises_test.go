@@ -8,8 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
 )
 
 // Wait never blocks if n is 0, even if the limiter would.
@@ -31,28 +32,6 @@ func TestWaitEstimatesFromTheTokensLeft(t *testing.T) {
 		// Five events need three more tokens, at one a second.
 		if err := Wait(ctx, l, 5); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "wait 3s") {
 			t.Errorf("error %v, want the deadline and a wait of 3s", err)
-		}
-	})
-}
-
-// AllowN never overtakes waiting callers, also if it needs fewer tokens than there are.
-func TestAllowNDoesNotOvertake(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k, err := NewKeyed[string](1, 5, time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !k.AllowN("a", 3) {
-			t.Fatal("a new key does not have its burst")
-		}
-		done := make(chan error, 1)
-		go func() { done <- k.WaitN(t.Context(), "a", 4) }()
-		synctest.Wait()
-		if k.AllowN("a", 1) {
-			t.Error("AllowN took a token that an earlier caller waits for")
-		}
-		if err := <-done; err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -112,42 +91,6 @@ func waiting(t *testing.T, a *Adaptive, n int) (end func()) {
 		for range n {
 			<-done
 		}
-	}
-}
-
-// A caller that would miss its deadline behind the waiting callers fails at once. Callers that give
-// up take no tokens, so that those behind them do not wait for them.
-func TestAdaptiveWaitCountsTheCallersBefore(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		giveUp bool // the callers before it give up
-		fails  bool
-	}{
-		{"callers wait", false, true},
-		{"callers gave up", true, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := adaptive(t, AdaptiveOptions{Ceiling: 10}) // one event at once, and one in each 100 ms
-				if err := a.WaitN(t.Context(), 1); err != nil {
-					t.Fatal(err)
-				}
-				end := waiting(t, a, 5)
-				if tt.giveUp {
-					end()
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				defer cancel()
-				begin := time.Now()
-				err := a.WaitN(ctx, 1)
-				if waited := time.Since(begin); tt.fails && (!errors.Is(err, context.DeadlineExceeded) || waited != 0) || !tt.fails && err != nil {
-					t.Errorf("error %v after %v", err, waited)
-				}
-				if !tt.giveUp {
-					end()
-				}
-			})
-		})
 	}
 }
 

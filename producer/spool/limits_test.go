@@ -110,30 +110,3 @@ func TestASequenceCountsOnce(t *testing.T) {
 		}
 	})
 }
-
-// A sequence is not used again after a restart, also if all messages have left.
-func TestSequencesGrowOverARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
-		s := openMem(t, d)
-		last := uint64(0)
-		for range 3 {
-			put(t, s, message("m", ""))
-			list, err := s.Entries(false, 0, 1)
-			if err != nil || len(list) != 1 || list[0].Sequence <= last {
-				t.Fatalf("%+v, %v; want a sequence above %d", list, err, last)
-			}
-			last = list[0].Sequence
-			stop := drain(t, s, &server{})
-			empty(s)
-			stop()
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			s = openMem(t, d)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-}

@@ -21,7 +21,6 @@ import (
 const (
 	crashMode = "TIDEGATE_SPOOL_CRASH_MODE" // of the process in crashDir: a number of a life, or one of:
 	lastMode  = "last"                      // sends the content of the spool and ends
-	fullMode  = "full"                      // fills its disk
 )
 
 // A recorder is a server that appends the ID of each message to a file, and is down

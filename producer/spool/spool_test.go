@@ -143,45 +143,6 @@ func TestEveryFieldOfAMessageIsTested(t *testing.T) {
 	}
 }
 
-func TestDrainSendsInOrderOfTheGroup(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSpool(t, Options{})
-		var want []string
-		for i := range 500 {
-			id := fmt.Sprintf("%03d", i)
-			put(t, s, message(id, []string{"", "a", "b"}[i%3]))
-			want = append(want, id)
-		}
-		refuse := true
-		f := &server{}
-		f.setFail(func(m *tidegate.Message) error {
-			if refuse = !refuse; refuse { // every second message of any kind
-				return &tidegate.Error{Code: tidegate.CodeTooManyRequests}
-			}
-			return nil
-		})
-		stop := drain(t, s, f)
-		empty(s)
-		stop()
-		got := f.ids()
-		last := map[string]string{}
-		f.mu.Lock()
-		for _, m := range f.got {
-			if m.MessageGroup != "" && m.ID < last[m.MessageGroup] {
-				t.Errorf("group %s: %s came after %s", m.MessageGroup, m.ID, last[m.MessageGroup])
-			}
-			last[m.MessageGroup] = m.ID
-		}
-		f.mu.Unlock()
-		if slices.Sort(got); !slices.Equal(got, want) {
-			t.Errorf("%d messages arrived, want each of %d once", len(got), len(want))
-		}
-		if got := s.Stats(); got != (Stats{}) {
-			t.Errorf("left behind: %+v", got)
-		}
-	})
-}
-
 // A group whose head fails holds no other group and no message without one.
 func TestAFailedHeadHoldsOnlyItsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -235,51 +196,6 @@ func TestDrainWaitsWhileAllFail(t *testing.T) {
 			t.Errorf("%d attempts in 10 min, want about one in 5 s in the end", n)
 		}
 	})
-}
-
-func TestFull(t *testing.T) { synctest.Test(t, testFull) }
-
-func testFull(t *testing.T) {
-	s := newSpool(t, Options{MaxBytes: 2000})
-	var n int
-	var err error
-	for n = 0; n < 100 && err == nil; n++ {
-		err = s.Put(t.Context(), message(fmt.Sprint(n), ""))
-	}
-	if !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "2000") {
-		t.Fatalf("%v, want ErrFull with the limit", err)
-	}
-	if got := s.Stats(); got.Pending != n-1 || got.Bytes > 2000 || n < 3 {
-		t.Errorf("%+v after %d messages", got, n-1)
-	}
-	stop := drain(t, s, &server{})
-	empty(s)
-	stop()
-	put(t, s, message("again", ""))
-}
-
-func TestConcurrentPuts(t *testing.T) { synctest.Test(t, testConcurrentPuts) }
-
-func testConcurrentPuts(t *testing.T) {
-	s := newSpool(t, Options{})
-	f := &server{}
-	stop := drain(t, s, f)
-	var wg sync.WaitGroup
-	for g := range 16 {
-		wg.Go(func() {
-			for i := range 20 {
-				if err := s.Put(t.Context(), message(fmt.Sprintf("%d-%d", g, i), fmt.Sprint(g%4))); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	empty(s)
-	stop()
-	if got := f.ids(); len(got) != 320 {
-		t.Errorf("%d messages arrived, want 320", len(got))
-	}
 }
 
 func TestErrors(t *testing.T) {
@@ -361,31 +277,6 @@ func testCorruptEntry(t *testing.T) {
 	}
 }
 
-func FuzzDecode(f *testing.F) {
-	good, err := encode(header{Accepted: time.Unix(1, 0), Message: *message("1", "g")}, []byte("body"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(good)
-	f.Add([]byte{format, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1})
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		h, err := decode(b)
-		if err != nil {
-			if !errors.Is(err, errFormat) {
-				t.Errorf("%v does not match errFormat", err)
-			}
-			return
-		}
-		if again, err := encode(h, h.Message.Body); err == nil {
-			back, err := decode(again)
-			if err != nil || !bytes.Equal(back.Message.Body, h.Message.Body) || back.Message.ID != h.Message.ID {
-				t.Errorf("%v: decoded %+v, then %+v", err, h, back)
-			}
-		}
-	})
-}
-
 // The order of queues in a batch rotates, so that many groups cannot starve others.
 func TestEveryQueueHasItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -444,6 +335,31 @@ func TestPutBatch(t *testing.T) {
 		s.Close()
 		if errs := s.PutBatch(t.Context(), msgs[:1]); !errors.Is(errs[0], os.ErrClosed) {
 			t.Errorf("after Close: %v", errs)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	good, err := encode(header{Accepted: time.Unix(1, 0), Message: *message("1", "g")}, []byte("body"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte{format, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1})
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := decode(b)
+		if err != nil {
+			if !errors.Is(err, errFormat) {
+				t.Errorf("%v does not match errFormat", err)
+			}
+			return
+		}
+		if again, err := encode(h, h.Message.Body); err == nil {
+			back, err := decode(again)
+			if err != nil || !bytes.Equal(back.Message.Body, h.Message.Body) || back.Message.ID != h.Message.ID {
+				t.Errorf("%v: decoded %+v, then %+v", err, h, back)
+			}
 		}
 	})
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/brokertest"
-	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
@@ -173,71 +172,6 @@ func TestSwitchesAreLogged(t *testing.T) {
 	})
 }
 
-// An hour of temporary faults, which the pings detect or not: sends do not flap.
-func TestAlternatingFaultsDoNotFlap(t *testing.T) {
-	for _, period := range []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute} {
-		faults := func(now time.Duration) error {
-			if (now/period)%2 == 1 {
-				return errDown
-			}
-			return nil
-		}
-		broken := func(now time.Duration) error {
-			if now > period {
-				return errDown
-			}
-			return nil
-		}
-		for name, ping := range map[string]func(time.Duration) error{"seen": faults, "hidden": never} {
-			for kind, sends := range map[string]func(time.Duration) error{"alternating": faults, "broken": broken} {
-				synctest.Test(t, func(t *testing.T) {
-					switches, failed := run(t, time.Hour, failover.Options{}, sends, ping)
-					// Each return costs three sends at most, and the time before it doubles.
-					if len(switches) > 12 || failed > 3*len(switches) || len(switches) == 0 {
-						t.Errorf("period %v, %s, %s: %d switches, %d of 36000 sends failed: %q", period, kind, name, len(switches), failed, switches)
-					}
-				})
-			}
-		}
-	}
-}
-
-// Sends that were under way at a switch end with a throttle. This does not change the health of an
-// endpoint without sends: they return to it like after any other outage.
-func TestLateThrottlesKeepNobodyAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
-		a := endpoint(func() error {
-			switch now := time.Since(begin); {
-			case now < time.Second: // slow, and throttled in the end
-				time.Sleep(30*time.Second - now)
-				return errThrottled
-			case now < 10*time.Second:
-				return errDown
-			}
-			return nil
-		}, well)
-		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: endpoint(well, well)}}, failover.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { x.Close() })
-		send := func() { x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}}) }
-		go send()
-		time.Sleep(time.Second)
-		for time.Since(begin) < 5*time.Minute {
-			send()
-			if time.Since(begin) > 5*time.Second && time.Since(begin) < time.Minute && x.Active() != "b" {
-				t.Fatalf("sends still go to %s after %v", x.Active(), time.Since(begin))
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		if x.Active() != "a" {
-			t.Errorf("after 5 minutes sends go to %s", x.Active())
-		}
-	})
-}
-
 // A throttle without a second one is no reason to switch. Sends that are further apart than the
 // grace leave an endpoint that throttles all of them.
 func TestRareSendsLeaveAThrottlingEndpoint(t *testing.T) {
@@ -283,88 +217,6 @@ func TestThrottlesEverywhereDoNotFlap(t *testing.T) {
 		}
 		if n := switches.Load(); n < 1 || n > 12 {
 			t.Errorf("%d switches in an hour, want 1 to 12", n)
-		}
-	})
-}
-
-// The first of two brokers is down for a while. Every message arrives once, and is acknowledged at
-// the broker that delivered it.
-//
-// Sends fail over to another cluster, and back.
-func TestTwoBrokersLoseNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}
-		var ends []failover.Endpoint
-		for i, b := range brokers {
-			b.CreateTopic("orders", settings.Topic{Queues: 4})
-			ends = append(ends, failover.Endpoint{Name: []string{"primary", "secondary"}[i], Transport: b.Client()})
-		}
-		var away atomic.Bool
-		brokers[0].Intercept(func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
-			if away.Load() {
-				return brokertest.ErrConnectionLost
-			}
-			return next(ctx)
-		})
-		var back atomic.Int64
-		x, err := failover.New(ends, failover.Options{OnSwitch: func(e failover.Event) {
-			if e.Reason == failover.Recovered {
-				back.Add(1)
-			}
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { x.Close() })
-		time.AfterFunc(time.Minute, func() { away.Store(true) })
-		time.AfterFunc(3*time.Minute, func() { away.Store(false) })
-		sent, at := map[string]bool{}, map[string]int{}
-		for i := range 3000 {
-			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", Body: []byte("x")}
-			for attempt := 1; ; attempt++ {
-				r := x.Send(t.Context(), []*tidegate.Message{m})[0]
-				if r.Err == nil {
-					sent[m.ID] = true
-					at[strings.Split(r.Receipt.Endpoint, "/")[0]]++
-					break
-				}
-				if tidegate.Classify(r.Err) != tidegate.ClassTransient || attempt == 10 {
-					t.Fatalf("message %d: %v", i, r.Err)
-				}
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		if at["primary"] < 1000 || at["secondary"] < 1000 || back.Load() != 1 || x.Active() != "primary" {
-			t.Errorf("sent to %v, %d returns, active is %s", at, back.Load(), x.Active())
-		}
-		queues, err := x.Queues(t.Context(), "billing", "orders")
-		if err != nil || len(queues) < 2 {
-			t.Fatalf("queues %v, %v", queues, err)
-		}
-		got := map[string]int{}
-		for _, q := range queues {
-			for {
-				ds, err := x.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: q, Max: 32, InvisibleDuration: time.Minute})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(ds) == 0 {
-					break
-				}
-				for i, err := range x.Ack(t.Context(), ds) {
-					if got[ds[i].ID]++; err != nil {
-						t.Error(err)
-					}
-				}
-			}
-		}
-		for id := range sent {
-			if got[id] != 1 {
-				t.Errorf("message %s was delivered %d times", id, got[id])
-			}
-		}
-		if len(got) != len(sent) || brokers[0].Stats("billing", "orders").Inflight+brokers[1].Stats("billing", "orders").Inflight != 0 {
-			t.Errorf("%d of %d messages", len(got), len(sent))
 		}
 	})
 }

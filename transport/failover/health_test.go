@@ -231,28 +231,6 @@ func TestOnlyAFailingEndpointEndsWaitingAttempts(t *testing.T) {
 	})
 }
 
-// A panic of OnSwitch is logged, and later switches are reported.
-func TestOnSwitchPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		begin, calls := time.Now(), 0
-		down := during(time.Second, 10*time.Second, errDown)
-		a := endpoint(func() error { return down(time.Since(begin)) }, func() error { return down(time.Since(begin)) })
-		x := pair(t, a, endpoint(well, well), failover.Options{
-			Logger:   slog.New(slog.NewTextHandler(&log, nil)),
-			OnSwitch: func(failover.Event) { calls++; panic("not today") },
-		})
-		for range 200 {
-			sent(x)
-			time.Sleep(time.Second)
-		}
-		synctest.Wait()
-		if x.Active() != "a" || calls != 2 || strings.Count(log.String(), `panic="not today"`) != 2 {
-			t.Errorf("active %s after %d calls; log:\n%s", x.Active(), calls, log.String())
-		}
-	})
-}
-
 // Sends follow the health of the endpoints while OnSwitch blocks.
 func TestOnSwitchBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -34,41 +34,6 @@ func TestRecallHandleNamesTheEndpoint(t *testing.T) {
 	}
 }
 
-// A switch has the last failure of the endpoint that sends leave, except a switch to an endpoint
-// that has recovered.
-func TestEventsHaveTheFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var events []failover.Event
-		begin := time.Now()
-		down := func() error {
-			if time.Since(begin) < 10*time.Second {
-				return errDown
-			}
-			return nil
-		}
-		once := during(5*time.Second, 6*time.Second, errDown)
-		x := pair(t, endpoint(down, down), endpoint(func() error { return once(time.Since(begin)) }, well), failover.Options{
-			SwitchBack: 10 * time.Second,
-			OnSwitch: func(e failover.Event) {
-				mu.Lock()
-				defer mu.Unlock()
-				events = append(events, e)
-			},
-		})
-		for range 60 {
-			sent(x)
-			time.Sleep(time.Second)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if len(events) != 2 || events[0].Reason != failover.Failing || !errors.Is(events[0].Err, tidegate.ErrUnavailable) ||
-			events[1].Reason != failover.Recovered || events[1].Err != nil {
-			t.Errorf("events %+v, want a failure with its error, and a recovery without one", events)
-		}
-	})
-}
-
 // A repeated receive that fails at all endpoints has the error of the active one.
 func TestRepeatHasTheErrorOfTheActiveEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -37,22 +37,6 @@ func TestVisitPlan(t *testing.T) {
 	}
 }
 
-// After messages of an inactive endpoint the active one has its turn. After messages of the active
-// one the inactive endpoint comes first again.
-func TestVisitsTakeTurns(t *testing.T) {
-	var v visits
-	key := visitKey{group: "g"}
-	plan := func() []int { return v.plan(key, 0, 2, epoch, func(int) bool { return false }) }
-	v.note(key, 1, true, epoch)
-	if got := plan(); !slices.Equal(got, []int{0, 1}) {
-		t.Errorf("after a message of 1: %v, want 0 before 1", got)
-	}
-	v.turned(key)
-	if got := plan(); !slices.Equal(got, []int{1}) {
-		t.Errorf("after messages of the active one: %v, want 1", got)
-	}
-}
-
 func TestVisitsAreBounded(t *testing.T) {
 	var v visits
 	now := epoch

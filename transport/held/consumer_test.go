@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held"
@@ -42,49 +39,6 @@ func (l *log) distinct() int {
 	return len(slices.Compact(seen))
 }
 
-// Push consumers run over a Table: while the system loses links and settlements, handlers fail and
-// consumers restart, each message is handled at least once.
-func TestPushConsumers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const messages = 500
-		f := newFake(held.Options{})
-		f.topics["orders"] = settings.TopicNormal
-		f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: -1}
-		f.fill(messages)
-		f.faults = faults{openDelay: 20 * time.Millisecond, deliverDelay: time.Millisecond, settle: refuse(10), carriedOut: func(held.Settlement) bool { return rand.IntN(2) == 0 }}
-		l := &log{handled: map[string][]int{}}
-		for run := range 40 {
-			if l.distinct() == messages {
-				break
-			}
-			ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
-			time.AfterFunc(10*time.Second, func() { f.disconnect(run%2 == 0) })
-			time.AfterFunc(15*time.Second, func() {
-				f.mu.Lock()
-				f.cut = false
-				f.mu.Unlock()
-			})
-			runPush(ctx, t, f, func(ctx context.Context, d *tidegate.Delivery) error {
-				select {
-				case <-time.After(time.Duration(rand.IntN(10)) * time.Second):
-				case <-ctx.Done():
-					return context.Cause(ctx)
-				}
-				if rand.IntN(5) == 0 {
-					return errors.New("unlucky")
-				}
-				l.add(d)
-				return nil
-			})
-			stop()
-		}
-		f.Close()
-		if got := l.distinct(); got != messages {
-			t.Errorf("%d of %d messages were handled", got, messages)
-		}
-	})
-}
-
 // A consumer whose handlers all have deliveries of a lost link does not receive. Their settlements
 // open the new link, so that the consumer continues long before their leases end.
 func TestBusyConsumerSurvivesLostLink(t *testing.T) {
@@ -102,50 +56,6 @@ func TestBusyConsumerSurvivesLostLink(t *testing.T) {
 			t.Errorf("%d messages were handled in 12 s by 20 handlers of 3 s, want 40 at least", got)
 		}
 	})
-}
-
-// A push consumer of a FIFO group handles the messages of a group in order, also those that fail at
-// first. After the loss of a link a message can be handled again, but none before its predecessors.
-func TestPushConsumerKeepsOrder(t *testing.T) {
-	for _, lossy := range []bool{false, true} {
-		inBubble(t, 300, held.Options{}, func(t *testing.T, f *fake) {
-			f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: -1, FIFO: true}
-			f.faults.deliverDelay = time.Millisecond
-			if lossy {
-				f.faults.settle, f.faults.carriedOut = refuse(10), func(held.Settlement) bool { return rand.IntN(2) == 0 }
-			}
-			l := &log{handled: map[string][]int{}}
-			ctx, stop := context.WithTimeout(t.Context(), time.Hour)
-			defer stop()
-			var done sync.WaitGroup
-			done.Go(func() {
-				runPush(ctx, t, f, func(_ context.Context, d *tidegate.Delivery) error {
-					<-time.After(time.Duration(rand.IntN(2000)) * time.Millisecond)
-					if d.Attempt < 3 && rand.IntN(4) == 0 {
-						return errors.New("unlucky")
-					}
-					l.add(d)
-					return nil
-				}, "ledger")
-			})
-			for lossy && ctx.Err() == nil {
-				<-time.After(time.Duration(rand.IntN(20)) * time.Second)
-				f.disconnect(false)
-			}
-			done.Wait()
-			for _, g := range []string{"mg0", "mg1"} {
-				first := []int{}
-				for _, n := range l.handled[g] {
-					if !slices.Contains(first, n) {
-						first = append(first, n)
-					}
-				}
-				if len(first) != 150 || !slices.IsSorted(first) || !lossy && len(l.handled[g]) != 150 {
-					t.Errorf("lossy %v: %s was handled in the order %v", lossy, g, l.handled[g])
-				}
-			}
-		})
-	}
 }
 
 func runPush(ctx context.Context, t *testing.T, f *fake, handler consumer.Handler, group ...string) {

@@ -226,24 +226,6 @@ func TestOpenHangs(t *testing.T) {
 	})
 }
 
-// Messages that arrive after the cancellation of their receive stay for the next receive.
-func TestDeliveryAfterCancel(t *testing.T) {
-	inBubble(t, 2, held.Options{}, func(t *testing.T, f *fake) {
-		f.faults.deliverDelay = 100 * time.Millisecond
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		q := request("billing")
-		q.Max = 2
-		_, err := f.Receive(ctx, q)
-		wantError(t, "Receive", err, context.DeadlineExceeded)
-		time.Sleep(time.Second)
-		start := time.Now()
-		if ds := receive(t, f, q); len(ds) != 2 || ds[0].Attempt != 1 || time.Since(start) != 0 {
-			t.Errorf("received %s after %v, want both messages at once", describe(ds), time.Since(start))
-		}
-	})
-}
-
 // other returns a second client of the system.
 func (f *fake) other(t *testing.T, opts held.Options) *held.Table {
 	opts.Settings = f.settings
@@ -315,35 +297,6 @@ func TestCloseReturnsMessages(t *testing.T) {
 		got := take(t, f.other(t, held.Options{}), q, 3)
 		if time.Since(start) != 0 || slices.ContainsFunc(got, func(d *tidegate.Delivery) bool { return d.Attempt != 1 }) {
 			t.Errorf("after Close received %s after %v", describe(got), time.Since(start))
-		}
-	})
-}
-
-func TestOrderIsKeptByRetries(t *testing.T) {
-	inBubble(t, 4, held.Options{}, func(t *testing.T, f *fake) {
-		q := request("ledger")
-		first := one(t, f, q, "0", 1)
-		start := time.Now()
-		if _, err := f.Settle(t.Context(), first, transport.Verdict{Kind: transport.Retry, Delay: 4 * time.Second}); err != nil {
-			t.Fatal(err)
-		}
-		second := one(t, f, q, "1", 1) // of the other message group
-		one(t, f, q, "0", 2)
-		if time.Since(start) != 4*time.Second {
-			t.Errorf("the retry came after %v, want 4s", time.Since(start))
-		}
-		ack(t, f, second)
-		one(t, f, q, "3", 1)
-		q.Wait = 40 * time.Second
-		first = one(t, f, q, "0", 3) // after the end of its lease
-		if _, err := f.Settle(t.Context(), first, transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
-			t.Fatal(err)
-		}
-		q.Wait = 0
-		q.Max = 4
-		got := receive(t, f, q) // the dead letter lets the next one go
-		if !slices.ContainsFunc(got, func(d *tidegate.Delivery) bool { return string(d.Body) == "2" && d.Attempt == 1 }) {
-			t.Errorf("received %s, want the successor of the dead letter", describe(got))
 		}
 	})
 }

@@ -24,26 +24,3 @@ func one(t *testing.T, now time.Time) (*shelf, *tidegate.Delivery) {
 	}
 	return s, ds[0]
 }
-
-// The handle of a dead letter is known until the end of the lease, and not at all if the lease had
-// ended when the dead letter was made.
-func TestDeadLetterIsKnownUntilTheEndOfItsLease(t *testing.T) {
-	now := time.Unix(0, 0)
-	for after, known := range map[time.Duration]bool{0: true, time.Second - 1: true, time.Second: false, time.Minute: false} {
-		s, d := one(t, now)
-		m, err := s.Begin(d.Handle, now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Finish(m, nil, true, now.Add(after))
-		if got := s.Buried(d.Handle); got != known {
-			t.Errorf("a dead letter made %v after the begin of a lease of 1 s is known: %t", after, got)
-		}
-		if known {
-			s.Due(now.Add(time.Second))
-			if s.Buried(d.Handle) || len(s.handles) != 0 {
-				t.Error("it is known after the end of its lease")
-			}
-		}
-	}
-}

@@ -152,26 +152,6 @@ func receiveEndsWithALease(t *testing.T, more time.Duration) {
 	})
 }
 
-// Messages beyond MaxHeld that the system was not asked for are released.
-func TestExcessIsReleased(t *testing.T) {
-	inBubble(t, 20, held.Options{MaxHeld: 4}, func(t *testing.T, f *fake) {
-		f.faults.excess = 5
-		take(t, f, request("billing"), 4)
-		synctest.Wait()
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		inFlight := 0
-		for _, e := range f.queue("billing", "orders").entries {
-			if e.link != nil {
-				inFlight++
-			}
-		}
-		if inFlight != 4 || len(f.settled) == 0 {
-			t.Errorf("%d messages are in flight, %d were released", inFlight, len(f.settled))
-		}
-	})
-}
-
 // The messages in flight are bounded by number and by bytes. Settlements admit further messages.
 func TestMemoryIsBounded(t *testing.T) {
 	for name, c := range map[string]struct {

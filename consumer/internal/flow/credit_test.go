@@ -46,82 +46,6 @@ func TestBufferFollowsTheHandlersSpeed(t *testing.T) {
 	}
 }
 
-// Under load receives begin when half of the buffer is free, and are large until it is full.
-func TestCreditsRefillInHalves(t *testing.T) {
-	c := handling(0, 20)
-	const batch = 32
-	receives, received := 0, 0
-	for c.Grant(Ask{Batch: batch, UnderWay: 1}).Messages > 0 {
-	}
-	for range c.reservedMessages {
-		c.Take(1 << 10)
-	}
-	c.reservedMessages, c.reservedBytes = 0, 0
-	for range 10_000 {
-		c.Free(1 << 10)
-		for g := c.Grant(Ask{Batch: batch, UnderWay: 1}); g.Messages > 0; g = c.Grant(Ask{Batch: batch, UnderWay: 1}) {
-			if g.Messages < batch {
-				t.Fatalf("a receive of %d messages", g.Messages)
-			}
-			if g.Messages+c.messages > 20+maxBuffered {
-				t.Fatalf("%d messages in hand", c.messages)
-			}
-			receives, received = receives+1, received+g.Messages
-			c.Refund(g)
-			for range g.Messages {
-				c.Take(1 << 10)
-			}
-		}
-	}
-	if received < 9000 || received/receives != batch {
-		t.Errorf("%d messages in %d receives", received, receives)
-	}
-}
-
-// A slow handler's place is filled as soon as it is free.
-func TestCreditsOfSlowHandlers(t *testing.T) {
-	c := handling(time.Minute, 3)
-	if g := c.Grant(Ask{Batch: 32}); g.Messages != 3 {
-		t.Fatalf("%d messages for three handlers", g.Messages)
-	} else {
-		c.Refund(g)
-	}
-	for range 3 {
-		c.Take(10)
-	}
-	if g := c.Grant(Ask{Batch: 32}); g.Messages != 0 {
-		t.Fatalf("%d messages for no free handler", g.Messages)
-	}
-	c.Free(10)
-	if g := c.Grant(Ask{Batch: 32}); g.Messages != 1 {
-		t.Fatalf("%d messages for one free handler", g.Messages)
-	}
-}
-
-// With parked receives at other queues a busy queue gets to use all handlers.
-func TestCreditsOfSeveralQueues(t *testing.T) {
-	c := handling(time.Minute, 8)
-	c.sources = 4
-	for range 4 {
-		if g := c.Grant(Ask{Batch: 32}); g.Messages == 0 {
-			t.Fatal("a queue gets no receive")
-		}
-	}
-	for c.messages < 8 { // the last queue has all the messages
-		g := c.Grant(Ask{Batch: 32})
-		if g.Messages == 0 {
-			t.Fatalf("with %d in hand the busy queue gets no receive", c.messages)
-		}
-		c.Refund(g)
-		for range g.Messages {
-			c.Take(10)
-		}
-	}
-	if g := c.Grant(Ask{Batch: 32}); g.Messages != 0 || c.messages > 8 {
-		t.Errorf("%d in hand and %d more", c.messages, g.Messages)
-	}
-}
-
 // For messages of any size, a server that keeps to the requests exceeds the byte bound by at most
 // one body for each receive. Reservations end with their receives, and a receive is always
 // possible.
@@ -178,25 +102,5 @@ func TestCreditsProperty(t *testing.T) {
 		if c.reservedMessages != 0 || c.reservedBytes != 0 || c.messages != 0 || c.bytes != 0 || c.Grant(Ask{Batch: 32}).Messages == 0 {
 			t.Fatalf("seed %d: %+v at rest", seed, c)
 		}
-	}
-}
-
-// A topic without a message in hand may receive one, for any number of messages of other topics,
-// but not beyond the bound of bytes.
-func TestSpareGrant(t *testing.T) {
-	c := New(4, 0, 64<<20)
-	for range 10 {
-		c.Take(100)
-	}
-	spare := Ask{Batch: 32, Spare: true}
-	if c.May(Ask{Batch: 32}) || !c.May(spare) || c.May(Ask{Batch: 32, UnderWay: 1, Spare: true}) {
-		t.Error("beyond the window, only a topic without a message and a receive may receive")
-	}
-	if g := c.Grant(spare); g.Messages != 1 {
-		t.Errorf("granted %+v, want one message", g)
-	}
-	c.Take(64 << 20)
-	if c.May(spare) || c.Grant(spare).Messages != 0 {
-		t.Error("it may receive beyond the bytes")
 	}
 }

@@ -5,26 +5,6 @@ import (
 	"testing"
 )
 
-// In both lanes a topic with many messages gets one turn in each round, and the turns that the
-// other topics do not use.
-func TestTopicsTakeTurns(t *testing.T) {
-	for _, retried := range []bool{false, true} {
-		var l Lanes[int]
-		for range 100 {
-			l.Push(2, retried, 2)
-		}
-		l.Pop(false)
-		l.Push(0, retried, 0)
-		l.Push(5, retried, 5)
-		l.Push(0, retried, 0)
-		for i, want := range []int{2, 0, 5, 2, 0, 2, 2} {
-			if got, ok := l.Pop(false); !ok || got != want {
-				t.Errorf("retried %v: turn %d is topic %d, want %d", retried, i, got, want)
-			}
-		}
-	}
-}
-
 // In any order of pushes and pops, the messages of a topic keep their order, and each is returned
 // once. No topic has two turns while another topic waits.
 func TestLanesProperty(t *testing.T) {

@@ -25,17 +25,3 @@ func TestFirstEndsBeforeTheServers(t *testing.T) {
 		}
 	}
 }
-
-func TestNoExtensionBeginsAfterTheLast(t *testing.T) {
-	base := time.Unix(0, 0)
-	l := First(base, base, 30*time.Second, 25*time.Second)
-	l = l.Extended(base.Add(10*time.Second), 30*time.Second)
-	if want := base.Add(40*time.Second - 600*time.Millisecond); !l.Until.Equal(want) {
-		t.Errorf("it ends at %v, want %v: 30 s after the request, less a fiftieth", l.Until, want)
-	}
-	for _, at := range []time.Time{l.Renewal(base.Add(20*time.Second), 0), l.Retry(base.Add(25*time.Second), 30*time.Second)} {
-		if !at.Equal(l.Until) {
-			t.Errorf("the next extension is at %v, want none before the end at %v", at, l.Until)
-		}
-	}
-}

@@ -68,19 +68,6 @@ func TestLinesFailureThenRedelivery(t *testing.T) {
 	}
 }
 
-func TestLinesWithoutAGroup(t *testing.T) {
-	l := newLines()
-	for _, it := range inGroup("", 3) {
-		if !l.join(it) {
-			t.Error("a message without a group stands in a line")
-		}
-		l.close(it)
-		if next, behind := l.leave(it, false); next != nil || behind != nil || len(l.Lines) != 0 {
-			t.Error("it has others behind it")
-		}
-	}
-}
-
 // These rules hold for any arrivals, failures and departures: at most one delivery of a line is
 // free, lines keep their order, each delivery of a line becomes free or is released once, and empty
 // lines are removed.
@@ -143,27 +130,5 @@ func TestLinesProperty(t *testing.T) {
 		if len(l.Lines) != 0 {
 			t.Fatalf("seed %d: %d lines are left", seed, len(l.Lines))
 		}
-	}
-}
-
-// Message groups of one name in two topics are two message groups.
-func TestLinesOfTwoTopics(t *testing.T) {
-	l := Lines[int]{}
-	a, first := l.Join(Key{0, "g"}, 1)
-	b, second := l.Join(Key{1, "g"}, 2)
-	if !first || !second || a == b {
-		t.Error("a message of one topic waits for one of another topic")
-	}
-}
-
-// Closing a line that another one has replaced does not close the other one.
-func TestCloseOfAReplacedLine(t *testing.T) {
-	l, key := Lines[int]{}, Key{Group: "a"}
-	old, _ := l.Join(key, 1)
-	l.Close(old)
-	l.Join(key, 2)
-	l.Close(old)
-	if _, first := l.Join(key, 3); first {
-		t.Error("the third item is first in a line, want it behind the second one")
 	}
 }

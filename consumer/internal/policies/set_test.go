@@ -6,12 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/policy"
-	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 func set(t *testing.T, list ...policy.Policy) *Set {
@@ -21,40 +19,6 @@ func set(t *testing.T, list ...policy.Policy) *Set {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// A policy holds for the messages that match all of its conditions.
-func TestMatch(t *testing.T) {
-	m := &tidegate.Message{Topic: "orders.eu", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}
-	retried := &tidegate.Message{Topic: "orders.eu-billing-RETRY", Properties: map[string]string{protocol.PropertyRealTopic: "orders.eu"}}
-	for _, tt := range []struct {
-		policy policy.Policy
-		m      *tidegate.Message
-		want   bool
-	}{
-		{policy.Policy{}, m, true},
-		{policy.Policy{Topic: "orders.eu"}, m, true},
-		{policy.Policy{Topic: "orders.us"}, m, false},
-		{policy.Policy{Topic: "orders.*"}, m, true},
-		{policy.Policy{Topic: "orders.*"}, retried, true}, // by the topic of the original send
-		{policy.Policy{Topic: "orders.eu-billing-RETRY"}, retried, false},
-		{policy.Policy{Topic: "#"}, m, true},
-		{policy.Policy{Tag: "invoice"}, m, true},
-		{policy.Policy{Tag: "invoic"}, m, false},
-		{policy.Policy{Tag: "invoice"}, retried, false},
-		{policy.Policy{Properties: map[string]string{"tenant": "acme"}}, m, true},
-		{policy.Policy{Properties: map[string]string{"tenant": ""}}, m, true},
-		{policy.Policy{Properties: map[string]string{"tenant": "other"}}, m, false},
-		{policy.Policy{Properties: map[string]string{"region": ""}}, m, false},
-		{policy.Policy{Properties: map[string]string{"tenant": "acme", "size": "2"}}, m, false},
-		{policy.Policy{Topic: "orders.#", Tag: "invoice", Properties: map[string]string{"tenant": "acme", "size": "1"}}, m, true},
-		{policy.Policy{Topic: "stock.#", Tag: "invoice"}, m, false},
-	} {
-		tt.policy.MaxAttempts = 7
-		if got := set(t, tt.policy).Choose(tt.m).MaxAttempts == 7; got != tt.want {
-			t.Errorf("%s: matches %+v: %v, want %v", describe(tt.policy), tt.m, got, tt.want)
-		}
-	}
 }
 
 // precedence has policies that all match one message, the most specific first.
@@ -94,39 +58,6 @@ func TestPrecedence(t *testing.T) {
 		if got := set(t, list...).Choose(m).MaxAttempts; got != i+1 {
 			t.Errorf("%s holds, want %s", describe(precedence[got-1]), describe(precedence[i]))
 		}
-	}
-}
-
-// If two policies are equally specific, the first one in the list applies.
-func TestTheListDecidesLast(t *testing.T) {
-	m := &tidegate.Message{Topic: "a.b", Properties: map[string]string{"x": "1", "y": "1"}}
-	for _, pair := range [][2]policy.Policy{
-		{{Properties: map[string]string{"x": "1"}}, {Properties: map[string]string{"y": "1"}}},
-		{{Topic: "#.b.#"}, {Topic: "#.a.#"}},
-	} {
-		for first := range pair {
-			a, b := pair[first], pair[1-first]
-			a.MaxAttempts, b.MaxAttempts = 1, 2
-			if got := set(t, a, b).Choose(m).MaxAttempts; got != 1 {
-				t.Errorf("%s holds, want %s, which is listed first", describe(b), describe(a))
-			}
-		}
-	}
-}
-
-// Each value comes from the most specific policy that sets it.
-func TestValuesAreInherited(t *testing.T) {
-	steps := backoff.Steps{time.Second}
-	c := set(t,
-		policy.Policy{MaxAttempts: 9, Exhausted: policy.Discard, Retry: backoff.Steps{time.Hour}},
-		policy.Policy{Topic: "orders", Retry: steps},
-		policy.Policy{Tag: "invoice", MaxAttempts: 3},
-	).Choose(&tidegate.Message{Topic: "orders", Tag: "invoice"})
-	if c.MaxAttempts != 3 || c.Exhausted != policy.Discard || c.Retry.Delay(0) != time.Second {
-		t.Errorf("got %+v", c)
-	}
-	if c := (*Set)(nil).Choose(&tidegate.Message{}); c != (Choice{}) {
-		t.Errorf("no policies choose %+v", c)
 	}
 }
 

@@ -15,31 +15,6 @@ var (
 	refused = &tidegate.Error{Code: tidegate.CodeForbidden}
 )
 
-func TestAfter(t *testing.T) {
-	for name, tt := range map[string]struct {
-		before   error // of an earlier attempt
-		decision Decision
-		err      error
-		harmless bool
-		unsure   bool
-		want     Step
-	}{
-		"success":         {want: Finished},
-		"a lost response": {err: lost, harmless: true, want: TryAgain},
-		"a lost response, where a repetition harms": {err: lost, want: Failed},
-		"an invalid handle":                         {err: invalid, harmless: true, want: Failed},
-		"an invalid handle that may be replaced":    {err: invalid, harmless: true, unsure: true, want: FindHandle},
-		"a refused acknowledgement":                 {decision: Decision{Act: Ack}, err: refused, harmless: true, want: Failed},
-		"a refused dead letter":                     {decision: Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter}}, err: refused, want: RetryInstead},
-		"a refused retry topic":                     {decision: Decision{Verdict: transport.Verdict{Kind: transport.RetryTopic}}, err: refused, harmless: true, want: RetryInstead},
-	} {
-		s := State{Decision: tt.decision}
-		if got := s.After(tt.err, tt.harmless, tt.unsure); got != tt.want || !errors.Is(s.Last, tt.err) && tt.err != nil {
-			t.Errorf("%s: step %d after %v, want %d", name, got, s.Last, tt.want)
-		}
-	}
-}
-
 // After a lost response an invalid handle shows that the first attempt has probably worked; a valid
 // one that was found shows that it has not.
 func TestPerhaps(t *testing.T) {
