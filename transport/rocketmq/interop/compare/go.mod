@@ -6,7 +6,7 @@ require (
 	github.com/apache/rocketmq-clients/golang/v5 v5.1.4
 	github.com/tidegate/tidegate v0.0.0
 	go.uber.org/zap v1.27.0
-	golang.org/x/net v0.61.0
+	golang.org/x/time v0.16.0
 	google.golang.org/grpc v1.85.0
 )
 
@@ -62,10 +62,10 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/exp v0.0.0-20230626212559-97b1e661b5df // indirect
+	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
-	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/api v0.230.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect

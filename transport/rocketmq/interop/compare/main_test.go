@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -136,7 +137,7 @@ func TestPlayThroughRelay(t *testing.T) {
 		for _, r := range s.relays {
 			r.Set(relay.Fault{Throttle: func() bool { return throttled.Add(1) > 0 }})
 		}
-		if err := wait(ctx, time.Second); err != nil {
+		if err := backoff.Sleep(ctx, time.Second); err != nil {
 			return err
 		}
 		s.ended = time.Now()

@@ -2,10 +2,11 @@ package main
 
 import (
 	"context"
-	"math"
-	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport/rocketmq/interop/compare/relay"
 )
 
@@ -38,25 +39,30 @@ const (
 	after  = 25 * time.Second
 )
 
-// during puts a fault of the relay between two quiet times.
-func during(d time.Duration, faults func() relay.Fault) func(context.Context, *stage) error {
+// between makes a fault between two quiet times.
+func between(fault func(context.Context, *stage) error) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
-		if err := wait(ctx, before); err != nil {
+		if err := backoff.Sleep(ctx, before); err != nil {
 			return err
 		}
 		s.began = time.Now()
-		for _, r := range s.relays {
-			r.Set(faults())
-		}
-		if err := wait(ctx, d); err != nil {
+		if err := fault(ctx, s); err != nil {
 			return err
 		}
-		for _, r := range s.relays {
-			r.Set(relay.Fault{})
-		}
 		s.ended = time.Now()
-		return wait(ctx, after)
+		return backoff.Sleep(ctx, after)
 	}
+}
+
+// during sets a fault of the relays for a time.
+func during(d time.Duration, faults func() relay.Fault) func(context.Context, *stage) error {
+	return between(func(ctx context.Context, s *stage) error {
+		for _, r := range s.relays {
+			r.Set(faults())
+			defer r.Set(relay.Fault{})
+		}
+		return backoff.Sleep(ctx, d)
+	})
 }
 
 func always(f relay.Fault) func() relay.Fault { return func() relay.Fault { return f } }
@@ -64,76 +70,41 @@ func always(f relay.Fault) func() relay.Fault { return func() relay.Fault { retu
 // proxyAway kills the proxy and starts it again. The whole takes d, or longer if the start does.
 func proxyAway(d time.Duration) func(context.Context, *stage) error {
 	const start = 10 * time.Second // of a proxy on a busy machine
-	return func(ctx context.Context, s *stage) error {
-		if err := wait(ctx, before); err != nil {
-			return err
-		}
-		s.began = time.Now()
+	return between(func(ctx context.Context, s *stage) error {
 		if err := s.server.kill(ctx); err != nil {
 			return err
 		}
-		if err := wait(ctx, d-start-time.Since(s.began)); err != nil {
+		if err := backoff.Sleep(ctx, d-start-time.Since(s.began)); err != nil {
 			return err
 		}
-		if err := s.server.restart(ctx); err != nil {
-			return err
-		}
-		s.ended = time.Now()
-		return wait(ctx, after)
-	}
+		return s.server.restart(ctx)
+	})
 }
 
 // flooded overloads a small server with sends of others.
 func flooded(d time.Duration) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
-		if err := wait(ctx, before); err != nil {
-			return err
-		}
-		s.began = time.Now()
+	return between(func(ctx context.Context, s *stage) error {
 		flood, end := context.WithTimeout(ctx, d)
 		defer end()
 		s.flood(flood)
-		s.ended = time.Now()
-		return wait(ctx, after)
-	}
+		return nil
+	})
 }
 
 // undisturbed runs without a fault for a time.
 func undisturbed(d time.Duration) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
 		s.began = time.Now()
-		err := wait(ctx, d)
+		err := backoff.Sleep(ctx, d)
 		s.ended = time.Now()
 		return err
 	}
 }
 
 // bucket returns a Throttle that accepts so many sends a second, and as many at once.
-func bucket(perSecond float64) func() bool {
-	var mu sync.Mutex
-	tokens, last := perSecond, time.Now()
-	return func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		now := time.Now()
-		tokens, last = math.Min(perSecond, tokens+now.Sub(last).Seconds()*perSecond), now
-		if tokens < 1 {
-			return true
-		}
-		tokens--
-		return false
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+func bucket(perSecond int) func() bool {
+	limit := rate.NewLimiter(rate.Limit(perSecond), perSecond)
+	return func() bool { return !limit.Allow() }
 }
 
 // paced is the load of the rows with a fault: 16 senders that send at most twice a second each.
@@ -144,7 +115,7 @@ var paced = spec{Senders: 16, Pause: 500 * time.Millisecond, Size: 1024, Handler
 var crowd = spec{Senders: 96, Pause: 500 * time.Millisecond, Size: 1024, Handlers: 20}
 
 const (
-	throttledRate = 15.0   // accepted sends a second and side while the relay throttles
+	throttledRate = 15     // accepted sends a second and side while the relay throttles
 	backlog       = 20_000 // messages of the row push
 )
 

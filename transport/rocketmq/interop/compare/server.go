@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
@@ -125,7 +126,7 @@ func (f *feeder) flood(ctx context.Context, topic string, size int) {
 	var all sync.WaitGroup
 	for i := range senders {
 		all.Go(func() {
-			for seq := 0; wait(ctx, pause) == nil; seq++ {
+			for seq := 0; backoff.Sleep(ctx, pause) == nil; seq++ {
 				f.client.Send(ctx, []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: topic, Body: body(i, seq, size)}})
 			}
 		})
