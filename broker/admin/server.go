@@ -204,24 +204,18 @@ func (c *Client) DeadLetters(ctx context.Context, group string, q status.DeadLet
 // size of a page. It requests the next page when the loop reaches it. An error ends the sequence.
 func (c *Client) AllDeadLetters(ctx context.Context, group string, q status.DeadLetterQuery) iter.Seq2[status.DeadLetter, error] {
 	return func(yield func(status.DeadLetter, error) bool) {
-		for at := (httpapi.Cursor{After: q.After}); ; {
-			q.After = at.After
+		err := httpapi.Pages(q.After, func(after string) (string, error) {
+			q.After = after
 			page, err := c.DeadLetters(ctx, group, q)
-			if err != nil {
-				yield(status.DeadLetter{}, err)
-				return
-			}
 			for _, d := range page.DeadLetters {
 				if !yield(d, nil) {
-					return
+					return "", nil
 				}
 			}
-			if more, err := at.Advance(page.Next); !more {
-				if err != nil {
-					yield(status.DeadLetter{}, err)
-				}
-				return
-			}
+			return page.Next, err
+		})
+		if err != nil {
+			yield(status.DeadLetter{}, err)
 		}
 	}
 }

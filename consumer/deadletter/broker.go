@@ -30,24 +30,18 @@ func (b Broker) group() string { return b.Group }
 func (b Broker) letters(ctx context.Context, f *Filter, by query) iter.Seq2[*Letter, error] {
 	return func(yield func(*Letter, error) bool) {
 		q := status.DeadLetterQuery{DeadLetterFilter: f.onBroker(), In: b.In, Limit: by.page, Bodies: by.bodies}
-		for at := (httpapi.Cursor{}); ; {
-			q.After = at.After
+		err := httpapi.Pages("", func(after string) (string, error) {
+			q.After = after
 			page, err := b.Client.DeadLetters(ctx, b.Group, q)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
 			for i := range page.DeadLetters {
 				if !yield(b.letter(&page.DeadLetters[i], &q), nil) {
-					return
+					return "", nil
 				}
 			}
-			if more, err := at.Advance(page.Next); !more {
-				if err != nil {
-					yield(nil, err)
-				}
-				return
-			}
+			return page.Next, err
+		})
+		if err != nil {
+			yield(nil, err)
 		}
 	}
 }
@@ -92,22 +86,18 @@ func (b Broker) selection(ls []*Letter) status.DeadLetterSelection {
 // gone: a request could then select an earlier one.
 func (b Broker) locate(ctx context.Context, l *Letter) (found bool, err error) {
 	q := status.DeadLetterQuery{DeadLetterFilter: b.filter([]*Letter{l}), In: b.In, After: l.page, Limit: 1}
-	for at := (httpapi.Cursor{After: q.After}); ; {
-		q.After = at.After
+	err = httpapi.Pages(l.page, func(after string) (string, error) {
+		q.After = after
 		page, err := b.Client.DeadLetters(ctx, b.Group, q)
-		if err != nil {
-			return false, err
-		}
 		for _, d := range page.DeadLetters {
 			if d.Queue == l.queue && d.Offset == l.offset {
-				l.page = q.After
-				return true, nil
+				l.page, found = after, true
+				return "", nil
 			}
 		}
-		if more, err := at.Advance(page.Next); !more {
-			return false, err
-		}
-	}
+		return page.Next, err
+	})
+	return found, err
 }
 
 // remove removes a letter that was sent as id. An older broker rejects SentAs. It then gets the

@@ -100,7 +100,7 @@ func (s *sequence) send(ctx context.Context, p *producer.Producer, o *LoadOption
 }
 
 // push starts a push consumer. The function ends it and returns its error.
-func (o *LoadOptions) push(ctx context.Context, t transport, handle consumer.Handler) (end func() error, err error) {
+func (o *LoadOptions) push(ctx context.Context, t Transport, handle consumer.Handler) (end func() error, err error) {
 	c, err := consumer.NewPush(t, consumer.Subscription{Group: o.Group, Topic: o.Topic}, handle, consumer.PushOptions{
 		Concurrency: 64, Logger: slog.New(slog.NewTextHandler(o.Log, &slog.HandlerOptions{Level: slog.LevelError})),
 	})
@@ -119,8 +119,8 @@ func (o *LoadOptions) push(ctx context.Context, t transport, handle consumer.Han
 	}, nil
 }
 
-// A transport is a connection of producers and consumers.
-type transport interface {
+// A Transport is a connection of producers and consumers.
+type Transport interface {
 	producer.Transport
 	consumer.Transport
 }
@@ -445,14 +445,14 @@ func (b Bodies) Number(body []byte) (int64, bool) {
 // A sending measures sends.
 type sending struct {
 	LoadOptions
-	transport transport
+	transport Transport
 	p         *producer.Producer
 	sequence  sequence
 	verifier  *Verifier // nil without Verify
 }
 
 // Sends returns a load of sends.
-func Sends(t transport, o LoadOptions) (Load, error) {
+func Sends(_ context.Context, t Transport, o LoadOptions) (Load, error) {
 	p, err := producer.New(t, producer.Options{MaxPending: max(o.Limit*o.Batch, 1)})
 	if err != nil {
 		return nil, err
@@ -524,7 +524,7 @@ func (l *sending) Truth(ctx context.Context) (*Truth, error) {
 // A receiving measures receives with their acknowledgements.
 type receiving struct {
 	LoadOptions
-	transport transport
+	transport Transport
 	p         *producer.Producer
 	s         *consumer.Simple
 	verifier  *Verifier
@@ -533,7 +533,7 @@ type receiving struct {
 
 // Receives returns a load of receives with acknowledgements, of messages that it sends before each
 // round.
-func Receives(t transport, o LoadOptions) (Load, error) {
+func Receives(_ context.Context, t Transport, o LoadOptions) (Load, error) {
 	p, err := producer.New(t, producer.Options{})
 	if err != nil {
 		return nil, err
@@ -628,7 +628,7 @@ type endToEnd struct {
 
 // EndToEnd returns a load of messages from their send to the begin of their handler, for a consumer
 // group without other consumers.
-func EndToEnd(ctx context.Context, t transport, o LoadOptions) (Load, error) {
+func EndToEnd(ctx context.Context, t Transport, o LoadOptions) (Load, error) {
 	p, err := producer.New(t, producer.Options{MaxPending: max(o.Limit, 1)})
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -146,7 +147,7 @@ the whole broker.`,
   tidegate audit --since -24h --subject orders
   tidegate audit --operation purgeTopic -o json`,
 	}
-	a.Leaf(c, nil, q.run)
+	a.Leaf(c, nil, asking(q.run))
 	f := c.Flags()
 	f.StringVar(&q.since, "since", "", "only from this `time` on, for example -1h")
 	f.StringVar(&q.Key, "key", "", "only of this access `key`")
@@ -155,36 +156,22 @@ the whole broker.`,
 	return c
 }
 
-func (q *audit) run(ctx context.Context, c *Call) error {
-	if q.since != "" {
-		at, err := output.ParseTime(q.since, time.Now())
-		if err != nil {
-			return usagef(c.Command, "--since: %v", err)
-		}
-		q.Since = at
-	}
-	client, err := c.Admin(ctx)
-	if err != nil {
+func (q *audit) run(ctx context.Context, c *Call, client *admin.Client) (err error) {
+	if q.Since, err = c.time("since", q.since); err != nil {
 		return err
 	}
-	ctx, cancel := c.Bounded(ctx)
-	defer cancel()
 	var records []status.AuditRecord
 	q.Limit = 1000
-	for at := (httpapi.Cursor{After: q.After}); ; {
-		q.After = at.After
+	err = httpapi.Pages(q.After, func(after string) (string, error) {
+		q.After = after
 		page, err := client.Audit(ctx, q.AuditQuery)
-		if err != nil {
-			return err
+		if records = append(records, page.Records...); c.enough(len(records)) {
+			page.Next = ""
 		}
-		records = append(records, page.Records...)
-		more, err := at.Advance(page.Next)
-		if err != nil {
-			return err
-		}
-		if enough := c.Limit > 0 && len(records) > c.Limit && c.Sort == ""; enough || !more {
-			break
-		}
+		return page.Next, err
+	})
+	if err != nil {
+		return err
 	}
 	return printList(c, output.List[status.AuditRecord]{
 		Rows: records, Columns: auditColumns,

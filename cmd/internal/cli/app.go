@@ -146,9 +146,7 @@ func (a *App) Remote(cmd *cobra.Command, args []string, work run) *Call {
 	c.Connection.Register(f, a.Artemis != nil)
 	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "maximal time for one response of the server")
 	f.BoolVar(&c.noRetry, "no-retry", false, "do not repeat failed requests")
-	for _, name := range []string{"context", "http", "grpc", "amqp", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry"} {
-		_ = f.SetAnnotation(name, section, []string{connectionSection}) // the flag exists
-	}
+	sectioned(f, connectionSection, "context", "http", "grpc", "amqp", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry")
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists
 		f, _, err := c.ContextFile()
 		if err != nil {
@@ -180,9 +178,7 @@ func (a *App) Local(cmd *cobra.Command, args []string, work run) *Call {
 	f.StringVar(&c.Sort, "sort", "", "`column` to sort by, descending with a leading -")
 	f.IntVar(&c.Limit, "limit", 0, "most rows of a list; 0 means all")
 	f.Var(&c.Times, "time", "`form` of times in tables: relative, local or utc")
-	for _, name := range []string{"output", "columns", "no-headers", "sort", "limit", "time"} {
-		_ = f.SetAnnotation(name, section, []string{"Output"})
-	}
+	sectioned(f, "Output", "output", "columns", "no-headers", "sort", "limit", "time")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		c.Args = args
 		defer func() {
@@ -196,6 +192,13 @@ func (a *App) Local(cmd *cobra.Command, args []string, work run) *Call {
 		return err
 	}
 	return c
+}
+
+// sectioned puts flags below a heading of the help.
+func sectioned(f *pflag.FlagSet, heading string, names ...string) {
+	for _, name := range names {
+		_ = f.SetAnnotation(name, section, []string{heading}) // the flag exists
+	}
 }
 
 // NoLimit rejects --limit, which bounds the rows of a list, for a command whose user may take this
@@ -255,19 +258,6 @@ func exactly(names []string) cobra.PositionalArgs {
 	}
 }
 
-// Subject completes a command of another package that uses no server and prints one subject: the
-// document for JSON, and names with values.
-func (a *App) Subject(cmd *cobra.Command, subject func() (document any, fields [][2]string)) *cobra.Command {
-	return a.Local(cmd, nil, func(_ context.Context, c *Call) error {
-		document, pairs := subject()
-		fields := make([]output.Field, len(pairs))
-		for i, p := range pairs {
-			fields[i] = output.Field{Name: p[0], Value: p[1]}
-		}
-		return c.Show(document, pairs[0][1], fields)
-	}).Command
-}
-
 // A run is the work of a command.
 type run func(ctx context.Context, c *Call) error
 
@@ -308,15 +298,11 @@ func (c *Call) hinted(err error) error {
 
 // Diff prints the settings that differ, the old and the new value.
 func (c *Call) Diff(name string, before, after any) error {
-	if viewChanges(before, after) == "" {
+	changes := viewChanges(before, after)
+	if changes == "" {
 		c.Note("%s: nothing changes", output.Safe(name))
 	}
-	return c.Changes(before, after)
-}
-
-// Changes prints the settings that differ.
-func (c *Call) Changes(before, after any) error {
-	_, err := fmt.Fprint(c.Out, viewChanges(before, after))
+	_, err := fmt.Fprint(c.Out, changes)
 	return err
 }
 
@@ -325,15 +311,7 @@ func (c *Call) UnknownGroup(ctx context.Context, client *admin.Client, err error
 	if !errors.Is(err, tidegate.ErrNotFound) {
 		return err
 	}
-	groups, lerr := client.Groups(ctx)
-	if lerr != nil {
-		return err
-	}
-	var names []string
-	for _, g := range groups {
-		names = append(names, g.Name)
-	}
-	return unknown(err, c.Args[0], names, c.Here("tidegate group list"))
+	return c.unknown(ctx, client, err, "GROUP", c.Args[0], "tidegate group list")
 }
 
 // UnknownTopic adds the most similar topics to the error of a topic that does not exist.
@@ -341,15 +319,23 @@ func (c *Call) UnknownTopic(ctx context.Context, client *admin.Client, err error
 	if !errors.Is(err, tidegate.ErrTopicNotFound) {
 		return err
 	}
-	topics, lerr := client.Topics(ctx)
+	return c.unknown(ctx, client, err, "TOPIC", c.Args[len(c.Args)-1], "tidegate topic list")
+}
+
+func (c *Call) unknown(ctx context.Context, client *admin.Client, err error, kind, name, list string) error {
+	names, lerr := namesOf(ctx, client, kind)
 	if lerr != nil {
 		return err
 	}
-	var names []string
-	for _, t := range topics {
-		names = append(names, t.Name)
+	return unknown(err, name, names, c.Here(list))
+}
+
+// mapped returns a value for each element of a list.
+func mapped[T, V any](list []T, of func(T) V) (all []V) {
+	for _, v := range list {
+		all = append(all, of(v))
 	}
-	return unknown(err, c.Args[len(c.Args)-1], names, c.Here("tidegate topic list"))
+	return all
 }
 
 // notNil returns a list that is [] in JSON if it is empty.
@@ -449,35 +435,12 @@ func (c *Call) Again(further map[string]string) string {
 	return shell.LineFlags(c.Command.CommandPath(), flags.String(), c.Args...)
 }
 
-// administrationCommands returns the commands of this package.
-func administrationCommands(a *App) []*cobra.Command {
-	return []*cobra.Command{newTopics(a), newGroups(a), newRetries(a), newLimits(a), newAddress(a), newApply(a), newExport(a), newAudit(a), newAPI(a)}
-}
-
 // Commands returns the commands.
 func Commands(a *App) []*cobra.Command {
-	return slices.Concat(
-		messageCommands(a), stateCommands(a), administrationCommands(a), failureCommands(a),
-		setupCommands(a), []*cobra.Command{newMove(a), command(a)},
-	)
-}
-
-// failureCommands returns the commands of this package.
-func failureCommands(a *App) []*cobra.Command {
-	return []*cobra.Command{newDeadLetters(a), newParked(a)}
-}
-
-// messageCommands returns the commands of this package.
-func messageCommands(a *App) []*cobra.Command {
-	return []*cobra.Command{newSend(a), newReceive(a), newPeek(a), newFind(a), newTrace(a), newRecall(a)}
-}
-
-// setupCommands returns the commands of this package.
-func setupCommands(a *App) []*cobra.Command {
-	return []*cobra.Command{newContexts(a), newDoctor(a)}
-}
-
-// stateCommands returns the commands of this package.
-func stateCommands(a *App) []*cobra.Command {
-	return []*cobra.Command{newStatus(a), newTop(a), newClients(a), newMetrics(a), newCheck(a), newConsole(a)}
+	return []*cobra.Command{
+		newSend(a), newReceive(a), newPeek(a), newFind(a), newTrace(a), newRecall(a),
+		newStatus(a), newTop(a), newClients(a), newMetrics(a), newCheck(a), newConsole(a),
+		newTopics(a), newGroups(a), newRetries(a), newLimits(a), newAddress(a), newApply(a), newExport(a), newAudit(a), newAPI(a),
+		newDeadLetters(a), newParked(a), newContexts(a), newDoctor(a), newMove(a), newBench(a),
+	}
 }

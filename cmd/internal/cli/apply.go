@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,22 +63,23 @@ unless --prune-auto-created is given too.`,
 		}
 		var extra []surplus
 		if pruning {
-			bounded, cancel := c.Bounded(ctx)
-			extra, err = undeclared(bounded, client, d, automatic)
-			cancel()
+			err = c.within(ctx, func(ctx context.Context) error {
+				extra, err = undeclared(ctx, client, d, automatic)
+				return err
+			})
 			if err == nil {
 				err = agreed(c, extra)
 			}
+			if err != nil {
+				return err
+			}
 		}
+		changed, err := applyAll(ctx, c, client, d)
 		if err != nil {
 			return err
 		}
-		changed, err := applyAll(ctx, c, client, d, c.DryRun)
-		if err == nil && changed == 0 && len(extra) == 0 {
+		if changed == 0 && len(extra) == 0 {
 			c.Note("nothing changes")
-		}
-		if err != nil {
-			return err
 		}
 		return prune(ctx, c, extra)
 	})
@@ -87,17 +89,16 @@ unless --prune-auto-created is given too.`,
 }
 
 // declared reads a file; - is the standard input.
-func declared(c *Call, path string) (declare.File, error) {
+func declared(c *Call, path string) (f declare.File, err error) {
+	var text []byte
 	if path == "-" {
-		text, err := io.ReadAll(c.In)
-		if err != nil {
-			return declare.File{}, err
-		}
-		return declare.Read("standard input", text)
+		path = "standard input"
+		text, err = io.ReadAll(c.In)
+	} else {
+		text, err = os.ReadFile(path)
 	}
-	text, err := os.ReadFile(path)
 	if err != nil {
-		return declare.File{}, err
+		return f, err
 	}
 	return declare.Read(path, text)
 }
@@ -109,60 +110,48 @@ type kind[T any] struct {
 	put  func(ctx context.Context, name string, settings T) error
 }
 
-func applyAll(ctx context.Context, c *Call, client *admin.Client, d declare.File, dryRun bool) (changed int, err error) {
-	topics := kind[settings.Topic]{
-		"topic",
-		func(ctx context.Context, name string) (settings.Topic, error) {
-			t, err := client.Topic(ctx, name)
-			return t.Topic, err
-		},
-		func(ctx context.Context, name string, s settings.Topic) error {
-			_, err := client.PutTopic(ctx, name, s)
-			return err
-		},
-	}
-	groups := kind[settings.Group]{
-		"group",
-		func(ctx context.Context, name string) (settings.Group, error) {
-			g, err := client.Group(ctx, name)
-			return g.Group, err
-		},
-		func(ctx context.Context, name string, s settings.Group) error {
-			_, err := client.PutGroup(ctx, name, s)
-			return err
-		},
-	}
-	addresses := kind[settings.Address]{
-		"address settings",
-		func(ctx context.Context, match string) (settings.Address, error) {
-			s, err := client.AddressSettings(ctx, match)
-			return s.Address, err
-		},
-		func(ctx context.Context, match string, s settings.Address) error {
-			_, err := client.PutAddressSettings(ctx, match, s)
-			return err
-		},
-	}
+func applyAll(ctx context.Context, c *Call, client *admin.Client, d declare.File) (changed int, err error) {
+	topics := kind[settings.Topic]{"topic", func(ctx context.Context, name string) (settings.Topic, error) {
+		t, err := client.Topic(ctx, name)
+		return t.Topic, err
+	}, func(ctx context.Context, name string, s settings.Topic) error {
+		_, err := client.PutTopic(ctx, name, s)
+		return err
+	}}
+	groups := kind[settings.Group]{"group", func(ctx context.Context, name string) (settings.Group, error) {
+		g, err := client.Group(ctx, name)
+		return g.Group, err
+	}, func(ctx context.Context, name string, s settings.Group) error {
+		_, err := client.PutGroup(ctx, name, s)
+		return err
+	}}
+	addresses := kind[settings.Address]{"address settings", func(ctx context.Context, match string) (settings.Address, error) {
+		s, err := client.AddressSettings(ctx, match)
+		return s.Address, err
+	}, func(ctx context.Context, match string, s settings.Address) error {
+		_, err := client.PutAddressSettings(ctx, match, s)
+		return err
+	}}
 	err = errors.Join(
-		applyKind(ctx, c, topics, d.Topics, dryRun, &changed),
-		applyKind(ctx, c, groups, d.Groups, dryRun, &changed),
-		applyKind(ctx, c, addresses, d.Addresses, dryRun, &changed),
+		applyKind(ctx, c, topics, d.Topics, &changed),
+		applyKind(ctx, c, groups, d.Groups, &changed),
+		applyKind(ctx, c, addresses, d.Addresses, &changed),
 	)
 	return changed, err
 }
 
 // applyKind applies the subjects of one kind in the order of their names, until one fails.
-func applyKind[T any](ctx context.Context, c *Call, k kind[T], subjects map[string]declare.Subject, dryRun bool, changed *int) error {
+func applyKind[T any](ctx context.Context, c *Call, k kind[T], subjects map[string]declare.Subject, changed *int) error {
 	for _, name := range slices.Sorted(maps.Keys(subjects)) {
 		s := subjects[name]
-		if err := applyOne(ctx, c, k, name, s.Text, dryRun, changed); err != nil {
+		if err := applyOne(ctx, c, k, name, s.Text, changed); err != nil {
 			return fmt.Errorf("%s: %s %s: %w", s.Place(err.Error()), k.name, name, err)
 		}
 	}
 	return nil
 }
 
-func applyOne[T any](ctx context.Context, c *Call, k kind[T], name string, text json.RawMessage, dryRun bool, changed *int) error {
+func applyOne[T any](ctx context.Context, c *Call, k kind[T], name string, text json.RawMessage, changed *int) error {
 	ctx, cancel := c.Bounded(ctx)
 	defer cancel()
 	before, err := k.get(ctx, name)
@@ -193,7 +182,7 @@ func applyOne[T any](ctx context.Context, c *Call, k kind[T], name string, text 
 			return err
 		}
 	}
-	if dryRun {
+	if c.DryRun {
 		return nil
 	}
 	return k.put(ctx, name, wanted)
@@ -227,39 +216,29 @@ func newExport(a *App) *cobra.Command {
 
 // exported reads all settings. Auto-created topics and groups are left out: it creates them again.
 func exported(ctx context.Context, client *admin.Client) (d declaration, err error) {
-	topics, err := client.Topics(ctx)
-	if err != nil {
-		return d, err
-	}
-	groups, err := client.Groups(ctx)
-	if err != nil {
-		return d, err
-	}
-	addresses, err := client.AllAddressSettings(ctx)
-	if err != nil {
+	topics, terr := client.Topics(ctx)
+	groups, gerr := client.Groups(ctx)
+	addresses, aerr := client.AllAddressSettings(ctx)
+	if err := cmp.Or(terr, gerr, aerr); err != nil {
 		return d, err
 	}
 	d = declaration{map[string]json.RawMessage{}, map[string]json.RawMessage{}, map[string]json.RawMessage{}}
-	for _, t := range topics {
-		if !t.AutoCreated {
-			err = errors.Join(err, keep(d.Topics, t.Name, t.Topic))
+	keep := func(into map[string]json.RawMessage, name string, settings any, created bool) {
+		if !created {
+			text, merr := json.Marshal(settings)
+			into[name], err = text, errors.Join(err, merr)
 		}
+	}
+	for _, t := range topics {
+		keep(d.Topics, t.Name, t.Topic, t.AutoCreated)
 	}
 	for _, g := range groups {
-		if !g.AutoCreated {
-			err = errors.Join(err, keep(d.Groups, g.Name, g.Group))
-		}
+		keep(d.Groups, g.Name, g.Group, g.AutoCreated)
 	}
 	for _, s := range addresses {
-		err = errors.Join(err, keep(d.AddressSettings, s.Match, s.Address))
+		keep(d.AddressSettings, s.Match, s.Address, false)
 	}
 	return d, err
-}
-
-func keep(into map[string]json.RawMessage, name string, settings any) error {
-	text, err := json.Marshal(settings)
-	into[name] = text
-	return err
 }
 
 // A surplus is a topic, a group or address settings that the broker has and a file does not.
@@ -276,34 +255,21 @@ func undeclared(ctx context.Context, client *admin.Client, d declare.File, autom
 			all = append(all, s)
 		}
 	}
-	groups, err := client.Groups(ctx)
-	if err != nil {
-		return nil, err
-	}
+	groups, gerr := client.Groups(ctx)
+	topics, terr := client.Topics(ctx)
+	addresses, aerr := client.AllAddressSettings(ctx)
 	for _, g := range groups {
-		backlog := int64(0)
-		for _, s := range g.Topics {
-			backlog += s.Backlog.Messages
-		}
-		add(d.Groups, surplus{"group", g.Name, fmt.Sprintf("a backlog of %s", output.Count(backlog, "message")), client.DeleteGroup}, g.AutoCreated)
-	}
-	topics, err := client.Topics(ctx)
-	if err != nil {
-		return nil, err
+		add(d.Groups, surplus{"group", g.Name, fmt.Sprintf("a backlog of %s", output.Count(backlogOf(g), "message")), client.DeleteGroup}, g.AutoCreated)
 	}
 	for _, t := range topics {
 		ofGroup := strings.HasPrefix(t.Name, "%") // dead letters and retries
 		contents := output.Count(t.StoredMessages+t.DelayedMessages+t.HalfMessages, "message").String()
 		add(d.Topics, surplus{"topic", t.Name, contents, client.DeleteTopic}, t.AutoCreated || ofGroup)
 	}
-	addresses, err := client.AllAddressSettings(ctx)
-	if err != nil {
-		return nil, err
-	}
 	for _, s := range addresses {
 		add(d.Addresses, surplus{"address settings", s.Match, "no messages", client.DeleteAddressSettings}, false)
 	}
-	return all, nil
+	return all, cmp.Or(gerr, terr, aerr)
 }
 
 // agreed asks for the removal of subjects, if there are any.
@@ -311,10 +277,7 @@ func agreed(c *Call, all []surplus) error {
 	if len(all) == 0 || c.DryRun {
 		return nil
 	}
-	var names []string
-	for _, s := range all {
-		names = append(names, fmt.Sprintf("%s %s with %s", s.kind, output.Safe(s.name), s.contents))
-	}
+	names := mapped(all, func(s surplus) string { return fmt.Sprintf("%s %s with %s", s.kind, output.Safe(s.name), s.contents) })
 	return c.Confirm("remove "+strings.Join(names, ", ")+"?", c.Args[0])
 }
 
@@ -327,9 +290,7 @@ func prune(ctx context.Context, c *Call, all []surplus) error {
 		if c.DryRun {
 			continue
 		}
-		bounded, cancel := c.Bounded(ctx)
-		err := s.remove(bounded, s.name)
-		cancel()
+		err := c.within(ctx, func(ctx context.Context) error { return s.remove(ctx, s.name) })
 		if err != nil && !errors.Is(err, tidegate.ErrNotFound) && !errors.Is(err, tidegate.ErrTopicNotFound) {
 			return fmt.Errorf("%s %s: %w", s.kind, output.Safe(s.name), err)
 		}

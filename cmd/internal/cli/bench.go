@@ -46,8 +46,7 @@ type benchCommand struct {
 	results []bench.Result  // one for each of configs
 }
 
-// command returns bench.
-func command(a *App) *cobra.Command {
+func newBench(a *App) *cobra.Command {
 	return parent(toolGroup, "bench", "Measure rates and latencies, honestly", "  tidegate bench send --rate 5000",
 		newBenchSend(a), newBenchReceive(a), newBenchE2E(a), newBenchCompare(a))
 }
@@ -76,7 +75,7 @@ the last round, and counts lost, repeated and disordered messages.`,
   tidegate bench send --callers 1,16,64 --duration 2s
   tidegate bench send --rate 1000,5000 --duration 30s --json send.json
   tidegate bench send --max-p99 20ms --duration 5s --chart send.svg`,
-	}, sends)
+	}, bench.Sends)
 	b.sendFlags(64)
 	f := cmd.Flags()
 	f.BoolVar(&b.Async, "async", false, "send with SendAsync on one goroutine; --callers bounds the messages under way")
@@ -103,7 +102,7 @@ With several values of --callers each is measured, in turns, and the result is a
 table with a row for each.`,
 		Example: `  tidegate bench receive --messages 10000
   tidegate bench receive --callers 1,4 --messages 10000 --batch 8`,
-	}, receives)
+	}, bench.Receives)
 	f := cmd.Flags()
 	f.IntSliceVar(&b.callers, "callers", []int{16}, "receives at the same time; several values make a table")
 	f.IntVar(&b.load.Messages, "messages", 50_000, "messages that are sent before each round")
@@ -119,25 +118,13 @@ func newBenchE2E(a *App) *cobra.Command {
 		Long:  "Measures messages from their send to the begin of their handler, in a topic of its\nown, which it deletes at the end. It counts lost, repeated and disordered\nmessages.\n\n" + loops,
 		Example: `  tidegate bench e2e --rate 1000
   tidegate bench e2e --rate 1000 --groups 100`,
-	}, endToEnd)
+	}, bench.EndToEnd)
 	b.sendFlags(1000)
 	return cmd
 }
 
 // A newLoad returns the load of a benchmark.
-type newLoad func(ctx context.Context, t Transport, o bench.LoadOptions) (bench.Load, error)
-
-func sends(_ context.Context, t Transport, o bench.LoadOptions) (bench.Load, error) {
-	return bench.Sends(t, o)
-}
-
-func receives(_ context.Context, t Transport, o bench.LoadOptions) (bench.Load, error) {
-	return bench.Receives(t, o)
-}
-
-func endToEnd(ctx context.Context, t Transport, o bench.LoadOptions) (bench.Load, error) {
-	return bench.EndToEnd(ctx, t, o)
-}
+type newLoad func(ctx context.Context, t bench.Transport, o bench.LoadOptions) (bench.Load, error)
 
 // register adds the flags of all benchmarks.
 func (b *benchCommand) register(a *App, cmd *cobra.Command, begin newLoad) *cobra.Command {
@@ -192,9 +179,7 @@ func (b *benchCommand) run(ctx context.Context, begin newLoad) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
-	bounded, cancel := b.Bounded(ctx)
-	err = t.Ping(bounded, b.load.Topic) // sends wait for a server that is away
-	cancel()
+	err = b.within(ctx, func(ctx context.Context) error { return t.Ping(ctx, b.load.Topic) }) // sends wait for a server that is away
 	if err != nil {
 		return err
 	}
@@ -553,25 +538,20 @@ func compare(c *Call, most string) error {
 		if err == nil {
 			err = json.Unmarshal(text, &results[i])
 		}
-		if err == nil && len(results[i].Rounds) == 0 {
-			err = errors.New("it has no rounds: it is no result of bench --json, or one of several values of --callers or --rate, which cannot be compared")
-		}
-		if err != nil {
+		rounds := results[i].Rounds
+		switch bad := slices.IndexFunc(rounds, func(r bench.Round) bool { return r.Invalid != "" }); {
+		case err != nil:
 			return usagef(c.Command, "%s: %v", path, err)
+		case len(rounds) == 0:
+			return usagef(c.Command, "%s: it has no rounds: it is no result of bench --json, or one of several values of --callers or --rate, which cannot be compared", path)
+		case bad >= 0:
+			return usagef(c.Command, "%s has a round without valid figures: %s", path, rounds[bad].Invalid)
+		case len(rounds) < minRounds:
+			return usagef(c.Command, "%s has %s; an interval needs at least %d (--rounds)", path, output.Count(int64(len(rounds)), "round"), minRounds)
 		}
 	}
 	if a, b := results[0].Benchmark, results[1].Benchmark; a != b {
 		return usagef(c.Command, "%s is a result of bench %s, and %s one of bench %s", c.Args[0], a, c.Args[1], b)
-	}
-	for i, r := range results {
-		for _, round := range r.Rounds {
-			if round.Invalid != "" {
-				return usagef(c.Command, "%s has a round without valid figures: %s", c.Args[i], round.Invalid)
-			}
-		}
-		if len(r.Rounds) < minRounds {
-			return usagef(c.Command, "%s has %s; an interval needs at least %d (--rounds)", c.Args[i], output.Count(int64(len(r.Rounds)), "round"), minRounds)
-		}
 	}
 	for name, value := range results[0].Arguments {
 		if other := results[1].Arguments[name]; other != value {
@@ -587,7 +567,6 @@ func compare(c *Call, most string) error {
 			{Name: "INTERVAL", Cell: func(r bench.Compared) any { return fmt.Sprintf("%.3f to %.3f", r.Low, r.High) }},
 			{Name: "VERDICT", Cell: func(r bench.Compared) any { return r.Verdict }},
 		},
-		Name:     func(r bench.Compared) string { return r.Figure },
 		Document: func(rs []bench.Compared) any { return map[string]any{"figures": rs} },
 	})
 	for _, r := range rows {

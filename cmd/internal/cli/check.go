@@ -314,9 +314,8 @@ func (k *checkCommand) group(ctx context.Context, client *admin.Client, f *findi
 	if err != nil {
 		return err
 	}
-	var backlog, dead, parked, blocked int64
+	var dead, parked, blocked, oldest int64
 	for _, s := range g.Topics {
-		backlog += s.Backlog.Messages
 		parked += s.Parked
 		blocked += s.BlockedGroups + s.Blocked // the failed messages, and those behind them
 	}
@@ -327,33 +326,22 @@ func (k *checkCommand) group(ctx context.Context, client *admin.Client, f *findi
 		}
 		dead += t.StoredMessages
 	}
-	k.backlog.Judge(f, backlog)
+	k.backlog.Judge(f, backlogOf(g))
 	k.dead.Judge(f, dead)
 	k.parked.Judge(f, parked)
 	k.blocked.Judge(f, blocked)
-	return k.groupAge(ctx, client, f)
-}
-
-// groupAge judges the oldest message of a group in all its topics, as the broker counted it within
-// the last second.
-func (k *checkCommand) groupAge(ctx context.Context, client *admin.Client, f *finding) error {
-	oldest := int64(0)
-	for at := (httpapi.Cursor{}); ; {
-		q := admin.ListQuery{Match: k.Args[1], Limit: 1000, After: at.After}
-		page, next, err := client.GroupSummaries(ctx, q)
-		if err != nil {
-			return err
-		}
+	// The oldest message in all topics, as the broker counted it within the last second.
+	err = httpapi.Pages("", func(after string) (string, error) {
+		page, next, err := client.GroupSummaries(ctx, admin.ListQuery{Match: k.Args[1], Limit: 1000, After: after})
 		for _, s := range page {
 			oldest = max(oldest, s.OldestMS)
 		}
-		if more, err := at.Advance(next); err != nil {
-			return err
-		} else if !more {
-			k.age.Judge(f, oldest/1000)
-			return nil
-		}
+		return next, err
+	})
+	if err == nil {
+		k.age.Judge(f, oldest/1000)
 	}
+	return err
 }
 
 // deadLetters counts the dead letters of a group since a time.
@@ -361,21 +349,11 @@ func (k *checkCommand) deadLetters(ctx context.Context, client *admin.Client, si
 	if _, err := client.Group(ctx, k.Args[1]); err != nil {
 		return err
 	}
-	n := int64(0)
-	for at := (httpapi.Cursor{}); ; {
-		q := status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{Since: since}, After: at.After}
-		page, err := client.CountDeadLetters(ctx, k.Args[1], q)
-		if err != nil {
-			return err
-		}
-		n += page.Count
-		if more, err := at.Advance(page.Next); err != nil {
-			return err
-		} else if !more {
-			k.dead.Judge(f, n)
-			return nil
-		}
+	n, err := count(ctx, k.Call, client, k.Args[1], status.DeadLetterQuery{DeadLetterFilter: status.DeadLetterFilter{Since: since}})
+	if err == nil {
+		k.dead.Judge(f, n)
 	}
+	return err
 }
 
 func (k *checkCommand) printFinding(subject string, f finding) error {

@@ -43,7 +43,7 @@ the whole group.`,
   tidegate clients list --outdated -o json`,
 		Annotations: map[string]string{mqAdmin: "consumerConnection -g GROUP"},
 	}
-	a.Leaf(c, nil, q.run)
+	a.Leaf(c, nil, asking(q.run))
 	f := c.Flags()
 	f.StringVar(&q.Match, "match", "", "only IDs like this `pattern`, with *, ? and [a-z]")
 	f.StringVar(&q.Group, "group", "", "only consumers of this `group`")
@@ -56,27 +56,16 @@ the whole group.`,
 	return c
 }
 
-func (q *clientList) run(ctx context.Context, c *Call) error {
+func (q *clientList) run(ctx context.Context, c *Call, client *admin.Client) error {
 	if q.Idle < 0 {
 		return usagef(c.Command, "--idle is %v; it must not be negative", q.Idle)
 	}
-	client, err := c.Admin(ctx)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := c.Bounded(ctx)
-	defer cancel()
-	enough := 0
-	if c.Sort == "" {
-		enough = c.Limit
-	}
-	all, err := allClients(ctx, client, q.ClientQuery, enough)
+	all, err := allClients(ctx, client, q.ClientQuery, c.enough)
 	if err != nil {
 		return err
 	}
 	return printList(c, output.List[status.Client]{
 		Rows: all.Clients, Columns: clientColumns(all.AsOf),
-		Name: func(r status.Client) string { return r.ID },
 		Document: func(shown []status.Client) any {
 			all.Clients = notNil(shown)
 			return all
@@ -85,25 +74,21 @@ func (q *clientList) run(ctx context.Context, c *Call) error {
 	})
 }
 
-// allClients returns the pages of a query in one, until they have more than enough clients; zero
-// means all.
-func allClients(ctx context.Context, client *admin.Client, q status.ClientQuery, enough int) (status.ClientPage, error) {
-	var all status.ClientPage
+// allClients returns the pages of a query in one, until they have enough clients; nil means all.
+func allClients(ctx context.Context, client *admin.Client, q status.ClientQuery, enough func(clients int) bool) (all status.ClientPage, err error) {
 	q.Limit = 1000
-	for at := (httpapi.Cursor{After: q.After}); ; {
-		q.After = at.After
+	err = httpapi.Pages(q.After, func(after string) (string, error) {
+		q.After = after
 		page, err := client.Clients(ctx, q)
-		if err != nil {
-			return all, err
-		}
 		page.Clients = append(all.Clients, page.Clients...)
 		all = page
-		more, err := at.Advance(page.Next)
-		if !more || enough > 0 && len(all.Clients) > enough {
-			all.Next = ""
-			return all, err
+		if enough != nil && enough(len(all.Clients)) {
+			return "", err
 		}
-	}
+		return page.Next, err
+	})
+	all.Next = ""
+	return all, err
 }
 
 // clientColumns returns the columns of clients list and top --clients. at is the time of the
@@ -182,45 +167,28 @@ type clientFrame struct {
 
 // A clientScreen is the whole screen of top --clients.
 type clientScreen struct {
-	Server        string
-	Frame         clientFrame
-	By            string
-	Width, Height int // of the terminal
-	Paused        bool
-	Failed        error // of the last request; the frame is an older one
-
-	shown map[string]bool // columns
+	screenState
+	Frame clientFrame
+	By    string
 }
 
 // Write writes the lines of the screen, at most height lines of at most width columns.
 func (s *clientScreen) Write(w io.Writer, o output.Options) error {
-	state := s.Frame.At.UTC().Format("15:04:05")
-	switch {
-	case s.Failed != nil:
-		state += "  NO ANSWER: " + output.Safe(s.Failed.Error())
-	case s.Paused:
-		state += "  paused"
-	}
 	var inflight, waiting int64
 	for i := range s.Frame.Clients {
 		inflight, waiting = inflight+s.Frame.Clients[i].Inflight, waiting+s.Frame.Clients[i].Waiting
 	}
-	screen := newScreen(s.Width, s.Height)
-	screen.prose("%s  every %s  %s", output.Safe(s.Server), s.Frame.Interval, state)
+	screen := s.begin(s.Frame.At, s.Frame.Interval, &o)
 	screen.prose("%s; in flight %s, waiting receives %s", output.Count(int64(s.Frame.Total), "client"), output.Number(inflight), output.Number(waiting))
 	screen.prose("versions: %s", versions(s.Frame.Versions))
 	screen.lines = append(screen.lines, "")
-	if s.shown == nil {
-		s.shown = map[string]bool{}
-	}
-	o.Shown = s.shown
 	list := output.List[status.Client]{Rows: s.Frame.Clients[:min(len(s.Frame.Clients), s.Height)], Columns: clientColumns(s.Frame.At)}
-	table, err := screen.fit(o, list.Fit)
+	table, err := list.Fit(o)
 	if err != nil {
 		return err
 	}
 	screen.rows(table, "no clients", s.Frame.Total, func(more string) string { return "by " + s.By + more }, "p pause  q quit")
-	return writeScreen(w, screen.lines, s.Width, s.Height)
+	return screen.write(w)
 }
 
 // versions lists versions with their clients: "GO 5.1.4 (12), JAVA 5.0.4 (1, outdated)".

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/broker/admin"
+	"github.com/tidegate/tidegate/broker/status"
 )
 
 // completionTime bounds the completion of a name: a shell waits for it after each press of the key.
@@ -31,46 +33,25 @@ func (c *Call) complete(names, given []string, prefix string) []string {
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = client.Close() }() // the names are known
-	var out []string
-	for _, name := range namesOf(ctx, client, names[len(given)]) {
-		if strings.HasPrefix(name, prefix) {
-			out = append(out, name)
-		}
-	}
-	return out
+	defer func() { _ = client.Close() }()             // the names are known
+	all, _ := namesOf(ctx, client, names[len(given)]) // none after an error
+	return slices.DeleteFunc(all, func(name string) bool { return !strings.HasPrefix(name, prefix) })
 }
 
 // namesOf returns the names of the kind that an argument takes.
-func namesOf(ctx context.Context, client *admin.Client, arg string) []string {
-	var out []string
+func namesOf(ctx context.Context, client *admin.Client, arg string) ([]string, error) {
 	switch arg {
 	case "TOPIC":
 		topics, err := client.Topics(ctx)
-		if err != nil {
-			return nil
-		}
-		for _, t := range topics {
-			out = append(out, t.Name)
-		}
+		return mapped(topics, func(t status.Topic) string { return t.Name }), err
 	case "GROUP":
 		groups, err := client.Groups(ctx)
-		if err != nil {
-			return nil
-		}
-		for _, g := range groups {
-			out = append(out, g.Name)
-		}
+		return mapped(groups, func(g status.Group) string { return g.Name }), err
 	case "MATCH":
 		list, err := client.AllAddressSettings(ctx)
-		if err != nil {
-			return nil
-		}
-		for _, s := range list {
-			out = append(out, s.Match)
-		}
+		return mapped(list, func(s status.Address) string { return s.Match }), err
 	}
-	return out
+	return nil, nil
 }
 
 // bashCompletion makes the script of "completion bash" work without the package bash-completion,

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -61,19 +61,9 @@ func (s *selection) registerAs(c *cobra.Command) {
 }
 
 func (s *selection) times(c *Call) (since, before time.Time, err error) {
-	now := time.Now()
-	for _, t := range []struct {
-		name, text string
-		at         *time.Time
-	}{{"since", s.since, &since}, {"before", s.before, &before}} {
-		if t.text == "" {
-			continue
-		}
-		if *t.at, err = output.ParseTime(t.text, now); err != nil {
-			return since, before, usagef(c.Command, "--%s: %v", t.name, err)
-		}
-	}
-	return since, before, nil
+	since, err = c.time("since", s.since)
+	before, berr := c.time("before", s.before)
+	return since, before, cmp.Or(err, berr)
 }
 
 // filter is the selection for the HTTP API.
@@ -140,7 +130,6 @@ all letters instead.`,
 		return printList(c, output.List[class]{
 			Rows:    classes,
 			Columns: classColumns,
-			Name:    func(k class) string { return k.Fingerprint },
 			Document: func(ks []class) any {
 				return struct {
 					status.DeadLetterClassPage
@@ -253,7 +242,7 @@ func newDeadLettersPurge(a *App) *cobra.Command {
 		if filter.Before.IsZero() {
 			filter.Before = time.Now() // the letters that the question counts, and none that come later
 		}
-		n, err := count(ctx, c, client, status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in})
+		n, err := count(ctx, c, client, c.Args[0], status.DeadLetterQuery{DeadLetterFilter: filter, In: s.in})
 		if err != nil {
 			return err
 		}
@@ -270,21 +259,16 @@ func newDeadLettersPurge(a *App) *cobra.Command {
 			return err
 		}
 		total := int64(0)
-		for at := (httpapi.Cursor{}); ; {
-			p, err := client.PurgeDeadLetters(ctx, c.Args[0], status.DeadLetterSelection{DeadLetterFilter: filter, In: s.in, After: at.After})
+		err = httpapi.Pages("", func(after string) (string, error) {
+			p, err := client.PurgeDeadLetters(ctx, c.Args[0], status.DeadLetterSelection{DeadLetterFilter: filter, In: s.in, After: after})
 			total += p.Purged
-			var more bool
-			if err == nil {
-				more, err = at.Advance(p.Next)
-			}
-			if err != nil {
-				return errors.Join(err, fmt.Errorf("%s were removed before it", output.Number(total)))
-			}
-			if !more {
-				c.Note("removed %s", output.Count(total, "dead letter"))
-				return printPurge(c, total)
-			}
+			return p.Next, err
+		})
+		if err != nil {
+			return errors.Join(err, fmt.Errorf("%s were removed before it", output.Number(total)))
 		}
+		c.Note("removed %s", output.Count(total, "dead letter"))
+		return printPurge(c, total)
 	})
 	s.register(cmd)
 	c.NoLimit("this removes all dead letters that the other flags select")
@@ -292,28 +276,19 @@ func newDeadLettersPurge(a *App) *cobra.Command {
 }
 
 // printPurge prints the result of a purge as JSON. A person has read it in the note.
-func printPurge(c *Call, n int64) error {
-	if !c.JSON() {
-		return nil
-	}
-	return c.Show(status.DeadLetterPurge{Purged: n}, "", nil)
-}
+func printPurge(c *Call, n int64) error { return respond(c, status.DeadLetterPurge{Purged: n}) }
 
-// count counts the dead letters that a query selects, on the broker.
-func count(ctx context.Context, c *Call, client *admin.Client, q status.DeadLetterQuery) (total int64, err error) {
-	for at := (httpapi.Cursor{After: q.After}); ; {
-		q.After = at.After
-		bounded, cancel := c.Bounded(ctx)
-		page, err := client.CountDeadLetters(bounded, c.Args[0], q)
-		cancel()
-		if err != nil {
-			return 0, err
-		}
+// count counts the dead letters of a group that a query selects, on the broker.
+func count(ctx context.Context, c *Call, client *admin.Client, group string, q status.DeadLetterQuery) (total int64, err error) {
+	err = httpapi.Pages(q.After, func(after string) (string, error) {
+		ctx, cancel := c.Bounded(ctx)
+		defer cancel()
+		q.After = after
+		page, err := client.CountDeadLetters(ctx, group, q)
 		total += page.Count
-		if more, err := at.Advance(page.Next); !more {
-			return total, err
-		}
-	}
+		return page.Next, err
+	})
+	return total, err
 }
 
 // letters returns the selected dead letters, the oldest of each queue first, or the newest with
@@ -403,7 +378,6 @@ func newDeadLettersList(a *App) *cobra.Command {
 		return printList(c, output.List[status.DeadLetter]{
 			Rows:    letters,
 			Columns: letterColumns,
-			Name:    func(l status.DeadLetter) string { return l.MessageID },
 			Document: func(ls []status.DeadLetter) any {
 				return map[string]any{"dead_letters": notNil(ls), "complete": !more}
 			},
@@ -470,7 +444,6 @@ type watchCommand struct {
 	selection
 	exec  string
 	every time.Duration
-	lines *output.Stream[status.DeadLetter]
 }
 
 func newDeadLettersWatch(a *App) *cobra.Command {
@@ -500,9 +473,10 @@ func (w *watchCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bounded, cancel := w.Bounded(ctx)
-	_, err = client.Group(bounded, w.Args[0]) // a wrong name would be silent
-	cancel()
+	err = w.within(ctx, func(ctx context.Context) error {
+		_, err := client.Group(ctx, w.Args[0]) // a wrong name would be silent
+		return err
+	})
 	if err != nil {
 		return w.UnknownGroup(ctx, client, err)
 	}
@@ -515,56 +489,30 @@ func (w *watchCommand) run(ctx context.Context) error {
 			return err
 		}
 	}
-	recent := recent[[2]int64]{Since: q.Since} // by queue and offset
-	var outage outage
-	for n := 0; ; {
-		q.Since = recent.Since
-		var failed error
+	f := follower[[2]int64, status.DeadLetter]{
+		Call: w.Call, every: w.every, most: w.Limit, columns: watchColumns, recent: recent[[2]int64]{Since: q.Since},
+		name: func(l status.DeadLetter) string { return l.MessageID },
+		key:  func(l status.DeadLetter) ([2]int64, time.Time) { return [2]int64{int64(l.Queue), l.Offset}, l.StoredAt },
+	}
+	if w.exec != "" {
+		f.print = func(l status.DeadLetter) error { return w.program(ctx, l) }
+	}
+	return f.run(ctx, func(ctx context.Context) error {
+		q.Since = f.Since
 		for l, err := range client.AllDeadLetters(ctx, w.Args[0], q) {
 			if err != nil {
-				failed = err
-				break
-			}
-			if !recent.New([2]int64{int64(l.Queue), l.Offset}, l.StoredAt) {
-				continue
-			}
-			if err := w.letter(ctx, l); err != nil {
 				return err
 			}
-			if n++; w.Limit > 0 && n >= w.Limit {
-				return nil
+			if err := f.item(l); err != nil {
+				return err
 			}
 		}
-		if !outage.Outlived(w.Call, failed) {
-			return failed
-		}
-		if failed == nil {
-			recent.Whole()
-		}
-		if err := backoff.Sleep(ctx, w.every); err != nil {
-			return err
-		}
-	}
+		return nil
+	})
 }
 
-// letter prints one dead letter, or runs the program.
-func (w *watchCommand) letter(ctx context.Context, l status.DeadLetter) error {
-	if w.exec == "" {
-		if w.JSON() {
-			return output.Line(w.Out, l)
-		}
-		if w.Format.Format == output.Name {
-			_, err := fmt.Fprintln(w.Out, output.Word(l.MessageID))
-			return err
-		}
-		if w.lines == nil {
-			var err error
-			if w.lines, err = output.NewStream(output.List[status.DeadLetter]{Columns: watchColumns}, w.ListOptions()); err != nil {
-				return w.Usage(err)
-			}
-		}
-		return w.lines.Print(w.Out, l, time.Now())
-	}
+// program runs the program for one dead letter.
+func (w *watchCommand) program(ctx context.Context, l status.DeadLetter) error {
 	var text bytes.Buffer
 	if err := output.Line(&text, l); err != nil {
 		return err

@@ -92,9 +92,7 @@ the current context, or the one of the argument.`,
   tidegate context test prod`,
 	}, []string{"[CONTEXT]"}, func(ctx context.Context, c *Call) error {
 		if len(c.Args) > 0 {
-			alone := *c.App
-			alone.Env = c.Directories
-			c.App, c.Connection = &alone, named(c.Args[0])
+			c.of(c.Args[0])
 		}
 		return examine(ctx, c, &Patient{})
 	})

@@ -115,7 +115,6 @@ func (s *groupSelection) list(ctx context.Context, c *Call) error {
 	return printList(c, output.List[status.GroupSummary]{
 		Rows:     rows,
 		Columns:  listColumns,
-		Name:     func(g status.GroupSummary) string { return g.Group },
 		Document: func(shown []status.GroupSummary) any { return map[string]any{"groups": notNil(shown)} },
 		Empty:    empty,
 	})
@@ -133,15 +132,19 @@ func newGroupDelete(a *App) *cobra.Command {
 		if err != nil {
 			return removal{}, c.UnknownGroup(ctx, client, err)
 		}
-		var backlog int64
-		for _, s := range g.Topics {
-			backlog += s.Backlog.Messages
-		}
-		what := fmt.Sprintf("group %s with a backlog of %s messages", g.Name, output.Number(backlog))
+		what := fmt.Sprintf("group %s with a backlog of %s messages", g.Name, output.Number(backlogOf(g)))
 		return removal{what, nil, func(ctx context.Context) (string, any, error) {
 			return "deleted " + what, nil, client.DeleteGroup(ctx, g.Name)
 		}}, nil
 	})
+}
+
+// backlogOf is the backlog of a group in all its topics.
+func backlogOf(g status.Group) (messages int64) {
+	for _, s := range g.Topics {
+		messages += s.Backlog.Messages
+	}
+	return messages
 }
 
 // A groupDetails has the flags of group show.
@@ -166,7 +169,7 @@ messages that the filter of the consumer skipped since the start of the broker.`
   tidegate group show billing --clients`,
 		Annotations: map[string]string{mqAdmin: "consumerProgress -g GROUP"},
 	}
-	a.Leaf(c, []string{"GROUP"}, d.run)
+	a.Leaf(c, []string{"GROUP"}, asking(d.run))
 	c.Flags().StringVar(&d.topic, "topic", "", "only the progress in this `topic`")
 	c.Flags().BoolVar(&d.queues, "queues", false, "also the positions in each queue")
 	c.Flags().BoolVar(&d.schedule, "schedule", false, "also when waiting retries come, and when leases end")
@@ -182,13 +185,7 @@ type groupDocument struct {
 	Clients     *status.ClientPage         `json:"clients,omitempty"`
 }
 
-func (d *groupDetails) run(ctx context.Context, c *Call) error {
-	client, err := c.Admin(ctx)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := c.Bounded(ctx)
-	defer cancel()
+func (d *groupDetails) run(ctx context.Context, c *Call, client *admin.Client) error {
 	g, err := client.Group(ctx, c.Args[0])
 	if err != nil {
 		return c.UnknownGroup(ctx, client, err)
@@ -199,7 +196,7 @@ func (d *groupDetails) run(ctx context.Context, c *Call) error {
 			return notFound(fmt.Sprintf("group %s has not received from topic %s", output.Safe(g.Name), output.Safe(d.topic)))
 		}
 	}
-	document := groupDocument{Group: g}
+	document := groupDocument{Group: g, Schedules: map[string]status.Schedule{}}
 	for _, s := range g.Topics {
 		if d.queues {
 			queues, err := groupQueues(ctx, client, g.Name, s.Topic)
@@ -209,18 +206,13 @@ func (d *groupDetails) run(ctx context.Context, c *Call) error {
 			document.QueueStates = append(document.QueueStates, queues...)
 		}
 		if d.schedule {
-			due, err := client.Schedule(ctx, g.Name, s.Topic)
-			if err != nil {
+			if document.Schedules[s.Topic], err = client.Schedule(ctx, g.Name, s.Topic); err != nil {
 				return err
 			}
-			if document.Schedules == nil {
-				document.Schedules = map[string]status.Schedule{}
-			}
-			document.Schedules[s.Topic] = due
 		}
 	}
 	if d.clients {
-		page, err := groupClients(ctx, client, g.Name)
+		page, err := allClients(ctx, client, status.ClientQuery{Group: g.Name}, nil)
 		if err != nil {
 			return err
 		}
@@ -245,7 +237,7 @@ func (d *groupDetails) tables(c *Call, g *groupDocument) error {
 		err = printTable(c, output.List[groupQueue]{Rows: g.QueueStates, Columns: groupQueueColumns})
 	}
 	if err == nil && d.clients {
-		err = clientTable(c, g.Clients)
+		err = printTable(c, output.List[status.Client]{Rows: g.Clients.Clients, Columns: clientColumns(g.Clients.AsOf), Empty: "No consumer of the group is connected."})
 	}
 	if err != nil || !d.schedule {
 		return err
@@ -262,10 +254,7 @@ func (d *groupDetails) tables(c *Call, g *groupDocument) error {
 }
 
 func progressTable(c *Call, g status.Group) error {
-	var rows []progress
-	for _, s := range g.Topics {
-		rows = append(rows, progress{Group: g.Name, Subscription: s})
-	}
+	rows := mapped(g.Topics, func(s status.Subscription) progress { return progress{g.Name, s} })
 	err := printTable(c, output.List[progress]{Rows: rows, Columns: groupColumns[1:], Empty: "The group has not received from a topic yet."})
 	if err != nil || len(rows) == 0 {
 		return err
@@ -287,11 +276,7 @@ func progressTable(c *Call, g status.Group) error {
 
 // printAdvice prints a sentence about a topic, and the command that shows more.
 func printAdvice(c *Call, topic string, advice output.Text, next string) error {
-	width := 80
-	if c.Columns > 0 {
-		width = c.Columns
-	}
-	text := output.Wrap(c.Options().Cell(output.Textf("%s: %s", topic, advice), time.Now()), width)
+	text := output.Wrap(c.Options().Cell(output.Textf("%s: %s", topic, advice), time.Now()), cmp.Or(c.Columns, 80))
 	if next != "" {
 		text += "\n  " + output.Safe(c.Here(next))
 	}
@@ -301,18 +286,14 @@ func printAdvice(c *Call, topic string, advice output.Text, next string) error {
 
 // groupQueues returns the progress of a group in all queues of a topic.
 func groupQueues(ctx context.Context, client *admin.Client, group, topic string) (all []groupQueue, err error) {
-	for at := (httpapi.Cursor{}); ; {
-		page, err := client.GroupQueues(ctx, group, topic, at.After, 1000)
-		if err != nil {
-			return nil, err
-		}
+	err = httpapi.Pages("", func(after string) (string, error) {
+		page, err := client.GroupQueues(ctx, group, topic, after, 1000)
 		for _, q := range page.Queues {
 			all = append(all, groupQueue{Topic: topic, GroupQueue: q})
 		}
-		if more, err := at.Advance(page.Next); !more {
-			return all, err
-		}
-	}
+		return page.Next, err
+	})
+	return all, err
 }
 
 func groupFields(g status.Group) []output.Field {
@@ -330,27 +311,6 @@ func groupFields(g status.Group) []output.Field {
 	}
 	fields = append(fields, settingFields(g.Group, "fifo", "max_attempts", "retry")...)
 	return append(fields, output.Field{Name: "dead letters in", Value: cmp.Or(strings.Join(g.DeadLetterTopics, ", "), "no topic yet")})
-}
-
-// groupClients returns the connected consumers of a group.
-func groupClients(ctx context.Context, client *admin.Client, group string) (all status.ClientPage, err error) {
-	q := status.ClientQuery{Group: group, Limit: 1000}
-	for at := (httpapi.Cursor{}); ; {
-		q.After = at.After
-		page, err := client.Clients(ctx, q)
-		if err != nil {
-			return all, err
-		}
-		page.Clients = append(all.Clients, page.Clients...)
-		all = page
-		if more, err := at.Advance(page.Next); !more {
-			return all, err
-		}
-	}
-}
-
-func clientTable(c *Call, page *status.ClientPage) error {
-	return printTable(c, output.List[status.Client]{Rows: page.Clients, Columns: clientColumns(page.AsOf), Empty: "No consumer of the group is connected."})
 }
 
 // A lagCommand has the flags of group lag.

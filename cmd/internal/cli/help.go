@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"runtime"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
 // Finish completes the tree of a program that has all its other commands.
@@ -131,14 +134,16 @@ Arguments take times as RFC 3339, as a duration from now (-15m), or as Unix seco
 }
 
 func versionCommand(a *App) *cobra.Command {
-	return a.Subject(&cobra.Command{
-		Use: "version", GroupID: "tools",
+	return a.Local(&cobra.Command{
+		Use: "version", GroupID: toolGroup,
 		Short:   "Print the version, the commit and the platform",
 		Example: "  tidegate version -o json",
-	}, func() (any, [][2]string) {
+	}, nil, func(_ context.Context, c *Call) error {
 		v := buildOf()
-		return v, [][2]string{{"version", v.Version}, {"commit", v.Commit}, {"built", v.Time}, {"go", v.Go}, {"platform", v.Platform}}
-	})
+		return c.Show(v, v.Version, []output.Field{
+			{Name: "version", Value: v.Version}, {Name: "commit", Value: v.Commit}, {Name: "built", Value: v.Time}, {Name: "go", Value: v.Go}, {Name: "platform", Value: v.Platform},
+		})
+	}).Command
 }
 
 // A build describes the program.

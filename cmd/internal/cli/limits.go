@@ -38,7 +38,7 @@ func newLimitsShow(a *App) *cobra.Command {
 			rows = append(rows, state.NotReached...)
 		}
 		return printList(c, output.List[status.LimitState]{
-			Rows: rows, Columns: limitColumns, Name: func(l status.LimitState) string { return l.Limit },
+			Rows: rows, Columns: limitColumns,
 			Document: func([]status.LimitState) any { return state },
 			Empty:    fmt.Sprintf("no limit is reached: sends are accepted; %d limits are set (--all)", len(state.NotReached)),
 		})
@@ -108,7 +108,6 @@ func newAddressList(a *App) *cobra.Command {
 				{Name: "MATCH", Cell: func(s status.Address) any { return s.Match }},
 				{Name: "SETTINGS", Least: 40, Cell: func(s status.Address) any { return joined(settingFields(s.Address)) }},
 			},
-			Name:     func(s status.Address) string { return s.Match },
 			Document: func(l []status.Address) any { return map[string]any{"address_settings": notNil(l)} },
 			Empty:    "no address settings: 'tidegate address set MATCH KEY=VALUE' adds some",
 		})

@@ -98,7 +98,9 @@ func (m *moveCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	target, err := m.OfContext(m.to)
+	other := &Call{App: m.App, Command: m.Command}
+	other.of(m.to)
+	target, err := other.Server()
 	if err != nil {
 		return err
 	}

@@ -37,18 +37,15 @@ WAITING counts the messages of the message group, with the failed one.`,
 			return err
 		}
 		var all []status.ParkedGroup
-		for at, more := (httpapi.Cursor{}), true; more; {
-			q := status.ParkedQuery{Topic: topic, State: state, Limit: 1000, After: at.After}
-			bounded, cancel := c.Bounded(ctx)
-			page, err := client.Parked(bounded, c.Args[0], q)
-			cancel()
-			if err != nil {
-				return c.UnknownGroup(ctx, client, err)
-			}
+		err = httpapi.Pages("", func(after string) (string, error) {
+			ctx, cancel := c.Bounded(ctx)
+			defer cancel()
+			page, err := client.Parked(ctx, c.Args[0], status.ParkedQuery{Topic: topic, State: state, Limit: 1000, After: after})
 			all = append(all, page.Groups...)
-			if more, err = at.Advance(page.Next); err != nil {
-				return err
-			}
+			return page.Next, err
+		})
+		if err != nil {
+			return c.UnknownGroup(ctx, client, err)
 		}
 		return printList(c, output.List[status.ParkedGroup]{
 			Rows: all,
@@ -63,7 +60,6 @@ WAITING counts the messages of the message group, with the failed one.`,
 				{Name: "FAILED-ID", Cell: func(p status.ParkedGroup) any { return p.MessageID }},
 				{Name: "REASON", Cell: func(p status.ParkedGroup) any { return p.Reason }},
 			},
-			Name:     func(p status.ParkedGroup) string { return p.MessageGroup },
 			Document: func(ps []status.ParkedGroup) any { return status.ParkedPage{Groups: notNil(ps)} },
 			Empty:    "no parked or blocked message groups of group " + output.Safe(c.Args[0]),
 		})

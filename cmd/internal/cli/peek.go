@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -36,10 +35,9 @@ type look struct {
 
 	found   status.MessagePage // with the messages of all pages
 	scanned int64
-	hidden  bool                               // contents are not permitted
-	each    func([]status.StoredMessage) error // of each page, instead of found
+	hidden  bool                              // contents are not permitted
+	each    func(*status.StoredMessage) error // of each message, instead of found
 	follow  time.Duration
-	lines   *output.Stream[status.StoredMessage] // of --follow
 }
 
 // filters adds the flags that peek and find share.
@@ -180,43 +178,44 @@ func (l *look) read(ctx context.Context, topic string) error {
 		return err
 	}
 	if err := l.prepare(); err != nil {
-		return l.Usage(err)
+		return err
 	}
 	q := l.query
 	q.Text = true
 	progress := newProgress(l.Call)
 	defer progress.End()
 	l.found.Messages = []status.StoredMessage{}
-	for at := (httpapi.Cursor{After: q.After}); ; {
-		q.After = at.After
+	return httpapi.Pages(q.After, func(after string) (string, error) {
+		q.After = after
 		if q.Limit = 1000; l.Limit > 0 {
 			q.Limit = min(q.Limit, l.Limit-len(l.found.Messages))
 		}
 		page, err := contents(ctx, l, &q, func(ctx context.Context) (status.MessagePage, error) { return client.Messages(ctx, topic, q) })
 		if err != nil {
-			return unknownIn(ctx, l.Call, client, err)
+			return "", unknownIn(ctx, l.Call, client, err)
 		}
-		if l.each != nil {
-			if err := l.each(page.Messages); err != nil {
-				return err
+		for i := range page.Messages {
+			if l.each == nil {
+				break
 			}
+			if err := l.each(&page.Messages[i]); err != nil {
+				return "", err
+			}
+		}
+		l.scanned += page.Scanned
+		if progress.N = l.scanned; l.each == nil {
+			page.Messages = append(l.found.Messages, page.Messages...)
+			progress.Step(false)
+		} else {
 			page.Messages = nil
 		}
-		page.Messages = append(l.found.Messages, page.Messages...)
-		l.scanned += page.Scanned
 		l.found = page
-		if progress.N = l.scanned; l.each == nil {
-			progress.Step(false)
-		}
+		l.found.Scanned = l.scanned
 		if page.Complete || l.Limit > 0 && len(page.Messages) >= l.Limit || l.scan > 0 && l.scanned >= l.scan {
-			l.found.Scanned = l.scanned
-			return nil
+			return "", nil
 		}
-		if more, err := at.Advance(page.Next); !more {
-			l.found.Scanned = l.scanned
-			return err
-		}
-	}
+		return page.Next, nil
+	})
 }
 
 // contents makes a request with contents, or without them if these are not permitted.
@@ -239,20 +238,18 @@ func unknownIn(ctx context.Context, c *Call, client *admin.Client, err error) er
 
 // prepare reads the flags that are texts.
 func (l *look) prepare() (err error) {
-	now := time.Now()
-	for _, f := range []struct {
-		name, text string
-		at         *time.Time
-	}{{"--from", l.from, &l.query.Since}, {"--to", l.until, &l.query.Before}} {
-		if f.text == "" {
-			continue
-		}
-		if *f.at, err = output.ParseTime(f.text, now); err != nil {
-			if l.Command.Name() == "find" {
-				f.name = map[string]string{"--from": "--since", "--to": "--before"}[f.name]
-			}
-			return fmt.Errorf("%s: %w", f.name, err)
-		}
+	from, to := "from", "to"
+	if l.Command.Name() != "peek" {
+		from, to = "since", "before"
+	}
+	if l.from != "" {
+		l.query.Since, err = l.time(from, l.from)
+	}
+	if l.until != "" && err == nil {
+		l.query.Before, err = l.time(to, l.until)
+	}
+	if err != nil {
+		return err
 	}
 	if l.queue >= 0 {
 		l.query.Queue = new(l.queue)
@@ -263,7 +260,7 @@ func (l *look) prepare() (err error) {
 	for _, p := range l.properties {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok {
-			return fmt.Errorf("--property is %q; give NAME=VALUE", p)
+			return l.Usage(fmt.Errorf("--property is %q; give NAME=VALUE", p))
 		}
 		if l.query.Properties == nil {
 			l.query.Properties = map[string]string{}
@@ -360,73 +357,34 @@ func (l *look) followed(ctx context.Context) error {
 	if l.JSON() {
 		l.Format.Format = output.JSONL
 	}
-	var recent recent[seenKey]
-	n := 0
-	l.each = func(messages []status.StoredMessage) error {
-		for i := range messages {
-			m := &messages[i]
+	f := follower[seenKey, status.StoredMessage]{
+		Call: l.Call, every: l.follow, most: most, columns: messageColumns(l.query.Delayed), name: func(m status.StoredMessage) string { return m.ID },
+		key: func(m status.StoredMessage) (seenKey, time.Time) {
 			key := seenKey{m.Queue, m.Offset, ""}
 			if l.query.Delayed {
 				key.id = m.ID
 			}
-			if !recent.New(key, m.StoredAt) {
-				continue
-			}
-			if err := l.line(m); err != nil {
-				return err
-			}
-			if n++; most > 0 && n >= most {
-				return errEnough
-			}
-		}
-		return nil
+			return key, m.StoredAt
+		},
 	}
-	var outage outage
-	for first := true; ; first = false {
+	if l.bodies && !l.JSON() {
+		f.print = func(m status.StoredMessage) error {
+			_, err := io.WriteString(l.Out, messages([]status.StoredMessage{m}, l.Columns))
+			return err
+		}
+	}
+	l.each = func(m *status.StoredMessage) error { return f.item(*m) }
+	first := true
+	return f.run(ctx, func(ctx context.Context) error {
+		if !first {
+			l.query.Since = f.Since
+		}
 		err := l.read(ctx, l.Args[0])
 		if first {
-			l.from, recent.Since = "", l.query.Since // of --from
+			first, l.from, f.Since = false, "", l.query.Since // of --from
 		}
-		switch {
-		case errors.Is(err, errEnough):
-			return nil
-		case err != nil && (first || ctx.Err() != nil), !outage.Outlived(l.Call, err):
-			return err
-		case err == nil:
-			recent.Whole()
-			l.query.Since = recent.Since
-		}
-		if l.interrupted(ctx) {
-			return nil
-		}
-	}
-}
-
-// errEnough ends a follow after --limit messages.
-var errEnough = errors.New("enough messages")
-
-// interrupted waits before the next look, and reports whether Ctrl-C has ended the wait.
-func (l *look) interrupted(ctx context.Context) bool { return backoff.Sleep(ctx, l.follow) != nil }
-
-// line prints one message.
-func (l *look) line(m *status.StoredMessage) error {
-	switch {
-	case l.JSON():
-		return output.Line(l.Out, *m)
-	case l.bodies:
-		_, err := io.WriteString(l.Out, messages([]status.StoredMessage{*m}, l.Columns))
 		return err
-	case l.Format.Format == output.Name:
-		_, err := fmt.Fprintln(l.Out, output.Word(m.ID))
-		return err
-	}
-	if l.lines == nil {
-		var err error
-		if l.lines, err = output.NewStream(output.List[status.StoredMessage]{Columns: messageColumns(l.query.Delayed)}, l.ListOptions()); err != nil {
-			return l.Usage(err)
-		}
-	}
-	return l.lines.Print(l.Out, *m, time.Now())
+	})
 }
 
 // A tracing has the flags of trace and its findings.
@@ -481,7 +439,7 @@ func (tr *tracing) run(ctx context.Context) error {
 	tr.byID()
 	tr.from = tr.since
 	if err := tr.prepare(); err != nil {
-		return tr.Usage(err)
+		return err
 	}
 	client, err := tr.Admin(ctx)
 	if err != nil {
@@ -542,11 +500,11 @@ func letters(topic string) int {
 func (tr *tracing) in(ctx context.Context, client *admin.Client, topic string) (all status.Trace, err error) {
 	q, scanned := tr.query, int64(0)
 	q.Text = true
-	for at := (httpapi.Cursor{After: q.After}); ; {
-		q.After = at.After
+	err = httpapi.Pages(q.After, func(after string) (string, error) {
+		q.After = after
 		t, err := contents(ctx, &tr.look, &q, func(ctx context.Context) (status.Trace, error) { return client.Trace(ctx, topic, tr.group, q) })
 		if err != nil {
-			return all, err
+			return "", err
 		}
 		scanned += t.Scanned
 		t.Messages = append(all.Messages, t.Messages...)
@@ -555,12 +513,11 @@ func (tr *tracing) in(ctx context.Context, client *admin.Client, topic string) (
 		}
 		t.Half, t.Scanned = t.Half || all.Half, scanned
 		if all = t; t.Complete || tr.scan > 0 && scanned >= tr.scan {
-			return all, nil
+			return "", nil
 		}
-		if more, err := at.Advance(t.Next); !more {
-			return all, err
-		}
-	}
+		return t.Next, nil
+	})
+	return all, err
 }
 
 // redriven returns the IDs of the messages before and after the message's redrives with a new ID.

@@ -45,9 +45,6 @@ type flags struct {
 	tls, skipVerify                                                   bool
 }
 
-// named returns the flags with the name of a context alone.
-func named(context string) flags { return flags{context: context} }
-
 // Register adds the flags to a command. A program that does not speak AMQP hides --amqp, whose use
 // then names the program that does.
 func (f *flags) Register(set *pflag.FlagSet, amqp bool) {
@@ -257,40 +254,35 @@ func (s Server) WithoutHTTP() bool { return s.Kind == connectionRocketMQ || s.Ki
 // Address returns the address for messages.
 func (s Server) Address() string { return cmp.Or(s.AMQP, s.GRPC) }
 
-// Admin returns a client of the server's HTTP API. The error of a server without one is ErrNoHTTP.
-func (s Server) Admin(ctx context.Context, maxAttempts int) (*admin.Client, error) {
+// access returns the credentials and the TLS settings of the HTTP API. The error of a server
+// without one is errNoHTTP.
+func (s Server) access(ctx context.Context) (c tidegate.Credentials, config *tls.Config, err error) {
 	if s.WithoutHTTP() || s.HTTP == "" {
-		return nil, errNoHTTP
+		return c, nil, errNoHTTP
 	}
-	secret, err := s.Secret(ctx)
+	if c.SecretKey, err = s.Secret(ctx); err == nil {
+		config, err = s.TLSConfig()
+	}
+	c.AccessKey = s.Key
+	return c, config, err
+}
+
+// Admin returns a client of the server's HTTP API. The error of a server without one is errNoHTTP.
+func (s Server) Admin(ctx context.Context, maxAttempts int) (*admin.Client, error) {
+	credentials, config, err := s.access(ctx)
 	if err != nil {
 		return nil, err
 	}
-	config, err := s.TLSConfig()
-	if err != nil {
-		return nil, err
-	}
-	return admin.New(s.HTTP, admin.Options{
-		Credentials: tidegate.Credentials{AccessKey: s.Key, SecretKey: secret},
-		TLS:         config,
-		MaxAttempts: maxAttempts,
-	})
+	return admin.New(s.HTTP, admin.Options{Credentials: credentials, TLS: config, MaxAttempts: maxAttempts})
 }
 
 // Raw returns a client for any request of the server's HTTP API, with the credentials.
 func (s Server) Raw(ctx context.Context) (*httpapi.Client, error) {
-	if s.WithoutHTTP() || s.HTTP == "" {
-		return nil, errNoHTTP
-	}
-	secret, err := s.Secret(ctx)
+	credentials, config, err := s.access(ctx)
 	if err != nil {
 		return nil, err
 	}
-	config, err := s.TLSConfig()
-	if err != nil {
-		return nil, err
-	}
-	return httpapi.New(s.HTTP, httpapi.Options{Op: "tidegate api", TLS: config, Credentials: tidegate.Credentials{AccessKey: s.Key, SecretKey: secret}})
+	return httpapi.New(s.HTTP, httpapi.Options{Op: "tidegate api", TLS: config, Credentials: credentials})
 }
 
 // Date returns the time of the server in whole seconds, from the header of a response. It needs no

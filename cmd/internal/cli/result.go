@@ -30,6 +30,10 @@ func (c *Call) Selected() bool {
 	return len(c.columns) > 0 || c.Sort != "" || c.Limit > 0 || c.noHeaders
 }
 
+// enough reports whether a list with so many rows needs no further page: it has more than --limit,
+// and they are in the order of the server.
+func (c *Call) enough(rows int) bool { return c.Limit > 0 && rows > c.Limit && c.Sort == "" }
+
 // noteUnused notes the flags for columns and rows that the command has ignored.
 func (c *Call) noteUnused() {
 	for _, name := range []string{"columns", "no-headers", "sort"} {
@@ -81,6 +85,17 @@ func printList[T any](c *Call, l output.List[T]) error {
 // Usage is an error of wrong arguments: exit code 2.
 func (c *Call) Usage(err error) error {
 	return UsageError{Err: err, Command: c.Command.CommandPath()}
+}
+
+// time reads the value of a flag that is a time; the zero time if the flag is not given.
+func (c *Call) time(flag, text string) (t time.Time, err error) {
+	if text == "" {
+		return t, nil
+	}
+	if t, err = output.ParseTime(text, time.Now()); err != nil {
+		err = usagef(c.Command, "--%s: %v", flag, err)
+	}
+	return t, err
 }
 
 // Note prints a note to stderr. Its further lines are indented, because they can be those of

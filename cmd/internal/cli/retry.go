@@ -66,7 +66,6 @@ func (k *previewCommand) run(ctx context.Context) error {
 	s := scheduleOf(r)
 	if err := printList(k.Call, output.List[scheduledAttempt]{
 		Rows: s.Attempts, Columns: scheduleColumns,
-		Name:     func(a scheduledAttempt) string { return fmt.Sprint(a.Attempt) },
 		Document: func(shown []scheduledAttempt) any { s.Attempts = shown; return s },
 		Empty:    "no attempts",
 	}); err != nil || k.JSON() || k.Format.Format == output.Name {
@@ -223,7 +222,6 @@ func (r *rewinding) run(ctx context.Context, c *Call) error {
 func printRewind(c *Call, queues []status.QueueRewind) error {
 	return printList(c, output.List[status.QueueRewind]{
 		Rows: queues, Columns: rewindColumns,
-		Name:     func(q status.QueueRewind) string { return fmt.Sprint(q.Queue) },
 		Document: func(qs []status.QueueRewind) any { return map[string]any{"queues": notNil(qs)} },
 		Empty:    "the topic has no queue of this group",
 	})

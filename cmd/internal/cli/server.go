@@ -17,18 +17,9 @@ import (
 // Server returns the server of the flags, the environment or the context. It is of a kind that the
 // program reaches.
 func (c *Call) Server() (Server, error) {
-	return c.usable(c.Connection, c.Env)
-}
-
-// OfContext returns the server of a context alone, which the program reaches.
-func (c *Call) OfContext(name string) (Server, error) {
-	return c.usable(named(name), c.Directories)
-}
-
-func (c *Call) usable(f flags, env func(string) string) (Server, error) {
-	s, err := resolve(f, env, c.Err, c.opener())
+	s, err := c.InEffect()
 	if err != nil {
-		return s, c.Usage(err)
+		return s, err
 	}
 	return s, s.Supported()
 }
@@ -40,6 +31,18 @@ func (c *Call) InEffect() (Server, error) {
 		return s, c.Usage(err)
 	}
 	return s, nil
+}
+
+// of makes a context the server of the call, without the flags and the environment.
+func (c *Call) of(context string) {
+	alone, env := *c.App, c.Env
+	alone.Env = func(name string) string {
+		if name == "XDG_CONFIG_HOME" || name == "HOME" {
+			return env(name)
+		}
+		return "" // the variables of a server
+	}
+	c.App, c.Connection = &alone, flags{context: context}
 }
 
 // Now returns the time of the server, and at most a second less. The clock of this machine can be
@@ -60,28 +63,26 @@ func (c *Call) Now(ctx context.Context) (time.Time, error) {
 
 // Admin returns the client of the HTTP API. It ends with the command.
 func (c *Call) Admin(ctx context.Context) (*admin.Client, error) {
-	if c.Admins != nil {
-		c.address.Store(new(c.Admins.Endpoint()))
-		return c.Admins, nil
+	if c.Admins == nil {
+		s, err := c.Server()
+		if err != nil {
+			return nil, err
+		}
+		attempts := 0
+		if c.noRetry {
+			attempts = 1
+		}
+		a, err := s.Admin(ctx, attempts)
+		if errors.Is(err, errNoHTTP) {
+			return nil, c.Unsupported()
+		}
+		if err != nil {
+			return nil, c.Usage(err)
+		}
+		c.Admins = a
 	}
-	s, err := c.Server()
-	if err != nil {
-		return nil, err
-	}
-	attempts := 0
-	if c.noRetry {
-		attempts = 1
-	}
-	a, err := s.Admin(ctx, attempts)
-	if errors.Is(err, errNoHTTP) {
-		return nil, c.Unsupported()
-	}
-	if err != nil {
-		return nil, c.Usage(err)
-	}
-	c.Admins = a
-	c.address.Store(new(a.Endpoint()))
-	return a, nil
+	c.address.Store(new(c.Admins.Endpoint()))
+	return c.Admins, nil
 }
 
 // Transport returns a connection for messages.
@@ -111,6 +112,13 @@ func (c *Call) used() string {
 		return *address
 	}
 	return ""
+}
+
+// within calls work with the context of [Call.Bounded].
+func (c *Call) within(ctx context.Context, work func(context.Context) error) error {
+	ctx, cancel := c.Bounded(ctx)
+	defer cancel()
+	return work(ctx)
 }
 
 // BoundedAt is Bounded for a response of another server, by its host:port.
@@ -226,12 +234,4 @@ func (c *Call) ContextFile() (File, string, error) {
 		err = c.Usage(err)
 	}
 	return f, path, err
-}
-
-// Directories is the environment without the variables of a server.
-func (a *App) Directories(name string) string {
-	if name == "XDG_CONFIG_HOME" || name == "HOME" {
-		return a.Env(name)
-	}
-	return ""
 }

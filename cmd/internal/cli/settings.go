@@ -82,7 +82,8 @@ func newPut[T, S any](a *App, s *subject[T, S], verb string) *cobra.Command {
 		}
 		if dryRun && verb == "create" {
 			c.Note("%s %s would be new", s.noun, output.Safe(name))
-			return c.Changes(before, wanted)
+			_, err = fmt.Fprint(c.Out, viewChanges(before, wanted))
+			return err
 		}
 		if dryRun {
 			return c.Diff(name, before, wanted)

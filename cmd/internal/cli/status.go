@@ -128,7 +128,6 @@ func newMetrics(a *App) *cobra.Command {
 				{Name: "SERIES", Cell: func(m metric) any { return m.Series }},
 				{Name: "VALUE", Cell: func(m metric) any { return m.Number() }},
 			},
-			Name:     func(m metric) string { return m.Series },
 			Document: func(ms []metric) any { return map[string]any{"metrics": notNil(ms)} },
 			Empty:    "no metric matches",
 		})

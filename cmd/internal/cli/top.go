@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -69,7 +70,7 @@ func (k *topCommand) run(ctx context.Context) error {
 		run = k.runClients
 	}
 	err := run(ctx)
-	if endless := k.Format.Format == output.JSONL || k.Terminal && k.Format.Format == output.Table; endless && !k.once {
+	if endless := k.Format.Format == output.JSONL && !k.once || k.draws(); endless {
 		return ordinary(ctx, err)
 	}
 	return err
@@ -87,27 +88,53 @@ func (k *topCommand) runBacklogs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	switch lines := k.Format.Format == output.JSONL; {
-	case lines:
-		for outage := (outage{}); ; {
-			f, err = k.next(ctx)
-			if err != nil && k.once || !outage.Outlived(k.Call, err) {
-				return err
+	switch {
+	case k.Format.Format == output.JSONL:
+		return k.lines(ctx, func(ctx context.Context) (any, error) {
+			f, err := k.look(ctx)
+			if err == nil {
+				f.Rows, err = k.Rows(f.Rows)
 			}
-			if err != nil {
-				continue
+			if k.Limit > 0 {
+				f.Rows = f.Rows[:min(len(f.Rows), k.Limit)]
 			}
-			if err := k.line(f); err != nil || k.once {
-				return err
-			}
-		}
-	case k.Terminal && !k.once && k.Format.Format == output.Table:
+			f.Rows = notNil(f.Rows)
+			return f, err
+		})
+	case k.draws():
 		return k.live(ctx, f)
 	}
-	if f, err = k.next(ctx); err != nil {
+	if err := backoff.Sleep(ctx, k.every); err != nil {
+		return err
+	}
+	if f, err = k.look(ctx); err != nil {
 		return err
 	}
 	return k.table(f)
+}
+
+// draws reports whether the command draws on the whole screen.
+func (k *topCommand) draws() bool {
+	return k.Terminal && !k.once && k.Format.Format == output.Table
+}
+
+// lines prints a frame as one JSON object after each interval, or after the first one alone.
+func (k *topCommand) lines(ctx context.Context, frame func(context.Context) (any, error)) error {
+	for outage := (outage{}); ; {
+		if err := backoff.Sleep(ctx, k.every); err != nil {
+			return err
+		}
+		f, err := frame(ctx)
+		if err != nil && k.once || !outage.Outlived(k.Call, err) {
+			return err
+		}
+		if err != nil {
+			continue
+		}
+		if err := output.Line(k.Out, f); err != nil || k.once {
+			return err
+		}
+	}
 }
 
 // look takes a sample and returns its frame.
@@ -133,52 +160,23 @@ func (k *topCommand) look(ctx context.Context) (topFrame, error) {
 // ages reads the ages of the oldest messages.
 func (k *topCommand) ages(ctx context.Context) (ages, error) {
 	a := ages{Topics: map[string]int64{}, Groups: map[[2]string]int64{}}
-	for at, more := (httpapi.Cursor{}), true; more; {
-		page, next, err := k.client.TopicSummaries(ctx, admin.ListQuery{State: "backlog", Limit: 1000, After: at.After})
-		if err == nil {
-			more, err = at.Advance(next)
-		}
-		if err != nil {
-			return a, err
-		}
+	err := httpapi.Pages("", func(after string) (string, error) {
+		page, next, err := k.client.TopicSummaries(ctx, admin.ListQuery{State: "backlog", Limit: 1000, After: after})
 		for _, t := range page {
 			a.Topics[t.Name] = t.OldestMS
 		}
+		return next, err
+	})
+	if err != nil {
+		return a, err
 	}
-	for at, more := (httpapi.Cursor{}), true; more; {
-		page, next, err := k.client.GroupSummaries(ctx, admin.ListQuery{State: "backlog", Limit: 1000, After: at.After})
-		if err == nil {
-			more, err = at.Advance(next)
-		}
-		if err != nil {
-			return a, err
-		}
+	return a, httpapi.Pages("", func(after string) (string, error) {
+		page, next, err := k.client.GroupSummaries(ctx, admin.ListQuery{State: "backlog", Limit: 1000, After: after})
 		for _, g := range page {
 			a.Groups[[2]string{g.Group, g.Topic}] = g.OldestMS
 		}
-	}
-	return a, nil
-}
-
-// next is look after an interval.
-func (k *topCommand) next(ctx context.Context) (topFrame, error) {
-	if err := backoff.Sleep(ctx, k.every); err != nil {
-		return topFrame{}, err
-	}
-	return k.look(ctx)
-}
-
-// line prints a frame as one JSON object.
-func (k *topCommand) line(f topFrame) error {
-	rows, err := k.Rows(f.Rows)
-	if err != nil {
-		return err
-	}
-	if k.Limit > 0 {
-		rows = rows[:min(len(rows), k.Limit)]
-	}
-	f.Rows = notNil(rows)
-	return output.Line(k.Out, f)
+		return next, err
+	})
 }
 
 // table prints a frame as a table, or as one JSON document.
@@ -202,8 +200,31 @@ func (k *topCommand) table(f topFrame) error {
 	})
 }
 
-// live redraws the screen at each interval and after each key, until q, Ctrl-C or the end of ctx.
+// live is the screen of groups or topics.
 func (k *topCommand) live(ctx context.Context, f topFrame) error {
+	s := topScreen{screenState: screenState{Server: k.client.Endpoint()}, Frame: f}
+	all := f.Rows
+	return k.screen(ctx, &s.screenState, func(w io.Writer, o output.Options) error {
+		s.View = k.topView
+		if rows, err := k.Rows(all); err == nil { // else the pattern is not finished
+			s.Frame.Rows = rows
+		}
+		return s.Write(w, o)
+	}, func(ctx context.Context) error {
+		f, err := k.look(ctx)
+		if err == nil { // else the screen keeps the last one
+			s.Frame, all = f, f.Rows
+		}
+		return err
+	}, func(key byte) (quit, sample bool) {
+		topics := k.Topics
+		return k.pressed(key, &s), topics != k.Topics
+	})
+}
+
+// screen redraws the screen at each interval and after each key, until q, Ctrl-C or the end of ctx.
+// pressed carries out a key, and reports whether top ends or needs the next sample at once.
+func (k *topCommand) screen(ctx context.Context, s *screenState, write func(io.Writer, output.Options) error, sample func(context.Context) error, pressed func(key byte) (quit, sample bool)) error {
 	restore, err := raw(k.In)
 	if err != nil {
 		return err
@@ -215,54 +236,44 @@ func (k *topCommand) live(ctx context.Context, f topFrame) error {
 	}
 	defer func() { _ = control(k.Out, leave) }() // the error before it is returned
 	keys := keys(ctx, k.In)
-	s := topScreen{Server: k.client.Endpoint(), Frame: f}
-	all := f.Rows
 	tick := time.NewTicker(k.every)
 	defer tick.Stop()
 	for {
-		s.View = k.topView
-		if rows, err := k.Rows(all); err == nil { // else the pattern is not finished
-			s.Frame.Rows = rows
-		}
 		s.Width, s.Height = size(k.Out)
-		if err := k.draw(&s); err != nil {
+		var b bytes.Buffer
+		if err := write(&b, k.ListOptions()); err != nil {
+			return err
+		}
+		if err := draw(k.Out, b.String()); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if s.Paused {
-				continue
+			if !s.Paused {
+				s.Failed = sample(ctx)
 			}
-			s.Failed = k.sampled(ctx, &s, &all)
 		case key, ok := <-keys:
 			if !ok {
 				return nil // no more keys: the terminal is gone
 			}
-			topics := k.Topics
-			if k.pressed(key, &s) {
+			quit, next := pressed(key)
+			if quit {
 				return nil
 			}
-			if topics != k.Topics {
-				s.Failed = k.sampled(ctx, &s, &all)
+			if next {
+				s.Failed = sample(ctx)
 			}
 		}
 	}
 }
 
-// sampled takes the next sample. After an error the screen keeps the last one.
-func (k *topCommand) sampled(ctx context.Context, s *topScreen, all *[]topRow) error {
-	f, err := k.look(ctx)
-	if err == nil {
-		s.Frame, *all = f, f.Rows
-	}
-	return err
-}
+const ctrlC = 3
 
 // pressed carries out a key. It reports whether top ends.
 func (k *topCommand) pressed(key byte, s *topScreen) (quit bool) {
-	const ctrlC, escape, backspace, del = 3, 27, 8, 127
+	const escape, backspace, del = 27, 8, 127
 	if s.Typing {
 		switch {
 		case key == '\r' || key == '\n' || key == escape:
@@ -293,15 +304,6 @@ func (k *topCommand) pressed(key byte, s *topScreen) (quit bool) {
 	return false
 }
 
-// draw writes the screen over the one before.
-func (k *topCommand) draw(s *topScreen) error {
-	var b bytes.Buffer
-	if err := s.Write(&b, k.ListOptions()); err != nil {
-		return err
-	}
-	return draw(k.Out, b.String())
-}
-
 // runClients is top --clients.
 func (k *topCommand) runClients(ctx context.Context) (err error) {
 	if k.Topics {
@@ -321,25 +323,25 @@ func (k *topCommand) runClients(ctx context.Context) (err error) {
 	case err != nil:
 		return err
 	case k.Format.Format == output.JSONL:
-		for outage := (outage{}); ; {
-			if err == nil {
-				if err := output.Line(k.Out, f); err != nil || k.once {
-					return err
-				}
-			}
-			if err := backoff.Sleep(ctx, k.every); err != nil {
-				return err
-			}
-			if f, err = k.clientFrame(ctx); !outage.Outlived(k.Call, err) {
-				return err
-			}
+		if err := output.Line(k.Out, f); err != nil || k.once {
+			return err
 		}
-	case k.Terminal && !k.once && k.Format.Format == output.Table:
-		return k.liveClients(ctx, f)
+		return k.lines(ctx, func(ctx context.Context) (any, error) { return k.clientFrame(ctx) })
+	case k.draws():
+		s := clientScreen{screenState: screenState{Server: k.client.Endpoint()}, Frame: f, By: k.By}
+		return k.screen(ctx, &s.screenState, s.Write, func(ctx context.Context) error {
+			f, err := k.clientFrame(ctx)
+			if err == nil {
+				s.Frame = f
+			}
+			return err
+		}, func(key byte) (quit, sample bool) {
+			s.Paused = s.Paused != (key == 'p')
+			return key == 'q' || key == ctrlC, false
+		})
 	}
 	return printList(k.Call, output.List[status.Client]{
 		Rows: f.Clients, Columns: clientColumns(f.At),
-		Name: func(r status.Client) string { return r.ID },
 		Document: func(shown []status.Client) any {
 			f.Clients = notNil(shown)
 			return f
@@ -352,7 +354,7 @@ func (k *topCommand) runClients(ctx context.Context) (err error) {
 func (k *topCommand) clientFrame(ctx context.Context) (clientFrame, error) {
 	ctx, cancel := k.Bounded(ctx)
 	defer cancel()
-	all, err := allClients(ctx, k.client, status.ClientQuery{Match: k.Match}, 0)
+	all, err := allClients(ctx, k.client, status.ClientQuery{Match: k.Match}, nil)
 	if err != nil {
 		return clientFrame{}, err
 	}
@@ -364,51 +366,4 @@ func (k *topCommand) clientFrame(ctx context.Context) (clientFrame, error) {
 		f.Clients = f.Clients[:min(len(f.Clients), k.Limit)]
 	}
 	return f, nil
-}
-
-// liveClients redraws the screen at each interval, until q, Ctrl-C or the end of ctx.
-func (k *topCommand) liveClients(ctx context.Context, f clientFrame) error {
-	restore, err := raw(k.In)
-	if err != nil {
-		return err
-	}
-	defer restore()
-	k.Screen = true
-	if err := control(k.Out, enter); err != nil {
-		return err
-	}
-	defer func() { _ = control(k.Out, leave) }() // the error before it is returned
-	keys := keys(ctx, k.In)
-	s := clientScreen{Server: k.client.Endpoint(), Frame: f, By: k.By}
-	tick := time.NewTicker(k.every)
-	defer tick.Stop()
-	for {
-		s.Width, s.Height = size(k.Out)
-		var b bytes.Buffer
-		if err := s.Write(&b, k.ListOptions()); err != nil {
-			return err
-		}
-		if err := draw(k.Out, b.String()); err != nil {
-			return err
-		}
-		const ctrlC = 3
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			if s.Paused {
-				continue
-			}
-			if f, s.Failed = k.clientFrame(ctx); s.Failed == nil {
-				s.Frame = f
-			}
-		case key, ok := <-keys:
-			switch {
-			case !ok, key == 'q', key == ctrlC:
-				return nil
-			case key == 'p':
-				s.Paused = !s.Paused
-			}
-		}
-	}
 }

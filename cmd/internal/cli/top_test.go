@@ -32,26 +32,15 @@ func TestTopKeys(t *testing.T) {
 func TestTopPrintsNoNotes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for name, live := range map[string]func(*topCommand) error{
-		"backlogs": func(k *topCommand) error { return k.live(ctx, topFrame{}) },
-		"clients":  func(k *topCommand) error { return k.liveClients(ctx, clientFrame{}) },
-	} {
-		client, err := admin.New("http://127.0.0.1:1", admin.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		notes := new(strings.Builder)
-		app := New(strings.NewReader(""), io.Discard, notes)
-		k := &topCommand{Call: &Call{App: app}, client: client, every: time.Second}
-		if before := k.WaitingNotes(); before != notes {
-			t.Fatalf("%s: the notes before it are dropped", name)
-		}
-		if err := live(k); err != nil {
-			t.Fatal(err)
-		}
-		if k.WaitingNotes() != io.Discard {
-			t.Errorf("%s: notes would be printed on the screen", name)
-		}
-		_ = client.Close()
+	client, err := admin.New("http://127.0.0.1:1", admin.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	notes := new(strings.Builder)
+	k := &topCommand{Call: &Call{App: New(strings.NewReader(""), io.Discard, notes)}, client: client, every: time.Second}
+	before := k.WaitingNotes()
+	if err := k.live(ctx, topFrame{}); err != nil || before != notes || k.WaitingNotes() != io.Discard {
+		t.Errorf("%v; notes are dropped before it, or printed on the screen", err)
 	}
 }

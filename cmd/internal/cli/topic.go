@@ -78,7 +78,6 @@ delayed (messages wait for their delivery time) and empty (no messages).`,
 		return printList(c, output.List[status.TopicSummary]{
 			Rows:     topics,
 			Columns:  topicColumns,
-			Name:     func(t status.TopicSummary) string { return t.Name },
 			Document: func(ts []status.TopicSummary) any { return map[string]any{"topics": notNil(ts)} },
 			Empty:    empty,
 		})
@@ -123,16 +122,12 @@ func newTopicShow(a *App) *cobra.Command {
 
 // queuesOf returns the contents of all queues of a topic.
 func queuesOf(ctx context.Context, client *admin.Client, topic string) (all []status.Queue, err error) {
-	for at := (httpapi.Cursor{}); ; {
-		page, err := client.Queues(ctx, topic, at.After, 1000)
-		if err != nil {
-			return nil, err
-		}
+	err = httpapi.Pages("", func(after string) (string, error) {
+		page, err := client.Queues(ctx, topic, after, 1000)
 		all = append(all, page.Queues...)
-		if more, err := at.Advance(page.Next); !more {
-			return all, err
-		}
-	}
+		return page.Next, err
+	})
+	return all, err
 }
 
 // fixed returns an error if a change is not possible in an existing topic.
@@ -243,24 +238,20 @@ func (l *listing[S]) read(ctx context.Context, c *Call, keep func(S) bool) ([]S,
 		q.Sort = "-" + l.by
 	}
 	q.Limit = 1000
-	for at := (httpapi.Cursor{After: q.After}); ; {
-		q.After = at.After
+	err = httpapi.Pages(q.After, func(after string) (string, error) {
+		q.After = after
 		page, next, err := l.page(ctx, client, q)
-		if err != nil {
-			return nil, err
-		}
 		for _, s := range page {
 			if keep(s) {
 				rows = append(rows, s)
 			}
 			if l.top > 0 && len(rows) == l.top {
-				return rows, nil
+				return "", nil
 			}
 		}
-		if more, err := at.Advance(next); !more {
-			return rows, err
-		}
-	}
+		return next, err
+	})
+	return rows, err
 }
 
 // A removal is a request that removes a subject.

@@ -49,29 +49,45 @@ func topColumns(v *topView, bars int) []output.Column[topRow] {
 	}})
 }
 
-// A topScreen is the whole screen of top.
-type topScreen struct {
+// A screenState is the part that all screens of top have.
+type screenState struct {
 	Server        string
-	Frame         topFrame
-	View          topView
 	Width, Height int // of the terminal
 	Paused        bool
-	Typing        bool  // the pattern of names is being typed
 	Failed        error // of the last sample; the frame is an older one
 
 	shown map[string]bool // columns
 }
 
-// Write writes the lines of the screen, at most height lines of at most width columns.
-func (s *topScreen) Write(w io.Writer, o output.Options) error {
-	t := &s.Frame.Total
-	state := s.Frame.At.UTC().Format("15:04:05")
+// begin returns a screen with the first line, for a frame of a time.
+func (s *screenState) begin(at time.Time, interval string, o *output.Options) *screen {
+	state := at.UTC().Format("15:04:05")
 	switch {
 	case s.Failed != nil:
 		state += "  NO ANSWER: " + output.Safe(s.Failed.Error())
 	case s.Paused:
 		state += "  paused"
 	}
+	if s.shown == nil {
+		s.shown = map[string]bool{}
+	}
+	o.Shown, o.Format, o.Limit, o.Sort, o.Width = s.shown, output.Table, 0, "", s.Width
+	screen := &screen{width: s.Width, height: s.Height}
+	screen.prose("%s  every %s  %s", output.Safe(s.Server), interval, state)
+	return screen
+}
+
+// A topScreen is the whole screen of top.
+type topScreen struct {
+	screenState
+	Frame  topFrame
+	View   topView
+	Typing bool // the pattern of names is being typed
+}
+
+// Write writes the lines of the screen, at most height lines of at most width columns.
+func (s *topScreen) Write(w io.Writer, o output.Options) error {
+	t := &s.Frame.Total
 	what := "group"
 	if s.View.Topics {
 		what = "topic"
@@ -80,8 +96,7 @@ func (s *topScreen) Write(w io.Writer, o output.Options) error {
 	if t.Blocked > 0 {
 		blocked = ", blocked " + output.Number(t.Blocked).Grouped()
 	}
-	screen := newScreen(s.Width, s.Height)
-	screen.prose("%s  every %s  %s", output.Safe(s.Server), s.Frame.Interval, state)
+	screen := s.begin(s.Frame.At, s.Frame.Interval, &o)
 	screen.prose("%s, %s, %v stored; backlog %s, in flight %s, waiting for a retry %s, parked %s%s",
 		output.Count(int64(s.Frame.Topics), "topic"), output.Count(int64(s.Frame.Groups), "group"), output.Bytes(s.Frame.Bytes),
 		output.Number(t.Backlog), output.Number(t.Inflight), output.Number(t.Retry), output.Number(t.Parked), blocked)
@@ -97,15 +112,11 @@ func (s *topScreen) Write(w io.Writer, o output.Options) error {
 	if s.Typing {
 		keys = "names like: " + output.Safe(s.View.Match) + "_   (enter)"
 	}
-	if s.shown == nil {
-		s.shown = map[string]bool{}
-	}
-	o.Shown = s.shown
 	list := output.List[topRow]{Rows: s.Frame.Rows[:min(len(s.Frame.Rows), s.Height)]}
 	var table output.Fitted
 	for _, bars := range []int{sparkWidth, sparkWidth / 2, sparkWidth / 4, 0} { // the most bars that cost no line
 		list.Columns = topColumns(&s.View, bars)
-		f, err := screen.fit(o, list.Fit)
+		f, err := list.Fit(o)
 		if err != nil {
 			return err
 		}
@@ -116,7 +127,7 @@ func (s *topScreen) Write(w io.Writer, o output.Options) error {
 	screen.rows(table, "no "+what+"s", len(s.Frame.Rows), func(more string) string {
 		return fmt.Sprintf("%s by %s, the %s first%s", output.Count(int64(len(s.Frame.Rows)), what).Grouped(), s.View.By, direction, more)
 	}, keys)
-	return writeScreen(w, screen.lines, s.Width, s.Height)
+	return screen.write(w)
 }
 
 // A screen has the lines of a terminal.
@@ -125,8 +136,6 @@ type screen struct {
 	lines         []string
 }
 
-func newScreen(width, height int) *screen { return &screen{width: width, height: height} }
-
 // prose adds a text. It is wrapped if it is too wide.
 func (s *screen) prose(format string, args ...any) {
 	text := strings.TrimRight(output.Textf(format, args...).Grouped(), " ")
@@ -134,12 +143,6 @@ func (s *screen) prose(format string, args ...any) {
 		text = output.Wrap(text, s.width)
 	}
 	s.lines = append(s.lines, strings.Split(text, "\n")...)
-}
-
-// fit returns the lines of a list with the options of a screen.
-func (s *screen) fit(o output.Options, fit func(output.Options) (output.Fitted, error)) (output.Fitted, error) {
-	o.Format, o.Limit, o.Sort, o.Width = output.Table, 0, "", s.width
-	return fit(o)
 }
 
 // height is the number of lines of a table.
@@ -182,18 +185,14 @@ func (s *screen) rows(table output.Fitted, empty string, all int, below func(mor
 	}
 }
 
-// writeScreen writes at most height lines, each of at most width columns.
-func writeScreen(w io.Writer, lines []string, width, height int) error {
-	for i, line := range lines[:min(len(lines), height)] {
-		end := "\n"
-		if i == min(len(lines), height)-1 {
-			end = ""
-		}
-		if _, err := io.WriteString(w, strings.TrimRight(clip(line, width), " ")+end); err != nil {
-			return err
-		}
+// write writes at most height lines, each of at most width columns.
+func (s *screen) write(w io.Writer) error {
+	lines := slices.Clone(s.lines[:min(len(s.lines), s.height)])
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(clip(line, s.width), " ")
 	}
-	return nil
+	_, err := io.WriteString(w, strings.Join(lines, "\n"))
+	return err
 }
 
 // clip cuts a line after a number of columns.

@@ -305,8 +305,8 @@ func TestTopScreens(t *testing.T) {
 		"top_first.txt":  {Frame: frames(t, 1, groups), View: groups},
 		"top_groups.txt": {Frame: frames(t, 12, groups), View: groups},
 		"top_topics.txt": {Frame: frames(t, 12, topics), View: topics},
-		"top_failed.txt": {Frame: frames(t, 12, groups), View: groups, Failed: errors.New("connection refused\x1b[2J")},
-		"top_typing.txt": {Frame: frames(t, 12, topView{By: "dead", Match: "led*"}), View: topView{By: "dead", Match: "led*"}, Typing: true, Paused: true},
+		"top_failed.txt": {Frame: frames(t, 12, groups), View: groups, screenState: screenState{Failed: errors.New("connection refused\x1b[2J")}},
+		"top_typing.txt": {Frame: frames(t, 12, topView{By: "dead", Match: "led*"}), View: topView{By: "dead", Match: "led*"}, Typing: true, screenState: screenState{Paused: true}},
 	} {
 		s.Server, s.Width, s.Height = "127.0.0.1:8082", 120, 24
 		var b strings.Builder
@@ -322,7 +322,7 @@ func TestTopBlocked(t *testing.T) {
 	f := frames(t, 1, topView{By: "backlog"})
 	f.Total.Blocked = 16_000
 	var b strings.Builder
-	if err := (&topScreen{Frame: f, View: topView{By: "backlog"}, Width: 120, Height: 24}).Write(&b, output.Options{}); err != nil || !strings.Contains(b.String(), "parked 212, blocked 16 000\n") {
+	if err := (&topScreen{screenState: screenState{Width: 120, Height: 24}, Frame: f, View: topView{By: "backlog"}}).Write(&b, output.Options{}); err != nil || !strings.Contains(b.String(), "parked 212, blocked 16 000\n") {
 		t.Errorf("%v, the screen is\n%s", err, b.String())
 	}
 	sample := sampled(1)
@@ -340,7 +340,7 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	}
 	for width := 1; width < 200; width += 7 {
 		for height := 1; height < 60; height += 3 {
-			s := topScreen{Server: "h", Frame: f, View: topView{By: "backlog"}, Width: width, Height: height}
+			s := topScreen{screenState: screenState{Server: "h", Width: width, Height: height}, Frame: f, View: topView{By: "backlog"}}
 			var b strings.Builder
 			if err := s.Write(&b, output.Options{}); err != nil {
 				t.Fatal(err)
@@ -368,7 +368,7 @@ func TestTopOn80Columns(t *testing.T) {
 		f.Rows = append(f.Rows, topRow{Group: fmt.Sprintf("%s-%d", group, i), Topic: topic, Ready: 12_345 + i, Inflight: 1, Retry: 2, Parked: 3, Backlog: 1_234_567, OldestMS: 7_380_000, In: 1.5, Out: 2.5, Retries: 3.5, Dead: 4.5, past: []float64{1, 2, 3}})
 	}
 	for name, view := range map[string]topView{"groups": {By: "backlog"}, "topics": {By: "backlog", Topics: true}} {
-		s := topScreen{Server: "https://mq-broker-1.production.europe.example:8082", Frame: f, View: view, Width: 80, Height: 24}
+		s := topScreen{screenState: screenState{Server: "https://mq-broker-1.production.europe.example:8082", Width: 80, Height: 24}, Frame: f, View: view}
 		var b strings.Builder
 		if err := s.Write(&b, output.Options{}); err != nil {
 			t.Fatal(err)
@@ -392,7 +392,7 @@ func TestTopOn80Columns(t *testing.T) {
 // their places.
 func TestTopColumnsStay(t *testing.T) {
 	f := frames(t, 3, topView{By: "backlog"})
-	s := topScreen{Server: "h", Frame: f, View: topView{By: "backlog"}, Width: 70, Height: 24}
+	s := topScreen{screenState: screenState{Server: "h", Width: 70, Height: 24}, Frame: f, View: topView{By: "backlog"}}
 	head := func(parked int64) string {
 		s.Frame.Rows = []topRow{{Group: "billing", Topic: "orders", Ready: 12_345, Backlog: 12_345, Parked: parked, OldestMS: 1000, In: 1, Out: 1}}
 		var b strings.Builder
@@ -520,7 +520,7 @@ func TestClientScreen(t *testing.T) {
 		})
 	}
 	var b strings.Builder
-	s := clientScreen{Server: "http://127.0.0.1:8080", Frame: f, By: "inflight", Width: 110, Height: 20}
+	s := clientScreen{screenState: screenState{Server: "http://127.0.0.1:8080", Width: 110, Height: 20}, Frame: f, By: "inflight"}
 	if err := s.Write(&b, output.Options{}); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"time"
 
@@ -112,6 +114,78 @@ func (r *recent[K]) Whole() {
 		maps.DeleteFunc(r.seen, func(_ K, at time.Time) bool { return at.Before(next) })
 	}
 	r.known = r.latest
+}
+
+// A follower prints the new items of repeated queries, until Ctrl-C or a number of items. K identifies
+// an item.
+type follower[K comparable, T any] struct {
+	*Call
+	recent[K]
+	every   time.Duration
+	most    int // items; 0 means no end
+	columns []output.Column[T]
+	name    func(T) string
+	key     func(T) (K, time.Time)
+	print   func(T) error // nil: a line in the format of the flags
+
+	n     int
+	lines *output.Stream[T]
+}
+
+// errEnough ends a follow after the last item.
+var errEnough = errors.New("enough items")
+
+// run makes a query at each interval, which calls item for each of its items. It outlives a server
+// that is away, except at first.
+func (f *follower[K, T]) run(ctx context.Context, query func(context.Context) error) error {
+	var outage outage
+	for first := true; ; first = false {
+		err := query(ctx)
+		switch {
+		case errors.Is(err, errEnough):
+			return nil
+		case err != nil && (first || ctx.Err() != nil), !outage.Outlived(f.Call, err):
+			return err
+		case err == nil:
+			f.Whole()
+		}
+		if err := backoff.Sleep(ctx, f.every); err != nil {
+			return err
+		}
+	}
+}
+
+// item prints an item, unless it was in a query before.
+func (f *follower[K, T]) item(v T) error {
+	if !f.New(f.key(v)) {
+		return nil
+	}
+	show := f.print
+	if show == nil {
+		show = f.line
+	}
+	if err := show(v); err != nil {
+		return err
+	}
+	if f.n++; f.most > 0 && f.n >= f.most {
+		return errEnough
+	}
+	return nil
+}
+
+func (f *follower[K, T]) line(v T) (err error) {
+	switch {
+	case f.JSON():
+		return output.Line(f.Out, v)
+	case f.Format.Format == output.Name:
+		_, err := fmt.Fprintln(f.Out, output.Word(f.name(v)))
+		return err
+	case f.lines == nil:
+		if f.lines, err = output.NewStream(output.List[T]{Columns: f.columns}, f.ListOptions()); err != nil {
+			return f.Usage(err)
+		}
+	}
+	return f.lines.Print(f.Out, v, time.Now())
 }
 
 // redraw draws the output of show over the previous screen.

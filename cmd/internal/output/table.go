@@ -80,9 +80,9 @@ type Column[T any] struct {
 type List[T any] struct {
 	Rows     []T
 	Columns  []Column[T]
-	Name     func(T) string
-	Document func([]T) any // the JSON document of the rows
-	Empty    string        // the note on stderr if there are no rows
+	Name     func(T) string // nil: the text of the first column
+	Document func([]T) any  // the JSON document of the rows
+	Empty    string         // the note on stderr if there are no rows
 }
 
 // Print writes the list to w in the form of o, and notes to notes. The error names a column that
@@ -110,7 +110,7 @@ func (l List[T]) Print(w, notes io.Writer, o Options) error {
 		return eachLine(w, rows)
 	case Name:
 		for _, r := range rows {
-			if _, err := fmt.Fprintln(w, Word(l.Name(r))); err != nil {
+			if _, err := fmt.Fprintln(w, Word(l.name(r))); err != nil {
 				return err
 			}
 		}
@@ -133,6 +133,13 @@ func (l List[T]) Print(w, notes io.Writer, o Options) error {
 		fmt.Fprintln(notes, note)
 	}
 	return err
+}
+
+func (l List[T]) name(row T) string {
+	if l.Name != nil {
+		return l.Name(row)
+	}
+	return fmt.Sprint(l.Columns[0].Cell(row))
 }
 
 // Fit returns the lines of the list as a table, for a screen.
