@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -12,18 +12,10 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
-const (
-	// maxAcks is the number of messages of one acknowledgement.
-	maxAcks = 512
-
-	// maxPrinted is the number of printed messages that wait for an acknowledgement to begin. The
-	// command receives no more until one begins, so that a slow server bounds the leases.
-	maxPrinted = 2 * maxAcks
-
-	// maxUnderWay is the number of acknowledgements under way. With one alone, receive has 5 800
-	// messages a second from a broker whose disk takes 40 ms to sync.
-	maxUnderWay = 4
-)
+// maxUnderWay is the number of acknowledgements under way, each of the messages of one receive. The
+// command receives no more until one of them ends, so that a slow server bounds the leases. With one
+// alone, a broker whose disk takes 40 ms to sync would deliver at most 32 messages in that time.
+const maxUnderWay = 64
 
 // An acknowledger acknowledges printed messages while the next ones are received. It begins no
 // acknowledgement after a failure.
@@ -32,23 +24,19 @@ const (
 // deliver no further message of a message group until these are settled. Therefore messages of one
 // message group are never in two acknowledgements under way.
 type acknowledger struct {
-	ack     func([]*tidegate.Delivery) []error
-	printed chan []*tidegate.Delivery // of one receive
-	ended   chan struct{}
+	ack      func([]*tidegate.Delivery) []error
+	failed   func() // called once, after the first failure
+	underWay sync.WaitGroup
+	places   chan struct{} // has a value for each acknowledgement under way
 
-	rest []*tidegate.Delivery // not acknowledged because of err; valid after ended
-	err  error                // valid after ended
+	mu       sync.Mutex
+	begun    int
+	refusals refusals
+	rest     []*tidegate.Delivery // printed after a failure
 }
 
-// acknowledge starts an acknowledger. It calls failed after the first failure, and then only
-// collects messages.
-func acknowledge(ack func([]*tidegate.Delivery) []error, failed func()) *acknowledger {
-	a := &acknowledger{ack: ack, printed: make(chan []*tidegate.Delivery), ended: make(chan struct{})}
-	go func() {
-		defer close(a.ended)
-		a.run(failed)
-	}()
-	return a
+func newAcknowledger(ack func([]*tidegate.Delivery) []error, failed func()) *acknowledger {
+	return &acknowledger{ack: ack, failed: failed, places: make(chan struct{}, maxUnderWay)}
 }
 
 // persistent returns ack with repetitions: acknowledgements that no server has answered are
@@ -82,88 +70,36 @@ func persistent(ctx context.Context, lease time.Duration, ack func([]*tidegate.D
 	}
 }
 
-// run acknowledges until printed is closed and no acknowledgement is under way.
-func (a *acknowledger) run(failed func()) {
-	var waiting queue
-	var all refusals
-	results := make(chan refusals)
-	underWay, begun, printed := 0, 0, a.printed
-	for {
-		for all.count == 0 && waiting.begins(underWay) {
-			ds, nth := waiting.take(), begun
-			begun, underWay = begun+1, underWay+1
-			go func() { results <- refused(nth, ds, a.ack(ds)) }()
-		}
-		if all.count > 0 {
-			a.rest = append(a.rest, waiting.takeAll()...)
-		}
-		if printed == nil && underWay == 0 {
-			a.err = all.err()
-			return
-		}
-		next := printed
-		if waiting.messages >= maxPrinted {
-			next = nil
-		}
-		select {
-		case ds, ok := <-next:
-			if !ok {
-				printed = nil
-			}
-			waiting.put(ds)
-		case r := <-results:
-			underWay--
-			if all.count == 0 && r.count > 0 {
-				failed()
-			}
-			all = all.and(r)
-		}
+// acknowledge begins the acknowledgement of the messages of a receive. It waits while maxUnderWay
+// are under way.
+func (a *acknowledger) acknowledge(ds []*tidegate.Delivery) {
+	a.places <- struct{}{}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(ds) == 0 || a.refusals.count > 0 {
+		a.rest = append(a.rest, ds...)
+		<-a.places
+		return
 	}
+	nth := a.begun
+	a.begun++
+	a.underWay.Go(func() {
+		r := refused(nth, ds, a.ack(ds))
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.refusals.count == 0 && r.count > 0 {
+			a.failed()
+		}
+		a.refusals = a.refusals.and(r)
+		<-a.places
+	})
 }
 
 // end waits for all acknowledgements. It returns the printed messages that were not acknowledged
 // after a failure, and the failure.
 func (a *acknowledger) end() ([]*tidegate.Delivery, error) {
-	close(a.printed)
-	<-a.ended
-	return a.rest, a.err
-}
-
-// A queue has the printed messages that wait for an acknowledgement, by receives.
-type queue struct {
-	receives [][]*tidegate.Delivery
-	messages int
-}
-
-func (q *queue) put(ds []*tidegate.Delivery) {
-	if len(ds) > 0 {
-		q.receives = append(q.receives, ds)
-		q.messages += len(ds)
-	}
-}
-
-// begins reports whether an acknowledgement begins beside those under way. The first one takes all
-// messages that wait. The others must be large, because small ones would cost more than they gain.
-func (q *queue) begins(underWay int) bool {
-	return underWay == 0 && q.messages > 0 || underWay < maxUnderWay && q.messages >= maxAcks
-}
-
-// take removes the messages of the next acknowledgement.
-func (q *queue) take() (ds []*tidegate.Delivery) {
-	n := 0
-	for n < len(q.receives) && (n == 0 || len(ds)+len(q.receives[n]) <= maxAcks) {
-		ds = append(ds, q.receives[n]...)
-		n++
-	}
-	q.receives, q.messages = q.receives[n:], q.messages-len(ds)
-	return ds
-}
-
-// takeAll removes all messages.
-func (q *queue) takeAll() []*tidegate.Delivery {
-	ds := slices.Concat(q.receives...)
-	*q = queue{}
-	return ds
+	a.underWay.Wait()
+	return a.rest, a.refusals.err()
 }
 
 // refusals are the failures of acknowledgements. first is the error of the message that was printed

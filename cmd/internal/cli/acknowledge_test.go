@@ -31,88 +31,52 @@ func ids(ds []*tidegate.Delivery) (all []string) {
 	return all
 }
 
-// Messages that are printed during an acknowledgement are acknowledged together, in their order.
-// The end waits for the last one.
-func TestAcknowledgeTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var calls [][]string
-		answer := make(chan struct{})
-		a := acknowledge(func(ds []*tidegate.Delivery) []error {
-			calls = append(calls, ids(ds))
-			<-answer
-			return make([]error, len(ds))
-		}, func() { t.Error("a failure") })
-		a.printed <- printed(0, 2)
-		synctest.Wait()
-		for i := range 3 {
-			a.printed <- printed(2+i, 1)
-		}
-		close(answer)
-		if rest, err := a.end(); len(rest) > 0 || err != nil {
-			t.Errorf("%d messages are left, %v", len(rest), err)
-		}
-		if got := fmt.Sprint(calls); got != "[[0 1] [2 3 4]]" {
-			t.Errorf("the acknowledgements are %s", got)
-		}
-	})
-}
-
-// If acknowledgements take long, four are under way, of which all but the first are large. They are
-// of whole receives. No further message is taken once many wait.
+// Acknowledgements are of whole receives, and begin while others are under way, up to a number. The
+// end waits for the last one.
 func TestAcknowledgementsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var calls [][]string
 		answer := make(chan struct{})
-		a := acknowledge(func(ds []*tidegate.Delivery) []error {
+		a := newAcknowledger(func(ds []*tidegate.Delivery) []error {
 			mu.Lock()
 			calls = append(calls, ids(ds))
 			mu.Unlock()
 			<-answer
 			return make([]error, len(ds))
 		}, func() { t.Error("a failure") })
-		taken := 0
-		for more := true; more; {
-			synctest.Wait()
-			select {
-			case a.printed <- printed(taken, 30):
-				taken += 30
-			default:
-				more = false
+		printing := make(chan struct{})
+		go func() {
+			defer close(printing)
+			for i := range 2 * maxUnderWay {
+				a.acknowledge(printed(2*i, 2))
 			}
-		}
-		var sizes []int
-		for _, c := range calls {
-			sizes = append(sizes, len(c))
-		}
-		if !slices.Equal(sizes, []int{30, 510, 510, 510}) {
-			t.Errorf("acknowledgements of %d messages are under way", sizes)
-		}
-		if want := 30 + 3*510 + 1050; taken != want { // the first multiple of 30 from maxPrinted on
-			t.Errorf("%d messages are received, want %d", taken, want)
+		}()
+		synctest.Wait()
+		if len(calls) != maxUnderWay {
+			t.Errorf("%d acknowledgements are under way, want %d", len(calls), maxUnderWay)
 		}
 		close(answer)
-		if rest, err := a.end(); len(rest) > 0 || err != nil {
-			t.Errorf("%d messages are left, %v", len(rest), err)
-		}
+		<-printing
+		rest, err := a.end()
 		all := slices.Concat(calls...)
-		if slices.Sort(all); len(slices.Compact(all)) != taken {
-			t.Errorf("%d of %d messages are acknowledged", len(slices.Compact(all)), taken)
+		slices.Sort(all)
+		if n := len(slices.Compact(all)); n != 4*maxUnderWay || len(calls) != 2*maxUnderWay || len(rest) > 0 || err != nil {
+			t.Errorf("%d messages in %d acknowledgements, %d are left, %v", n, len(calls), len(rest), err)
 		}
 	})
 }
 
-// No acknowledgement begins after a failure. The messages that were printed before the command knew
-// of it are left. The error names the failed message that was printed first, and counts the others,
-// although a later acknowledgement failed before.
+// No acknowledgement begins after a failure: the messages that are printed later are left, in their
+// order. The error names the failed message that was printed first, and counts the others, although
+// a later acknowledgement failed before.
 func TestAcknowledgeFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.New("away")
 		failures, calls := 0, 0
-		a := acknowledge(func(ds []*tidegate.Delivery) []error {
-			calls++
+		a := newAcknowledger(func(ds []*tidegate.Delivery) []error {
 			errs := make([]error, len(ds))
-			if ds[0].ID == "0" {
+			if calls++; ds[0].ID == "0" {
 				time.Sleep(2 * time.Second)
 				errs[1], errs[2] = away, away
 			} else {
@@ -121,46 +85,18 @@ func TestAcknowledgeFailure(t *testing.T) {
 			}
 			return errs
 		}, func() { failures++ })
-		a.printed <- printed(0, 3)
+		a.acknowledge(printed(0, 3))
 		synctest.Wait()
-		a.printed <- printed(3, maxAcks)
-		synctest.Wait()
-		a.printed <- printed(1000, 1)
+		a.acknowledge(printed(3, 32))
 		time.Sleep(1500 * time.Millisecond)
-		a.printed <- printed(2000, 2)
+		a.acknowledge(printed(1000, 1))
+		a.acknowledge(printed(2000, 2))
 		rest, err := a.end()
-		if !errors.Is(err, away) || !strings.Contains(err.Error(), "message 1 was printed") || !strings.Contains(err.Error(), "2 more") {
+		if !errors.Is(err, away) || !strings.Contains(err.Error(), "message 1 was printed and not settled: away; 2 more like it") {
 			t.Errorf("the error is %v", err)
 		}
 		if !slices.Equal(ids(rest), []string{"1000", "2000", "2001"}) || failures != 1 || calls != 2 {
 			t.Errorf("%q are left after %d failures and %d acknowledgements", ids(rest), failures, calls)
-		}
-	})
-}
-
-// After a failure no acknowledgement begins, also none of messages that were printed before the
-// failure was known: they are left, in their order.
-func TestNoAcknowledgementAfterAFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		calls, failures := 0, 0
-		answer := make(chan struct{})
-		a := acknowledge(func(ds []*tidegate.Delivery) []error {
-			calls++
-			<-answer
-			return []error{errors.New("expired"), errors.New("expired")}
-		}, func() { failures++ })
-		a.printed <- printed(0, 2)
-		synctest.Wait()
-		a.printed <- printed(2, 2)
-		close(answer)
-		synctest.Wait()
-		a.printed <- printed(4, 1)
-		rest, err := a.end()
-		if got := strings.Join(ids(rest), " "); got != "2 3 4" || calls != 1 || failures != 1 {
-			t.Errorf("%s is left after %d acknowledgements and %d failures, want 2 3 4 after 1", got, calls, failures)
-		}
-		if err == nil || !strings.Contains(err.Error(), "message 0 was printed and not settled: expired; 1 more like it") {
-			t.Errorf("the error is %v", err)
 		}
 	})
 }

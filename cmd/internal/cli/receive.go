@@ -224,10 +224,7 @@ func (r *receiveCommand) plan() (sub consumer.Subscription, f fate, err error) {
 
 // look receives, prints and settles messages.
 func (r *receiveCommand) look(ctx context.Context, t Transport, sub consumer.Subscription, f fate) (err error) {
-	bounded, cancel := r.Bounded(ctx)
-	err = t.Ping(bounded, sub.Topic)
-	cancel()
-	if err != nil {
+	if err := r.within(ctx, func(ctx context.Context) error { return t.Ping(ctx, sub.Topic) }); err != nil {
 		return err
 	}
 	if r.then == "" && !t.Capabilities("").Verdicts.Has(transport.Snooze) {
@@ -262,7 +259,7 @@ func (r *receiveCommand) look(ctx context.Context, t Transport, sub consumer.Sub
 		if r.follow {
 			ack = persistent(ctx, r.lease, ack)
 		}
-		r.acks = acknowledge(ack, stop)
+		r.acks = newAcknowledger(ack, stop)
 	}
 	defer func() {
 		if r.acks != nil {
@@ -349,7 +346,7 @@ func (r *receiveCommand) printAll(ctx context.Context, t Transport, out *bufio.W
 	case f.name == "release":
 		return ds, end, err
 	case r.acks != nil:
-		r.acks.printed <- ds[:n]
+		r.acks.acknowledge(ds[:n])
 		return ds[n:], end, err
 	}
 	for i, d := range ds[:n] {

@@ -72,10 +72,8 @@ func newWork(ctx context.Context, r *receiveCommand) *worker {
 // work runs the program of --exec for each message until ctx ends, or until --max messages are
 // handled.
 func (r *receiveCommand) work(ctx context.Context, t Transport, sub consumer.Subscription) error {
-	bounded, cancel := r.Bounded(ctx)
-	err := t.Ping(bounded, sub.Topic) // a worker waits for a server that is away, but not for a wrong address
-	cancel()
-	if err != nil {
+	// A worker waits for a server that is away, but not for a wrong address.
+	if err := r.within(ctx, func(ctx context.Context) error { return t.Ping(ctx, sub.Topic) }); err != nil {
 		return err
 	}
 	w := newWork(ctx, r)
