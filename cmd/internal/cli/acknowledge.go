@@ -13,8 +13,9 @@ import (
 )
 
 // maxUnderWay is the number of acknowledgements under way, each of the messages of one receive. The
-// command receives no more until one of them ends, so that a slow server bounds the leases. With one
-// alone, a broker whose disk takes 40 ms to sync would deliver at most 32 messages in that time.
+// command receives no more until one of them ends, so that a slow server bounds the leases. With
+// one alone, a broker whose disk takes 40 ms to sync would deliver at most 32 messages in that
+// time.
 const maxUnderWay = 64
 
 // An acknowledger acknowledges printed messages while the next ones are received. It begins no

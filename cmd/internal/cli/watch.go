@@ -116,8 +116,8 @@ func (r *recent[K]) Whole() {
 	r.known = r.latest
 }
 
-// A follower prints the new items of repeated queries, until Ctrl-C or a number of items. K identifies
-// an item.
+// A follower prints the new items of repeated queries, until Ctrl-C or a number of items. K
+// identifies an item.
 type follower[K comparable, T any] struct {
 	*Call
 	recent[K]
