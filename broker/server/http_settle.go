@@ -9,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -226,7 +226,7 @@ func (h *messageRoutes) Retry(w http.ResponseWriter, r *http.Request) (int, any,
 			return 0, nil, err
 		}
 	}
-	v := transport.Verdict{Kind: transport.Retry, Delay: after, Reason: requests.Bounded(req.Reason)}
+	v := transport.Verdict{Kind: transport.Retry, Delay: after, Reason: wire.BoundReason(req.Reason)}
 	return h.settle(r, changeCall(client, d.ConsumerGroup), d, v)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -417,33 +418,18 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	if err := d.CheckValid(); err != nil {
 		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it")
 	}
-	after, failed := d.AsDuration(), s.sessions.IsPush(client) && !req.GetSuspend()
-	if failed && requests.BySchedule(ctx) {
-		after = transport.BySchedule
-	} else {
-		after = max(after, transport.BySchedule+1) // too short, and nothing else
-	}
+	failed := s.sessions.IsPush(client) && !req.GetSuspend()
 	var delivery tidegate.Delivery
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
-	var v transport.Verdict
+	v, ends, err := wire.ChangeVerdict(func(name string) string { return requests.Header(ctx, name) }, d.AsDuration(), failed)
 	switch {
-	case requests.Header(ctx, wire.HeaderSnooze) != "":
-		v = transport.Verdict{Kind: transport.Snooze, Delay: after}
-	case requests.Header(ctx, wire.HeaderReconsume) != "":
-		v, err = requests.Reconsume(requests.Header(ctx, wire.HeaderReconsume), after)
-	case failed:
-		why, _ := requests.Reason(ctx)
-		v = transport.Verdict{Kind: transport.Retry, Delay: after, Reason: why}
-	default:
-		out.ReceiptHandle, err = s.messages.Extend(ctx, &delivery, after, requests.Header(ctx, wire.HeaderRepeat) != "")
-		if err != nil {
-			return nil, err
-		}
-		return out, nil
-	}
-	if err == nil {
+	case err != nil:
+		return nil, refusal.New(tidegate.CodeBadRequest, wire.HeaderReconsume, err.Error())
+	case ends:
 		err = s.settle(ctx, &delivery, v)
+	default:
+		out.ReceiptHandle, err = s.messages.Extend(ctx, &delivery, v.Delay, requests.Header(ctx, wire.HeaderRepeat) != "")
 	}
 	if err != nil {
 		return nil, err
@@ -462,8 +448,8 @@ func (s *Server) settle(ctx context.Context, d *tidegate.Delivery, v transport.V
 		}
 	}
 	result, err := s.messages.Settle(ctx, d, v)
-	if err == nil {
-		_ = grpc.SetTrailer(ctx, requests.RetryResult(result)) // it fails only outside a gRPC server
+	if fate := wire.FormatResult(result); err == nil && fate != "" {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(wire.TrailerRetry, fate)) // it fails only outside a gRPC server
 	}
 	return err
 }
@@ -475,7 +461,8 @@ func (s *Server) forward(ctx context.Context, client string, req *rmqpb.ForwardM
 		return nil, err
 	}
 	s.sessions.Get(client)
-	why, ours := requests.Reason(ctx)
+	ours := metadata.ValueFromIncomingContext(ctx, wire.HeaderReason) != nil
+	why := wire.VerdictReason(requests.Header(ctx, wire.HeaderReason))
 	if why == "" {
 		why = fmt.Sprintf("the consumer requested a dead letter after attempt %d of %d", req.GetDeliveryAttempt(), req.GetMaxDeliveryAttempts())
 	}

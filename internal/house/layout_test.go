@@ -102,23 +102,23 @@ var importTable = map[string]row{
 	"internal/endtoend":   {imports: []string{"..."}}, // tests only, and their set-up
 	"internal/simulation": {imports: []string{"..."}}, // tests only
 	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "broker/status", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
-	"internal/httpapi":    {imports: []string{""}},                   // under the clients of HTTP, and its types in the server
-	"internal/address":    {},                                        // patterns of broker and consumer
-	"internal/filelock":   {},                                        // journals and spools, which one process writes
-	"internal/guard":      {imports: []string{"backoff"}},            // calls of the program's functions
-	"internal/tally":      {},                                        // log lines of broker and consumer
-	"internal/wallclock":  {},                                        // whether the wall clock can be trusted, for broker and spool
-	"internal/rmqpb":      {},                                        // the generated protocol
-	"internal/wire":       {imports: []string{"", "internal/rmqpb"}}, // its codec, for transport/rocketmq and broker/server
-	"internal/access":     {},                                        // access keys of broker/server and the program
-	"internal/connlimit":  {},                                        // connections of broker/server and the program
-	"internal/nearest":    {},                                        // "did you mean" of broker/server and the program
-	"internal/rawclient":  {},                                        // tests only: gRPC calls
-	"internal/amqppeer":   {},                                        // tests only: a server of AMQP
-	"internal/model":      {},                                        // tests only: random models
-	"internal/assert":     {},                                        // tests only: checks in one line
-	"internal/house":      {},                                        // tests only
-	"internal/powerloss":  {},                                        // a seam of broker for tests
+	"internal/httpapi":    {imports: []string{""}},                                // under the clients of HTTP, and its types in the server
+	"internal/address":    {},                                                     // patterns of broker and consumer
+	"internal/filelock":   {},                                                     // journals and spools, which one process writes
+	"internal/guard":      {imports: []string{"backoff"}},                         // calls of the program's functions
+	"internal/tally":      {},                                                     // log lines of broker and consumer
+	"internal/wallclock":  {},                                                     // whether the wall clock can be trusted, for broker and spool
+	"internal/rmqpb":      {},                                                     // the generated protocol
+	"internal/wire":       {imports: []string{"", "transport", "internal/rmqpb"}}, // its codec, for transport/rocketmq and broker/server
+	"internal/access":     {},                                                     // access keys of broker/server and the program
+	"internal/connlimit":  {},                                                     // connections of broker/server and the program
+	"internal/nearest":    {},                                                     // "did you mean" of broker/server and the program
+	"internal/rawclient":  {},                                                     // tests only: gRPC calls
+	"internal/amqppeer":   {},                                                     // tests only: a server of AMQP
+	"internal/model":      {},                                                     // tests only: random models
+	"internal/assert":     {},                                                     // tests only: checks in one line
+	"internal/house":      {},                                                     // tests only
+	"internal/powerloss":  {},                                                     // a seam of broker for tests
 
 	"internal/console": { // the files of the web console, for broker/server and the program
 		tests: []string{"", "internal/httpapi"},

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -166,46 +164,69 @@ func ackEntryOf(res *rmqpb.AckMessageResponse, n, total int, handle string) *rmq
 	return nil
 }
 
-// Settle implements transport.Settler. It sends no request for a verdict that the server has not
-// announced, because such a server would only extend the lease.
-func (c *Client) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
-	switch v.Kind {
-	case transport.Release:
-		return transport.RetryResult{}, c.release(ctx, d)
-	case transport.Retry:
-		return c.retry(ctx, d, v.Delay, v.Reason)
-	case transport.DeadLetter:
-		return c.deadLetter(ctx, d, v.Reason)
-	case transport.Snooze:
-		return transport.RetryResult{}, c.snooze(ctx, d, v.Delay)
-	case transport.RetryTopic, transport.NegativeAck:
-		return c.reconsume(ctx, d, v)
-	}
-	return transport.RetryResult{}, v.Unsupported(d)
+const opReconsume = "Reconsume"
+
+// settleOps has the operation in errors of each verdict that is a change of the invisible duration.
+var settleOps = map[transport.VerdictKind]string{
+	transport.Release: opChange, transport.Retry: opChange, transport.Snooze: opSnooze,
+	transport.RetryTopic: opReconsume, transport.NegativeAck: opReconsume,
 }
 
-// retry carries out a Retry. RocketMQ counts it as a failed delivery. A negative delay
-// other than [transport.BySchedule] means 0. [transport.BySchedule] on a server that does not
-// support it means the interval that the server pushed last.
+// Settle implements transport.Settler. It sends no request for a verdict that the server has not
+// announced, because such a server would only extend the lease.
 //
-// A tidegate broker accepts it only from push consumers. For deliveries that were not received
-// as one, retry therefore opens the group's session as a push consumer if there is none. It sends
-// at most 1 KiB of the reason.
-func (c *Client) retry(ctx context.Context, d *tidegate.Delivery, after time.Duration, reason string) (transport.RetryResult, error) {
-	r, err := c.settling(ctx, opChange, d, func(ep *conn.Server) bool { return ep.Capabilities().Suspend })
+// A DeadLetter has a request of its own; the other verdicts are changes of the invisible duration
+// with headers (see wire.VerdictHeaders). At most 1 KiB of a reason is sent, and only tidegate
+// brokers report the fate, in a trailer.
+//
+// Retry: RocketMQ counts it as a failed delivery. A negative delay other than
+// [transport.BySchedule] means 0. [transport.BySchedule] on a server that does not support it means
+// the interval that the server pushed last. A tidegate broker accepts it only from push consumers.
+// For deliveries that were not received as one, Settle therefore opens the group's session as a
+// push consumer if there is none.
+//
+// Release has the duration 0 and the flag suspend, which RocketMQ before 5.5 ignores.
+func (c *Client) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+	op, isChange := settleOps[v.Kind]
+	switch {
+	case v.Kind == transport.DeadLetter:
+		return c.deadLetter(ctx, d, v)
+	case !isChange:
+		return transport.RetryResult{}, v.Unsupported(d)
+	}
+	var asPush func(*conn.Server) bool
+	if v.Kind == transport.Retry {
+		asPush = func(ep *conn.Server) bool { return ep.Capabilities().Suspend }
+	}
+	r, err := c.settling(ctx, op, d, asPush)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
-	r.headers = reasonHeader(reason)
-	if after == transport.BySchedule {
-		r.headers = append(r.headers, wire.HeaderLadder, "true")
-		after = r.session.interval(d.Attempt)
+	dur, suspend := v.Delay, true
+	switch v.Kind {
+	case transport.Retry:
+		if suspend = false; dur == transport.BySchedule {
+			dur = r.session.interval(d.Attempt)
+		}
+		dur = max(dur, 0)
+	case transport.Release:
+		dur = 0
+	default:
+		if !r.ep.Capabilities().Verdicts.Has(v.Kind) {
+			e := fail(op, d.Topic, tidegate.CodeNotImplemented, "the server does not take the verdict "+v.Kind.String()+"; check Capabilities.Verdicts first")
+			e.Endpoint = r.ep.Key
+			return transport.RetryResult{}, e
+		}
+		if v.Level != 0 && (v.Delay != 0 || v.Kind != transport.RetryTopic) {
+			return transport.RetryResult{}, fail(op, d.Topic, tidegate.CodeBadRequest, "a level, and a delay or negative acknowledgement, exclude each other; give one of them")
+		}
 	}
-	_, trailer, err := c.changeInvisible(ctx, r, d, max(after, 0), false)
-	if err != nil {
-		return transport.RetryResult{}, err
+	r.headers = wire.VerdictHeaders(v)
+	_, trailer, failed := c.changeInvisible(ctx, r, d, dur, suspend)
+	if failed != nil {
+		return transport.RetryResult{}, failed
 	}
-	return retryResult(trailer.Get(wire.TrailerRetry)), nil
+	return wire.ParseResult(trailer.Get(wire.TrailerRetry)), nil
 }
 
 // interval returns the retry interval after an attempt, by the settings that the server pushed
@@ -219,45 +240,6 @@ func (s *session) interval(attempt int) time.Duration {
 		ladder = told
 	}
 	return ladder.Delay(max(0, attempt-1))
-}
-
-// retryResult reads the values of x-tidegate-retry. The last value belongs to the response.
-func retryResult(values []string) (r transport.RetryResult) {
-	if len(values) == 0 {
-		return r
-	}
-	switch text := values[len(values)-1]; text {
-	case "dead-letter":
-		r.Fate = transport.FateDeadLetter
-	case "parked":
-		r.Fate = transport.FateParked
-	default:
-		ms, err := strconv.ParseInt(text, 10, 64)
-		if err == nil && ms >= 0 && ms <= math.MaxInt64/int64(time.Millisecond) {
-			r.Fate, r.Delay = transport.FateAgain, time.Duration(ms)*time.Millisecond
-		}
-	}
-	return r
-}
-
-// reasonHeader returns the header also for an empty reason. The header shows a tidegate broker that
-// the client discards the handle afterwards. RocketMQ's clients send no such header, and the broker
-// does not report to them that the handle is invalid.
-func reasonHeader(reason string) []string {
-	return []string{wire.HeaderReason, conn.EncodeReason(reason)}
-}
-
-// release carries out a Release. It sends a change of the invisible duration to 0 with the
-// flag suspend, which RocketMQ before 5.5 ignores.
-func (c *Client) release(ctx context.Context, d *tidegate.Delivery) error {
-	r, err := c.settling(ctx, opChange, d, nil)
-	if err != nil {
-		return err
-	}
-	if _, _, err := c.changeInvisible(ctx, r, d, 0, true); err != nil {
-		return err
-	}
-	return nil
 }
 
 // Extend implements transport.Settler. It sets the flag suspend for a tidegate broker only. There
@@ -281,24 +263,6 @@ func (c *Client) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	return handle, nil
 }
 
-// snooze carries out a Snooze. It sends ChangeInvisibleDuration with a header.
-func (c *Client) snooze(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
-	r, err := c.settling(ctx, opSnooze, d, nil)
-	if err != nil {
-		return err
-	}
-	if !r.ep.Capabilities().Verdicts.Has(transport.Snooze) {
-		e := fail(opSnooze, d.Topic, tidegate.CodeNotImplemented, "the server cannot postpone a delivery without counting its attempt; check Capabilities first")
-		e.Endpoint = r.ep.Key
-		return e
-	}
-	r.headers = []string{wire.HeaderSnooze, "true"}
-	if _, _, err := c.changeInvisible(ctx, r, d, dur, true); err != nil {
-		return err
-	}
-	return nil
-}
-
 func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Delivery, dur time.Duration, suspend bool) (string, metadata.MD, *tidegate.Error) {
 	res, trailer, err := call(ctx, c, r, rmqpb.MessagingServiceClient.ChangeInvisibleDuration, &rmqpb.ChangeInvisibleDurationRequest{
 		Group:             c.resource(d.ConsumerGroup),
@@ -314,14 +278,12 @@ func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Del
 	return res.GetReceiptHandle(), trailer, nil
 }
 
-// deadLetter carries out a DeadLetter. Only tidegate brokers receive the reason, at most 1
-// KiB of it, and report the fate of the message, in a trailer.
-func (c *Client) deadLetter(ctx context.Context, d *tidegate.Delivery, reason string) (transport.RetryResult, error) {
+func (c *Client) deadLetter(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
 	r, err := c.settling(ctx, opDeadLetter, d, nil)
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
-	r.headers = reasonHeader(reason)
+	r.headers = wire.VerdictHeaders(v)
 	// Servers use the maximum of attempts there for information only. This delivery was the last.
 	_, trailer, failed := call(ctx, c, r, rmqpb.MessagingServiceClient.ForwardMessageToDeadLetterQueue,
 		&rmqpb.ForwardMessageToDeadLetterQueueRequest{
@@ -335,46 +297,7 @@ func (c *Client) deadLetter(ctx context.Context, d *tidegate.Delivery, reason st
 	if failed != nil {
 		return transport.RetryResult{}, failed
 	}
-	return retryResult(trailer.Get(wire.TrailerRetry)), nil
-}
-
-const opReconsume = "Reconsume"
-
-// reconsume carries out a RetryTopic or a NegativeAck. It sends a change of the invisible duration
-// to the delay, with a header of its own.
-func (c *Client) reconsume(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
-	r, err := c.settling(ctx, opReconsume, d, nil)
-	if err != nil {
-		return transport.RetryResult{}, err
-	}
-	if !r.ep.Capabilities().Verdicts.Has(v.Kind) {
-		e := fail(opReconsume, d.Topic, tidegate.CodeNotImplemented, "the server supports neither retry topics nor negative acknowledgements; check Capabilities first")
-		e.Endpoint = r.ep.Key
-		return transport.RetryResult{}, e
-	}
-	if v.Level != 0 && (v.Delay != 0 || v.Kind == transport.NegativeAck) {
-		return transport.RetryResult{}, fail(opReconsume, d.Topic, tidegate.CodeBadRequest, "a level, and a delay or negative acknowledgement, exclude each other; give one of them")
-	}
-	r.headers = []string{wire.HeaderReconsume, reconsumeHeader(v)}
-	_, trailer, err := c.changeInvisible(ctx, r, d, v.Delay, true)
-	if err != nil {
-		return transport.RetryResult{}, err
-	}
-	return retryResult(trailer.Get(wire.TrailerRetry)), nil
-}
-
-// reconsumeHeader returns the value of the header. The values "negative" and "delay" use the
-// invisible duration; "level=3" and "next" do not.
-func reconsumeHeader(v transport.Verdict) string {
-	switch {
-	case v.Kind == transport.NegativeAck:
-		return "negative"
-	case v.Level != 0:
-		return "level=" + strconv.Itoa(v.Level)
-	case v.Delay != 0:
-		return "delay"
-	}
-	return "next"
+	return wire.ParseResult(trailer.Get(wire.TrailerRetry)), nil
 }
 
 const (

@@ -315,20 +315,14 @@ func change(dur time.Duration) func(context.Context, *rocketmq.Client, *tidegate
 	}
 }
 
-// Retry takes its result from the last trailer, if that is valid.
+// Retry sends its reason, and takes its result from the trailer.
 func TestRetryResult(t *testing.T) {
 	for _, tt := range []struct {
 		trailer []string
 		want    transport.RetryResult
 	}{
 		{nil, transport.RetryResult{}},
-		{[]string{"0"}, transport.RetryResult{Fate: transport.FateAgain}},
-		{[]string{"1500"}, transport.RetryResult{Fate: transport.FateAgain, Delay: 1500 * time.Millisecond}},
-		{[]string{"dead-letter"}, transport.RetryResult{Fate: transport.FateDeadLetter}},
 		{[]string{"7", "parked"}, transport.RetryResult{Fate: transport.FateParked}},
-		{[]string{"-1"}, transport.RetryResult{}},
-		{[]string{"9223372036855"}, transport.RetryResult{}}, // ms that are no time.Duration
-		{[]string{"soon"}, transport.RetryResult{}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()

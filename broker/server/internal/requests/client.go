@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +20,6 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // Names of the streaming RPCs, except for PullMessage, which is rejected.
@@ -45,42 +43,12 @@ var singleFeatures = strings.Join([]string{
 	wire.FeatureSnooze, wire.FeatureReconsume, wire.FeaturePacked, wire.FeatureBrief, wire.FeatureWatch, wire.FeatureHeartbeats, wire.FeatureQueues,
 }, ", ")
 
-// maxReason bounds the reason of a dead letter, in bytes.
-const maxReason = 1 << 10
-
 // Header returns the first value of a request header, or "".
 func Header(ctx context.Context, name string) string {
 	if v := metadata.ValueFromIncomingContext(ctx, name); len(v) > 0 {
 		return v[0]
 	}
 	return ""
-}
-
-// BySchedule reports whether the client leaves the retry interval to the broker.
-func BySchedule(ctx context.Context) bool { return Header(ctx, wire.HeaderLadder) == "true" }
-
-// Reconsume parses the header that makes a ChangeInvisibleDuration the end of a failed
-// delivery: "next", "level=3", or "delay" and "negative", whose delay is the request's invisible
-// duration.
-func Reconsume(value string, delay time.Duration) (v transport.Verdict, err error) {
-	v.Kind = transport.RetryTopic
-	level, isLevel := strings.CutPrefix(value, "level=")
-	switch {
-	case value == "next":
-	case value == "delay" && delay != 0:
-		v.Delay = delay
-	case value == "negative":
-		v.Kind, v.Delay = transport.NegativeAck, delay
-	case isLevel:
-		if v.Level, err = strconv.Atoi(level); err == nil && v.Level != 0 {
-			break
-		}
-		fallthrough
-	default:
-		return v, refusal.New(tidegate.CodeBadRequest, wire.HeaderReconsume,
-			fmt.Sprintf("the header %s is %.40q; give next, level=1 and so on, delay with an invisible duration above 0, or negative", wire.HeaderReconsume, value))
-	}
-	return v, nil
 }
 
 // MaxBytes returns the maximum size of the bodies of a receive that the client requests, or 0 if it
@@ -108,29 +76,6 @@ func Announces(ctx context.Context, feature string) bool {
 		}
 	}
 	return false
-}
-
-// Reason returns the client's reason for a dead letter, and whether the request has one. A text
-// with invalid percent-encoding is used unchanged.
-func Reason(ctx context.Context) (string, bool) {
-	v := metadata.ValueFromIncomingContext(ctx, wire.HeaderReason)
-	if len(v) == 0 {
-		return "", false
-	}
-	text, err := url.PathUnescape(v[0])
-	if err != nil {
-		text = v[0]
-	}
-	return Bounded(text), true
-}
-
-// Bounded returns a reason as it is kept: valid UTF-8 of at most 1 KiB.
-func Bounded(reason string) string {
-	reason = strings.ToValidUTF8(reason, "\uFFFD")
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "")
-	}
-	return reason
 }
 
 // PeerAddress returns the address of the client of a gRPC request, or an empty text if it has none.
@@ -163,20 +108,6 @@ func PushBacks(waits []time.Duration) metadata.MD {
 		text[i] = milliseconds(d)
 	}
 	return metadata.Pairs(wire.TrailerPushBacks, strings.Join(text, ","))
-}
-
-// RetryResult returns the trailer with the fate of a failed message: the milliseconds until the
-// next delivery, rounded up, or that there is none. It returns nil if the fate is unknown.
-func RetryResult(r transport.RetryResult) metadata.MD {
-	switch r.Fate {
-	case transport.FateAgain:
-		return metadata.Pairs(wire.TrailerRetry, milliseconds(r.Delay))
-	case transport.FateDeadLetter:
-		return metadata.Pairs(wire.TrailerRetry, "dead-letter")
-	case transport.FateParked:
-		return metadata.Pairs(wire.TrailerRetry, "parked")
-	}
-	return nil
 }
 
 func milliseconds(d time.Duration) string {

@@ -3,13 +3,9 @@ package requests
 import (
 	"fmt"
 	"net"
-	"strings"
 	"testing"
 
-	"google.golang.org/grpc/metadata"
-
 	"github.com/tidegate/tidegate/internal/rmqpb"
-	"github.com/tidegate/tidegate/internal/wire"
 )
 
 func TestBefore503(t *testing.T) {
@@ -20,22 +16,6 @@ func TestBefore503(t *testing.T) {
 		if got := Before503(version); got != want {
 			t.Errorf("Before503(%q) = %v", version, got)
 		}
-	}
-}
-
-func TestReason(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain": "plain", "a%20b%0A": "a b\n", "100%": "100%", "%FF": "\uFFFD", "": "",
-		strings.Repeat("x", 2000):           strings.Repeat("x", maxReason),
-		strings.Repeat("%C3%BC", 600) + "z": strings.Repeat("ü", maxReason/2),
-	} {
-		got, ok := Reason(metadata.NewIncomingContext(t.Context(), metadata.Pairs(wire.HeaderReason, in)))
-		if got != want || !ok {
-			t.Errorf("Reason(%.20q) = %.40q, %v; want %.40q", in, got, ok, want)
-		}
-	}
-	if _, ok := Reason(t.Context()); ok {
-		t.Error("a reason without a header")
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -99,29 +98,4 @@ func authorization(accessKey, secretKey, dateTime string) string {
 	mac := hmac.New(sha1.New, []byte(secretKey))
 	mac.Write([]byte(dateTime))
 	return fmt.Sprintf("MQv2-HMAC-SHA1 Credential=%s, SignedHeaders=x-mq-date-time, Signature=%X", accessKey, mac.Sum(nil))
-}
-
-// maxReason bounds the header x-tidegate-reason in bytes, after encoding.
-const maxReason = 1024
-
-// EncodeReason encodes the reason of a dead letter for a header: characters other than printable
-// ASCII are percent-encoded, and a long text is cut off between two characters.
-func EncodeReason(reason string) string {
-	const hexDigits = "0123456789ABCDEF"
-	var b strings.Builder
-	for _, r := range reason {
-		var part []byte
-		for _, c := range []byte(string(r)) {
-			if c > ' ' && c <= '~' && c != '%' {
-				part = append(part, c)
-			} else {
-				part = append(part, '%', hexDigits[c>>4], hexDigits[c&15])
-			}
-		}
-		if b.Len()+len(part) > maxReason {
-			break
-		}
-		b.Write(part)
-	}
-	return b.String()
 }

@@ -1,8 +1,6 @@
 package conn
 
 import (
-	"net/url"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,20 +41,4 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("second request: %v", md)
 		}
 	})
-}
-
-func TestEncodeReason(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain": "plain", "a b%\n": "a%20b%25%0A", "é": "%C3%A9",
-		strings.Repeat("x", 2000):                    strings.Repeat("x", maxReason),
-		strings.Repeat("x", maxReason-5) + "é" + "y": strings.Repeat("x", maxReason-5), // a rune is not split
-	} {
-		got := EncodeReason(in)
-		if got != want {
-			t.Errorf("%.20q: %.40q, want %.40q", in, got, want)
-		}
-		if back, err := url.PathUnescape(got); err != nil || !strings.HasPrefix(in, back) {
-			t.Errorf("%.20q is decoded to %q, %v", in, back, err)
-		}
-	}
 }
