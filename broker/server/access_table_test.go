@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -12,11 +13,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -228,8 +232,7 @@ func bodyOf(route string, i int) io.Reader {
 }
 
 func TestPermissionsOfEachRoute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{Access: tableAccess()})
+	withServer(t, server.Options{Access: tableAccess()}, func(t *testing.T, e *env) {
 		rows := map[string]bool{}
 		for _, row := range routeTable {
 			rows[row.route] = true
@@ -270,8 +273,7 @@ func TestPermissionsOfEachRoute(t *testing.T) {
 }
 
 func TestPermissionsOfEachRPC(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{Access: tableAccess()})
+	withServer(t, server.Options{Access: tableAccess()}, func(t *testing.T, e *env) {
 		rows := map[string]bool{}
 		for _, row := range rpcTable {
 			rows[row.name] = true
@@ -321,15 +323,11 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 		e := start(t, server.Options{Access: access})
 		ctx := t.Context()
 		for _, topic := range []string{"hidden-topic", "near-topic"} {
-			if _, err := e.b.PutTopic(ctx, topic, settings.Topic{Queues: 2}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(e.b.PutTopic(ctx, topic, settings.Topic{Queues: 2})))
 		}
 		groups := map[string][]string{"normal": {"g", "near-group"}, "hidden-topic": {"hidden-group"}}
 		for _, group := range []string{"g", "near-group", "hidden-group"} {
-			if _, err := e.b.PutGroup(ctx, group, settings.Group{}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(e.b.PutGroup(ctx, group, settings.Group{})))
 		}
 		for _, topic := range []string{"normal", "hidden-topic"} {
 			for i := range 4 {
@@ -362,16 +360,9 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 				}
 			}
 			at := time.Now().UTC().Format("20060102T150405Z")
-			stream, err := e.Telemetry(as(ctx, client, wire.HeaderDateTime, at, wire.HeaderAuthorization, signature("all", secretMark+"all", at)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := stream.Send(command(in)); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := stream.Recv(); err != nil {
-				t.Fatal(err)
-			}
+			stream := assert.Value(e.Telemetry(as(ctx, client, wire.HeaderDateTime, at, wire.HeaderAuthorization, signature("all", secretMark+"all", at))))(t)
+			assert.Must(t, stream.Send(command(in)))
+			assert.Must(t, assert.Err(stream.Recv()))
 		}
 		time.Sleep(2 * time.Second) // the survey of the overview is of the present
 		get := func(key, path string) (int, string) {
@@ -417,8 +408,277 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 			}
 		}
 		for _, mark := range []string{"hidden-topic", "hidden-group", "hidden-tag", "hidden-sender", "content-key", "bufconn"} {
-			if !seen[mark] {
-				t.Errorf("no response to any key has %q: this test sees nothing", mark)
+			assert.That(t, seen[mark], "no response to any key has %q: this test sees nothing", mark)
+		}
+	})
+}
+
+// teams are two keys that may do everything with the topics of their patterns.
+func teams(topics map[string]string) (c server.AccessConfig) {
+	for name, pattern := range topics {
+		c.Keys = append(c.Keys, server.Key{Name: name, Secrets: []server.Secret{server.NewSecret(secretMark + name)}, Allow: []server.Rule{
+			{Actions: []server.Action{server.ActionSend, server.ActionReceive}, Topics: []string{pattern}, Groups: []string{"g"}},
+		}})
+	}
+	return c
+}
+
+// Checks, which have whole bodies, go to clients that may still send to the topic. The stream of a
+// client ends when its key is removed or loses the topics.
+func TestTelemetryOfARemovedKey(t *testing.T) {
+	for name, c := range map[string]struct {
+		after map[string]string
+		code  tidegate.Code // of the end of the stream
+		ends  codes.Code
+	}{
+		"the key is gone":               {map[string]string{"new": "*"}, tidegate.CodeUnauthorized, codes.Unauthenticated},
+		"it may not send to this topic": {map[string]string{"new": "*", "old": "normal"}, tidegate.CodeForbidden, codes.PermissionDenied},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := withTransactions(t, server.Options{Access: teams(map[string]string{"old": "*", "new": "*"})})
+			old, _ := e.telemetry(signed(t.Context(), "old"), producer("tx"))
+			current, _ := e.telemetry(signed(t.Context(), "new"), producer("tx"))
+			assert.Must(t, e.s.SetAccess(teams(c.after)))
+			if n := len(e.s.Parts().Sessions.Publishing("tx")); n != 1 { // at once
+				t.Errorf("%s: %d streams are asked, want 1", name, n)
+			}
+			half := msg("tx", "m", sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))
+			r := assert.Value(e.SendMessage(signed(t.Context(), "new"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{half}}))(t)
+			refused(t, r.GetStatus(), protocol.CodeOK)
+			for range 3 {
+				if got := e.check(current).GetMessage().GetSystemProperties().GetMessageId(); got != "m" {
+					t.Errorf("%s: checked %q", name, got)
+				}
+			}
+			cmd := assert.Value(old.Recv())(t)
+			refused(named{t, name}, cmd.GetStatus(), c.code)
+			ended(named{t, name}, old, c.ends, cmd.GetStatus())
+		})
+	}
+}
+
+// A stream belongs to the key that opened it: settings that arrive after the end of its signature's
+// validity are accepted.
+func TestTelemetryOutlivesItsSignature(t *testing.T) {
+	withServer(t, server.Options{Access: teams(map[string]string{"old": "*"})}, func(t *testing.T, e *env) {
+		st, _ := e.telemetry(signed(t.Context(), "old"), producer("normal"))
+		time.Sleep(2 * server.DefaultMaxClockSkew)
+		for _, access := range []server.AccessConfig{teams(map[string]string{"old": "norm*"}), teams(map[string]string{"old": "*", "new": "*"})} {
+			assert.Must(t, e.s.SetAccess(access))
+			synctest.Wait()
+			assert.Must(t, st.Send(command(producer("normal"))))
+			e.settings(st)
+		}
+		// Without keys the client has another ID: it comes again with that.
+		assert.Must(t, e.s.SetAccess(server.AccessConfig{}))
+		if cmd, err := st.Recv(); err != io.EOF {
+			t.Errorf("%v, %v", cmd, err)
+		}
+	})
+}
+
+// A receive that waits takes nothing for a key that is gone meanwhile.
+func TestWaitingReceivesAreAuthorizedAgain(t *testing.T) {
+	withServer(t, server.Options{Access: teams(map[string]string{"old": "*", "new": "*"})}, func(t *testing.T, e *env) {
+		answers := make(chan *rmqpb.Status, 1)
+		go func() {
+			st, _ := e.receive(signed(t.Context(), "old"), receiveRequest("normal"))
+			answers <- st
+		}()
+		synctest.Wait()
+		assert.Must(t, e.s.SetAccess(teams(map[string]string{"new": "*"})))
+		began := time.Now()
+		refused(t, <-answers, protocol.CodeMessageNotFound)
+		assert.Equal(t, "it waited for another", time.Since(began), 0)
+	})
+}
+
+// Streams over HTTP end with their key and with its rights.
+func TestHTTPStreamsOfARemovedKey(t *testing.T) {
+	for name, c := range map[string]struct {
+		after  map[string]string
+		status int // 0: it continues
+	}{
+		"the key is gone":          {map[string]string{"new": "*"}, 401},
+		"the topic is not its own": {map[string]string{"old": "fifo"}, 403},
+		"nothing changes for it":   {map[string]string{"old": "normal", "new": "fifo"}, 0},
+	} {
+		withWeb(t, server.Options{Access: teams(map[string]string{"old": "*", "new": "*"})}, func(t *testing.T, x *webEnv) {
+			at := time.Now().UTC().Format("20060102T150405Z")
+			header := []string{"X-Mq-Date-Time", at, "Authorization", signature("old", secretMark+"old", at)}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			in := x.sendStream(ctx, "normal", header...)
+			out := x.deliveryStream(ctx, "normal", `{}`, header...)
+			defer out.Body.Close()
+			lines := bufio.NewScanner(out.Body)
+			next := func() string {
+				t.Helper()
+				for lines.Scan() {
+					if lines.Text() != "" {
+						return lines.Text()
+					}
+				}
+				return fmt.Sprint("end ", lines.Err())
+			}
+			in.write(`{"id":"1","body":"eA=="}` + "\n")
+			if r := in.next(); r.Error != nil {
+				t.Fatalf("%+v", r)
+			}
+			if got := next(); !strings.Contains(got, `"id":"1"`) {
+				t.Fatal(got)
+			}
+			assert.Must(t, x.s.SetAccess(teams(c.after)))
+			if c.status != 0 {
+				want := fmt.Sprintf(`"status":%d`, c.status)
+				if got := next(); !strings.Contains(got, want) { // at once
+					t.Errorf("%s: received %s, want %s", name, got, want)
+				}
+				if got := next(); got != "end <nil>" {
+					t.Errorf("%s: received %s after the last line", name, got)
+				}
+			}
+			in.write(`{"id":"2","body":"eA=="}` + "\n")
+			switch r := in.next(); {
+			case c.status == 0 && r.Error != nil, c.status != 0 && (r.Error == nil || r.Error.Status != c.status || r.Line != 0):
+				t.Errorf("%s: the response is %+v", name, r)
+			case c.status != 0:
+				in.end()
+			default:
+				if got := next(); !strings.Contains(got, `"id":"2"`) {
+					t.Errorf("%s: received %s", name, got)
+				}
+			}
+			synctest.Wait()
+			stored, err := x.b.Topic("normal")
+			if want := map[bool]int64{true: 2, false: 1}[c.status == 0]; err != nil || stored.StoredMessages != want {
+				t.Errorf("%s: %+v, %v; want %d messages", name, stored, err, want)
+			}
+		})
+	}
+}
+
+// scrapedBy is scraped with the credentials of the key monitor.
+func scrapedBy(t testing.TB, s *server.Server) (map[string]float64, string) {
+	t.Helper()
+	r := httptest.NewRequest("GET", "https://h/metrics", nil)
+	r.SetBasicAuth("monitor", secretMark+"monitor")
+	w := httptest.NewRecorder()
+	if s.Handler().ServeHTTP(w, r); w.Code != 200 {
+		t.Fatalf("GET /metrics: %d %s", w.Code, w.Body)
+	}
+	out := map[string]float64{}
+	for line := range strings.Lines(w.Body.String()) {
+		var v float64
+		if i := strings.LastIndexByte(line, ' '); i > 0 && line[0] != '#' {
+			fmt.Sscan(line[i+1:], &v)
+			out[line[:i]] = v
+		}
+	}
+	return out, w.Body.String()
+}
+
+// Rejections are logged with key, peer, operation and reason, a few of each kind.
+func TestRejectionsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const logged = 5 // of one reason in 10 s
+		log, text := testLog()
+		e := start(t, server.Options{Access: someAccess(), Logger: log})
+		route := func(ctx context.Context) {
+			assert.Must(t, assert.Err(e.QueryRoute(ctx, &rmqpb.QueryRouteRequest{Topic: res("normal")})))
+		}
+		for range 100 {
+			route(e.ctx())
+		}
+		route(signed(t.Context(), "nothing"))
+		time.Sleep(10 * time.Second)
+		route(e.ctx())
+		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+		assert.MustThat(t, len(lines) == logged+2, "%d lines:\n%s", len(lines), text)
+		for i, words := range map[int]string{
+			0:          "operation=QueryRoute key=anonymous peer=bufconn reason=no_credentials not_logged=0",
+			logged:     "operation=QueryRoute key=nothing reason=forbidden not_logged=0",
+			logged + 1: "key=anonymous not_logged=95",
+		} {
+			for w := range strings.FieldsSeq(words) {
+				if !strings.Contains(lines[i], " "+w) {
+					t.Errorf("line %d does not contain %s: %s", i+1, w, lines[i])
+				}
+			}
+		}
+		if n, _ := scrapedBy(t, e.s); n[`tidegate_access_refusals_total{reason="no_credentials"}`] != 101 {
+			t.Errorf("counted: %v", n)
+		}
+	})
+}
+
+// With any requests of clients, no secret is in a log, a response, an error or a metric, also if
+// they send it in the wrong place.
+func TestNoSecretIsDisclosed(t *testing.T) {
+	log, text := testLog()
+	e := start(t, server.Options{Access: someAccess(), Logger: log})
+	var said strings.Builder
+	at := time.Now().UTC().Format("20060102T150405Z")
+	for _, authorization := range []string{
+		signature("sesame-root", "root", at), "sesame-root", "Basic sesame-root", "Bearer sesame-root",
+		"MQv2-HMAC-SHA1 Credential=sesame-root", "MQv2-HMAC-SHA1 Credential=root, SignedHeaders=sesame-root, Signature=sesame-root",
+		signature("root", "sesame-root", "sesame-root"), signature("nothing", "sesame-nothing", at),
+	} {
+		for _, date := range []string{at, "sesame-root"} {
+			for _, name := range []string{"QueryRoute", "SendMessage", "ReceiveMessage", "Telemetry"} {
+				good := authorization == signature("nothing", "sesame-nothing", at) && date == at
+				if good && name == "Telemetry" {
+					continue // it waits for settings
+				}
+				st, err := e.call(as(t.Context(), "client", wire.HeaderDateTime, date, wire.HeaderAuthorization, authorization), name)
+				if st.GetCode() == rmqpb.Code_OK && err == nil && !good {
+					t.Errorf("%s, %s: %s is allowed", authorization, date, name)
+				}
+				fmt.Fprintln(&said, st, err)
+			}
+			r := httptest.NewRequest("GET", "/v1/topics", nil)
+			r.Header.Set("Authorization", authorization)
+			r.Header.Set("X-Mq-Date-Time", date)
+			w := httptest.NewRecorder()
+			e.s.Handler().ServeHTTP(w, r)
+			fmt.Fprintln(&said, w.Code, w.Header(), w.Body)
+		}
+	}
+	for _, k := range []string{"sesame-root", "root", "sesame-"} {
+		r := httptest.NewRequest("GET", "https://h/v1/topics", nil)
+		r.SetBasicAuth(k, "sesame-oh")
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		fmt.Fprintln(&said, w.Code, w.Header(), w.Body)
+	}
+	_, metrics := scrapedBy(t, e.s)
+	policy, err := access.New(someAccess())
+	fmt.Fprintf(&said, "%s%v %+v %#v %v", metrics, e.s.Parts().Options.Access, e.s.Parts().Options, policy, err)
+	_, err = server.New(e.b, server.Options{Access: server.AccessConfig{Keys: append(someAccess().Keys, someAccess().Keys...)}})
+	fmt.Fprintln(&said, err)
+	for what, s := range map[string]string{"the log": text.String(), "an answer": said.String()} {
+		assert.That(t, s != "" && !strings.Contains(s, secretMark), "%s has a secret:\n%s", what, s)
+	}
+}
+
+// A Telemetry stream that was rejected is counted as that.
+func TestRejectedTelemetryIsCounted(t *testing.T) {
+	withServer(t, server.Options{Access: someAccess()}, func(t *testing.T, e *env) {
+		for _, c := range []struct {
+			ctx   context.Context
+			topic string
+		}{{e.ctx(), "normal"}, {signed(t.Context(), "producer"), "fifo"}, {signed(t.Context(), "producer"), "normal"}} {
+			st := assert.Value(e.Telemetry(c.ctx))(t)
+			_ = st.Send(command(producer(c.topic))) // the rejection may have come before
+			assert.Must(t, assert.Err(st.Recv()))
+			_ = st.CloseSend()
+			_, _ = st.Recv()
+			synctest.Wait()
+		}
+		samples, _ := scrapedBy(t, e.s)
+		for _, code := range []string{"UNAUTHORIZED", "FORBIDDEN", "OK"} {
+			if n := samples[`tidegate_rpc_answers_total{code="`+code+`",rpc="Telemetry"}`]; n != 1 {
+				t.Errorf("%v streams with %s, want 1", n, code)
 			}
 		}
 	})

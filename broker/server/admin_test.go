@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,8 +9,18 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
 )
 
 func TestAdmin(t *testing.T) {
@@ -118,19 +129,13 @@ func TestAdmin(t *testing.T) {
 	} {
 		name := c.method + " " + c.path + " " + fmt.Sprintf("%.40s", c.body)
 		req, err := http.NewRequestWithContext(t.Context(), c.method, srv.URL+c.path, strings.NewReader(c.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		resp, err := srv.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		var b strings.Builder
 		_, err = io.Copy(&b, resp.Body)
 		resp.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		if resp.StatusCode != c.status {
 			t.Errorf("%s: %d, want %d: %s", name, resp.StatusCode, c.status, b.String())
 			continue
@@ -154,9 +159,7 @@ func TestAdmin(t *testing.T) {
 		if got := resp.Header.Get("Content-Type"); got != want {
 			t.Errorf("%s: Content-Type %q; want %q", name, got, want)
 		}
-		if c.status == 405 && resp.Header.Get("Allow") == "" {
-			t.Errorf("%s: no Allow", name)
-		}
+		assert.That(t, c.status != 405 || resp.Header.Get("Allow") != "", "%s: no Allow", name)
 	}
 }
 
@@ -180,9 +183,7 @@ func TestReadiness(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	closed.s.Handler().ServeHTTP(w, httptest.NewRequest("PUT", "/v1/topics/x", strings.NewReader("{}")))
-	if w.Code != 503 {
-		t.Errorf("PUT to a closed engine: %d %s", w.Code, w.Body)
-	}
+	assert.That(t, w.Code == 503, "PUT to a closed engine: %d %s", w.Code, w.Body)
 }
 
 // A panic of the engine becomes an error response and a log line.
@@ -240,4 +241,432 @@ func TestAdministrationTypes(t *testing.T) {
 	if e.s.Handler().ServeHTTP(w, r); w.Code != 415 || !strings.Contains(w.Body.String(), "gzip") {
 		t.Errorf("with gzip: %d %s", w.Code, w.Body)
 	}
+}
+
+// adminCall makes a request of the administration, and expects the status and words of the
+// response.
+func adminCall(t *testing.T, e *env, method, path, body string, status int, words ...string) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+	if body != "" {
+		r.Header.Set("Content-Type", server.TypeJSON)
+	}
+	checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
+	assert.That(t, w.Code == status, "%s %s %.80s: %d, want %d: %s", method, path, body, w.Code, status, w.Body)
+	for _, word := range words {
+		if !strings.Contains(w.Body.String(), word) {
+			t.Errorf("%s %s %.80s: the response does not contain %s: %s", method, path, body, word, w.Body)
+		}
+	}
+	return w.Body.String()
+}
+
+// fail makes n messages of a topic fail for group g until they have no attempts left.
+func fail(t *testing.T, e *env, topic, messageGroup string, n int) {
+	t.Helper()
+	for i := range n {
+		m := &tidegate.Message{ID: fmt.Sprint(topic, i), Topic: topic, MessageGroup: messageGroup, Properties: map[string]string{"k": "v"}, Body: []byte("body")}
+		assert.Must(t, e.b.Send(t.Context(), []*tidegate.Message{m})[0].Err)
+	}
+	ds := assert.Value(e.b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: topic, Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Minute}))(t)
+	for _, d := range ds {
+		assert.Must(t, assert.Err(e.b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+	}
+}
+
+func putGroup(t *testing.T, e *env, c settings.Group) {
+	t.Helper()
+	assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", c)))
+}
+
+func TestAdminDeadLetters(t *testing.T) {
+	e := start(t, server.Options{})
+	putGroup(t, e, settings.Group{MaxAttempts: 1})
+	const path = "/v1/groups/g/dead-letters"
+	adminCall(t, e, "GET", path, "", 200, `"dead_letters": []`)
+	adminCall(t, e, "GET", "/v1/groups/h/dead-letters", "", 404, "40403")
+	fail(t, e, "normal", "", 3)
+
+	var page status.DeadLetterPage
+	assert.Must(t, json.Unmarshal([]byte(adminCall(t, e, "GET", path+"?limit=2&topic=normal&reason=delivery&since=2020-01-01T00:00:00Z", "", 200)), &page))
+	assert.MustThat(t, len(page.DeadLetters) == 2 && page.Next != "", "%+v", page)
+	l := page.DeadLetters[0]
+	if l.Origin.Topic != "normal" || l.Origin.Group != "g" || l.Origin.Attempts != 1 || l.Origin.Reason == "" || l.BodySize != 4 || l.Body != nil ||
+		len(l.Properties) != 1 || l.Properties["k"] != "v" {
+		t.Errorf("%+v", l)
+	}
+	adminCall(t, e, "GET", path+"?bodies=true&after="+page.Next, "", 200, base64.StdEncoding.EncodeToString([]byte("body")))
+	adminCall(t, e, "GET", path+"?text=true&after="+page.Next, "", 200, `"body_text": "body"`)
+	for _, bad := range []string{"?limit=x", "?limit=1001", "?since=now", "?until=1", "?topic=a&topic=b", "?bodies=1", "?after=x"} {
+		adminCall(t, e, "GET", path+bad, "", 400, "40000")
+	}
+
+	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"dead_letter_topics": [`, `"%DLQ%g"`)
+	adminCall(t, e, "GET", path+"?dead_letter_topic=%25DLQ%25g", "", 200, `"message_id": "`+l.MessageID)
+	adminCall(t, e, "GET", path+"?dead_letter_topic=normal", "", 200, `"dead_letters": []`)
+	adminCall(t, e, "DELETE", path+"?all=true&dead_letter_topic=normal", "", 200, `"purged": 0`)
+	adminCall(t, e, "POST", path+"/redrive", `{"dead_letter_topic":"nowhere"}`, 404, "40402")
+	adminCall(t, e, "POST", path+"/redrive", `{"dead_letter_topic":"normal"}`, 200, `"redriven": 0`)
+	adminCall(t, e, "DELETE", path, "", 400, "all=true")
+	adminCall(t, e, "DELETE", path+"?all=true&topic=normal", "", 400, "give either all=true")
+	adminCall(t, e, "DELETE", path+"?message_id="+l.MessageID, "", 200, `"purged": 1`)
+	adminCall(t, e, "POST", path+"/redrive", `{"topic":"other"}`, 200, `"redriven": 0`)
+	adminCall(t, e, "POST", path+"/redrive", `{"max":1}`, 400, "max_redrives")
+	adminCall(t, e, "POST", path+"/redrive", `{"to":"nowhere"}`, 404, "40402")
+	if _, err := e.b.PutTopic(t.Context(), "normal", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	adminCall(t, e, "POST", path+"/redrive", `{"limit":10}`, 200, `"redriven": 1`, `"next": `, `"throttle": {`, `"topic backlog messages"`)
+	adminCall(t, e, "POST", path+"/redrive", "", 429, `"reply_code": 530`)
+	adminCall(t, e, "DELETE", path+"?all=true", "", 200, `"purged": 1`)
+	adminCall(t, e, "GET", path+"/redrive", "", 405)
+	adminCall(t, e, "PUT", path, "", 405)
+}
+
+// A query with an unreadable part is rejected, not read without that part, which would select more.
+func TestAdminRejectsUnreadableQueries(t *testing.T) {
+	e := start(t, server.Options{})
+	putGroup(t, e, settings.Group{MaxAttempts: 1})
+	fail(t, e, "normal", "", 3)
+	const path = "/v1/groups/g/dead-letters"
+	for _, query := range []string{"?all=true&dead_letter_topic=%DLQ%audit", "?topic=normal&reason=disk+at+100%", "?message_id=a;b", "?all=true&;"} {
+		adminCall(t, e, "DELETE", path+query, "", 400, "40000", "%25", "%3B")
+		adminCall(t, e, "GET", path+query, "", 400, "40000")
+	}
+	adminCall(t, e, "GET", "/v1/groups/g/parked?topic=%x", "", 400, "40000")
+	adminCall(t, e, "DELETE", path+"?all=true", "", 200, `"purged": 3`)
+}
+
+// A parameter that a route does not know is rejected: without it the route would select more than
+// intended.
+func TestAdminRejectsUnknownParameters(t *testing.T) {
+	e := start(t, server.Options{})
+	putGroup(t, e, settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedPark})
+	fail(t, e, "fifo", "mg", 1)
+	fail(t, e, "normal", "", 3)
+	for _, c := range []struct{ method, path, body, word string }{
+		{"POST", "/v1/groups/g/dead-letters/redrive?topic=orders&reason=x", "", "topic=orders"},
+		{"POST", "/v1/groups/g/dead-letters/redrive?all", "{}", "as JSON"},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{"message_ids":[]}`, "message_ids is empty"},
+		{"DELETE", "/v1/groups/g/dead-letters?all=true", `{"topic":"orders"}`, "body"},
+		{"POST", "/v1/groups/g/parked/redrive?topic=other", "", "topic=other"},
+		{"POST", "/v1/topics/normal/purge?before=2026-01-01T00:00:00Z", "", "the parameters are dry_run"},
+		{"POST", "/v1/topics/normal/purge", `{"before":"2026-01-01T00:00:00Z"}`, "body"},
+		{"DELETE", "/v1/topics/normal?if_empty=true", "", "if_empty"},
+		{"DELETE", "/v1/topics/normal", `{"if_empty":true}`, "body"},
+		{"GET", "/v1/throttle?limit=1", "", "limit=1"},
+	} {
+		adminCall(t, e, c.method, c.path, c.body, 400, "40000", c.word)
+	}
+	adminCall(t, e, "GET", "/v1/topics/normal", "", 200, `"stored_messages": 3`)
+	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"parked": 1`)
+	adminCall(t, e, "DELETE", "/v1/groups/g/dead-letters?all=true", "", 200, `"purged": 3`)
+	adminCall(t, e, "GET", "/healthz?now=1", "", 200) // some probes add parameters against caches
+}
+
+func TestAdminParked(t *testing.T) {
+	e := start(t, server.Options{})
+	adminCall(t, e, "PUT", "/v1/groups/g", `{"on_exhausted":"park"}`, 400, "fifo")
+	adminCall(t, e, "PUT", "/v1/groups/g", `{"fifo":true,"max_attempts":1,"on_exhausted":"park"}`, 201, `"on_exhausted": "park"`)
+	adminCall(t, e, "GET", "/v1/groups/g/parked", "", 200, `"groups": []`)
+	fail(t, e, "fifo", "mg", 3)
+	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"parked": 3`, `"parked_groups": 1`, `"blocked_groups": 0`)
+	adminCall(t, e, "GET", "/v1/groups/g/parked?topic=fifo&limit=1", "", 200, `"message_group": "mg"`, `"message_id": "fifo0"`, `"attempts": 1`, `"reason": "delivery 1 failed`)
+	adminCall(t, e, "GET", "/v1/groups/g/parked?topic=nowhere", "", 404, "40402")
+	adminCall(t, e, "GET", "/v1/groups/g/parked?limit=-1", "", 400, "limit")
+	adminCall(t, e, "GET", "/v1/groups/h/parked", "", 404, "40403")
+	adminCall(t, e, "POST", "/v1/groups/g/parked/redrive", `{"message_group":"mg"}`, 400, "topic")
+	adminCall(t, e, "POST", "/v1/groups/g/parked/redrive", `{"topic":"fifo","message_group":"other"}`, 404, "not parked")
+	adminCall(t, e, "POST", "/v1/groups/g/parked/redrive", `{"topic":"fifo","message_group":"mg"}`, 200, `"message_groups": 1`, `"messages": 3`)
+	adminCall(t, e, "GET", "/v1/groups/g/parked", "", 200, `"groups": []`)
+}
+
+func TestAdminRewind(t *testing.T) {
+	e := start(t, server.Options{})
+	putGroup(t, e, settings.Group{MaxAttempts: 1})
+	fail(t, e, "normal", "", 4)
+	const path = "/v1/groups/g/rewind"
+	adminCall(t, e, "POST", path, `{"topic":"normal","to":"earliest"}`, 200, `"queues": [`, `"to": 0`, `"from": 2`, `"dropped": 0`)
+	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"ready": 4`)
+	adminCall(t, e, "POST", path, `{"topic":"normal","offsets":{"0":1}}`, 200, `"to": 1`)
+	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"ready": 3`)
+	adminCall(t, e, "POST", path, `{"topic":"normal","to":"2026-01-01T00:00:00Z"}`, 200)
+	adminCall(t, e, "POST", path, `{"topic":"normal","to":"latest"}`, 200)
+	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"ready": 0`)
+	adminCall(t, e, "POST", path, `{"topic":"normal","to":"latest","offsets":{"0":1}}`, 400, "give one")
+	adminCall(t, e, "POST", path, `{"topic":"normal"}`, 400, "give one")
+	adminCall(t, e, "POST", path, `{"topic":"normal","to":"yesterday"}`, 400, "earliest, latest or a time")
+	adminCall(t, e, "POST", path, `{"topic":"normal","offsets":{"first":1}}`, 400, "queue numbers")
+	adminCall(t, e, "POST", path, `{"topic":"normal","offsets":{"0":9}}`, 400, "give 0 to 2")
+	adminCall(t, e, "POST", path, `{"topic":"nowhere","to":"latest"}`, 404, "40402")
+	adminCall(t, e, "POST", "/v1/groups/h/rewind", `{"topic":"normal","to":"latest"}`, 404, "40403")
+	adminCall(t, e, "GET", path, "", 405)
+}
+
+// RocketMQ's push consumer of a FIFO group makes the retries itself and then forwards the message:
+// in a group that parks, that parks the message group. Given up before its last attempt, the
+// message alone becomes a dead letter.
+func TestForwardWhereGroupsPark(t *testing.T) {
+	e := start(t, server.Options{})
+	putGroup(t, e, settings.Group{FIFO: true, MaxAttempts: 3, OnExhausted: settings.OnExhaustedPark})
+	group := func(m *rmqpb.Message) { m.SystemProperties.MessageGroup = new("mg") }
+	e.send(msg("fifo", "1", group), msg("fifo", "2", group), msg("fifo", "3", group))
+	forward := func(id string, attempt int32) {
+		t.Helper()
+		m := e.one(e.ctx(), receiveRequest("fifo"))
+		assert.MustEqual(t, "received", m.GetSystemProperties().GetMessageId(), id)
+		for range 2 { // they repeat it
+			r, err := e.ForwardMessageToDeadLetterQueue(e.ctx(), &rmqpb.ForwardMessageToDeadLetterQueueRequest{
+				Group: res("g"), Topic: res("fifo"), MessageId: id, DeliveryAttempt: attempt, MaxDeliveryAttempts: 3,
+				ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
+			})
+			assert.MustThat(t, err == nil && r.GetStatus().GetCode() == rmqpb.Code_OK, "%v, %v", r, err)
+		}
+	}
+	forward("1", 1)
+	adminCall(t, e, "GET", "/v1/groups/g/dead-letters", "", 200, `"message_id": "1"`)
+	forward("2", 3)
+	adminCall(t, e, "GET", "/v1/groups/g/parked", "", 200, `"message_id": "2"`, "attempt 3 of 3")
+	adminCall(t, e, "POST", "/v1/groups/g/parked/redrive", "", 200, `"message_groups": 1`)
+	forward("2", 2)
+	adminCall(t, e, "GET", "/v1/groups/g/parked", "", 200, `"groups": []`)
+}
+
+func TestAddressSettingsOverHTTP(t *testing.T) {
+	e := start(t, server.Options{})
+	srv := httptest.NewServer(checkHTTP(t, e.s.Handler()))
+	defer srv.Close()
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		words              []string // of the response
+	}{
+		{"PUT", "/v1/address-settings/%23", `{"dead-letter-address":"DLA","max-delivery-attempts":3,"auto-create-dead-letter-resources":true,"dead-letter-queue-prefix":"","dead-letter-queue-suffix":".DLQ"}`, 201, []string{`"match": "#"`, `"DLA"`}},
+		{"PUT", "/v1/address-settings/orders.*", `{"redelivery-delay":5000}`, 201, []string{`"redelivery-delay": 5000`}},
+		{"PUT", "/v1/address-settings/orders.*", `{"redelivery-delay":"6s","redelivery-delay-multiplier":1.5}`, 200, []string{`"redelivery-delay": 6000`, "1.5"}},
+		{"GET", "/v1/address-settings/orders.*", "", 200, []string{`"match": "orders.*"`, `"redelivery-delay": 6000`}},
+		{"GET", "/v1/address-settings", "", 200, []string{`"address_settings": [`, `"orders.*"`, `"#"`}},
+		{"GET", "/v1/topics/orders.eu/address-settings", "", 200, []string{`"topic": "orders.eu"`, `"orders.*",`, `"redelivery-delay": 6000`, `"max-delivery-attempts": 3`}},
+		{"PUT", "/v1/address-settings/a..b", `{"redelivery-delay":-1,"redelivery-collision-avoidance-factor":7}`, 400, []string{"a..b", "-1", "factor is 7", "0.0 to 1.0"}},
+		{"PUT", "/v1/address-settings/t", `{"redelivery_delay":1}`, 400, []string{`\"redelivery_delay\" is unknown`, "redelivery-delay, "}},
+		{"PUT", "/v1/address-settings/t", `{"redelivery-delay":1.5}`, 400, []string{"1.5", "milliseconds"}},
+		{"GET", "/v1/address-settings/t", "", 404, []string{`"code": 40400`, `\"t\"`}},
+		{"DELETE", "/v1/address-settings/t", "", 404, []string{`"code": 40400`}},
+		{"DELETE", "/v1/address-settings/orders.*", "", 204, nil},
+		{"GET", "/v1/address-settings/orders.*", "", 404, nil},
+		{"POST", "/v1/address-settings/orders.*", "", 405, nil},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), c.method, srv.URL+c.path, strings.NewReader(c.body))
+		assert.Must(t, err)
+		resp, err := srv.Client().Do(r)
+		assert.Must(t, err)
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != c.status {
+			t.Errorf("%s %s %s: %d %s %v, want %d", c.method, c.path, c.body, resp.StatusCode, body, err, c.status)
+		}
+		for _, w := range c.words {
+			if !strings.Contains(string(body), w) {
+				t.Errorf("%s %s %s: %s does not contain %s", c.method, c.path, c.body, body, w)
+			}
+		}
+	}
+}
+
+// A consumer over HTTP that leaves the interval to the broker has that of the address.
+func TestRetryOverHTTPHasTheAddressDelay(t *testing.T) {
+	e := start(t, server.Options{MinLongPolling: 1})
+	if _, err := e.b.PutAddressSettings(t.Context(), "normal", settings.Address{RedeliveryDelay: new(settings.Milliseconds(1))}); err != nil {
+		t.Fatal(err)
+	}
+	e.send(msg("normal", "m"))
+	handle := assert.Value(json.Marshal(e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()))(t)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/groups/g/retry", strings.NewReader(`{"attempt":1,"handle":`+string(handle)+`}`))
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	begin := time.Now()
+	checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"delay": "1ms"`) {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	m := e.one(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.LongPollingTimeout = durationpb.New(8 * time.Second) }))
+	if m.GetSystemProperties().GetDeliveryAttempt() != 2 || time.Since(begin) > 9*time.Second {
+		t.Errorf("attempt %d came after %v, not after a millisecond", m.GetSystemProperties().GetDeliveryAttempt(), time.Since(begin))
+	}
+}
+
+// A delivery of a gRPC client can be retried over HTTP, and the group receives the message again
+// from the same topic.
+func TestRetryOverHTTP(t *testing.T) {
+	e := start(t, server.Options{MinLongPolling: 1})
+	post := func(path, body string, status int, words ...string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
+		assert.MustThat(t, w.Code == status, "POST %s %s: %d %s, want %d", path, body, w.Code, w.Body, status)
+		for _, word := range words {
+			if !strings.Contains(w.Body.String(), word) {
+				t.Errorf("POST %s %s: %s does not contain %s", path, body, w.Body, word)
+			}
+		}
+	}
+	handle := func(m *rmqpb.Message) string {
+		b := assert.Value(json.Marshal(m.GetSystemProperties().GetReceiptHandle()))(t)
+		return string(b)
+	}
+	e.send(msg("normal", "m"))
+	m := e.one(e.ctx(), receiveRequest("normal"))
+	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`}`, 400, "retry_topic.enabled")
+	if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, SubscriptionType: settings.SubscriptionFailover}}); err != nil {
+		t.Fatal(err)
+	}
+	post("/v1/groups/other/reconsume-later", `{"handle":`+handle(m)+`}`, 400, `"code": 40013`)
+	post("/v1/groups/g/reconsume-later", `{"handle":"x"}`, 400, `"code": 40013`)
+	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"level":99}`, 400, "level: it is 99; give 1 to 18")
+	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"delay":"20ms"}`, 400, "1s to 240h0m0s")
+	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"later":1}`, 400, "handle, delay, level")
+	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`,"delay":"30s"}`, 200, `"topic": "normal-g-RETRY"`, `"reconsume_times": 1`, `"dead_letter": false`, `"delay": "0s"`)
+	m = e.one(e.ctx(), receiveRequest("normal"))
+	if p := m.GetUserProperties(); m.GetTopic().GetName() != "normal" || p["REAL_TOPIC"] != "normal" || p["RECONSUMETIMES"] != "1" || p["ORIGIN_MESSAGE_ID"] != "m" {
+		t.Errorf("%s: %q", m.GetTopic(), p)
+	}
+	post("/v1/groups/g/negative-acknowledge", `{"handle":`+handle(m)+`,"delay":"-1s"}`, 400, `"code": 40011`)
+	post("/v1/groups/g/negative-acknowledge", `{"handle":`+handle(m)+`,"delay":"1ns"}`, 200, `"fate": "again"`, `"delay": "1ns"`)
+	post("/v1/groups/g/negative-acknowledge", `{"handle":`+handle(m)+`}`, 400, `"code": 40013`)
+	m = e.one(e.ctx(), receiveRequest("normal"))
+	if n := m.GetSystemProperties().GetDeliveryAttempt(); n != 2 || m.GetUserProperties()["RECONSUMETIMES"] != "1" {
+		t.Errorf("attempt %d, %q", n, m.GetUserProperties())
+	}
+	ack, err := e.AckMessage(e.ctx(), &rmqpb.AckMessageRequest{
+		Group: &rmqpb.Resource{Name: "g"}, Topic: m.GetTopic(),
+		Entries: []*rmqpb.AckMessageEntry{{MessageId: m.GetSystemProperties().GetMessageId(), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle()}},
+	})
+	assert.That(t, err == nil && ack.GetStatus().GetCode() == rmqpb.Code_OK, "%v, %v", ack, err)
+	if w := fmt.Sprint(e.b.Topics()); !strings.Contains(w, "normal-g-RETRY") {
+		t.Errorf("the topics are %s", w)
+	}
+}
+
+// A redrive to one group needs the right to administer this group alone, because no other group
+// receives the message. Its dry run counts without a change.
+func TestRedriveToOneGroupOverHTTP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		access := someAccess()
+		access.Keys = append(access.Keys, server.Key{Name: "team", Secrets: []server.Secret{server.NewSecret(secretMark + "team")}, Allow: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Groups: []string{"g"}}}})
+		e := start(t, server.Options{Access: access})
+		post := func(group, body string) (int, status.DeadLetterRedrive) {
+			t.Helper()
+			r := httptest.NewRequest("POST", "https://h/v1/groups/"+group+"/dead-letters/redrive", strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			r.SetBasicAuth("team", secretMark+"team")
+			w := httptest.NewRecorder()
+			checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
+			var done status.DeadLetterRedrive
+			if w.Code == 200 {
+				decode(t, w.Body.Bytes(), &done)
+			}
+			return w.Code, done
+		}
+		receive := func(group string) []*tidegate.Delivery {
+			t.Helper()
+			ds := assert.Value(e.b.Receive(t.Context(), transport.ReceiveRequest{Group: group, Topic: "normal", Queue: -1, InvisibleDuration: 1e9}))(t)
+			return ds
+		}
+		e.b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "normal", Body: []byte("x")}})
+		if _, err := e.b.Settle(t.Context(), receive("g")[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}); err != nil {
+			t.Fatal(err)
+		}
+		assert.Must(t, e.b.Ack(t.Context(), receive("h"))[0])
+		for body, want := range map[string]int{`{}`: 403, `{"topic": "normal"}`: 403, `{"to_group_only": true, "to": "normal"}`: 400} {
+			if code, _ := post("g", body); code != want {
+				t.Errorf("%s: %d, want %d", body, code, want)
+			}
+		}
+		if code, _ := post("h", `{"to_group_only": true}`); code != 403 {
+			t.Errorf("of another group: %d", code)
+		}
+		for _, body := range []string{`{"to_group_only": true, "dry_run": true}`, `{"to_group_only": true}`} {
+			if code, done := post("g", body); code != 200 || done.Redriven != 1 {
+				t.Errorf("%s: %d %+v", body, code, done)
+			}
+		}
+		if ds := receive("h"); len(ds) > 0 {
+			t.Errorf("another group received %+v", ds[0])
+		}
+		if ds := receive("g"); len(ds) != 1 || ds[0].ID != "m" || ds[0].Topic != "normal" {
+			t.Errorf("the group received %+v", ds)
+		}
+	})
+}
+
+// An edit of a dead letter is a message of the key. It needs the right to send to the topic, also
+// to the group alone. The audit has the new ID.
+func TestEditedRedriveOverHTTP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		access := someAccess()
+		admin := server.Rule{Actions: []server.Action{server.ActionAdmin}, Groups: []string{"g"}}
+		send := server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{"normal"}}
+		access.Keys = append(access.Keys, server.Key{Name: "team", Secrets: []server.Secret{server.NewSecret(secretMark + "team")}, Allow: []server.Rule{admin}},
+			server.Key{Name: "sender", Secrets: []server.Secret{server.NewSecret(secretMark + "sender")}, Allow: []server.Rule{admin, send}})
+		e := start(t, server.Options{Access: access})
+		e.b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "normal", Body: []byte("x")}})
+		ds, err := e.b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: -1, InvisibleDuration: 1e9})
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}); err != nil {
+			t.Fatal(err)
+		}
+		page, err := e.b.DeadLetters("g", status.DeadLetterQuery{})
+		if err != nil || len(page.DeadLetters) != 1 {
+			t.Fatal(page, err)
+		}
+		large := strings.Repeat("y", 1<<20) // more than a request of the administration may have
+		edit := fmt.Sprintf(`"message_ids": ["m"], "to_group_only": true, "edit": {"queue": %d, "offset": %d, "body_text": %q, "keys": ["k"], "properties": {"p": "v", "gone": null}}`,
+			page.DeadLetters[0].Queue, page.DeadLetters[0].Offset, large)
+		for _, tt := range []struct {
+			key, body string
+			code      int
+		}{
+			{"team", `{` + edit + `}`, 403},
+			{"team", `{"topic": "normal", ` + edit + `}`, 403},
+			{"sender", `{` + edit + `}`, 403},
+			{"sender", `{"topic": "other", ` + edit + `}`, 403},
+			{"sender", `{"topic": "normal", "message_ids": ["m"], "to_group_only": true, "edit": {"body_text": "z"}}`, 400},
+			{"sender", `{"topic": "normal", "dry_run": true, ` + edit + `}`, 200},
+			{"sender", `{"topic": "normal", ` + edit + `}`, 200},
+			{"sender", `{"topic": "normal", ` + edit + `}`, 200},
+		} {
+			r := httptest.NewRequest("POST", "https://h/v1/groups/g/dead-letters/redrive", strings.NewReader(tt.body))
+			r.Header.Set("Content-Type", "application/json")
+			r.SetBasicAuth(tt.key, secretMark+tt.key)
+			w := httptest.NewRecorder()
+			if tt.code == 400 { // the description does not allow it either
+				e.s.Handler().ServeHTTP(w, r)
+			} else {
+				checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
+			}
+			assert.That(t, w.Code == tt.code, "%s, %.100s: %d, want %d: %s", tt.key, tt.body, w.Code, tt.code, w.Body)
+		}
+		ds, err = e.b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: -1, Max: 32, InvisibleDuration: 1e9})
+		if err != nil || len(ds) != 1 || ds[0].ID != "m.redrive-1" || string(ds[0].Body) != large || ds[0].Properties["p"] != "v" {
+			t.Errorf("%d messages came (%v), want the edited one", len(ds), err)
+		}
+		r := httptest.NewRequest("GET", "https://h/v1/audit?operation=redriveDeadLetters", nil)
+		r.SetBasicAuth("root", secretMark+"root")
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, r)
+		var records status.AuditPage
+		decode(t, w.Body.Bytes(), &records)
+		var with int
+		for _, a := range records.Records {
+			if a.Query == "sent_as=m.redrive-1" && a.Key == "sender" && a.Result == "ok" {
+				with++
+			}
+		}
+		assert.That(t, with == 1, "the audit has %+v, want one record of the new ID", records.Records)
+	})
 }

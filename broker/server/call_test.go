@@ -1,11 +1,17 @@
 package server
 
 import (
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
+	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -65,8 +71,83 @@ func TestStatusOnly(t *testing.T) {
 		{statusOnly[*rmqpb.SendMessageResponse](st), &rmqpb.SendMessageResponse{Status: st}},
 		{statusOnly[*rmqpb.PullMessageResponse](st), &rmqpb.PullMessageResponse{Content: &rmqpb.PullMessageResponse_Status{Status: st}}},
 	} {
-		if !proto.Equal(c.got, c.want) {
-			t.Errorf("%v, want %v", c.got, c.want)
+		assert.That(t, proto.Equal(c.got, c.want), "%v, want %v", c.got, c.want)
+	}
+}
+
+// Every RPC of the public contract is described.
+func TestDescriptionIsComplete(t *testing.T) {
+	of := func(d *grpc.ServiceDesc) map[string]grpc.StreamDesc {
+		out := map[string]grpc.StreamDesc{}
+		for _, m := range d.Methods {
+			out[m.MethodName] = grpc.StreamDesc{}
 		}
+		for _, s := range d.Streams {
+			s.Handler = nil
+			out[s.StreamName] = s
+		}
+		return out
+	}
+	ours, want := of(&description), of(&rmqpb.MessagingService_ServiceDesc)
+	assert.That(t, fmt.Sprint(ours) == fmt.Sprint(want), "the RPCs are\n%v, want\n%v", ours, want)
+}
+
+func TestLongPoll(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		asked, left, request, lo, hi time.Duration
+		want                         time.Duration
+		ok                           bool
+	}{
+		{asked: 1 * s, left: 9 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 5 * s, ok: true},
+		{asked: 30 * s, left: 33 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 20 * s, ok: true},
+		{asked: 40 * s, left: 40 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 20 * s, ok: true}, // Rust
+		{asked: 10 * s, left: 7 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 6500 * time.Millisecond, ok: true},
+		{asked: 1 * s, left: 4 * s, request: 3 * s, lo: 5 * s, hi: 20 * s},
+		{asked: -1, left: 3 * s, request: 3 * s, lo: 5 * s, hi: 20 * s},
+		{asked: -1, left: 10 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 8500 * time.Millisecond, ok: true},
+		{asked: -1, left: -1, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 20 * s, ok: true},
+		{asked: 7 * s, left: -1, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 7 * s, ok: true},
+		{asked: 5 * s, left: 5 * s, request: 3 * s, lo: 5 * s, hi: 20 * s, want: 4500 * time.Millisecond, ok: true},
+		{asked: 0, left: 3 * s, request: 3 * s, lo: 1, hi: 20 * s, want: 1, ok: true},
+		{asked: 20 * s, left: 100 * time.Millisecond, request: 3 * s, lo: 1, hi: 20 * s, want: 90 * time.Millisecond, ok: true},
+		{asked: 20 * s, left: 0, request: 3 * s, lo: 1, hi: 20 * s},
+	} {
+		got, ok := longPoll(c.asked, c.left, c.request, c.lo, c.hi)
+		if ok != c.ok || ok && got != c.want {
+			t.Errorf("longPoll(%v, %v, %v, %v, %v) = %v, %v; want %v, %v", c.asked, c.left, c.request, c.lo, c.hi, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+func TestFitMemory(t *testing.T) {
+	const body = 4 << 20
+	for _, c := range []struct {
+		name    string
+		in      Options
+		memory  int64
+		want    Options
+		refused string
+	}{
+		{"512 MiB", Options{}, 410 << 20, Options{MaxTransitBytes: 410 << 18, MaxParkedBytes: 410 << 17, MaxReceiveSize: 410<<16 - requests.StreamWindow}, ""},
+		{"no limit", Options{}, 1<<63 - 1, Options{MaxTransitBytes: 256 << 20, MaxParkedBytes: 128 << 20, MaxReceiveSize: defaultMaxReceiveSize}, ""},
+		{"a large machine", Options{}, 1 << 40, Options{MaxTransitBytes: 1 << 30, MaxParkedBytes: 1 << 30, MaxReceiveSize: defaultMaxReceiveSize}, ""},
+		{"a tiny one", Options{}, 64 << 20, Options{MaxTransitBytes: 64 << 20, MaxParkedBytes: 8 << 20, MaxReceiveSize: 16<<20 - requests.StreamWindow}, ""},
+		{"too little", Options{MaxTransitBytes: 63 << 20}, 1 << 30, Options{}, "MaxTransitBytes is 66060288"},
+		{"too little for one receive", Options{MaxParkedBytes: 1 << 10}, 1 << 30, Options{}, "MaxParkedBytes is 1024"},
+		{"too large a request", Options{MaxReceiveSize: 17 << 20}, 64 << 20, Options{}, "MaxReceiveSize is 17825792"},
+	} {
+		got := c.in
+		err := got.fitMemory(c.memory, body)
+		if c.refused != "" {
+			assert.That(t, err != nil && strings.Contains(err.Error(), c.refused), "%s: %v", c.name, err)
+			continue
+		}
+		if err != nil || got.MaxTransitBytes != c.want.MaxTransitBytes || got.MaxParkedBytes != c.want.MaxParkedBytes || got.MaxReceiveSize != c.want.MaxReceiveSize {
+			t.Errorf("%s: %d, %d, %d, %v", c.name, got.MaxTransitBytes, got.MaxParkedBytes, got.MaxReceiveSize, err)
+		}
+	}
+	if err := (Options{MaxTransitBytes: 64 << 20, MaxReceiveSize: 17 << 20}).Validate(); err == nil || !strings.Contains(err.Error(), "MaxReceiveSize is 17825792") {
+		t.Errorf("both set: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,13 +12,14 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -25,8 +27,7 @@ import (
 
 // One message over HTTP, with all that it can have, from the send to its end.
 func TestHTTPMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		var sent server.SendResult
 		x.ok("/v1/topics/normal/messages", `{"id":"m1","body":"AP8=","tag":"a","keys":["k1","k2"],"properties":{"colour":"<red>"},
 			"trace_context":"00-1","born_at":"2000-01-01T00:00:00+01:00","born_host":"h"}`, &sent)
@@ -80,8 +81,7 @@ func TestHTTPMessage(t *testing.T) {
 // consumer it is ready at once (RocketMQ: consumption retry).
 func TestHTTPTimeout(t *testing.T) {
 	for push, want := range map[string]time.Duration{"true": 20 * time.Second, "false": 10 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			x := startWeb(t, server.Options{})
+		withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 			x.send(msg("normal", "1"))
 			body := `{"invisible_duration":"10s","wait":"20s","push":` + push + `}`
 			x.take("normal", body, 1)
@@ -94,13 +94,10 @@ func TestHTTPTimeout(t *testing.T) {
 }
 
 func TestHTTPDelay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		var sent server.SendResult
 		x.ok("/v1/topics/delay/messages", `{"body":"eA==","deliver_after":"15s"}`, &sent)
-		if sent.RecallHandle == "" || sent.Queue != nil {
-			t.Errorf("sent %+v", sent)
-		}
+		assert.That(t, sent.RecallHandle != "" && sent.Queue == nil, "sent %+v", sent)
 		began := time.Now()
 		if x.take("delay", `{"wait":"20s"}`, 1); time.Since(began) != 15*time.Second {
 			t.Errorf("delivered after %v", time.Since(began))
@@ -109,9 +106,7 @@ func TestHTTPDelay(t *testing.T) {
 		x.ok("/v1/topics/delay/messages", `{"body":"eA==","deliver_at":"`+at+`"}`, &sent)
 		var recalled server.RecallResult
 		x.ok("/v1/topics/delay/recall", `{"recall_handle":"`+sent.RecallHandle+`"}`, &recalled)
-		if recalled.ID != sent.ID {
-			t.Errorf("recalled %+v, sent %+v", recalled, sent)
-		}
+		assert.That(t, recalled.ID == sent.ID, "recalled %+v, sent %+v", recalled, sent)
 		x.failed("/v1/topics/delay/recall", `{"recall_handle":"`+sent.RecallHandle+`"}`, 404, 40401)
 		x.failed("/v1/topics/delay/recall", `{"recall_handle":"x"}`, 400, 40000)
 		x.failed("/v1/topics/delay/recall", `{}`, 400, 40000)
@@ -123,8 +118,7 @@ func TestHTTPDelay(t *testing.T) {
 }
 
 func TestHTTPMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		var all server.Results[server.SendResult]
 		if resp := x.do("/v1/topics/normal/messages", `{"messages":[{"id":"1","body":"eA=="},{"id":"2","body":"eA=="}]}`, &all); resp.StatusCode != 200 ||
 			len(all.Results) != 2 || all.Results[0].ID != "1" || all.Results[1].ID != "2" {
@@ -153,24 +147,18 @@ func TestHTTPMany(t *testing.T) {
 			t.Errorf("%d %+v", resp.StatusCode, acks)
 		}
 		g, err := x.b.Group("g")
-		if err != nil || g.Topics[0].Acked != 2 {
-			t.Errorf("%+v, %v", g, err)
-		}
+		assert.That(t, err == nil && g.Topics[0].Acked == 2, "%+v, %v", g, err)
 	})
 }
 
 // The same ID is stored once, as when a client repeats a send without a response.
 func TestHTTPRepeatedID(t *testing.T) {
 	x := startWeb(t, server.Options{})
-	if _, err := x.b.PutTopic(t.Context(), "once", settings.Topic{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(x.b.PutTopic(t.Context(), "once", settings.Topic{})))
 	var first, again server.SendResult
 	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &first)
 	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &again)
-	if *first.Offset != *again.Offset || *first.Queue != *again.Queue {
-		t.Errorf("first %+v, again %+v", first, again)
-	}
+	assert.That(t, *first.Offset == *again.Offset && *first.Queue == *again.Queue, "first %+v, again %+v", first, again)
 	x.take("once", `{"max":2}`, 1)
 }
 
@@ -178,10 +166,7 @@ func TestHTTPRepeatedID(t *testing.T) {
 func TestHTTPRaw(t *testing.T) {
 	x := startWeb(t, server.Options{})
 	raw := func(query, kind, body string) *http.Response {
-		resp, err := x.client.Do(x.request(t.Context(), "POST", "/v1/topics/normal/messages"+query, strings.NewReader(body), "Content-Type", kind))
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := assert.Value(x.client.Do(x.request(t.Context(), "POST", "/v1/topics/normal/messages"+query, strings.NewReader(body), "Content-Type", kind)))(t)
 		resp.Body.Close()
 		return resp
 	}
@@ -286,9 +271,7 @@ func TestHTTPRejections(t *testing.T) {
 		x.failed(c.path, c.body, c.status, c.code, c.words...)
 	}
 	topic, err := x.b.Topic("normal")
-	if err != nil || topic.StoredMessages != 0 {
-		t.Errorf("%d messages were stored, %v", topic.StoredMessages, err)
-	}
+	assert.That(t, err == nil && topic.StoredMessages == 0, "%d messages were stored, %v", topic.StoredMessages, err)
 }
 
 func TestHTTPHeaders(t *testing.T) {
@@ -351,23 +334,140 @@ func TestHTTPClient(t *testing.T) {
 	}})
 	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
 	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil, wire.HeaderClientID, "me")
-	if len(clients) != 2 || clients[0] == "" || clients[1] != "me" {
-		t.Errorf("clients %q", clients)
-	}
+	assert.That(t, len(clients) == 2 && clients[0] != "" && clients[1] == "me", "clients %q", clients)
 }
 
 func TestHTTPOpenAPI(t *testing.T) {
 	x := startWeb(t, server.Options{})
-	resp, err := x.client.Do(x.request(t.Context(), "GET", "/v1/openapi.yaml", nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := assert.Value(x.client.Do(x.request(t.Context(), "GET", "/v1/openapi.yaml", nil)))(t)
 	defer resp.Body.Close()
-	want, err := os.ReadFile("openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := assert.Value(os.ReadFile("openapi.yaml"))(t)
 	if text, err := io.ReadAll(resp.Body); err != nil || !bytes.Equal(text, want) || resp.Header.Get("Content-Type") != "application/yaml" {
 		t.Errorf("%v %v", resp.Header, err)
 	}
+}
+
+// The error for a path that resembles a route names that route. The error for any other path lists
+// the paths of the API.
+func TestUnknownPathNamesTheNearestRoute(t *testing.T) {
+	s := start(t, server.Options{}).s
+	for path, want := range map[string]string{
+		"/":                         "does not exist; the paths are /console, /console/, /healthz, ",
+		"/v1/topic":                 "did you mean /v1/topics?",
+		"/v1/topics/orders/message": "did you mean /v1/topics/orders/messages?",
+		"/v1/group/billing":         "did you mean /v1/groups/billing?",
+		"/v1/topics/":               "/v1/topics/{topic}",
+		"/v1/topics/a/b/c/d":        "does not exist; the paths are /console, /console/, /healthz, ",
+	} {
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		if w.Code != 404 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s, want %s", path, w.Code, w.Body, want)
+		}
+	}
+}
+
+// The reader of a text of durations reports its faults.
+func TestBadLadderIsNamed(t *testing.T) {
+	s := start(t, server.Options{}).s
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/groups/g", strings.NewReader(`{"retry":"1s zwei"}`)))
+	if body := w.Body.String(); w.Code != 400 || !strings.Contains(body, "zwei") || strings.Contains(body, "give a list") {
+		t.Errorf("%d %s", w.Code, body)
+	}
+}
+
+// A failure without an interval: the group's interval after that attempt passes.
+func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
+		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{time.Second, 9 * time.Second}}); err != nil {
+			t.Fatal(err)
+		}
+		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
+		for attempt, want := range []time.Duration{0, time.Second, 9 * time.Second} {
+			begin := time.Now()
+			d := x.take("normal", `{"wait":"10s"}`, 1)[0]
+			if waited := time.Since(begin); d.Attempt != attempt+1 || waited != want {
+				t.Errorf("attempt %d came after %v, want %d after %v", d.Attempt, waited, attempt+1, want)
+			}
+			x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, nil)
+			x.failed("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, 400, 40013, "")
+		}
+	})
+}
+
+// An interval longer than the maximum of the invisible duration is accepted for a failure: it is in
+// the group's settings, which official clients get.
+func TestLongRetryIntervals(t *testing.T) {
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
+		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}}); err != nil {
+			t.Fatal(err)
+		}
+		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
+		d := x.take("normal", `{"wait":"10s"}`, 1)[0]
+		x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, nil)
+		begin := time.Now()
+		time.Sleep(24*time.Hour - time.Second)
+		if d = x.take("normal", `{"wait":"10s"}`, 1)[0]; time.Since(begin) != 24*time.Hour {
+			t.Errorf("it came after %v", time.Since(begin))
+		}
+		x.failed("/v1/groups/g/retry", `{"handle":"`+d.Handle+`","after":"25h"}`, 400, 40011, "24h")
+		x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`","after":"24h"}`, nil)
+	})
+}
+
+// The error for a handle of another group has the name of that group, and no other name.
+func TestForeignHandleErrorNamesItsGroup(t *testing.T) {
+	x := startWeb(t, server.Options{})
+	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
+	d := x.take("normal", `{}`, 1)[0]
+	p := x.failed("/v1/groups/other/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, `it belongs to group "g", not to "other"`)
+	assert.That(t, !strings.Contains(p.Detail, `""`), "the detail is %s", p.Detail)
+}
+
+// The duration "without end" is printed as -1s, as it is written, not as a nanosecond.
+func TestForEverIsReadable(t *testing.T) {
+	e := start(t, server.Options{})
+	c := settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: -1}}
+	assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "kept", c)))
+	w := httptest.NewRecorder()
+	e.s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/topics/kept", nil))
+	for _, want := range []string{`"duplicate_window": "-1s"`, `"time": "-1s"`} {
+		assert.That(t, bytes.Contains(w.Body.Bytes(), []byte(want)), "%s does not contain %s", w.Body, want)
+	}
+}
+
+// Every JSON body is decoded without loss, or rejected as a bad request with a text. Every stored
+// message is received.
+func FuzzHTTPSend(f *testing.F) {
+	for _, s := range []string{
+		``, `{}`, `{"body":"eA=="}`, `{"id":"i","body_text":"é\u00e9","keys":["a"],"properties":{"a":"b"},"message_group":"g"}`,
+		`{"messages":[{"body":"eA=="},{"bodi":1}]}`, `{"body_text":"\ud800"}`, "{\"tag\":\"\xff\"}", `{"deliver_at":"2026-01-01T00:00:00Z","born_at":null}`,
+		`{"messages":[[[`, `{"deliver_after":"1h","deliver_at":1}`, `{"TAG":"a","body":"eA=="}`,
+	} {
+		f.Add([]byte(s))
+	}
+	e := start(f, server.Options{})
+	e.s.WrapHTTP(func(h http.Handler) http.Handler { return h }) // without the comparison, which is for the other tests
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var m server.Message
+		err := server.Decode(text, &m)
+		var plain map[string]any
+		assert.That(t, err != nil || json.Unmarshal(text, &plain) == nil, "it is not JSON, but decoded to %+v", m)
+		if err != nil && (refusal.CodeOf(err) != tidegate.CodeBadRequest || len(err.Error()) < 20) {
+			t.Errorf("refused with %v", err)
+		}
+		for _, kind := range []string{server.TypeJSON, server.TypeNDJSON} {
+			r := httptest.NewRequest("POST", "/v1/topics/normal/messages", bytes.NewReader(text))
+			r.Header.Set("Content-Type", kind)
+			w := httptest.NewRecorder()
+			e.s.Handler().ServeHTTP(w, r)
+			assert.That(t, w.Code < 500, "%d %s", w.Code, w.Body)
+			for line := range bytes.Lines(w.Body.Bytes()) {
+				if kind == server.TypeNDJSON && json.Unmarshal(line, new(server.SendResult)) != nil {
+					t.Errorf("the response is %q", line)
+				}
+			}
+		}
+	})
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +20,8 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
@@ -32,10 +36,7 @@ type sendStream struct {
 func (x *webEnv) sendStream(ctx context.Context, topic string, header ...string) *sendStream {
 	x.t.Helper()
 	r, w := io.Pipe()
-	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/"+topic+"/messages", r, append([]string{"Content-Type", server.TypeNDJSON}, header...)...))
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	resp := assert.Value(x.client.Do(x.request(ctx, "POST", "/v1/topics/"+topic+"/messages", r, append([]string{"Content-Type", server.TypeNDJSON}, header...)...)))(x.t)
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != server.TypeNDJSON {
 		x.t.Fatalf("%s %v", resp.Status, resp.Header)
 	}
@@ -49,9 +50,7 @@ func (x *webEnv) sendStream(ctx context.Context, topic string, header ...string)
 
 func (s *sendStream) write(text string) {
 	s.t.Helper()
-	if _, err := io.WriteString(s.in, text); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.Must(s.t, assert.Err(io.WriteString(s.in, text)))
 }
 
 // next returns the next line of the response.
@@ -74,8 +73,7 @@ func (s *sendStream) end() {
 
 // The response to each line comes once the message is stored, while the client sends more lines.
 func TestHTTPSendStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		s := x.sendStream(t.Context(), "normal")
 		for i := range 3 {
 			s.write(fmt.Sprintf(`{"id":"%d","body":"eA=="}`+"\n", i))
@@ -128,16 +126,13 @@ func TestHTTPSendStreamInOrder(t *testing.T) {
 				t.Fatalf("%d: %+v", i, r)
 			}
 		}
-		if appends > 100 {
-			t.Errorf("%d appends for 500 lines", appends)
-		}
+		assert.That(t, appends <= 100, "%d appends for 500 lines", appends)
 	})
 }
 
 // Each line has its own throttle, and the stream continues.
 func TestHTTPSendStreamThrottled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		if _, err := x.b.PutTopic(t.Context(), "small", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}}); err != nil {
 			t.Fatal(err)
 		}
@@ -172,9 +167,7 @@ func TestHTTPSendStreamCutOff(t *testing.T) {
 		if d := x.take("normal", `{"max":32}`, 1)[0]; d.ID != "whole" {
 			t.Errorf("%+v", d)
 		}
-		if logged.String() != "" {
-			t.Errorf("a client that goes is no fault of ours: %s", logged)
-		}
+		assert.That(t, logged.String() == "", "a client that goes is no fault of ours: %s", logged)
 	})
 }
 
@@ -188,8 +181,7 @@ func TestHTTPSendStreamEnds(t *testing.T) {
 		"server": {func(x *webEnv) { x.s.Drain() }, 503, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				x := startWeb(t, server.Options{})
+			withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 				s := x.sendStream(t.Context(), "normal")
 				s.write(`{"body":"eA=="}` + "\n")
 				s.next()
@@ -203,8 +195,7 @@ func TestHTTPSendStreamEnds(t *testing.T) {
 		})
 	}
 	t.Run("unknown topic", func(t *testing.T) { // is each line's
-		synctest.Test(t, func(t *testing.T) {
-			x := startWeb(t, server.Options{})
+		withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 			s := x.sendStream(t.Context(), "none")
 			s.write(`{"body":"eA=="}` + "\n")
 			if r := s.next(); r.Error == nil || r.Error.Code != 40402 || r.Line != 1 {
@@ -219,16 +210,13 @@ func (x *webEnv) deliveryStream(ctx context.Context, topic, body string, header 
 	x.t.Helper()
 	resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/"+topic+"/receive", strings.NewReader(body),
 		append([]string{"Content-Type", server.TypeJSON, "Accept", server.TypeNDJSON}, header...)...))
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	assert.Must(x.t, err)
 	x.t.Cleanup(func() { resp.Body.Close() })
 	return resp
 }
 
 func TestHTTPReceiveStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		resp := x.deliveryStream(t.Context(), "normal", `{}`)
 		if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != server.TypeNDJSON {
 			t.Fatalf("%s %v", resp.Status, resp.Header)
@@ -240,10 +228,7 @@ func TestHTTPReceiveStream(t *testing.T) {
 		}
 		for range 70 {
 			for {
-				line, err := lines.ReadBytes('\n')
-				if err != nil {
-					t.Fatal(err)
-				}
+				line := assert.Value(lines.ReadBytes('\n'))(t)
 				if len(line) == 1 {
 					continue
 				}
@@ -253,9 +238,7 @@ func TestHTTPReceiveStream(t *testing.T) {
 				break
 			}
 		}
-		if time.Since(began) != 0 {
-			t.Errorf("it took %v", time.Since(began))
-		}
+		assert.Equal(t, "it took", time.Since(began), 0)
 		// It outlasts the server's timeouts, with signs of life.
 		for range 10 {
 			if line, err := lines.ReadString('\n'); line != "\n" || err != nil {
@@ -278,17 +261,13 @@ func TestHTTPReceiveStream(t *testing.T) {
 
 // Bounds of a stream: how many, and how long without one.
 func TestHTTPReceiveStreamBounds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		for i := range 50 {
 			x.send(msg("normal", fmt.Sprint(i)))
 		}
 		read := func(body string) (n int, took time.Duration) {
 			began := time.Now()
-			text, err := io.ReadAll(x.deliveryStream(t.Context(), "normal", body).Body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := assert.Value(io.ReadAll(x.deliveryStream(t.Context(), "normal", body).Body))(t)
 			return strings.Count(string(text), `"handle"`), time.Since(began)
 		}
 		if n, took := read(`{"max":40}`); n != 40 || took != 0 {
@@ -331,9 +310,7 @@ func TestHTTPReceiveStreamLastLine(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(text[strings.LastIndex(strings.TrimSpace(string(text)), "\n")+1:], &last)
 		}
-		if err != nil || last.Error.Code != 40402 {
-			t.Errorf("%q, %v", text, err)
-		}
+		assert.That(t, err == nil && last.Error.Code == 40402, "%q, %v", text, err)
 	})
 }
 
@@ -341,51 +318,48 @@ func TestHTTPReceiveStreamLastLine(t *testing.T) {
 // consumer.
 func TestHTTPReceiveGone(t *testing.T) {
 	for _, accept := range []string{server.TypeJSON, server.TypeNDJSON} {
-		t.Run(accept, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var cancel context.CancelFunc
-				var gone <-chan struct{}
-				x := startWeb(t, server.Options{}, &faulty{
-					poll: func(ctx context.Context) error { gone = ctx.Done(); return nil },
-					after: func(ds []*tidegate.Delivery) {
-						if len(ds) > 0 && cancel != nil {
-							cancel() // after the lease, before the response
-							cancel = nil
-							<-gone
-						}
-					},
-				})
-				var ctx context.Context
-				ctx, stop := context.WithCancel(t.Context())
-				ended := make(chan error, 1)
-				go func() {
-					resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive",
-						strings.NewReader(`{"wait":"20s","invisible_duration":"10m","push":true}`), "Content-Type", server.TypeJSON, "Accept", accept))
-					if err == nil {
-						_, err = io.ReadAll(resp.Body)
-						resp.Body.Close()
+		subtest(t, accept, func(t *testing.T) {
+			var cancel context.CancelFunc
+			var gone <-chan struct{}
+			x := startWeb(t, server.Options{}, &faulty{
+				poll: func(ctx context.Context) error { gone = ctx.Done(); return nil },
+				after: func(ds []*tidegate.Delivery) {
+					if len(ds) > 0 && cancel != nil {
+						cancel() // after the lease, before the response
+						cancel = nil
+						<-gone
 					}
-					ended <- err
-				}()
-				synctest.Wait()
-				cancel = stop
-				x.send(msg("normal", "m"))
-				if err := <-ended; !errors.Is(err, context.Canceled) {
-					t.Fatal(err)
-				}
-				synctest.Wait()
-				if d := x.take("normal", `{"push":true}`, 1)[0]; d.Attempt != 1 {
-					t.Errorf("attempt %d, want 1", d.Attempt)
-				}
+				},
 			})
+			var ctx context.Context
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive",
+					strings.NewReader(`{"wait":"20s","invisible_duration":"10m","push":true}`), "Content-Type", server.TypeJSON, "Accept", accept))
+				if err == nil {
+					_, err = io.ReadAll(resp.Body)
+					resp.Body.Close()
+				}
+				ended <- err
+			}()
+			synctest.Wait()
+			cancel = stop
+			x.send(msg("normal", "m"))
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if d := x.take("normal", `{"push":true}`, 1)[0]; d.Attempt != 1 {
+				t.Errorf("attempt %d, want 1", d.Attempt)
+			}
 		})
 	}
 }
 
 // A waiting receive ends when its client disconnects, and returns empty when the server ends.
 func TestHTTPReceiveWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		parked := func() int64 {
 			for _, s := range x.b.Engine().Stats().Groups {
 				return s.Waiting
@@ -400,27 +374,20 @@ func TestHTTPReceiveWaits(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if n := parked(); n != 1 {
-			t.Errorf("%d receives wait, want 1", n)
-		}
+		assert.Equal(t, "receives wait", parked(), 1)
 		cancel()
 		synctest.Wait()
-		if n := parked(); n != 0 {
-			t.Errorf("%d receives wait, want none", n)
-		}
+		assert.Equal(t, "receives wait", parked(), 0)
 		time.AfterFunc(3*time.Second, x.s.Drain)
 		began := time.Now()
 		x.take("normal", `{"wait":"20s"}`, 0)
-		if time.Since(began) != 3*time.Second {
-			t.Errorf("response after %v", time.Since(began))
-		}
+		assert.Equal(t, "response after", time.Since(began), 3*time.Second)
 	})
 }
 
 // Messages that a client does not read in time are released.
 func TestHTTPReceiveStreamStalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		x.deliveryStream(t.Context(), "normal", `{"invisible_duration":"1h","push":true}`)
 		synctest.Wait() // the stream waits for the message, or the receive below may be faster
 		x.send(msg("normal", "m", body(make([]byte, 1<<20))))
@@ -439,11 +406,8 @@ func TestHTTPReceiveStreamStalls(t *testing.T) {
 
 // A receive whose response was lost is repeated with its attempt ID.
 func TestHTTPReceiveAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
-		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{FIFO: true}); err != nil {
-			t.Fatal(err)
-		}
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
+		assert.Must(t, assert.Err(x.b.PutGroup(t.Context(), "g", settings.Group{FIFO: true})))
 		x.ok("/v1/topics/fifo/messages", `{"body":"eA==","message_group":"a"}`, nil)
 		first := x.take("fifo", `{"attempt_id":"1"}`, 1)[0]
 		time.Sleep(time.Second)
@@ -458,18 +422,348 @@ func TestHTTPReceiveAgain(t *testing.T) {
 
 // A receive takes bodies up to max_bytes, the first with any size. The others stay untouched.
 func TestHTTPReceiveMaxBytes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		for range 4 {
 			x.ok("/v1/topics/normal/messages", `{"body_text":"0123456789"}`, nil)
 		}
 		x.failed("/v1/groups/g/topics/normal/receive", `{"max_bytes":-1}`, 400, 40000, "max_bytes", "-1")
 		for _, c := range []struct{ bytes, want int }{{1, 1}, {20, 2}, {100, 1}} {
 			for _, d := range x.take("normal", fmt.Sprintf(`{"max":32,"max_bytes":%d}`, c.bytes), c.want) {
-				if d.Attempt != 1 {
-					t.Errorf("attempt %d, want 1: an earlier receive has taken it", d.Attempt)
-				}
+				assert.Equal(t, "attempt", d.Attempt, 1)
 			}
 		}
 	})
+}
+
+// A reader is a client's end of a connection: it gets each flush as one part, and may leave.
+type reader struct {
+	*httptest.ResponseRecorder
+	got func()
+}
+
+func (r *reader) Flush() {
+	r.ResponseRecorder.Flush()
+	r.got()
+}
+
+// A client that closes its connection when it has read the response got its messages: each curl
+// does this. net/http ends the context of the request at that moment.
+func TestHTTPReceiveThenClose(t *testing.T) {
+	for name, accept := range map[string]string{"once": server.TypeJSON, "stream": server.TypeNDJSON} {
+		t.Run(name, func(t *testing.T) {
+			withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
+				x.send(msg("normal", "1"))
+				ctx, leave := context.WithCancel(t.Context())
+				r := x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{}`), "Content-Type", server.TypeJSON, "Accept", accept)
+				w := &reader{ResponseRecorder: httptest.NewRecorder()}
+				w.got = func() {
+					if strings.Contains(w.Body.String(), "handle") {
+						leave()
+					}
+				}
+				func() {
+					defer func() { _ = recover() }() // http.ErrAbortHandler ends a stream
+					x.s.Handler().ServeHTTP(w, r)
+				}()
+				assert.MustThat(t, ctx.Err() != nil, "%d %s: no message was written", w.Code, w.Body)
+				time.Sleep(time.Second)
+				if ds := x.takeSome("normal", `{}`); len(ds) != 0 {
+					t.Errorf("a second receive brings %+v, which the first client has", ds)
+				}
+			})
+		})
+	}
+}
+
+// A client that is gone before the response is written did not get its messages: the next receive
+// brings them at once, as their first delivery.
+func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
+	for name, accept := range map[string]string{"once": server.TypeJSON, "stream": server.TypeNDJSON} {
+		subtest(t, name, func(t *testing.T) {
+			f := &faulty{}
+			x := startWeb(t, server.Options{}, f)
+			x.send(msg("normal", "1"))
+			ctx, leave := context.WithCancel(t.Context())
+			f.after = func(ds []*tidegate.Delivery) {
+				if len(ds) > 0 {
+					leave()
+				}
+			}
+			r := x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{}`), "Content-Type", server.TypeJSON, "Accept", accept)
+			w := &reader{httptest.NewRecorder(), func() {}}
+			func() {
+				defer func() {
+					if v := recover(); v != nil && v != http.ErrAbortHandler {
+						panic(v)
+					}
+				}()
+				x.s.Handler().ServeHTTP(w, r)
+			}()
+			if strings.Contains(w.Body.String(), "handle") {
+				t.Fatalf("written to a client that is gone: %s", w.Body)
+			}
+			f.after = nil
+			if d := x.take("normal", `{}`, 1)[0]; d.Attempt != 1 {
+				t.Errorf("attempt %d; want 1", d.Attempt)
+			}
+		})
+	}
+}
+
+// A receive that waits for less than it requested returns the longest wait.
+func TestHTTPReceiveReturnsItsLongestWait(t *testing.T) {
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
+		for wait, longest := range map[string]string{"40s": "20s", "20s": "", "1s": ""} {
+			var got struct {
+				LongestWait string `json:"longest_wait"`
+			}
+			began := time.Now()
+			x.ok("/v1/groups/g/topics/normal/receive", `{"wait":"`+wait+`"}`, &got)
+			want, _ := time.ParseDuration(wait)
+			if want = min(want, 20*time.Second); time.Since(began) != want || got.LongestWait != longest {
+				t.Errorf("wait %s: %q after %v, want %q after %v", wait, got.LongestWait, time.Since(began), longest, want)
+			}
+		}
+	})
+}
+
+// rawConn connects to the server as nothing but a connection.
+func (x *webEnv) rawConn() net.Conn {
+	x.t.Helper()
+	c := assert.Value(x.client.Transport.(*http.Transport).DialContext(x.t.Context(), "", ""))(x.t)
+	x.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// A client that waits for our go-ahead, as curl does above 1 MiB, gets a stream like any other one.
+func TestHTTPSendStreamAfterExpect(t *testing.T) {
+	for name, c := range map[string]struct {
+		chunks []string // of the body
+		lines  int      // of the response
+	}{
+		"lines":   {[]string{`{"id":"1","body":"eA=="}` + "\n", `{"id":"2","body":"eA=="}` + "\n"}, 2},
+		"nothing": {nil, 0},
+		"alive":   {[]string{"\n"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
+				conn := x.rawConn()
+				fmt.Fprintf(conn, "POST /v1/topics/normal/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n")
+				in := bufio.NewReader(conn)
+				if line, err := in.ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 100 ") {
+					t.Fatalf("%q, %v", line, err)
+				}
+				if line, err := in.ReadString('\n'); err != nil || line != "\r\n" {
+					t.Fatalf("%q, %v", line, err)
+				}
+				go func() {
+					for _, text := range c.chunks {
+						fmt.Fprintf(conn, "%x\r\n%s\r\n", len(text), text)
+						time.Sleep(time.Minute) // the stream lasts
+					}
+					io.WriteString(conn, "0\r\n\r\n")
+				}()
+				resp, err := http.ReadResponse(in, nil)
+				assert.Must(t, err)
+				defer resp.Body.Close()
+				text, err := io.ReadAll(resp.Body)
+				if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != server.TypeNDJSON || resp.Header.Get("X-Content-Type-Options") != "nosniff" ||
+					err != nil || strings.Count(string(text), "\n") != c.lines {
+					t.Errorf("%s %v %q, %v", resp.Status, resp.Header, text, err)
+				}
+				synctest.Wait()
+				_, metrics := scrapedBy(t, x.s)
+				if want := `tidegate_http_answers_total{operation="sendMessages",status="200"} 1`; !strings.Contains(metrics, want+"\n") {
+					t.Errorf("no %s", want)
+				}
+				if strings.Contains(metrics, `tidegate_http_duration_seconds_count{operation="sendMessages"}`) {
+					t.Error("a stream has a duration: it lasts as long as the client wants")
+				}
+				if strings.Contains(metrics, `"cut"`) {
+					t.Error("a complete response is counted as cut off")
+				}
+			})
+		})
+	}
+}
+
+// A body that does not arrive in time can be sent again: its content is not at fault.
+func TestHTTPSlowBody(t *testing.T) {
+	for name, path := range map[string]string{
+		"send": "POST /v1/topics/normal/messages", "administration": "PUT /v1/topics/other",
+	} {
+		t.Run(name, func(t *testing.T) {
+			withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
+				conn, began := x.rawConn(), time.Now()
+				fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{", path)
+				resp := assert.Value(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+				defer resp.Body.Close()
+				text := assert.Value(io.ReadAll(resp.Body))(t)
+				var p server.Problem
+				decode(t, text, &p)
+				x.problem(path, resp.StatusCode, p, 408, 40800, "did not arrive within 30s")
+				assert.Equal(t, "response after", time.Since(began), 30*time.Second)
+			})
+		})
+	}
+}
+
+// A slowDeadline is a connection on which a read deadline that has passed takes
+// until release is closed to be set.
+type slowDeadline struct {
+	*httptest.ResponseRecorder
+	release chan struct{}
+}
+
+func (w *slowDeadline) SetReadDeadline(t time.Time) error {
+	if !t.After(time.Now()) {
+		<-w.release
+	}
+	return nil
+}
+
+// Nothing uses the connection once the handler has returned: over HTTP/2
+// net/http has taken it away by then, and the process would end.
+func TestHTTPSendStreamEndsAloneOnItsConnection(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		body, lines := io.Pipe()
+		defer body.Close()
+		w := &slowDeadline{httptest.NewRecorder(), make(chan struct{})}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/topics/normal/messages", body)
+		r.Header.Set("Content-Type", server.TypeNDJSON)
+		returned := make(chan struct{})
+		go func() {
+			defer close(returned)
+			e.s.Handler().ServeHTTP(w, r)
+		}()
+		synctest.Wait() // it waits for a line
+		closed := make(chan error, 1)
+		go func() { closed <- e.s.Close() }()
+		synctest.Wait() // the server's end moves the deadline
+		assert.Must(t, assert.Err(io.WriteString(lines, "\n")))
+		synctest.Wait() // the stream has seen by itself that it ends
+		select {
+		case <-returned:
+			t.Error("the handler returned while its connection was in use")
+		default:
+		}
+		close(w.release)
+		<-returned
+		assert.NoError(t, <-closed)
+	})
+}
+
+// redrive is a redrive that takes a while.
+type redrive struct {
+	takes time.Duration
+	begun chan struct{}
+}
+
+func (e redrive) serve(r *http.Request) (any, error) {
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		return nil, err
+	}
+	e.begun <- struct{}{}
+	select {
+	case <-time.After(e.takes):
+		return status.DeadLetterRedrive{Redriven: 7, Next: "0-7"}, nil
+	case <-r.Context().Done():
+		return status.DeadLetterRedrive{Redriven: 3}, context.Cause(r.Context())
+	}
+}
+
+// A request may run for longer than its client may take to send it, or to read the response.
+func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
+	for name, configure := range map[string]func(*http.Protocols){
+		"HTTP/1": func(p *http.Protocols) { p.SetHTTP1(true) },
+		"HTTP/2": func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) },
+	} {
+		for _, takes := range []time.Duration{40 * time.Second, 100 * time.Second} {
+			t.Run(name+" "+takes.String(), func(t *testing.T) {
+				withServer(t, server.Options{}, func(t *testing.T, e *env) {
+					slow := redrive{takes, make(chan struct{}, 3)}
+					e.s.WrapHTTP(func(h http.Handler) http.Handler {
+						mux := http.NewServeMux()
+						mux.Handle("/", checkHTTP(t, h))
+						mux.Handle("POST /v1/groups/{group}/dead-letters/redrive", checkHTTP(t, e.s.Doing(slow.serve)))
+						return mux
+					})
+					lis, protocols := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}, new(http.Protocols)
+					configure(protocols)
+					srv := &http.Server{Handler: e.s.Handler(), ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, Protocols: protocols}
+					go srv.Serve(lis)
+					defer srv.Close()
+					transport := &http.Transport{
+						DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return lis.dial(ctx) }, Protocols: protocols,
+					}
+					defer transport.CloseIdleConnections()
+					ask := func(ctx context.Context, body string) (string, error) {
+						r, err := http.NewRequestWithContext(ctx, "POST", "http://broker.test/v1/groups/g/dead-letters/redrive", strings.NewReader(body))
+						assert.Must(t, err)
+						r.Header.Set("Content-Type", server.TypeJSON)
+						resp, err := transport.RoundTrip(r)
+						if err != nil {
+							return "", err
+						}
+						defer resp.Body.Close()
+						text, err := io.ReadAll(resp.Body)
+						return string(text), err
+					}
+					for _, body := range []string{`{"limit":100000}`, ""} { // on one connection
+						if text, err := ask(t.Context(), body); err != nil || !strings.Contains(text, `"next": "0-7"`) {
+							t.Errorf("%q: %q, %v", body, text, err)
+						}
+						<-slow.begun
+					}
+					// It ends when the client goes.
+					ctx, cancel := context.WithCancel(t.Context())
+					began := time.Now()
+					go func() {
+						<-slow.begun
+						time.Sleep(35 * time.Second)
+						cancel()
+					}()
+					if _, err := ask(ctx, "{}"); err == nil {
+						t.Error("a response to a client that is gone")
+					}
+					synctest.Wait()
+					if _, text := scrapedBy(t, e.s); time.Since(began) != 35*time.Second || !strings.Contains(text, `{operation="redriveDeadLetters",status="cut"} 1`) {
+						t.Errorf("it went on for %v", time.Since(began))
+					}
+				})
+			})
+		}
+	}
+}
+
+// A client that does not read has a minute from when the response is there.
+func TestHTTPResponseIsReadInTime(t *testing.T) {
+	for request, prefix := range map[string]string{
+		"GET /v1/topics HTTP/1.1\r\nHost: broker.test\r\n\r\n":                                                                                   "HTTP/1.1 200 OK\r\n",
+		"GET /v1/topics/missing HTTP/1.1\r\nHost: broker.test\r\n\r\n":                                                                           "HTTP/1.1 404 Not Found\r\n",
+		"POST /v1/groups/g/topics/normal/receive HTTP/1.1\r\nHost: broker.test\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}": "HTTP/1.1 200 OK\r\n",
+	} {
+		for after, want := range map[time.Duration]string{59 * time.Second: prefix, 61 * time.Second: ""} {
+			withServer(t, server.Options{}, func(t *testing.T, e *env) {
+				lis := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}
+				server := &http.Server{Handler: e.s.Handler()}
+				served := make(chan struct{})
+				go func() {
+					defer close(served)
+					server.Serve(lis)
+				}()
+				c := assert.Value(lis.dial(t.Context()))(t)
+				assert.Must(t, assert.Err(io.WriteString(c, request)))
+				time.Sleep(after)
+				_ = c.SetReadDeadline(time.Now().Add(time.Second)) // fails if the server has closed it
+				got, _ := io.ReadAll(c)
+				if text := string(got[:min(len(got), len(prefix))]); text != want {
+					t.Errorf("%q after %v: the response begins with %q, want %q", request, after, text, want)
+				}
+				c.Close()
+				server.Close()
+				<-served
+			})
+		}
+	}
 }

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
@@ -41,10 +43,7 @@ var document = sync.OnceValues(func() (*openapi3.T, error) {
 
 func loadDocument(t testing.TB) *openapi3.T {
 	t.Helper()
-	doc, err := document()
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := assert.Value(document())(t)
 	return doc
 }
 
@@ -56,9 +55,7 @@ func TestOpenAPIHasAllRoutes(t *testing.T) {
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
 			missing[method+" "+path] = op.OperationID
-			if op.Summary == "" || len(op.Tags) != 1 {
-				t.Errorf("%s %s has no summary, or not one tag", method, path)
-			}
+			assert.That(t, op.Summary != "" && len(op.Tags) == 1, "%s %s has no summary, or not one tag", method, path)
 		}
 	}
 	ops := map[string]bool{}
@@ -79,10 +76,7 @@ func TestOpenAPIHasAllRoutes(t *testing.T) {
 
 // The package comment has every route too, and no other one.
 func TestPackageCommentHasAllRoutes(t *testing.T) {
-	text, err := os.ReadFile("server.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile("server.go"))(t)
 	text, _, _ = bytes.Cut(text, []byte("\npackage server"))
 	told := map[string]bool{}
 	for _, m := range regexp.MustCompile(`([A-Z]+(?:, [A-Z]+)*) (/[^\s:;]+)`).FindAllStringSubmatch(string(text), -1) {
@@ -91,9 +85,7 @@ func TestPackageCommentHasAllRoutes(t *testing.T) {
 		}
 	}
 	for _, rt := range start(t, server.Options{}).s.Routes() {
-		if !told[rt.Pattern] {
-			t.Errorf("the package comment has no %s", rt.Pattern)
-		}
+		assert.That(t, told[rt.Pattern], "the package comment has no %s", rt.Pattern)
 		delete(told, rt.Pattern)
 	}
 	for route := range told {
@@ -141,9 +133,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		have := properties(ref.Value)
 		want := server.Keys(reflect.TypeOf(v))
 		for _, key := range want {
-			if !have[key] {
-				t.Errorf("schema %s has no property %s, which %T has", name, key, v)
-			}
+			assert.That(t, have[key], "schema %s has no property %s, which %T has", name, key, v)
 			delete(have, key)
 		}
 		for key := range have {
@@ -155,10 +145,7 @@ func TestOpenAPISchemas(t *testing.T) {
 // The broker has a counter for each limit, which TestNamesAreComplete of package engine
 // compares with the constants. Two of the counters belong to no Throttle.
 func TestOpenAPIThrottleLimits(t *testing.T) {
-	b, err := broker.Open(broker.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(broker.Open(broker.Options{}))(t)
 	defer b.Close()
 	want := b.Engine().Stats().Throttled
 	delete(want, "client quota") // the error of the send reports it
@@ -287,9 +274,7 @@ func checkLines(t testing.TB, doc *openapi3.T, what, schema string, text []byte)
 			continue
 		}
 		if err := json.Unmarshal(line, &v); err != nil {
-			if i < len(lines)-1 {
-				t.Errorf("%s: line %d is not JSON: %v", what, i+1, err)
-			}
+			assert.That(t, i >= len(lines)-1, "%s: line %d is not JSON: %v", what, i+1, err)
 			continue // cut off
 		}
 		use := schema
@@ -334,9 +319,7 @@ func TestOpenAPICheckFindsUnknownFields(t *testing.T) {
 		"Duration": `"soon"`, "ReceiveRequest": `{"max":0}`, "AcknowledgeRequest": `{"handles":[]}`, "Problem": `{"status":400}`,
 	} {
 		var decoded any
-		if err := json.Unmarshal([]byte(v), &decoded); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, json.Unmarshal([]byte(v), &decoded))
 		if err := schemas[name].Value.VisitJSON(decoded, openapi3.EnableJSONSchema2020()); err == nil {
 			t.Errorf("schema %s takes %s", name, v)
 		}

@@ -5,7 +5,11 @@ import (
 	"crypto/md5"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +17,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -20,7 +25,11 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
+	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -42,8 +51,7 @@ func autoRenew(r *rmqpb.ReceiveMessageRequest) { r.AutoRenew, r.InvisibleDuratio
 
 // Every field of a message arrives.
 func TestReceivedMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		born := time.Now().Add(-time.Hour)
 		payload := []byte("some body")
 		e.send(msg("fifo", "id-1", body(zipped(payload)), func(m *rmqpb.Message) {
@@ -81,8 +89,7 @@ func TestReceivedMessage(t *testing.T) {
 
 // A frame is used again for the next message: nothing of the one before may stay.
 func TestFrameForgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		e.send(
 			msg("normal", "1", func(m *rmqpb.Message) {
 				m.UserProperties = map[string]string{"a": "b"}
@@ -90,9 +97,7 @@ func TestFrameForgets(t *testing.T) {
 			}),
 			msg("normal", "2"), msg("normal", "3"), msg("normal", "4"))
 		_, ms := e.receive(e.ctx(), receiveRequest("normal"))
-		if len(ms) != 4 {
-			t.Fatalf("%d messages", len(ms))
-		}
+		assert.MustEqual(t, "messages", len(ms), 4)
 		for _, m := range ms {
 			p := m.GetSystemProperties()
 			if first := p.GetMessageId() == "1"; !first && (p.Tag != nil || p.Keys != nil || p.TraceContext != nil || len(m.GetUserProperties()) > 0) {
@@ -104,8 +109,7 @@ func TestFrameForgets(t *testing.T) {
 
 // An empty receive returns 40401 at the end of the time that longPoll computes.
 func TestReceiveTiming(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		for _, c := range []struct {
 			name     string
 			deadline time.Duration
@@ -142,8 +146,7 @@ func TestReceiveTiming(t *testing.T) {
 
 // A message wakes a parked receive at once.
 func TestReceiveIsWoken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		began := time.Now()
 		var sent sync.WaitGroup
 		sent.Go(func() {
@@ -152,15 +155,12 @@ func TestReceiveIsWoken(t *testing.T) {
 		})
 		defer sent.Wait() // its response may come after the delivery
 		e.one(e.ctx(), receiveRequest("normal"))
-		if d := time.Since(began); d != 7*time.Second {
-			t.Errorf("returned after %v; want 7s", d)
-		}
+		assert.Equal(t, "returned after", time.Since(began), 7*time.Second)
 	})
 }
 
 func TestReceiveRejections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		filter := func(k rmqpb.FilterType, x string) ask {
 			return func(r *rmqpb.ReceiveMessageRequest) {
@@ -195,17 +195,14 @@ func TestReceiveRejections(t *testing.T) {
 			}
 			st, ms := e.receive(ctx, receiveRequest("normal", c.ask))
 			refused(named{t, c.name}, st, c.code, c.words...)
-			if len(ms) != 0 {
-				t.Errorf("%s: %d messages", c.name, len(ms))
-			}
+			assert.That(t, len(ms) == 0, "%s: %d messages", c.name, len(ms))
 		}
 	})
 }
 
 // More than 32 are never given, and tags filter for the group.
 func TestReceiveBatchAndFilter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		var ms []*rmqpb.Message
 		for i := range 40 {
 			ms = append(ms, msg("normal", fmt.Sprint(i), func(m *rmqpb.Message) { m.SystemProperties.Tag = new([]string{"A", "B"}[i%2]) }))
@@ -232,8 +229,7 @@ func TestReceiveBatchAndFilter(t *testing.T) {
 
 // Simple consumers name one queue and want all; push consumers mean it.
 func TestReceiveQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		e.telemetry(as(t.Context(), "simple"), consumer(rmqpb.ClientType_SIMPLE_CONSUMER))
 		for client, want := range map[string]int{"push": 2, "simple": 4, "stranger": 4} {
@@ -242,9 +238,7 @@ func TestReceiveQueue(t *testing.T) {
 			_, got := e.receive(as(t.Context(), client), receiveRequest("normal", other, queue(1)))
 			if client == "push" {
 				for _, m := range got {
-					if m.GetSystemProperties().GetQueueId() != 1 {
-						t.Errorf("a message of queue %d", m.GetSystemProperties().GetQueueId())
-					}
+					assert.Equal(t, "a message of queue", m.GetSystemProperties().GetQueueId(), 1)
 				}
 			}
 			if len(got)%want != 0 || len(got) == 0 {
@@ -257,8 +251,7 @@ func TestReceiveQueue(t *testing.T) {
 // A timeout of a push consumer's delivery follows the retry schedule, one of a simple consumer's
 // does not.
 func TestReceivePushTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		e.telemetry(as(t.Context(), "push"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		e.send(msg("normal", "1"))
 		for client, want := range map[string]time.Duration{"push": 15 * time.Second, "simple": 5 * time.Second} {
@@ -276,8 +269,7 @@ func TestReceivePushTimeout(t *testing.T) {
 // With auto_renew the message stays invisible while its client sends heartbeats. It is redelivered
 // a second after the termination of its client.
 func TestReceiveAutoRenew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		e.telemetry(as(t.Context(), "owner"), consumer(rmqpb.ClientType_SIMPLE_CONSUMER))
 		e.send(msg("normal", "1"))
 		e.one(as(t.Context(), "owner"), receiveRequest("normal", autoRenew))
@@ -303,8 +295,7 @@ func TestReceiveAutoRenew(t *testing.T) {
 
 // NotifyClientTermination ends the client's parked receives, and no one else's.
 func TestTerminationEndsPolls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		began := time.Now()
 		ended := make(chan string, 3)
 		for _, who := range []string{"a", "a", "b"} {
@@ -319,9 +310,7 @@ func TestTerminationEndsPolls(t *testing.T) {
 		}
 		got := []string{<-ended, <-ended, <-ended}
 		want := []string{"a 40401 3s", "a 40401 3s", "b 40401 20s"}
-		if !slices.Equal(got, want) {
-			t.Errorf("%v; want %v", got, want)
-		}
+		assert.That(t, slices.Equal(got, want), "%v; want %v", got, want)
 	})
 }
 
@@ -382,9 +371,7 @@ func TestReceiveSurvivesTheEngine(t *testing.T) {
 		st, _ = e.receive(e.ctx(), receiveRequest("normal"))
 		refused(t, st, tidegate.CodeInternalServerError, "odd")
 		time.Sleep(2 * session.Timeout) // a client with a poll would stay
-		if n := e.s.Parts().Sessions.Len(); n != 0 {
-			t.Errorf("%d clients have polls that are still registered", n)
-		}
+		assert.Equal(t, "clients have polls that are still registered", e.s.Parts().Sessions.Len(), 0)
 	})
 }
 
@@ -402,7 +389,249 @@ func TestRejectedReceivesAreForgotten(t *testing.T) {
 			}
 		}
 	}
-	if n := e.s.Parts().Sessions.Len(); n != 0 {
-		t.Errorf("%d clients are remembered", n)
+	assert.Equal(t, "clients are remembered", e.s.Parts().Sessions.Len(), 0)
+}
+
+// A client that announces it gets its messages packed into one frame. Any other one gets them as
+// RocketMQ sends them, a frame each. A client that receives none sees no difference.
+func TestPackedOnlyOnRequest(t *testing.T) {
+	for announced, want := range map[string]struct{ frames, packed int }{
+		"": {5, 0}, "packed": {1, 3}, "other, packed": {1, 3}, "unpacked": {5, 0},
+	} {
+		withServer(t, server.Options{}, func(t *testing.T, e *env) {
+			for i := range 3 {
+				e.send(msg("normal", fmt.Sprint(i)))
+			}
+			ctx := e.ctx()
+			if announced != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, wire.HeaderFeatures, announced)
+			}
+			for range 2 { // with messages, and without
+				fs, err := frames(e.ReceiveMessage(ctx, receiveRequest("normal")))
+				if err != nil && !errors.Is(err, io.EOF) {
+					t.Fatal(err)
+				}
+				packed := 0
+				for _, f := range fs {
+					packed += len(f.GetPacked())
+				}
+				if len(fs) != want.frames || packed != want.packed {
+					t.Errorf("%q: %d frames with %d packed messages, want %+v", announced, len(fs), packed, want)
+				}
+				if fs[0].GetStatus() == nil {
+					t.Errorf("%q: the first frame is %v", announced, fs[0])
+				}
+				want.frames, want.packed = 2, 0
+			}
+		})
 	}
+}
+
+// The header bounds the messages of a receive together.
+func TestMaxBytesOnTheWire(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		for i := range 6 {
+			e.send(msg("normal", fmt.Sprint(i), body(make([]byte, 100))))
+		}
+		with := func(text string) (*rmqpb.Status, []*rmqpb.Message) {
+			return e.receive(metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderMaxBytes, text), receiveRequest("normal"))
+		}
+		for _, c := range []struct {
+			text string
+			want int
+		}{{"1", 1}, {"250", 2}, {"0", 3}} {
+			if st, ms := with(c.text); len(ms) != c.want {
+				t.Errorf("max bytes %s: %v, %d messages; want %d", c.text, st, len(ms), c.want)
+			}
+		}
+		for _, text := range []string{"-1", "1 KiB", "99999999999999999999"} {
+			st, _ := with(text)
+			refused(t, st, tidegate.CodeBadRequest, wire.HeaderMaxBytes)
+		}
+	})
+}
+
+// Digests are of the kind that the client reads: CRC32 in the form of RocketMQ's Go client, MD5 for
+// all others, which disagree about the form of a CRC32.
+func TestDigestByLanguage(t *testing.T) {
+	e := start(t, server.Options{})
+	for _, language := range []string{"GO", "JAVA", "HTTP", ""} {
+		e.send(msg("normal", "id", body([]byte("tide 302")))) // a CRC32 that begins with zeros
+		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderLanguage, language)
+		d := e.one(ctx, receiveRequest("normal")).GetSystemProperties().GetBodyDigest()
+		if language == "GO" && (d.GetType() != rmqpb.DigestType_CRC32 || d.GetChecksum() != "2F6FC0") {
+			t.Errorf("%q: %v", language, d)
+		}
+		if sum := md5.Sum([]byte("tide 302")); language != "GO" && (d.GetType() != rmqpb.DigestType_MD5 || d.GetChecksum() != fmt.Sprintf("%X", sum)) {
+			t.Errorf("%q: %v", language, d)
+		}
+	}
+}
+
+// An acknowledgement that succeeded has no entries in its response for a client that announces that
+// it needs none; a partly failed response has all of them.
+func TestBriefAcknowledgements(t *testing.T) {
+	e := start(t, server.Options{})
+	brief := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, "packed, brief")
+	ack := func(ctx context.Context, handles ...string) *rmqpb.AckMessageResponse {
+		t.Helper()
+		r := &rmqpb.AckMessageRequest{Group: res("g"), Topic: res("normal")}
+		for _, h := range handles {
+			r.Entries = append(r.Entries, &rmqpb.AckMessageEntry{ReceiptHandle: h})
+		}
+		out := assert.Value(e.AckMessage(ctx, r))(t)
+		return out
+	}
+	receive := func() string {
+		e.send(msg("normal", tidegate.NewMessageID()))
+		return e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
+	}
+	done := receive()
+	if r := ack(brief, done); r.GetStatus().GetCode() != rmqpb.Code_OK || len(r.GetEntries()) != 0 {
+		t.Errorf("all succeeded: %v", r)
+	}
+	if r := ack(brief, receive(), done); r.GetStatus().GetCode() != rmqpb.Code_MULTIPLE_RESULTS || len(r.GetEntries()) != 2 ||
+		r.GetEntries()[0].GetStatus().GetCode() != rmqpb.Code_OK || r.GetEntries()[1].GetStatus().GetCode() != rmqpb.Code_INVALID_RECEIPT_HANDLE {
+		t.Errorf("one failed: %v", r)
+	}
+	if r := ack(e.ctx(), receive()); r.GetStatus().GetCode() != rmqpb.Code_OK || len(r.GetEntries()) != 1 {
+		t.Errorf("to a client that announces nothing: %v", r)
+	}
+}
+
+// The broker asks a client that reads packed deliveries to receive more of them at a time, and
+// delivers them, also after a heartbeat.
+func TestPackedReceivesAreLarger(t *testing.T) {
+	for announced, want := range map[string]int{"": refusal.MaxReceive, "packed": server.PackedBatchSize} {
+		withServer(t, server.Options{}, func(t *testing.T, e *env) {
+			for i := range server.PackedBatchSize + 1 {
+				e.send(msg("normal", fmt.Sprint(i)))
+			}
+			ctx := e.ctx()
+			if announced != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, wire.HeaderFeatures, announced)
+			}
+			st, got := e.telemetry(ctx, consumer(rmqpb.ClientType_PUSH_CONSUMER))
+			if n := got.GetSubscription().GetReceiveBatchSize(); int(n) != want {
+				t.Errorf("%q: the settings have %d messages in a receive, want %d", announced, n, want)
+			}
+			if r, err := e.Heartbeat(e.ctx(), &rmqpb.HeartbeatRequest{}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+				t.Fatal(r, err)
+			}
+			fs := assert.Value(frames(e.ReceiveMessage(ctx, receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = 1000 }))))(t)
+			n := 0
+			for _, f := range fs {
+				if n += len(f.GetPacked()); f.GetMessage() != nil {
+					n++
+				}
+			}
+			assert.That(t, n == want, "%q: a receive brought %d messages, want %d", announced, n, want)
+			assert.Must(t, st.CloseSend())
+			if cmd, err := st.Recv(); !errors.Is(err, io.EOF) { // the heartbeat changed no settings
+				t.Errorf("%q: %v, %v after the settings", announced, cmd, err)
+			}
+		})
+	}
+}
+
+func attempt(id string) ask { return func(r *rmqpb.ReceiveMessageRequest) { r.AttemptId = &id } }
+
+// repeating marks the receive as a repetition.
+func repeating(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, wire.HeaderRepeat, "true")
+}
+
+// A client cancels its receive at a random instant around the delivery, repeats
+// it with the same attempt ID, and releases the messages that the repetition brings. No message is
+// lost in between: at once afterwards another client receives each as attempt 1.
+func TestCancelledReceiveSwallowsNothing(t *testing.T) {
+	for topic, fifo := range map[string]bool{"normal": false, "fifo": true} {
+		withServer(t, server.Options{}, func(t *testing.T, e *env) {
+			assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{FIFO: fifo})))
+			e.telemetry(as(t.Context(), "leaver"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+			unread, repeated := 0, 0
+			for i := range model.Rounds(400) {
+				id := fmt.Sprintf("%s-%d", topic, i)
+				attemptID := attempt(strconv.Itoa(i))
+				ctx, cancel := context.WithCancel(as(t.Context(), "leaver"))
+				ended := make(chan []*rmqpb.ReceiveMessageResponse)
+				go func() {
+					fs, _ := frames(e.ReceiveMessage(ctx, receiveRequest(topic, attemptID)))
+					ended <- fs
+				}()
+				synctest.Wait()
+				go func() {
+					for range rand.IntN(100) {
+						runtime.Gosched()
+					}
+					cancel()
+				}()
+				e.send(msg(topic, id, func(m *rmqpb.Message) {
+					if fifo {
+						m.SystemProperties.MessageGroup = new("mg")
+					}
+				}))
+				if fs := <-ended; len(fs) < 3 {
+					unread++
+				}
+				began := time.Now()
+				_, ms := e.receive(repeating(as(t.Context(), "leaver")), receiveRequest(topic, attemptID))
+				if took := time.Since(began); took != 0 {
+					t.Fatalf("%s: the repetition took %v", id, took)
+				}
+				repeated += len(ms)
+				for _, m := range ms {
+					r, err := e.ChangeInvisibleDuration(as(t.Context(), "leaver"), &rmqpb.ChangeInvisibleDurationRequest{
+						Group: res("g"), Topic: res(topic), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
+						MessageId: m.GetSystemProperties().GetMessageId(), InvisibleDuration: durationpb.New(0), Suspend: new(true),
+					})
+					if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+						t.Fatalf("%s: released: %v, %v", id, r, err)
+					}
+				}
+				st, next := e.receive(as(t.Context(), "other"), receiveRequest(topic))
+				if len(next) != 1 || next[0].GetSystemProperties().GetMessageId() != id || next[0].GetSystemProperties().GetDeliveryAttempt() != 1 {
+					t.Fatalf("%s: the next client receives %v, %v; want the message as attempt 1", id, st, next)
+				}
+				e.ack(next[0])
+			}
+			t.Logf("%s: %d receives ended without their message, %d messages came with a repetition", topic, unread, repeated)
+		})
+	}
+}
+
+// The server takes back the deliveries of a receive whose connection ends while the
+// messages are being handed out: the next client receives them as attempt 1 at once.
+func TestLostConnectionSwallowsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &faulty{}
+		e := start(t, server.Options{}, f)
+		leaver := e.dial()
+		f.after = func(ds []*tidegate.Delivery) {
+			if len(ds) > 0 {
+				f.after = nil
+				leaver.Close()
+				time.Sleep(time.Second) // the server sees it
+			}
+		}
+		e.send(msg("normal", "1"))
+		if _, err := frames(rmqpb.NewMessagingServiceClient(leaver).ReceiveMessage(as(t.Context(), "leaver"), receiveRequest("normal"))); err == nil {
+			t.Fatal("the receive over a closed connection succeeded")
+		}
+		synctest.Wait()
+		if m := e.one(e.ctx(), receiveRequest("normal")); m.GetSystemProperties().GetDeliveryAttempt() != 1 {
+			t.Errorf("attempt %d; want 1", m.GetSystemProperties().GetDeliveryAttempt())
+		}
+	})
+}
+
+func TestRepetitionNamesItsReceive(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		st, _ := e.receive(repeating(e.ctx()), receiveRequest("normal"))
+		refused(t, st, tidegate.CodeBadRequest, "attempt ID")
+		e.send(msg("normal", "1"))
+		if st, ms := e.receive(repeating(e.ctx()), receiveRequest("normal", attempt("never used"))); len(ms) != 0 || st.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND {
+			t.Errorf("the repetition of nothing brings %v, %d messages; want 40401", st, len(ms))
+		}
+	})
 }

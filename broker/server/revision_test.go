@@ -1,17 +1,30 @@
 package server_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/model"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // ifMatch makes a request with the header If-Match; "" means without it.
@@ -193,6 +206,341 @@ func TestOperatorsAtOnce(t *testing.T) {
 		}
 		if !(deleted == 204 && (changed == 412 || changed == lost) || deleted == 412 && changed == 200) {
 			t.Errorf("%s: a deletion and a change of one revision: %d and %d", path, deleted, changed)
+		}
+	}
+}
+
+// The pages of a list have all names once, in order, with any size; match selects names.
+func TestListPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := start(t, server.Options{})
+		get := func(path string, status int, out any) {
+			t.Helper()
+			w := httptest.NewRecorder()
+			x.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+			assert.MustThat(t, w.Code == status, "GET %s: %d %s, want %d", path, w.Code, w.Body, status)
+			if out != nil {
+				decode(t, w.Body.Bytes(), out)
+			}
+		}
+		var topics, groups []string
+		for _, known := range x.b.Topics() {
+			topics = append(topics, known.Name)
+		}
+		for i := range 57 {
+			name := fmt.Sprintf("list-%02d", (i*31)%57)
+			assert.Must(t, assert.Err(x.b.PutTopic(t.Context(), name, settings.Topic{Queues: 1})))
+			assert.Must(t, assert.Err(x.b.PutGroup(t.Context(), name, settings.Group{})))
+			topics, groups = append(topics, name), append(groups, name)
+		}
+		for _, known := range x.b.Groups() {
+			if !slices.Contains(groups, known.Name) {
+				groups = append(groups, known.Name)
+			}
+		}
+		slices.Sort(topics)
+		slices.Sort(groups)
+		for _, limit := range []int{1, 2, 7, 56, 57, 58, 1000} {
+			var got []string
+			for next, more := "", true; more; more = next != "" {
+				var page server.TopicList
+				get(fmt.Sprintf("/v1/topics?limit=%d&after=%s", limit, url.QueryEscape(next)), 200, &page)
+				assert.MustThat(t, len(page.Topics) <= limit, "a page of %d has %d topics", limit, len(page.Topics))
+				for _, topic := range page.Topics {
+					got = append(got, topic.Name)
+				}
+				next = page.Next
+			}
+			assert.That(t, slices.Equal(got, topics), "pages of %d have the topics %v, want %v", limit, got, topics)
+			got = nil
+			for next, more := "", true; more; more = next != "" {
+				var page server.GroupList
+				get(fmt.Sprintf("/v1/groups?limit=%d&after=%s", limit, url.QueryEscape(next)), 200, &page)
+				for _, group := range page.Groups {
+					got = append(got, group.Name)
+				}
+				next = page.Next
+			}
+			assert.That(t, slices.Equal(got, groups), "pages of %d have the groups %v, want %v", limit, got, groups)
+		}
+		var page server.TopicList
+		get("/v1/topics?match=list-1*&limit=3&after=list-14", 200, &page)
+		if len(page.Topics) != 3 || page.Topics[0].Name != "list-15" || page.Next != "list-17" {
+			t.Errorf("the page is %+v", page)
+		}
+		for _, query := range []string{"limit=1001", "limit=-1", "limit=x", "match=[a", "names=1"} {
+			get("/v1/topics?"+query, 400, nil)
+			get("/v1/groups?"+query, 400, nil)
+		}
+	})
+}
+
+// A page has only the names that the key may observe; the list of all needs everything.
+func TestListPagesOfAKey(t *testing.T) {
+	withServer(t, server.Options{Access: tableAccess()}, func(t *testing.T, e *env) {
+		for key, want := range map[string][]string{"owner": {"normal"}, "producer": {}} {
+			r := httptest.NewRequest("GET", "https://h/v1/topics?limit=1000", nil)
+			r.SetBasicAuth(key, secretMark+key)
+			w := httptest.NewRecorder()
+			e.s.Handler().ServeHTTP(w, r)
+			var page server.TopicList
+			decode(t, w.Body.Bytes(), &page)
+			got := []string{}
+			for _, topic := range page.Topics {
+				got = append(got, topic.Name)
+			}
+			assert.That(t, w.Code == 200 && slices.Equal(got, want), "%s sees %d %v, want %v", key, w.Code, got, want)
+		}
+	})
+}
+
+// Pages of dead letters with bodies hold memory of the budget for requests and responses, are
+// rejected if there is none, and end before they take more than a part of it. Pages without bodies
+// need little.
+func TestDeadLettersHoldMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 512 << 10
+		letters := model.Rounds(40)
+		e := startWith(t, broker.Options{MaxBodySize: 1 << 20, MinInvisibleDuration: 1}, server.Options{MaxTransitBytes: 28 << 20})
+		body := bytes.Repeat([]byte{1}, size)
+		for i := range letters {
+			if r := e.b.Send(t.Context(), []*tidegate.Message{{Topic: "normal", ID: fmt.Sprint(i), Body: body}}); r[0].Err != nil {
+				t.Fatal(r[0].Err)
+			}
+			ds, err := e.b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute})
+			if err != nil || len(ds) != 1 {
+				t.Fatal(len(ds), err)
+			}
+			if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		type page struct {
+			Letters []struct {
+				ID   string `json:"message_id"`
+				Body []byte `json:"body"`
+				Size int    `json:"body_size"`
+			} `json:"dead_letters"`
+			Next string `json:"next"`
+		}
+		get := func(query string) (p page, status int) {
+			w := httptest.NewRecorder()
+			e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/groups/g/dead-letters?"+query, nil))
+			if w.Code == 200 {
+				assert.Must(t, json.Unmarshal(w.Body.Bytes(), &p))
+			}
+			if n := e.s.Parts().Bodies.Held(); n != 0 {
+				t.Errorf("%s: afterwards %d bytes are held", query, n)
+			}
+			return p, w.Code
+		}
+		seen, after := map[string]bool{}, ""
+		for range letters {
+			p, status := get("bodies=true&after=" + url.QueryEscape(after))
+			if sum := len(p.Letters) * size; status != 200 || sum > 2<<20 {
+				t.Fatalf("%d, a page has %d bytes of bodies", status, sum)
+			}
+			for _, l := range p.Letters {
+				seen[l.ID] = true
+				if !bytes.Equal(l.Body, body) || l.Size != size {
+					t.Errorf("letter %s has %d bytes of body and the size %d", l.ID, len(l.Body), l.Size)
+				}
+			}
+			if after = p.Next; after == "" {
+				break
+			}
+		}
+		assert.That(t, len(seen) == letters && after == "", "the pages have %d of %d letters", len(seen), letters)
+		p, status := get("")
+		if status != 200 || len(p.Letters) != letters || p.Letters[0].Body != nil || p.Letters[0].Size != size {
+			t.Errorf("%d, %d letters without bodies", status, len(p.Letters))
+		}
+		other := e.s.Parts().Bodies.Hold("other", nil)
+		assert.Must(t, other.Resize(14<<20, false))
+		third := e.s.Parts().Bodies.Hold("third", nil)
+		assert.Must(t, third.Resize(4<<20, false))
+		w := httptest.NewRecorder()
+		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/groups/g/dead-letters?bodies=true", nil))
+		assert.Equal(t, "without memory for a page", w.Code, 429)
+		other.Release()
+		third.Release()
+	})
+}
+
+// Each change of topics, groups, limits and stored messages is one line of the log, with success or
+// an error. Requests that only read and dry runs have none.
+func TestAudit(t *testing.T) {
+	log, text := testLog()
+	e := start(t, server.Options{Logger: log, Access: someAccess()})
+	for _, c := range []struct {
+		method, path, body string
+		want               string // of the line; empty: there is none
+	}{
+		{"DELETE", "/v1/topics/fifo", "", `operation=deleteTopic subject=fifo key=admin peer=192.0.2.1:1234 result=ok`},
+		{"DELETE", "/v1/topics/nowhere", "", `operation=deleteTopic subject=nowhere key=admin peer=192.0.2.1:1234 result="`},
+		{"POST", "/v1/topics/normal/purge", "", `operation=purgeTopic subject=normal`},
+		{"POST", "/v1/topics/normal/purge?dry_run=true", "", ""},
+		{"PUT", "/v1/groups/g", "{}", `operation=putGroup subject=g`},
+		{"POST", "/v1/groups/g/rewind", `{"topic":"normal","to":"latest","dry_run":true}`, ""},
+		{"DELETE", "/v1/groups/g", "", `operation=deleteGroup subject=g`},
+		{"DELETE", "/v1/groups/g/dead-letters?all=true", "", `query="all=true"`},
+		{"DELETE", "/v1/groups/g/dead-letters?all=true&dry_run=true", "", ""},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{}`, `operation=redriveDeadLetters subject=g`},
+		{"POST", "/v1/groups/g/dead-letters/redrive", `{"dry_run":true}`, ""},
+		{"PUT", "/v1/throttle", `{}`, `operation=putThrottle subject=broker`},
+		{"GET", "/v1/topics", "", ""},
+	} {
+		before := len(text.String())
+		r := httptest.NewRequest(c.method, "https://h"+c.path, strings.NewReader(c.body))
+		r.SetBasicAuth("admin", secretMark+"admin")
+		r.Header.Set("Content-Type", server.TypeJSON)
+		e.s.Handler().ServeHTTP(httptest.NewRecorder(), r)
+		added := text.String()[before:]
+		if n := strings.Count(added, "msg=audit"); n != min(len(c.want), 1) || !strings.Contains(added, c.want) {
+			t.Errorf("%s %s: %q, want %q", c.method, c.path, added, c.want)
+		}
+	}
+	for _, rt := range e.s.Routes() {
+		data := strings.HasPrefix(rt.Path, "/v1/groups/{group}/") && !strings.Contains(rt.Path, "letters") && !strings.Contains(rt.Path, "parked") && rt.Op != "rewindGroup" ||
+			strings.HasSuffix(rt.Path, "/messages") || strings.HasSuffix(rt.Path, "/recall")
+		if want := rt.Method != "GET" && !data; rt.Audited != want {
+			t.Errorf("%s is audited: %t, want %t", rt.Op, !want, want)
+		}
+	}
+}
+
+// GET /v1/audit has the requests that changed something, or failed to, with their key and address.
+func TestAuditList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger, log := testLog()
+		e := start(t, server.Options{Access: someAccess(), Logger: logger})
+		h := checkHTTP(t, e.s.Handler())
+		as := func(key, method, path string) *httptest.ResponseRecorder {
+			r := httptest.NewRequest(method, "https://h"+path, nil)
+			r.SetBasicAuth(key, secretMark+key)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w
+		}
+		list := func(query string) status.AuditPage {
+			t.Helper()
+			w := as("admin", "GET", "/v1/audit"+query)
+			assert.MustThat(t, w.Code == 200, "GET /v1/audit%s: %d %s", query, w.Code, w.Body)
+			var page status.AuditPage
+			decode(t, w.Body.Bytes(), &page)
+			return page
+		}
+		if page := list(""); page.Records == nil || len(page.Records) != 0 || page.Next != "" {
+			t.Errorf("before a change: %+v, want an empty list", page)
+		}
+		begin := time.Now()
+		as("admin", "POST", "/v1/topics/normal/purge")
+		time.Sleep(time.Minute)
+		as("admin", "DELETE", "/v1/topics/nowhere")
+		as("monitor", "DELETE", "/v1/topics/fifo") // which it may not
+		as("admin", "GET", "/v1/topics")
+		as("admin", "DELETE", "/v1/groups/g/dead-letters?all=true")
+		as("admin", "DELETE", "/v1/groups/g/dead-letters?message_id=M1&sent_as=M1.redrive-1")
+		want := []status.AuditRecord{
+			{Time: begin.Add(time.Minute), Operation: "purgeDeadLetters", Subject: "g", Query: "message_id=M1&sent_as=M1.redrive-1"},
+			{Time: begin.Add(time.Minute), Operation: "purgeDeadLetters", Subject: "g", Query: "all=true"},
+			{Time: begin.Add(time.Minute), Operation: "deleteTopic", Subject: "nowhere"},
+			{Time: begin, Operation: "purgeTopic", Subject: "normal", Result: "ok"},
+		}
+		var got []status.AuditRecord
+		for next := ""; ; {
+			page := list("?limit=1&after=" + url.QueryEscape(next))
+			if got = append(got, page.Records...); len(got) > len(want) {
+				t.Fatalf("%+v", got)
+			}
+			if next = page.Next; next == "" {
+				break
+			}
+		}
+		assert.MustThat(t, len(got) == len(want), "%+v, want %+v", got, want)
+		for i, w := range want {
+			g := got[i]
+			if g.Key != "admin" || g.Peer != "192.0.2.1:1234" || !g.Time.Equal(w.Time) || g.Operation != w.Operation || g.Subject != w.Subject || g.Query != w.Query ||
+				(g.Result == "ok") != (w.Result == "ok") || g.Result == "" {
+				t.Errorf("record %d is %+v, want %+v", i, g, w)
+			}
+		}
+		for query, n := range map[string]int{
+			"?subject=normal": 1, "?operation=deleteTopic": 1, "?operation=purgeDeadLetters": 2, "?key=admin": 4, "?key=monitor": 0,
+			"?since=" + url.QueryEscape(begin.Add(time.Second).Format(time.RFC3339)): 3,
+		} {
+			if page := list(query); len(page.Records) != n {
+				t.Errorf("GET /v1/audit%s has %d records, want %d", query, len(page.Records), n)
+			}
+		}
+		for _, query := range []string{"?limit=1001", "?limit=x", "?after=x", "?since=x", "?who=x"} {
+			if w := as("admin", "GET", "/v1/audit"+query); w.Code != 400 {
+				t.Errorf("GET /v1/audit%s: %d %s", query, w.Code, w.Body)
+			}
+		}
+		if w := as("monitor", "GET", "/v1/audit"); w.Code != 403 {
+			t.Errorf("by a key that may observe: %d %s", w.Code, w.Body)
+		}
+
+		// A logout is a record if it ends a session; any client can send others.
+		lines := len(log.String())
+		for range 10 {
+			as("producer", "DELETE", "/v1/session")
+		}
+		if n := len(list("?key=producer").Records); n != 0 || len(log.String()) != lines {
+			t.Errorf("%d records and %d bytes of log of logouts without a session", n, len(log.String())-lines)
+		}
+		p := &page{e: e}
+		p.login("producer", secretMark+"producer", 200)
+		for range 2 {
+			if w := p.do("DELETE", "/v1/session"); w.Code != 204 && w.Code != 401 {
+				t.Errorf("logout: %d %s", w.Code, w.Body)
+			}
+		}
+		if got := list("?key=producer").Records; len(got) != 2 || got[0].Operation != "logout" || got[1].Operation != "login" {
+			t.Errorf("the records of a login and a logout are %+v", got)
+		}
+	})
+}
+
+// Two snapshots over HTTP are two data directories, each named in its response. A server without a
+// directory for snapshots, and one in memory, reject the request with the remedy.
+func TestSnapshotOverHTTP(t *testing.T) {
+	post := func(e *env) (status int, text string) {
+		t.Helper()
+		srv := httptest.NewServer(e.s.Handler())
+		defer srv.Close()
+		resp := assert.Value(http.Post(srv.URL+"/v1/snapshot", "", nil))(t)
+		defer resp.Body.Close()
+		body := assert.Value(io.ReadAll(resp.Body))(t)
+		return resp.StatusCode, string(body)
+	}
+	dir := t.TempDir()
+	snapshots := filepath.Join(dir, "snapshots")
+	here, err := os.Getwd()
+	assert.Must(t, err)
+	relative, err := filepath.Rel(here, snapshots) // the response names the absolute path
+	assert.Must(t, err)
+	e := startWith(t, broker.Options{Dir: filepath.Join(dir, "data")}, server.Options{SnapshotDir: relative})
+	for range 2 {
+		status, text := post(e)
+		var s struct{ Path string }
+		if err := json.Unmarshal([]byte(text), &s); status != 201 || err != nil || filepath.Dir(s.Path) != snapshots {
+			t.Fatalf("status %d, %s", status, text)
+		}
+		b := assert.Value(broker.Open(broker.Options{Dir: s.Path}))(t)
+		assert.NoError(t, assert.Err(b.Topic("fifo")))
+		assert.NoError(t, b.Close())
+	}
+	if names, err := os.ReadDir(snapshots); err != nil || len(names) != 2 {
+		t.Errorf("the directory of snapshots has %v, %v", names, err)
+	}
+	for want, e := range map[string]*env{
+		"--snapshot-dir": startWith(t, broker.Options{Dir: filepath.Join(dir, "other")}, server.Options{}),
+		"in memory":      start(t, server.Options{SnapshotDir: snapshots}),
+	} {
+		if status, text := post(e); status != 400 || !strings.Contains(text, want) {
+			t.Errorf("status %d, and the response does not contain %q: %s", status, want, text)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,9 +21,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -67,8 +72,7 @@ func body(b []byte) edit { return func(m *rmqpb.Message) { m.Body = b } }
 // Everything that a sender can get wrong has a code, and a text that names the
 // field, the value and the limit.
 func TestSendRejections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		many := func(n int) map[string]string {
 			m := map[string]string{}
 			for i := range n {
@@ -159,8 +163,7 @@ func TestSendRejections(t *testing.T) {
 }
 
 func TestSendRejectsRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		for _, c := range []struct {
 			name  string
 			ctx   context.Context
@@ -176,9 +179,7 @@ func TestSendRejectsRequests(t *testing.T) {
 			{"client ID too long", as(t.Context(), strings.Repeat("c", 256)), []*rmqpb.Message{msg("normal", "1")}, protocol.CodeClientIDRequired, []string{"256", "255"}},
 		} {
 			r, err := e.SendMessage(c.ctx, &rmqpb.SendMessageRequest{Messages: c.ms})
-			if err != nil {
-				t.Fatalf("%s: %v", c.name, err)
-			}
+			assert.MustThat(t, err == nil, "%s: %v", c.name, err)
 			if len(r.GetEntries()) != 0 {
 				t.Errorf("%s: entries %v; want none", c.name, r.GetEntries())
 			}
@@ -189,8 +190,7 @@ func TestSendRejectsRequests(t *testing.T) {
 
 // Values on the limits are accepted.
 func TestSendAccepts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		for name, m := range map[string]*rmqpb.Message{
 			"largest body":             msg("normal", "x", body(make([]byte, 4<<20))),
 			"longest group":            msg("fifo", "x", sys(func(p *rmqpb.SystemProperties) { p.MessageGroup = new(strings.Repeat("g", 63)) })),
@@ -204,9 +204,7 @@ func TestSendAccepts(t *testing.T) {
 			"digest of nothing":        msg("normal", "x", sys(sum(rmqpb.DigestType_MD5, ""))),
 		} {
 			r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{m}})
-			if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
-				t.Errorf("%s: %v, %v", name, r, err)
-			}
+			assert.That(t, err == nil && r.GetStatus().GetCode() == rmqpb.Code_OK, "%s: %v, %v", name, r, err)
 		}
 	})
 }
@@ -223,8 +221,7 @@ func crc(form, text string) func(*rmqpb.SystemProperties) {
 // Messages of one request keep their own ID, tag and properties, and each has
 // an entry.
 func TestSendBatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		var ms []*rmqpb.Message
 		for i := range 5 {
 			ms = append(ms, msg("normal", fmt.Sprint("id", i), body([]byte{byte(i)}), func(m *rmqpb.Message) {
@@ -233,25 +230,18 @@ func TestSendBatch(t *testing.T) {
 			}))
 		}
 		var header metadata.MD
-		r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: ms}, grpc.Header(&header))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := assert.Value(e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: ms}, grpc.Header(&header)))(t)
 		if got := header.Get(wire.HeaderFeatures); len(got) != 1 || got[0] != "batch, pushback, suspend, deadletter, retry, repeat, snooze, reconsume, packed, brief, watch, heartbeats, queues, topics" {
 			t.Errorf("%s: %q", wire.HeaderFeatures, got)
 		}
-		if len(r.GetEntries()) != 5 {
-			t.Fatalf("%d entries; want 5", len(r.GetEntries()))
-		}
+		assert.MustEqual(t, "entries", len(r.GetEntries()), 5)
 		for i, entry := range r.GetEntries() {
 			if entry.GetStatus().GetCode() != rmqpb.Code_OK || entry.GetMessageId() != fmt.Sprint("id", i) || entry.GetTransactionId() != entry.GetMessageId() {
 				t.Errorf("entry %d: %v", i, entry)
 			}
 		}
 		_, got := e.receive(e.ctx(), receiveRequest("normal"))
-		if len(got) != 5 {
-			t.Fatalf("%d messages; want 5", len(got))
-		}
+		assert.MustEqual(t, "messages", len(got), 5)
 		for _, m := range got {
 			i := fmt.Sprint(m.GetBody()[0])
 			p := m.GetSystemProperties()
@@ -266,8 +256,7 @@ func TestSendBatch(t *testing.T) {
 // RocketMQ: sending retry and throttling: "reply-code:530" RocketMQ: sending retry and throttling:
 // "reply-text:TOO_MANY_REQUESTS"
 func TestSendThrottled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 10}}); err != nil {
 			t.Fatal(err)
 		}
@@ -280,10 +269,7 @@ func TestSendThrottled(t *testing.T) {
 				ms = append(ms, msg("full", fmt.Sprint("more", i)))
 			}
 			var trailer metadata.MD
-			r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: ms}, grpc.Trailer(&trailer))
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := assert.Value(e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: ms}, grpc.Trailer(&trailer)))(t)
 			return r, trailer
 		}
 		for _, n := range []int{1, 3} {
@@ -311,14 +297,11 @@ func TestSendThrottled(t *testing.T) {
 }
 
 func TestSendMixedResults(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{
 			msg("normal", "good"), msg("normal", "bad", body(nil)),
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		refused(t, r.GetStatus(), protocol.CodeMultipleResults)
 		if len(r.GetEntries()) != 2 || r.GetEntries()[0].GetStatus().GetCode() != rmqpb.Code_OK ||
 			r.GetEntries()[1].GetStatus().GetCode() != rmqpb.Code_MESSAGE_BODY_EMPTY || r.GetEntries()[1].GetMessageId() != "bad" {
@@ -334,10 +317,7 @@ func TestSendSurvivesTheEngine(t *testing.T) {
 		f := &faulty{}
 		e := start(t, server.Options{Logger: logger}, f)
 		try := func() *rmqpb.SendMessageResponse {
-			r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "1")}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := assert.Value(e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "1")}}))(t)
 			return r
 		}
 		f.append = func(context.Context, []engine.Incoming) error { panic("ouch") }
@@ -362,5 +342,309 @@ func TestSendSurvivesTheEngine(t *testing.T) {
 		if r := try(); r.GetStatus().GetCode() != rmqpb.Code_OK {
 			t.Errorf("afterwards: %v", r)
 		}
+	})
+}
+
+// manyMessages are enough that their memory is used again.
+const manyMessages = 20
+
+// largeBody returns the body of a message by its ID. It is so long that gRPC uses the memory of the
+// request again.
+func largeBody(id string) []byte { return bytes.Repeat([]byte(id), 50) }
+
+// largeSend returns messages with a name before their numbers as IDs.
+func largeSend(name string) (ms []*rmqpb.Message) {
+	for i := range manyMessages {
+		id := fmt.Sprint(name, i)
+		ms = append(ms, msg("normal", id, body(largeBody(id)), sys(func(p *rmqpb.SystemProperties) { p.BornHost = id })))
+	}
+	return ms
+}
+
+// checkIncoming checks that the engine has the messages of largeSend.
+func checkIncoming(t *testing.T, name string, msgs []engine.Incoming) {
+	t.Helper()
+	for i, m := range msgs {
+		want := fmt.Sprint(name, i)
+		if m.Message == nil || m.ID != want || !bytes.Equal(m.Body, largeBody(want)) || m.BornHost != want || m.Client != "client" {
+			t.Errorf("the engine has %+v of %+v, want the message %s", m.Message, m, want)
+		}
+	}
+}
+
+// The messages of a request stay as they are until the engine has responded, while other requests
+// come and go, and the response has the IDs of the request.
+func TestSendsShareNoMemory(t *testing.T) {
+	assert.MustThat(t, wire.Reusable(manyMessages), "the memory of %d messages is not used again", manyMessages)
+	synctest.Test(t, func(t *testing.T) {
+		held := make(chan struct{})
+		e := start(t, server.Options{}, &faulty{append: func(_ context.Context, msgs []engine.Incoming) error {
+			name := msgs[0].ID[:1]
+			if name == "a" {
+				<-held
+			}
+			checkIncoming(t, name, msgs)
+			return nil
+		}})
+		send := func(name string) {
+			for i, entry := range e.send(largeSend(name)...).GetEntries() {
+				if want := fmt.Sprint(name, i); entry.GetMessageId() != want || entry.GetTransactionId() != want {
+					t.Errorf("the entry of %s is %v", want, entry)
+				}
+			}
+		}
+		var first sync.WaitGroup
+		first.Go(func() { send("a") })
+		synctest.Wait()
+		for _, name := range []string{"b", "c", "d", "e", "f"} {
+			send(name)
+		}
+		close(held)
+		first.Wait()
+		send("g")
+	})
+}
+
+// After a panic, a part of the engine may still use the messages.
+func TestSendKeepsItsMemoryAfterAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kept []engine.Incoming
+		e := start(t, server.Options{}, &faulty{append: func(_ context.Context, msgs []engine.Incoming) error {
+			if kept == nil {
+				kept = msgs
+				panic("ouch")
+			}
+			return nil
+		}})
+		r := assert.Value(e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: largeSend("a")}))(t)
+		refused(t, r.GetStatus(), tidegate.CodeInternalServerError, "ouch")
+		for range 5 {
+			e.send(largeSend("b")...)
+		}
+		checkIncoming(t, "a", kept)
+	})
+}
+
+// The messages of a request that announces it have different topics, and each topic has its own
+// result and its own time to wait.
+func TestSendToSeveralTopics(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}}); err != nil {
+			t.Fatal(err)
+		}
+		e.send(msg("full", "1"))
+		e.send(msg("full", "2"))
+		// One is consumed, and another one takes its place.
+		// Now there is a rate for the time to wait.
+		e.ack(e.one(e.ctx(), receiveRequest("full", func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = 1 })))
+		e.send(msg("full", "3"))
+
+		var trailer metadata.MD
+		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, wire.FeatureTopics)
+		r, err := e.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{
+			msg("normal", "a"), msg("full", "b"), msg("full", "c"), msg("missing", "d"), msg("normal", "e"), msg("normal", "f", body(nil)),
+		}}, grpc.Trailer(&trailer))
+		assert.Must(t, err)
+		refused(t, r.GetStatus(), protocol.CodeMultipleResults)
+		want := []tidegate.Code{protocol.CodeOK, tidegate.CodeTooManyRequests, tidegate.CodeTooManyRequests, tidegate.CodeTopicNotFound, protocol.CodeOK, protocol.CodeMessageBodyEmpty}
+		var got []tidegate.Code
+		for _, entry := range r.GetEntries() {
+			got = append(got, tidegate.Code(entry.GetStatus().GetCode()))
+		}
+		assert.That(t, slices.Equal(got, want), "codes %v; want %v", got, want)
+		waits := strings.Split(strings.Join(trailer.Get(wire.TrailerPushBacks), ""), ",")
+		if len(waits) != 4 || waits[0] != "0" || waits[1] == "0" || waits[2] != "0" || waits[3] != "0" {
+			t.Errorf("waits %q; want one for the second of the four runs", waits)
+		}
+		if len(trailer.Get(wire.TrailerPushBack)) != 0 {
+			t.Error("the request has a time to wait for all topics")
+		}
+	})
+}
+
+// Topics that all fail in the same way have a result each: the text names the topic.
+func TestSendToSeveralMissingTopics(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, wire.FeatureTopics)
+		r := assert.Value(e.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("north", "a"), msg("south", "b")}}))(t)
+		if len(r.GetEntries()) != 2 || !strings.Contains(r.GetEntries()[0].GetStatus().GetMessage(), "north") || !strings.Contains(r.GetEntries()[1].GetStatus().GetMessage(), "south") {
+			t.Errorf("entries %v", r.GetEntries())
+		}
+	})
+}
+
+// Middleware is called with one topic, so a server with one gets no request of several.
+func TestMiddlewareGetsOneTopic(t *testing.T) {
+	withServer(t, server.Options{Intercept: func(ctx context.Context, _ server.Call, next func(context.Context) error) error { return next(ctx) }}, func(t *testing.T, e *env) {
+		var header metadata.MD
+		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, wire.FeatureTopics)
+		r := assert.Value(e.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "a"), msg("fifo", "b")}}, grpc.Header(&header)))(t)
+		refused(t, r.GetStatus(), protocol.CodeMessageCorrupted, "same topic")
+		if got := header.Get(wire.HeaderFeatures); len(got) != 1 || strings.Contains(got[0], "topics") {
+			t.Errorf("the server announces %q", got)
+		}
+	})
+}
+
+// Every message of a client is rejected with a code, or stored and delivered with the same content.
+func FuzzMessage(f *testing.F) {
+	good := msg("normal", "id", func(m *rmqpb.Message) { m.UserProperties = map[string]string{"a": "b"} })
+	for _, m := range []*rmqpb.Message{
+		{}, good,
+		msg("normal", "id", body(zipped([]byte("x"))), sys(func(p *rmqpb.SystemProperties) { p.BodyEncoding = rmqpb.Encoding_GZIP })),
+		msg("fifo", "id", sys(func(p *rmqpb.SystemProperties) {
+			p.MessageGroup, p.BornTimestamp = new("g"), timestamppb.Now()
+		})),
+		msg("normal", "id", sys(sum(rmqpb.DigestType_CRC32, "0"))),
+	} {
+		b := assert.Value(proto.Marshal(m))(f)
+		f.Add(b)
+	}
+	e := start(f, server.Options{MinLongPolling: 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m rmqpb.Message
+		if proto.Unmarshal(b, &m) != nil {
+			return
+		}
+		out, born, err := requests.Message(&m, 1<<20, time.Now())
+		if err != nil {
+			if refusal.CodeOf(err) == tidegate.CodeInternalServerError {
+				t.Fatalf("refused without a code of its own: %v", err)
+			}
+			return
+		}
+		in := []engine.Incoming{{Message: &out, BornAt: born}}
+		if err := e.b.Engine().Append(t.Context(), in)[0].Err; err != nil {
+			if refusal.CodeOf(err) == tidegate.CodeInternalServerError {
+				t.Fatalf("the engine refused it: %v", err)
+			}
+			return
+		}
+		e := *e
+		e.t = t
+		got := e.one(e.ctx(), receiveRequest(out.Topic, polling(0)))
+		if got.GetSystemProperties().GetMessageId() != out.ID || string(got.GetBody()) != string(out.Body) {
+			t.Errorf("sent %v, received %v", &m, got)
+		}
+		e.ack(got)
+	})
+}
+
+// Clients of RocketMQ look for these words in the status texts of its proxy.
+func TestTextsThatClientsLookFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := startWith(t, broker.Options{MinInvisibleDuration: 10 * time.Second, MaxInvisibleDuration: 12 * time.Hour}, server.Options{})
+		const small, large = "the invisibleTime is too small. min is 10000", "the invisibleTime is too large. max is 43200000"
+		for d, text := range map[time.Duration]string{9999 * time.Millisecond: small, 12*time.Hour + time.Millisecond: large} {
+			if st, _ := e.receive(e.ctx(), receiveRequest("normal", invisible(d))); st.GetCode() != 40011 || !strings.HasPrefix(st.GetMessage(), text) {
+				t.Errorf("receive for %v: %v; want 40011 and %q", d, st, text)
+			}
+		}
+		e.send(msg("normal", "1"), msg("normal", "2"))
+		_, ms := e.receive(e.ctx(), receiveRequest("normal"))
+		change := func(d time.Duration) *rmqpb.Status {
+			r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
+				Group: res("g"), Topic: res("normal"), ReceiptHandle: ms[0].GetSystemProperties().GetReceiptHandle(), InvisibleDuration: durationpb.New(d),
+			})
+			assert.Must(t, err)
+			return r.GetStatus()
+		}
+		for d, text := range map[time.Duration]string{-1: "the invisibleTime is too small. min is 0", 12*time.Hour + time.Millisecond: large} {
+			if st := change(d); st.GetCode() != 40011 || !strings.HasPrefix(st.GetMessage(), text) {
+				t.Errorf("change to %v: %v; want 40011 and %q", d, st, text)
+			}
+		}
+
+		ackAll := func() *rmqpb.AckMessageResponse {
+			r := &rmqpb.AckMessageRequest{Group: res("g"), Topic: res("normal")}
+			for _, m := range ms {
+				r.Entries = append(r.Entries, &rmqpb.AckMessageEntry{ReceiptHandle: m.GetSystemProperties().GetReceiptHandle()})
+			}
+			a := assert.Value(e.AckMessage(e.ctx(), r))(t)
+			return a
+		}
+		e.ack(ms[0])
+		if a := ackAll(); a.GetStatus().GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
+			t.Errorf("one of two entries failed: %v; want MULTIPLE_RESULTS", a)
+		}
+		a := ackAll()
+		for _, entry := range a.GetEntries() {
+			refused(t, entry.GetStatus(), tidegate.CodeInvalidReceiptHandle)
+			if strings.Contains(entry.GetStatus().GetMessage(), "INVALID_RECEIPT_HANDLE") {
+				t.Errorf("entry %v", entry)
+			}
+		}
+		if st := a.GetStatus(); st.GetCode() != 40013 || !strings.HasPrefix(st.GetMessage(), "INVALID_RECEIPT_HANDLE: ") {
+			t.Errorf("all entries failed: %v; want 40013 and a text that begins with INVALID_RECEIPT_HANDLE", st)
+		}
+	})
+}
+
+func TestRoutes(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		at := &rmqpb.Endpoints{Scheme: rmqpb.AddressScheme_IPv4, Addresses: []*rmqpb.Address{{Host: "10.0.0.7", Port: 9000}}}
+		for name, kind := range map[string]settings.TopicType{"delay": settings.TopicDelay, "transaction": settings.TopicTransaction} {
+			assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), name, settings.Topic{Type: kind, Queues: 2})))
+		}
+		for topic, kind := range map[string]rmqpb.MessageType{
+			"normal": rmqpb.MessageType_NORMAL, "fifo": rmqpb.MessageType_FIFO, "delay": rmqpb.MessageType_DELAY, "transaction": rmqpb.MessageType_TRANSACTION,
+		} {
+			r, err := e.QueryRoute(e.ctx(), &rmqpb.QueryRouteRequest{Topic: &rmqpb.Resource{ResourceNamespace: "ns", Name: topic}, Endpoints: at})
+			if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK || len(r.GetMessageQueues()) != 2 {
+				t.Fatal(r, err)
+			}
+			for i, q := range r.GetMessageQueues() {
+				want := &rmqpb.MessageQueue{
+					Topic: &rmqpb.Resource{ResourceNamespace: "ns", Name: topic}, Id: int32(i), Permission: rmqpb.Permission_READ_WRITE,
+					Broker: &rmqpb.Broker{Name: "tidegate", Endpoints: at}, AcceptMessageTypes: []rmqpb.MessageType{kind},
+				}
+				assert.That(t, proto.Equal(q, want), "queue %v; want %v", q, want)
+			}
+		}
+		unknown := assert.Value(e.QueryRoute(e.ctx(), &rmqpb.QueryRouteRequest{Topic: res("nowhere")}))(t)
+		refused(t, unknown.GetStatus(), tidegate.CodeTopicNotFound, "nowhere")
+
+		assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "ordered", settings.Group{FIFO: true})))
+		for group, want := range map[string][]int32{"g": {-1}, "ordered": {0, 1}} {
+			r, err := e.QueryAssignment(e.ctx(), &rmqpb.QueryAssignmentRequest{Topic: res("normal"), Group: res(group), Endpoints: at})
+			if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
+				t.Fatal(r, err)
+			}
+			var got []int32
+			for _, a := range r.GetAssignments() {
+				got = append(got, a.GetMessageQueue().GetId())
+			}
+			assert.That(t, slices.Equal(got, want), "%s: queues %v; want %v", group, got, want)
+		}
+		a := assert.Value(e.QueryAssignment(e.ctx(), &rmqpb.QueryAssignmentRequest{Topic: res("nowhere"), Group: res("g")}))(t)
+		refused(t, a.GetStatus(), tidegate.CodeTopicNotFound, "nowhere")
+		a = assert.Value(e.QueryAssignment(e.ctx(), &rmqpb.QueryAssignmentRequest{Topic: res("normal"), Group: res("a b")}))(t)
+		refused(t, a.GetStatus(), tidegate.CodeIllegalConsumerGroup, "a b")
+	})
+}
+
+// The response to a call that this broker does not support is a status, not a broken call.
+func TestMissing(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		ctx := e.ctx()
+		check := func(name string, a interface{ GetStatus() *rmqpb.Status }, err error, code tidegate.Code) {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return
+			}
+			refused(named{t, name}, a.GetStatus(), code)
+		}
+		lite, err := e.SyncLiteSubscription(ctx, &rmqpb.SyncLiteSubscriptionRequest{})
+		check("SyncLiteSubscription", lite, err, tidegate.CodeNotImplemented)
+		update, err := e.UpdateOffset(ctx, &rmqpb.UpdateOffsetRequest{})
+		check("UpdateOffset", update, err, tidegate.CodeNotImplemented)
+		get, err := e.GetOffset(ctx, &rmqpb.GetOffsetRequest{})
+		check("GetOffset", get, err, tidegate.CodeNotImplemented)
+		query, err := e.QueryOffset(ctx, &rmqpb.QueryOffsetRequest{})
+		check("QueryOffset", query, err, tidegate.CodeNotImplemented)
+		pull, err := e.PullMessage(ctx, &rmqpb.PullMessageRequest{})
+		assert.Must(t, err)
+		f, err := pull.Recv()
+		check("PullMessage", f, err, tidegate.CodeNotImplemented)
 	})
 }

@@ -1,21 +1,32 @@
 package server_test
 
 import (
+	"context"
+	"crypto/md5"
 	"fmt"
+	"maps"
 	"math"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -34,9 +45,7 @@ func (e *env) ack(ms ...*rmqpb.Message) {
 		})
 	}
 	a, err := e.AckMessage(e.ctx(), r)
-	if err != nil || a.GetStatus().GetCode() != rmqpb.Code_OK {
-		e.t.Fatalf("ack: %v, %v", a, err)
-	}
+	assert.MustThat(e.t, err == nil && a.GetStatus().GetCode() == rmqpb.Code_OK, "ack: %v, %v", a, err)
 }
 
 func batch(n int32) func(*rmqpb.ReceiveMessageRequest) {
@@ -44,8 +53,7 @@ func batch(n int32) func(*rmqpb.ReceiveMessageRequest) {
 }
 
 func TestAck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		e.send(msg("normal", "1"), msg("normal", "2"))
 		_, ms := e.receive(e.ctx(), receiveRequest("normal"))
 		handle := func(i int) string { return ms[i].GetSystemProperties().GetReceiptHandle() }
@@ -54,10 +62,7 @@ func TestAck(t *testing.T) {
 			for i, h := range handles {
 				r.Entries = append(r.Entries, &rmqpb.AckMessageEntry{MessageId: fmt.Sprint("m", i), ReceiptHandle: h})
 			}
-			a, err := e.AckMessage(e.ctx(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := assert.Value(e.AckMessage(e.ctx(), r))(t)
 			return a
 		}
 		refused(t, try("g", "normal").GetStatus(), tidegate.CodeBadRequest, "entries")
@@ -96,11 +101,8 @@ func TestChangeInvisibleDuration(t *testing.T) {
 		{"push, suspend", true, new(true), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, server.Options{})
-				if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 1}); err != nil {
-					t.Fatal(err)
-				}
+			withServer(t, server.Options{}, func(t *testing.T, e *env) {
+				assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 1})))
 				if c.push {
 					e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 				}
@@ -119,9 +121,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 				}
 				// Attempt 1 of 1: a failure makes it a dead letter at once.
 				_, err = e.b.Topic("%DLQ%g")
-				if isDead := err == nil; isDead != c.retry {
-					t.Errorf("dead letter: %v; want %v", isDead, c.retry)
-				}
+				assert.Equal(t, "dead letter", err == nil, c.retry)
 				if told := trailer.Get(wire.TrailerRetry); c.retry != slices.Equal(told, []string{"dead-letter"}) || !c.retry && len(told) > 0 {
 					t.Errorf("the trailer is %q", told)
 				}
@@ -132,8 +132,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 
 // A push consumer sends the interval of its settings, for any length.
 func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}}); err != nil {
 			t.Fatal(err)
 		}
@@ -147,9 +146,7 @@ func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 			r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
 				Group: res("g"), Topic: res("normal"), ReceiptHandle: h, MessageId: "1", InvisibleDuration: durationpb.New(24 * time.Hour), Suspend: new(c.suspend),
 			})
-			if err != nil || r.GetStatus().GetCode() != c.want {
-				t.Errorf("suspend %v: %v, %v", c.suspend, r, err)
-			}
+			assert.That(t, err == nil && r.GetStatus().GetCode() == c.want, "suspend %v: %v, %v", c.suspend, r, err)
 		}
 	})
 }
@@ -157,8 +154,7 @@ func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 // The number with which the engine's callers leave the interval to it is no time that a client may
 // send: it is as negative as -1.
 func TestByScheduleIsNoDurationOfAClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		x := startWeb(t, server.Options{})
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		x.telemetry(x.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		x.send(msg("normal", "1"))
 		h := x.one(x.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
@@ -168,9 +164,7 @@ func TestByScheduleIsNoDurationOfAClient(t *testing.T) {
 			r, err := x.ChangeInvisibleDuration(x.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
 				Group: res("g"), Topic: res("normal"), ReceiptHandle: h, MessageId: "1", InvisibleDuration: d,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			refused(t, r.GetStatus(), tidegate.CodeIllegalInvisibleTime)
 		}
 		x.failed("/v1/groups/g/retry", `{"handle":"`+h+`","after":"`+time.Duration(math.MinInt64).String()+`"}`, 400, 40011)
@@ -181,8 +175,7 @@ func TestByScheduleIsNoDurationOfAClient(t *testing.T) {
 }
 
 func TestChangeInvisibleDurationRejections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		e.send(msg("normal", "1"))
 		h := e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
 		for _, c := range []struct {
@@ -199,21 +192,16 @@ func TestChangeInvisibleDurationRejections(t *testing.T) {
 			r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
 				Group: res("g"), Topic: res("normal"), ReceiptHandle: c.h, InvisibleDuration: c.d,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			refused(t, r.GetStatus(), c.code, c.words...)
-			if r.GetReceiptHandle() != c.h {
-				t.Errorf("handle %q; want the old one", r.GetReceiptHandle())
-			}
+			assert.Equal(t, "handle", r.GetReceiptHandle(), c.h)
 		}
 	})
 }
 
 // Forwarding is idempotent, and the letter has its origin.
 func TestForwardToDeadLetterQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		e.send(msg("normal", "1", func(m *rmqpb.Message) { m.UserProperties = map[string]string{"mine": "x"} }))
 		m := e.one(e.ctx(), receiveRequest("normal"))
 		req := &rmqpb.ForwardMessageToDeadLetterQueueRequest{
@@ -222,14 +210,10 @@ func TestForwardToDeadLetterQueue(t *testing.T) {
 		}
 		for i := range 3 {
 			r, err := e.ForwardMessageToDeadLetterQueue(as(t.Context(), "client", wire.HeaderReason, "it%20is%20%C3%BCbel"), req)
-			if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
-				t.Fatalf("call %d: %v, %v", i, r, err)
-			}
+			assert.MustThat(t, err == nil && r.GetStatus().GetCode() == rmqpb.Code_OK, "call %d: %v, %v", i, r, err)
 		}
 		_, letters := e.receive(e.ctx(), receiveRequest("%DLQ%g"))
-		if len(letters) != 1 {
-			t.Fatalf("%d dead letters; want 1", len(letters))
-		}
+		assert.MustEqual(t, "dead letters", len(letters), 1)
 		d := letters[0]
 		if q := d.GetSystemProperties().GetDeadLetterQueue(); q.GetTopic() != "normal" || q.GetMessageId() != "1" {
 			t.Errorf("dead_letter_queue %v", q)
@@ -249,4 +233,359 @@ func TestForwardToDeadLetterQueue(t *testing.T) {
 		r, _ := e.ForwardMessageToDeadLetterQueue(as(t.Context(), "client", wire.HeaderReason, ""), req)
 		refused(t, r.GetStatus(), tidegate.CodeInvalidReceiptHandle)
 	})
+}
+
+// withTransactions makes an env with a topic "tx" of type TRANSACTION.
+func withTransactions(t *testing.T, o server.Options) *env {
+	t.Helper()
+	o.MinLongPolling = 1
+	e := start(t, o)
+	if _, err := e.b.PutTopic(t.Context(), "tx", settings.Topic{Type: settings.TopicTransaction, Queues: 2}); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// half sends a half message and returns its transaction ID.
+func (e *env) half(id string, edit ...edit) string {
+	e.t.Helper()
+	edit = append(edit, sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))
+	r := e.send(msg("tx", id, edit...)).GetEntries()[0]
+	if r.GetMessageId() != id || r.GetTransactionId() == "" {
+		e.t.Fatalf("the response to a half message is %v", r)
+	}
+	return r.GetTransactionId()
+}
+
+func (e *env) endTransaction(ctx context.Context, messageID, transactionID string, how rmqpb.TransactionResolution) *rmqpb.Status {
+	e.t.Helper()
+	r, err := e.EndTransaction(ctx, &rmqpb.EndTransactionRequest{
+		Topic: res("tx"), MessageId: messageID, TransactionId: transactionID, Resolution: how, Source: rmqpb.TransactionSource_SOURCE_CLIENT,
+	})
+	assert.Must(e.t, err)
+	return r.GetStatus()
+}
+
+const (
+	commit   = rmqpb.TransactionResolution_COMMIT
+	rollback = rmqpb.TransactionResolution_ROLLBACK
+)
+
+// The broker delivers only the committed messages of a producer's transactions. The codes are those
+// of a real server: 40008 without an ID, 50001 for a transaction that no longer exists.
+func TestEndTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := withTransactions(t, server.Options{})
+		ok := func(st *rmqpb.Status) {
+			t.Helper()
+			refused(t, st, protocol.CodeOK)
+		}
+		committed, gone := e.half("kept"), e.half("gone")
+		if st, ms := e.receive(e.ctx(), receiveRequest("tx")); len(ms) != 0 || st.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND {
+			t.Errorf("before the end: %v, %v", st, ms)
+		}
+		ok(e.endTransaction(e.ctx(), "kept", committed, 0))
+		ok(e.endTransaction(e.ctx(), "gone", gone, rollback))
+		ok(e.endTransaction(e.ctx(), "kept", committed, commit))
+		for id, transaction := range map[string]string{"kept": committed, "gone": gone} {
+			refused(t, e.endTransaction(e.ctx(), id, transaction, commit), tidegate.CodeInternalServerError, "transaction", `"tx"`, "ended")
+		}
+		refused(t, e.endTransaction(e.ctx(), "x", "x", commit), tidegate.CodeInternalServerError, "transaction")
+		refused(t, e.endTransaction(e.ctx(), "x", "", commit), protocol.CodeInvalidTransactionID, "transaction ID", "empty")
+		refused(t, e.endTransaction(e.ctx(), "kept", committed, 7), tidegate.CodeBadRequest, "resolution", "7")
+		m := e.one(e.ctx(), receiveRequest("tx"))
+		if p := m.GetSystemProperties(); p.GetMessageId() != "kept" || p.GetDeliveryAttempt() != 1 {
+			t.Errorf("delivered %v", m)
+		}
+		e.ack(m)
+		r := assert.Value(e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("tx", "plain")}}))(t)
+		refused(t, r.GetStatus(), tidegate.CodeMessagePropertyConflict, "TRANSACTION", "NORMAL")
+	})
+}
+
+// next reads a command that has to be a check.
+func (e *env) check(st stream) *rmqpb.RecoverOrphanedTransactionCommand {
+	e.t.Helper()
+	cmd := assert.Value(st.Recv())(e.t)
+	if cmd.GetRecoverOrphanedTransactionCommand() == nil || cmd.GetStatus().GetCode() != rmqpb.Code_OK {
+		e.t.Fatalf("command %v; want a check", cmd)
+	}
+	return cmd.GetRecoverOrphanedTransactionCommand()
+}
+
+// The broker checks an unresolved transaction on the Telemetry stream of a producer of the topic,
+// with the complete message. The first check comes after the time that the message sets or 6 s,
+// later ones every 30 s. The response ends the transaction.
+func TestOrphanedTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := withTransactions(t, server.Options{})
+		e.telemetry(as(t.Context(), "consumer"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		e.telemetry(as(t.Context(), "stranger"), producer("normal"))
+		began := time.Now()
+		id := e.half("m", func(m *rmqpb.Message) { m.UserProperties = map[string]string{"k": "v"} }, sys(func(p *rmqpb.SystemProperties) {
+			p.Tag = new("T")
+			p.Keys, p.TraceContext, p.BornHost = []string{"a", "b"}, new("trace"), "host"
+			p.OrphanedTransactionRecoveryDuration = durationpb.New(2 * time.Second)
+		}))
+		time.Sleep(3 * time.Second) // no producer can be asked at 2 s
+		settings := producer("tx")
+		settings.GetPublishing().Topics[0].ResourceNamespace = "ns"
+		st, _ := e.telemetry(as(t.Context(), "producer"), settings)
+		for i, after := range []time.Duration{32 * time.Second, 62 * time.Second} {
+			c := e.check(st)
+			assert.Equal(t, "it was asked after", time.Since(began), after)
+			m, p := c.GetMessage(), c.GetMessage().GetSystemProperties()
+			digest := strings.ToUpper(fmt.Sprintf("%x", md5.Sum([]byte("hello"))))
+			if c.GetTransactionId() != id || m.GetTopic().GetName() != "tx" || m.GetTopic().GetResourceNamespace() != "ns" || string(m.GetBody()) != "hello" ||
+				p.GetMessageId() != "m" || p.GetTag() != "T" || len(p.GetKeys()) != 2 || p.GetTraceContext() != "trace" || p.GetBornHost() != "host" ||
+				p.GetBodyEncoding() != rmqpb.Encoding_IDENTITY || p.GetBodyDigest().GetChecksum() != digest || p.GetMessageType() != rmqpb.MessageType_TRANSACTION ||
+				!p.GetStoreTimestamp().AsTime().Equal(began) || !p.GetBornTimestamp().AsTime().Equal(began) ||
+				m.GetUserProperties()["k"] != "v" || m.GetUserProperties()["TRANSACTION_CHECK_TIMES"] != fmt.Sprint(i+2) || m.GetUserProperties()["__transactionId__"] != id {
+				t.Errorf("check %v", c)
+			}
+		}
+		refused(t, e.endTransaction(as(t.Context(), "producer"), "m", id, commit), protocol.CodeOK)
+		m := e.one(e.ctx(), receiveRequest("tx"))
+		if u := m.GetUserProperties(); len(u) != 2 || u["k"] != "v" || u["__transactionId__"] != id {
+			t.Errorf("delivered with the properties %v", u)
+		}
+		stats := e.b.Engine().Stats().Topics
+		for _, s := range stats {
+			if s.Name == "tx" && *s.Transactions != (engine.TransactionStats{Committed: 1, Checks: 2, Unheard: 1}) {
+				t.Errorf("counts %+v", *s.Transactions)
+			}
+		}
+	})
+}
+
+// A client that sends half messages is asked even if its settings did not name the topic. One that
+// has terminated, or whose stream is gone, is not.
+func TestReceiversOfTransactionChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := withTransactions(t, server.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		st, _ := e.telemetry(as(ctx, "client"), producer())
+		id := e.half("m")
+		for range 2 { // once more after other settings
+			if c := e.check(st); c.GetTransactionId() != id {
+				t.Errorf("check %v", c)
+			}
+			assert.Must(t, st.Send(command(producer("tx", "normal"))))
+			e.settings(st)
+		}
+		streams := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			assert.Equal(t, "streams can be asked", len(e.s.Parts().Sessions.Publishing("tx")), want)
+		}
+		streams(1)
+		other, _ := e.telemetry(as(t.Context(), "other"), producer("tx"))
+		streams(2)
+		cancel()
+		streams(1)
+		if c := e.check(other); c.GetTransactionId() != id {
+			t.Errorf("check %v", c)
+		}
+		e.s.Parts().Sessions.Terminate("other")
+		streams(0)
+	})
+}
+
+// The response to a commit is lost: a repeated one reports that the transaction has ended, and the
+// message is there once.
+func TestLostResponseOfEndTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lost atomic.Bool
+		e := withTransactions(t, server.Options{Intercept: func(ctx context.Context, c server.Call, next func(context.Context) error) error {
+			err := next(ctx)
+			if c.Op == "EndTransaction" && lost.CompareAndSwap(false, true) {
+				return server.ErrNoAnswer
+			}
+			return err
+		}})
+		id := e.half("m")
+		ctx, cancel := context.WithTimeout(e.ctx(), time.Second)
+		defer cancel()
+		req := &rmqpb.EndTransactionRequest{Topic: res("tx"), MessageId: "m", TransactionId: id, Resolution: commit}
+		if _, err := e.EndTransaction(ctx, req); err == nil {
+			t.Error("there was a response")
+		}
+		refused(t, e.endTransaction(e.ctx(), "m", id, commit), tidegate.CodeInternalServerError, "ended")
+		e.one(e.ctx(), receiveRequest("tx"))
+		if st, ms := e.receive(e.ctx(), receiveRequest("tx")); len(ms) != 0 {
+			t.Errorf("a second one: %v %v", st, ms)
+		}
+	})
+}
+
+// A delayed message is delivered at its time with its delivery_timestamp. A recalled message is not
+// delivered.
+func TestDelayAndRecall(t *testing.T) {
+	withServer(t, server.Options{MinLongPolling: 1}, func(t *testing.T, e *env) {
+		assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "delay", settings.Topic{Type: settings.TopicDelay})))
+		at := time.Now().Add(time.Hour)
+		var handles []string
+		for _, id := range []string{"kept", "recalled"} {
+			r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{
+				msg("delay", id, sys(func(p *rmqpb.SystemProperties) {
+					p.DeliveryTimestamp, p.MessageType = timestamppb.New(at), rmqpb.MessageType_DELAY
+				})),
+			}})
+			if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK || r.GetEntries()[0].GetRecallHandle() == "" {
+				t.Fatal(r, err)
+			}
+			handles = append(handles, r.GetEntries()[0].GetRecallHandle())
+		}
+		recall := func() *rmqpb.RecallMessageResponse {
+			r := assert.Value(e.RecallMessage(e.ctx(), &rmqpb.RecallMessageRequest{Topic: res("delay"), RecallHandle: handles[1]}))(t)
+			return r
+		}
+		if r := recall(); r.GetStatus().GetCode() != rmqpb.Code_OK || r.GetMessageId() != "recalled" {
+			t.Errorf("recall: %v", r)
+		}
+		refused(t, recall().GetStatus(), protocol.CodeMessageNotFound, "recall handle")
+		<-time.After(time.Hour)
+		synctest.Wait()
+		m := e.one(e.ctx(), receiveRequest("delay", polling(0)))
+		if p := m.GetSystemProperties(); p.GetMessageId() != "kept" || !p.GetDeliveryTimestamp().AsTime().Equal(at) || p.GetMessageType() != rmqpb.MessageType_DELAY {
+			t.Errorf("delivered %v", m)
+		}
+		e.ack(m)
+	})
+}
+
+// A program may forward a message with all properties of its delivery, also those that the server
+// added. The broker accepts the message, and replaces these by the properties of the new message.
+func TestDeliveredMessageIsSentOn(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		grouped := func(group string, properties map[string]string) func(*rmqpb.Message) {
+			return func(m *rmqpb.Message) {
+				m.UserProperties, m.SystemProperties.MessageGroup = properties, &group
+			}
+		}
+		e.send(msg("fifo", "1", grouped("first", map[string]string{"k": "v"})))
+		first := e.one(e.ctx(), receiveRequest("fifo"))
+		if want := map[string]string{"k": "v", "__SHARDINGKEY": "first"}; !maps.Equal(first.GetUserProperties(), want) {
+			t.Errorf("delivered with %v, want %v", first.GetUserProperties(), want)
+		}
+		all := first.GetUserProperties()
+		all["__transactionId__"] = "of another server"
+		e.send(msg("normal", "2", func(m *rmqpb.Message) { m.UserProperties = all }))
+		if got, want := e.one(e.ctx(), receiveRequest("normal")).GetUserProperties(), map[string]string{"k": "v"}; !maps.Equal(got, want) {
+			t.Errorf("sent on: %v, want %v", got, want)
+		}
+		e.ack(first)
+		e.send(msg("fifo", "3", grouped("second", all)))
+		if got, want := e.one(e.ctx(), receiveRequest("fifo")).GetUserProperties(), map[string]string{"k": "v", "__SHARDINGKEY": "second"}; !maps.Equal(got, want) {
+			t.Errorf("sent on in another message group: %v, want %v", got, want)
+		}
+	})
+}
+
+// A send that its client cancels while the disk is waited for is no fault of the broker:
+// nothing is logged as an error. A failure of the disk at that time is.
+func TestCancelledSendIsNoError(t *testing.T) {
+	for _, wire := range []string{"gRPC", "HTTP"} {
+		for _, disk := range []bool{false, true} {
+			if disk && wire == "HTTP" {
+				continue // it looks at nothing but the client's end
+			}
+			synctest.Test(t, func(t *testing.T) {
+				log, lines := testLog()
+				f := &faulty{append: func(ctx context.Context, _ []engine.Incoming) error {
+					<-ctx.Done()
+					cause := context.Cause(ctx)
+					if disk {
+						cause = http.ErrHandlerTimeout // any other one
+					}
+					return &tidegate.Error{Code: tidegate.CodeInternalServerError, MaybeStored: true, Err: cause, Message: "the broker could not write"}
+				}}
+				x := startWeb(t, server.Options{Logger: log}, f)
+				ctx, cancel := context.WithCancel(as(t.Context(), "client"))
+				time.AfterFunc(time.Second, cancel) // a deadline would end at both ends at once
+				if wire == "gRPC" {
+					_, err := x.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "1")}})
+					assert.That(t, status.Code(err) == codes.Canceled, "%s: %v", wire, err)
+				} else if resp, err := x.client.Do(x.request(ctx, "POST", "/v1/topics/normal/messages", strings.NewReader(`{"body":"eA=="}`), "Content-Type", server.TypeJSON)); err == nil {
+					resp.Body.Close()
+					t.Errorf("%s: status %d for a client that gave up", wire, resp.StatusCode)
+				}
+				synctest.Wait()
+				if got := strings.Contains(lines.String(), "level=ERROR"); got != disk {
+					t.Errorf("%s, disk fails %v: logged %q", wire, disk, lines.String())
+				}
+			})
+		}
+	}
+}
+
+// A throttled request over HTTP has a Retry-After also without consumers, when no wait can be
+// estimated.
+func TestHTTPThrottledWithoutAnEstimate(t *testing.T) {
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
+		if _, err := x.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		assert.Must(t, assert.Err(x.b.PutGroup(t.Context(), "g", settings.Group{})))
+		const path = "/v1/topics/full/messages"
+		for range 3 {
+			var p server.Problem
+			resp := x.do(path, `{"body":"eA=="}`, &p)
+			resp.Body.Close()
+			if resp.StatusCode == 200 {
+				continue
+			}
+			if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "10" || p.RetryAfter != settings.Duration(10*time.Second) {
+				t.Errorf("%d, Retry-After %q, %+v; want 429 and 10", resp.StatusCode, resp.Header.Get("Retry-After"), p)
+			}
+			return
+		}
+		t.Error("the topic is never full")
+	})
+}
+
+// The engine bounds the invisible duration, over gRPC and over HTTP: neither has a limit or a
+// default of its own that the engine does not accept.
+func TestInvisibleBoundsAreTheEngines(t *testing.T) {
+	for name, c := range map[string]struct {
+		least, most, preset time.Duration
+	}{
+		"longer than RocketMQ's": {0, 24 * time.Hour, 30 * time.Second},
+		"shorter than ours":      {0, 20 * time.Second, 20 * time.Second},
+		"longer than ours":       {time.Minute, 0, time.Minute},
+		"as it is":               {0, 0, 30 * time.Second},
+	} {
+		subtest(t, name, func(t *testing.T) {
+			x := startWebWith(t, broker.Options{MinInvisibleDuration: c.least, MaxInvisibleDuration: c.most}, server.Options{})
+			_, most := x.b.Engine().InvisibleBounds()
+			x.send(msg("normal", "a"), msg("normal", "b"))
+
+			ds := x.take("normal", `{}`, 1)
+			if got := time.Duration(ds[0].InvisibleFor); got != c.preset {
+				t.Errorf("nothing was asked for, and the message is invisible for %v, want %v", got, c.preset)
+			}
+			change := func(d time.Duration) string {
+				return `{"handle":"` + ds[0].Handle + `","invisible_duration":"` + d.String() + `"}`
+			}
+			x.failed("/v1/groups/g/change-invisible-duration", change(most+1), 400, 40011, most.String())
+			x.ok("/v1/groups/g/change-invisible-duration", change(most), nil)
+
+			m := x.one(x.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.InvisibleDuration = durationpb.New(most) }))
+			request := &rmqpb.ChangeInvisibleDurationRequest{
+				Group: res("g"), Topic: res("normal"), MessageId: m.GetSystemProperties().GetMessageId(),
+				ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
+			}
+			for d, want := range map[time.Duration]tidegate.Code{
+				-1: tidegate.CodeIllegalInvisibleTime, most + 1: tidegate.CodeIllegalInvisibleTime, most: protocol.CodeOK,
+			} {
+				request.InvisibleDuration = durationpb.New(d)
+				r := assert.Value(x.ChangeInvisibleDuration(x.ctx(), request))(t)
+				if want == protocol.CodeOK {
+					refused(t, r.GetStatus(), want)
+				} else {
+					refused(t, r.GetStatus(), want, most.String())
+				}
+			}
+		})
+	}
 }

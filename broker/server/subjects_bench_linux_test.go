@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/tidegate/tidegate"
@@ -88,8 +90,6 @@ var subjectPaths = []string{"/metrics", "/metrics?totals=only", "/v1/topics", "/
 func cpu(b *testing.B) int64 {
 	b.Helper()
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return u.Utime.Nano() + u.Stime.Nano()
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,10 +25,12 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -63,23 +67,15 @@ func producer(topics ...string) *rmqpb.Settings {
 // telemetry opens a stream, sends settings and returns the response.
 func (e *env) telemetry(ctx context.Context, s *rmqpb.Settings) (stream, *rmqpb.Settings) {
 	e.t.Helper()
-	st, err := e.Telemetry(ctx)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if err := st.Send(command(s)); err != nil {
-		e.t.Fatal(err)
-	}
+	st := assert.Value(e.Telemetry(ctx))(e.t)
+	assert.Must(e.t, st.Send(command(s)))
 	return st, e.settings(st)
 }
 
 // settings reads a command that has to be settings.
 func (e *env) settings(st stream) *rmqpb.Settings {
 	e.t.Helper()
-	cmd, err := st.Recv()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	cmd := assert.Value(st.Recv())(e.t)
 	if cmd.GetStatus().GetCode() != rmqpb.Code_OK || cmd.GetSettings() == nil {
 		e.t.Fatalf("command %v; want status OK and settings", cmd)
 	}
@@ -110,20 +106,13 @@ func TestTelemetrySettings(t *testing.T) {
 		{"Node's ladder", "HTTP", &short, consumer(rmqpb.ClientType_PUSH_CONSUMER), math.MaxInt32, "exponential 1s 5s 2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := start(t, server.Options{})
+			withServer(t, server.Options{}, func(t *testing.T, e *env) {
 				if c.group != nil {
-					if _, err := e.b.PutGroup(t.Context(), "g", *c.group); err != nil {
-						t.Fatal(err)
-					}
+					assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", *c.group)))
 				}
 				_, got := e.telemetry(as(t.Context(), "client", wire.HeaderLanguage, c.language), c.in)
-				if n := got.GetBackoffPolicy().GetMaxAttempts(); n != c.attempts {
-					t.Errorf("max_attempts %d; want %d", n, c.attempts)
-				}
-				if p := policy(got.GetBackoffPolicy()); p != c.policy {
-					t.Errorf("backoff %s; want %s", p, c.policy)
-				}
+				assert.Equal(t, "max_attempts", got.GetBackoffPolicy().GetMaxAttempts(), c.attempts)
+				assert.Equal(t, "backoff", policy(got.GetBackoffPolicy()), c.policy)
 				if got.GetMetric() == nil || got.GetMetric().GetOn() {
 					t.Errorf("metric %v; want it off", got.GetMetric())
 				}
@@ -174,26 +163,15 @@ func TestTelemetryProducerOptions(t *testing.T) {
 // One client too many is throttled, which can end. gRPC's ResourceExhausted would mean that it sent
 // too much.
 func TestTelemetryOfOneClientTooMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		for i := range session.MaxClients {
 			_, _, unpark, err := e.s.Parts().Sessions.Park(t.Context(), fmt.Sprint(i), func() string { return "here" })
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			defer unpark(true) // one without receives would make room
 		}
-		st, err := e.Telemetry(e.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := st.Send(command(producer("normal"))); err != nil {
-			t.Fatal(err)
-		}
-		cmd, err := st.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := assert.Value(e.Telemetry(e.ctx()))(t)
+		assert.Must(t, st.Send(command(producer("normal"))))
+		cmd := assert.Value(st.Recv())(t)
 		refused(t, cmd.GetStatus(), tidegate.CodeTooManyRequests, "530 TOO_MANY_REQUESTS", "100000")
 		ended(t, st, codes.Unavailable, cmd.GetStatus())
 	})
@@ -232,9 +210,7 @@ func TestUnservedClientTypes(t *testing.T) {
 			if err == nil {
 				err = st.Send(command(in))
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			return st
 		}
 		for _, c := range []struct {
@@ -258,10 +234,7 @@ func TestUnservedClientTypes(t *testing.T) {
 				synctest.Wait()
 			}
 			st := open(ctx, c.in)
-			cmd, err := st.Recv()
-			if err != nil {
-				t.Fatal(err)
-			}
+			cmd := assert.Value(st.Recv())(t)
 			refused(t, cmd.GetStatus(), tidegate.CodeNotImplemented, c.words...)
 			ended(t, st, codes.Unimplemented, cmd.GetStatus())
 			receive(ctx, tidegate.CodeNotImplemented, c.words...)
@@ -271,10 +244,7 @@ func TestUnservedClientTypes(t *testing.T) {
 					t.Errorf("the waiting receive got %v after %v", st, time.Since(began))
 				}
 			}
-			r, err := e.Heartbeat(as(t.Context(), "beat"+c.in.GetClientType().String()), &rmqpb.HeartbeatRequest{Group: res("g"), ClientType: c.in.GetClientType()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := assert.Value(e.Heartbeat(as(t.Context(), "beat"+c.in.GetClientType().String()), &rmqpb.HeartbeatRequest{Group: res("g"), ClientType: c.in.GetClientType()}))(t)
 			refused(t, r.GetStatus(), tidegate.CodeNotImplemented, c.words...)
 			receive(as(t.Context(), "beat"+c.in.GetClientType().String()), tidegate.CodeNotImplemented, c.words...)
 		}
@@ -295,10 +265,7 @@ func TestUnservedClientTypes(t *testing.T) {
 
 		// Some official clients leave the type of heartbeats unset.
 		for _, kind := range []rmqpb.ClientType{rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED, push, rmqpb.ClientType_SIMPLE_CONSUMER, rmqpb.ClientType_PRODUCER} {
-			r, err := e.Heartbeat(ctx, &rmqpb.HeartbeatRequest{Group: res("g"), ClientType: kind})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := assert.Value(e.Heartbeat(ctx, &rmqpb.HeartbeatRequest{Group: res("g"), ClientType: kind}))(t)
 			refused(t, r.GetStatus(), protocol.CodeOK)
 		}
 	})
@@ -306,8 +273,7 @@ func TestUnservedClientTypes(t *testing.T) {
 
 // Invalid settings end the stream. The server responds to all others, each time.
 func TestTelemetryStreams(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		for _, c := range []struct {
 			name string
 			in   *rmqpb.Settings
@@ -322,54 +288,33 @@ func TestTelemetryStreams(t *testing.T) {
 			{"too large", producer(strings.Repeat("t", 70<<10)), protocol.CodePayloadTooLarge, "65536"},
 		} {
 			st, err := e.Telemetry(e.ctx())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := st.Send(command(c.in)); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
+			assert.Must(t, st.Send(command(c.in)))
 			cmd, err := st.Recv()
-			if err != nil {
-				t.Fatalf("%s: %v; want a status first", c.name, err)
-			}
+			assert.MustThat(t, err == nil, "%s: %v; want a status first", c.name, err)
 			refused(named{t, c.name}, cmd.GetStatus(), c.code, c.word)
 			ended(named{t, c.name}, st, codes.InvalidArgument, cmd.GetStatus())
 		}
 
-		st, err := e.Telemetry(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd, err := st.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := assert.Value(e.Telemetry(t.Context()))(t)
+		cmd := assert.Value(st.Recv())(t)
 		refused(t, cmd.GetStatus(), protocol.CodeClientIDRequired)
 		ended(t, st, codes.InvalidArgument, cmd.GetStatus())
 
 		// Headers come before the first command: Rust waits for them.
-		st, err = e.Telemetry(e.ctx())
-		if err != nil {
-			t.Fatal(err)
-		}
+		st = assert.Value(e.Telemetry(e.ctx()))(t)
 		if h, err := st.Header(); err != nil || len(h.Get(wire.HeaderFeatures)) != 1 {
 			t.Errorf("headers %v, %v", h, err)
 		}
 		// Commands without settings are ignored; settings get a response every time.
 		for _, c := range []*rmqpb.TelemetryCommand{{}, {Command: &rmqpb.TelemetryCommand_ThreadStackTrace{}}} {
-			if err := st.Send(c); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, st.Send(c))
 		}
 		for range 3 {
-			if err := st.Send(command(consumer(rmqpb.ClientType_PUSH_CONSUMER))); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, st.Send(command(consumer(rmqpb.ClientType_PUSH_CONSUMER))))
 			e.settings(st)
 		}
-		if err := st.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, st.CloseSend())
 		if _, err := st.Recv(); err != io.EOF {
 			t.Errorf("after CloseSend: %v; want EOF", err)
 		}
@@ -381,13 +326,9 @@ func TestTelemetryStreams(t *testing.T) {
 }
 
 func TestHeartbeat(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		beat := func(id string) *rmqpb.Status {
-			r, err := e.Heartbeat(as(t.Context(), id), &rmqpb.HeartbeatRequest{Group: res("g")})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := assert.Value(e.Heartbeat(as(t.Context(), id), &rmqpb.HeartbeatRequest{Group: res("g")}))(t)
 			return r.GetStatus()
 		}
 		refused(t, beat("stranger"), protocol.CodeUnrecognizedClientType, "settings", "stranger")
@@ -413,17 +354,13 @@ func TestHeartbeat(t *testing.T) {
 		}
 		// Clients get the settings of a changed group at once, after a change by the process of the
 		// broker and by the admin, and not again with a heartbeat.
-		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 5}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 5})))
 		synctest.Wait()
 		if toGo.Load() != 1 || toNode.Load() != 2 {
 			t.Errorf("settings after a change: %d for Go, %d for Node; want 1 and 2", toGo.Load(), toNode.Load())
 		}
 		refused(t, beat("go"), protocol.CodeOK)
-		if _, err := e.b.PutGroup(t.Context(), "other", settings.Group{MaxAttempts: 5}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "other", settings.Group{MaxAttempts: 5})))
 		synctest.Wait()
 		if toGo.Load() != 1 || toNode.Load() != 2 {
 			t.Errorf("settings after a heartbeat, and a change of another group: %d for Go, %d for Node; want 1 and 2", toGo.Load(), toNode.Load())
@@ -438,13 +375,9 @@ func TestHeartbeat(t *testing.T) {
 			t.Errorf("settings after PUT: %d for Go, %d for Node; want one more for each", toGo.Load(), toNode.Load())
 		}
 		// Address settings may concern any group.
-		if _, err := e.b.PutAddressSettings(t.Context(), "#", settings.Address{}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.PutAddressSettings(t.Context(), "#", settings.Address{})))
 		synctest.Wait()
-		if err := e.b.DeleteAddressSettings(t.Context(), "#"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, e.b.DeleteAddressSettings(t.Context(), "#"))
 		synctest.Wait()
 		if toGo.Load() != 4 || toNode.Load() != 5 {
 			t.Errorf("settings after two changes of address settings: %d for Go, %d for Node; want two more for each", toGo.Load(), toNode.Load())
@@ -455,21 +388,15 @@ func TestHeartbeat(t *testing.T) {
 // RocketMQ's Go client opens another Telemetry stream only minutes after its
 // server ended. Until then a new server does not know its settings.
 func TestPushConsumerWithoutSettings(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
-		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 1}); err != nil {
-			t.Fatal(err)
-		}
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{MaxAttempts: 1})))
 		e.send(msg("normal", "1"))
 		m := e.one(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.AutoRenew = true }))
 
 		// Heartbeats keep its messages from others.
 		for range 3 {
 			time.Sleep(50 * time.Second)
-			r, err := e.Heartbeat(e.ctx(), &rmqpb.HeartbeatRequest{Group: res("g")})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := assert.Value(e.Heartbeat(e.ctx(), &rmqpb.HeartbeatRequest{Group: res("g")}))(t)
 			refused(t, r.GetStatus(), protocol.CodeUnrecognizedClientType)
 		}
 		// A failure counts as the only attempt, and the message is a dead letter at once.
@@ -477,9 +404,7 @@ func TestPushConsumerWithoutSettings(t *testing.T) {
 			Group: res("g"), Topic: res("normal"), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(), MessageId: "1",
 			InvisibleDuration: durationpb.New(time.Hour),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		refused(t, r.GetStatus(), protocol.CodeOK)
 		if _, err := e.b.Topic("%DLQ%g"); err != nil {
 			t.Errorf("there is no dead letter: %v", err)
@@ -489,35 +414,24 @@ func TestPushConsumerWithoutSettings(t *testing.T) {
 
 // A client without requests for two minutes is forgotten, unless its stream is open.
 func TestSessionsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		closing, _ := e.telemetry(as(t.Context(), "closing"), producer())
 		e.telemetry(as(t.Context(), "open"), producer())
 		time.Sleep(time.Hour)
-		if err := closing.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, closing.CloseSend())
 		closing.Recv()
 		time.Sleep(session.Timeout - time.Second)
-		if n := e.s.Parts().Sessions.Len(); n != 2 {
-			t.Errorf("%d sessions before the timeout; want 2", n)
-		}
+		assert.Equal(t, "sessions before the timeout", e.s.Parts().Sessions.Len(), 2)
 		time.Sleep(time.Minute)
-		if n := e.s.Parts().Sessions.Len(); n != 1 {
-			t.Errorf("%d sessions after the timeout; want 1", n)
-		}
-		r, err := e.Heartbeat(as(t.Context(), "closing"), &rmqpb.HeartbeatRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Equal(t, "sessions after the timeout", e.s.Parts().Sessions.Len(), 1)
+		r := assert.Value(e.Heartbeat(as(t.Context(), "closing"), &rmqpb.HeartbeatRequest{}))(t)
 		refused(t, r.GetStatus(), protocol.CodeUnrecognizedClientType)
 	})
 }
 
 // At shutdown streams end without an error, waiting receives return, and then the server ends.
 func TestShutdown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{})
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		st, _ := e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		parked := make(chan rmqpb.Code, 1)
 		go func() {
@@ -526,21 +440,15 @@ func TestShutdown(t *testing.T) {
 		}()
 		synctest.Wait()
 		began := time.Now()
-		if err := e.s.Shutdown(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, e.s.Shutdown(t.Context()))
 		if _, err := st.Recv(); err != io.EOF {
 			t.Errorf("the stream ended with %v; want EOF", err)
 		}
-		if c := <-parked; c != rmqpb.Code_MESSAGE_NOT_FOUND {
-			t.Errorf("the parked receive got %v", c)
-		}
+		assert.Equal(t, "the parked receive got", <-parked, rmqpb.Code_MESSAGE_NOT_FOUND)
 		if d := time.Since(began); d > time.Second {
 			t.Errorf("it took %v", d)
 		}
-		if err := e.s.Shutdown(t.Context()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, e.s.Shutdown(t.Context()))
 		e.s.Close()
 		if err := e.s.Serve(bufconn.Listen(1)); !errors.Is(err, tidegate.ErrClosed) {
 			t.Errorf("Serve after Shutdown: %v; want ErrClosed", err)
@@ -571,5 +479,284 @@ func TestShutdownCutsOff(t *testing.T) {
 		if err := <-got; status.Code(err) != codes.Unavailable {
 			t.Errorf("the request got %v; want Unavailable", err)
 		}
+	})
+}
+
+// topicNames returns n names of topics that begin with prefix.
+func topicNames(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprint(prefix, i)
+	}
+	return out
+}
+
+// subscriber returns the settings of a push consumer of these topics.
+func subscriber(topics ...string) *rmqpb.Settings {
+	s := consumer(rmqpb.ClientType_PUSH_CONSUMER)
+	var list []*rmqpb.SubscriptionEntry
+	for _, t := range topics {
+		list = append(list, &rmqpb.SubscriptionEntry{Topic: res(t)})
+	}
+	s.GetSubscription().Subscriptions = list
+	return s
+}
+
+// Settings name as many topics as have room in 64 KiB, since an SDK names all that
+// it ever used. All that are published are remembered, for checks of transactions.
+func TestSettingsOfManyTopics(t *testing.T) {
+	e := start(t, server.Options{})
+	for n, want := range map[int]tidegate.Code{2000: protocol.CodeOK, 5500: protocol.CodeOK, 10_000: protocol.CodePayloadTooLarge} {
+		id := fmt.Sprint("client-", n)
+		st := assert.Value(e.Telemetry(as(t.Context(), id)))(t)
+		assert.Must(t, st.Send(command(producer(topicNames("t", n)...))))
+		cmd := assert.Value(st.Recv())(t)
+		refused(named{t, id}, cmd.GetStatus(), want)
+		if want != protocol.CodeOK {
+			continue
+		}
+		known := 0
+		for _, topic := range topicNames("t", n) {
+			known += len(e.s.Parts().Sessions.Publishing(topic))
+		}
+		assert.Equal(t, "topics are known to be published", known, n)
+		assert.Must(t, st.CloseSend())
+		_, _ = st.Recv()
+	}
+}
+
+// The settings of a client with a thousand topics are stored in their encoded form, not ten times
+// as large.
+func TestSettingsAreKeptSmall(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		in := subscriber(topicNames("t", 1000)...)
+		heap := func() int64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		stay := func(i int) { // the stream ends, the session stays
+			st, _ := e.telemetry(as(t.Context(), fmt.Sprint("client-", i)), in)
+			if err := st.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = st.Recv()
+		}
+		stay(0)
+		before := heap()
+		for i := range 100 {
+			stay(i + 1)
+		}
+		if n := (heap() - before) >> 10; n > 3<<10 {
+			t.Errorf("100 clients of 1000 topics have %d KiB", n)
+		}
+		runtime.KeepAlive(in)
+	})
+}
+
+// A heartbeat that announces it counts for all clients whose streams announce it and use the same
+// connection.
+func TestSharedHeartbeats(t *testing.T) {
+	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
+		begin := time.Now()
+		other := x.dial()
+		defer other.Close()
+		shares := []string{wire.HeaderFeatures, "packed, watch, heartbeats"}
+		for _, id := range []string{"a", "b"} {
+			x.telemetry(as(t.Context(), id, shares...), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		}
+		x.telemetry(as(t.Context(), "alone"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		st := assert.Value(rmqpb.NewMessagingServiceClient(other).Telemetry(as(t.Context(), "elsewhere", shares...)))(t)
+		assert.Must(t, st.Send(command(producer("normal"))))
+		x.settings(st)
+
+		expect := func(what string, want map[string]time.Duration) {
+			t.Helper()
+			got := map[string]time.Duration{}
+			for _, c := range x.clients("", "").Clients {
+				got[c.ID] = c.LastSeen.Sub(begin)
+			}
+			assert.That(t, maps.Equal(got, want), "%s: the clients were seen at %v, want %v", what, got, want)
+		}
+		expect("at first", map[string]time.Duration{"a": 0, "b": 0, "alone": 0, "elsewhere": 0})
+		beat := func(id string, features ...string) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			r := assert.Value(x.Heartbeat(as(t.Context(), id, features...), &rmqpb.HeartbeatRequest{Group: res("g")}))(t)
+			refused(t, r.GetStatus(), protocol.CodeOK)
+		}
+		beat("a", wire.HeaderFeatures, "heartbeats")
+		expect("a heartbeat for all", map[string]time.Duration{"a": time.Minute, "b": time.Minute, "alone": 0, "elsewhere": 0})
+		beat("a")
+		expect("a heartbeat for one", map[string]time.Duration{"a": 2 * time.Minute, "b": time.Minute, "alone": 0, "elsewhere": 0})
+		beat("b", wire.HeaderFeatures, "heartbeats")
+		expect("another one for all", map[string]time.Duration{"a": 3 * time.Minute, "b": 3 * time.Minute, "alone": 0, "elsewhere": 0})
+		if got := idsOf(x.clients("", "?idle=1m")); len(got) != 2 {
+			t.Errorf("%v were idle for a minute, want alone and elsewhere", got)
+		}
+	})
+}
+
+// A client that shares heartbeats is asked for its settings in the stream if a termination, perhaps
+// a late one, has removed them. Without settings the broker would treat a push consumer as a simple
+// one.
+func TestTerminationAsksForSettings(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		end := func(id string) {
+			t.Helper()
+			if _, err := e.NotifyClientTermination(as(t.Context(), id), &rmqpb.NotifyClientTerminationRequest{Group: res("g")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a stream that stays silent fails the test
+		defer cancel()
+		st, _ := e.telemetry(as(ctx, "client", wire.HeaderFeatures, "heartbeats"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		end("client")
+		cmd := assert.Value(st.Recv())(t)
+		refused(t, cmd.GetStatus(), protocol.CodeUnrecognizedClientType, "settings")
+		assert.Must(t, st.Send(command(consumer(rmqpb.ClientType_PUSH_CONSUMER))))
+		e.settings(st)
+		if !e.s.Parts().Sessions.IsPush("client") {
+			t.Error("the client is no push consumer after its settings")
+		}
+
+		// Other clients learn it from the responses to their heartbeats.
+		old, _ := e.telemetry(as(t.Context(), "old"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		end("old")
+		sessions := e.s.Parts().Sessions
+		sessions.Resend(sessions.Get("old")) // as a change of its group does beside the termination
+		read := make(chan *rmqpb.TelemetryCommand, 1)
+		go func() {
+			if cmd, err := old.Recv(); err == nil {
+				read <- cmd
+			}
+		}()
+		synctest.Wait()
+		if len(read) > 0 {
+			t.Errorf("a client without the feature got %v", <-read)
+		}
+	})
+}
+
+// The consumers of a deleted group get the settings with which their next receive creates the group
+// again. If it cannot create the group, their streams remain: the receives report the error.
+func TestDeletedGroupPushesSettings(t *testing.T) {
+	for _, c := range []struct {
+		most   int // auto-created groups
+		pushes int
+	}{{most: 2, pushes: 1}, {most: 1, pushes: 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: c.most}, server.Options{})
+			assert.Must(t, assert.Err(e.b.Engine().EnsureGroup(t.Context(), "other")))
+			assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{FIFO: true})))
+			st, first := e.telemetry(as(t.Context(), "client"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+			if !first.GetSubscription().GetFifo() {
+				t.Fatal("the group is no FIFO group")
+			}
+			var pushed []*rmqpb.TelemetryCommand
+			var ended error
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for ended == nil {
+					cmd, err := st.Recv()
+					if ended = err; err == nil {
+						pushed = append(pushed, cmd)
+					}
+				}
+			}()
+			assert.Must(t, e.b.DeleteGroup(t.Context(), "g"))
+			select {
+			case <-done:
+				t.Fatalf("with %d auto-created groups the stream ended with %v after %v", c.most, ended, pushed)
+			case <-ctx.Done():
+			}
+			synctest.Wait()
+			if len(pushed) != c.pushes || c.pushes > 0 && (pushed[0].GetSettings() == nil || pushed[0].GetSettings().GetSubscription().GetFifo()) {
+				t.Errorf("with %d auto-created groups the stream got %v, want %d settings without FIFO", c.most, pushed, c.pushes)
+			}
+		})
+	}
+}
+
+// A client that invents names of groups creates a bounded number of groups and series, over gRPC
+// and over HTTP. The error has the remedy.
+func TestInventedGroupsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 3
+		e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: most}, server.Options{MinLongPolling: 1})
+		invent := func(from, to int) (last string) {
+			for i := from; i < to; i++ {
+				w := httptest.NewRecorder()
+				r := httptest.NewRequest("POST", fmt.Sprintf("/v1/groups/web%d/topics/normal/receive", i), strings.NewReader(`{}`))
+				r.Header.Set("Content-Type", "application/json")
+				e.s.Handler().ServeHTTP(w, r)
+				last = fmt.Sprint(w.Code, w.Body)
+				q, err := e.QueryAssignment(e.ctx(), &rmqpb.QueryAssignmentRequest{
+					Topic: res("normal"), Group: res(fmt.Sprint("grpc", i)),
+					Endpoints: &rmqpb.Endpoints{Scheme: rmqpb.AddressScheme_IPv4, Addresses: []*rmqpb.Address{{Host: "127.0.0.1", Port: 1}}},
+				})
+				if err != nil || q.GetStatus().GetCode() != rmqpb.Code_OK { // it creates no group, so no limit applies
+					t.Fatalf("QueryAssignment: %v, %v", q, err)
+				}
+			}
+			return last
+		}
+		invent(0, most)
+		before, _ := scraped(t, e.s)
+		last := invent(most, most+20)
+		after, _ := scraped(t, e.s)
+		assert.Equal(t, "groups", len(e.b.Groups()), most)
+		for name := range after {
+			if _, ok := before[name]; !ok && strings.Contains(name, "group=") {
+				t.Errorf("the series %s is new", name)
+			}
+		}
+		if !strings.HasPrefix(last, "404") || !strings.Contains(last, "PUT /v1/groups/web") || !strings.Contains(last, "max_auto_groups") {
+			t.Errorf("the error of a rejected receive is %s", last)
+		}
+	})
+}
+
+// Consumers that only send their settings create no groups, so invented names leave places for
+// groups that are received from. They get the settings that their group would have.
+func TestTelemetryMakesNoGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: 1}, server.Options{})
+		for i := range 10 {
+			in := consumer(rmqpb.ClientType_PUSH_CONSUMER)
+			in.GetSubscription().Group = res(fmt.Sprint("invented", i))
+			e.telemetry(as(t.Context(), fmt.Sprint("client", i)), in)
+		}
+		if gs := e.b.Groups(); len(gs) > 0 {
+			t.Errorf("there are the groups %+v", gs)
+		}
+		_, before := e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		e.receive(e.ctx(), receiveRequest("normal"))
+		if gs := e.b.Groups(); len(gs) != 1 || gs[0].Name != "g" {
+			t.Errorf("after a receive there are the groups %+v, want g", gs)
+		}
+		if _, after := e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER)); !proto.Equal(before, after) {
+			t.Errorf("the settings were %v before the first receive, and %v after it", before, after)
+		}
+	})
+}
+
+// Telemetry too reports that there is no such group: with gRPC's Unavailable clients would repeat
+// it without end. The stream ends, and opens once the group is created.
+func TestTelemetryOfOneGroupTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := startWith(t, broker.Options{MinInvisibleDuration: 1, MaxAutoGroups: 1}, server.Options{})
+		assert.Must(t, assert.Err(e.b.Engine().EnsureGroup(t.Context(), "first")))
+		st := assert.Value(e.Telemetry(e.ctx()))(t)
+		assert.Must(t, st.Send(command(consumer(rmqpb.ClientType_PUSH_CONSUMER))))
+		cmd := assert.Value(st.Recv())(t)
+		refused(t, cmd.GetStatus(), tidegate.CodeConsumerGroupNotFound, "max_auto_groups", "PUT /v1/groups/g")
+		ended(t, st, codes.NotFound, cmd.GetStatus())
+		assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{})))
+		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 	})
 }
