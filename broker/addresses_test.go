@@ -48,9 +48,7 @@ func TestAddressSettingsValidation(t *testing.T) {
 			t.Errorf("the error does not contain %q: %v", want, err)
 		}
 	}
-	if got := b.AllAddressSettings(); len(got) != 0 {
-		t.Errorf("the invalid settings were stored: %+v", got)
-	}
+	assert.Equal(t, "the invalid settings were stored", len(b.AllAddressSettings()), 0)
 	if err := (settings.Address{RedeliveryDelayMultiplier: new(math.NaN()), RedeliveryCollisionAvoidanceFactor: new(math.NaN())}).Validate(); err == nil {
 		t.Error("NaN is legal")
 	}
@@ -86,12 +84,8 @@ func TestAddressSettingsInherit(t *testing.T) {
 	check("before.it", -1, "before.*", "#")
 	assert.Must(t, b.DeleteAddressSettings(t.Context(), "before.*"))
 	check("before.it", 3, "#")
-	if err := b.DeleteAddressSettings(t.Context(), "before.*"); !errors.Is(err, tidegate.ErrNotFound) {
-		t.Errorf("deleting it again: %v", err)
-	}
-	if _, err := b.AddressSettings("before.*"); !errors.Is(err, tidegate.ErrNotFound) {
-		t.Errorf("reading it: %v", err)
-	}
+	assert.Is(t, "deleting it again", b.DeleteAddressSettings(t.Context(), "before.*"), tidegate.ErrNotFound)
+	assert.Is(t, "reading it", assert.Err(b.AddressSettings("before.*")), tidegate.ErrNotFound)
 }
 
 // Only this broker permits a topic with '.' in its name. A request for such a topic that does not
@@ -195,9 +189,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		fail := func() {
 			t.Helper()
 			mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
-			if _, err := b.Settle(t.Context(), one(t, b, "g", "orders"), transport.Verdict{Kind: transport.Retry}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, one(t, b, "g", "orders"), transport.Verdict{Kind: transport.Retry})
 		}
 		is := func(there bool) {
 			t.Helper()
@@ -206,9 +198,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 			if topic, err := b.Topic("DLQ.orders"); (err == nil) != there || there && !topic.AutoCreated {
 				t.Fatalf("the queue exists: %t; %+v", err == nil, topic)
 			}
-			if _, err := b.Topic("DLA"); err != nil {
-				t.Errorf("the dead-letter-address is gone: %v", err)
-			}
+			assert.NoError(t, assert.Err(b.Topic("DLA")), "the dead-letter-address is gone")
 		}
 		ack := func() {
 			t.Helper()
@@ -257,19 +247,15 @@ func TestAddressSettingsChangeUnderWay(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour}
-		if _, err := b.Settle(t.Context(), receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
 		putAddress(t, b, "t", settings.Address{RedeliveryDelay: new(settings.Milliseconds(2000)), MaxDeliveryAttempts: new(-1)})
-		if _, err := b.Settle(t.Context(), receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
 		failed := time.Now()
 		d := receive(t, b, r)[0]
 		if time.Since(failed) != 2*time.Second || d.Attempt != 3 {
 			t.Errorf("attempt %d came after %v", d.Attempt, time.Since(failed))
 		}
-		assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+		settle(t, b, d, transport.Verdict{Kind: transport.Retry})
 		putAddress(t, b, "t", settings.Address{MaxDeliveryAttempts: new(2), DeadLetterAddress: new("DLA")})
 		<-time.After(time.Minute)
 		synctest.Wait()
@@ -315,9 +301,7 @@ func TestExpiry(t *testing.T) {
 		putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(60_000)), ExpiryAddress: new("expired")})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "tried", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32}
-		if _, err := b.Settle(t.Context(), receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "untried", Body: []byte("x")})
 		<-time.After(time.Minute)
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "young", Body: []byte("x")})
@@ -342,9 +326,7 @@ func TestExpiry(t *testing.T) {
 		}
 		putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(1000))}) // and no address
 		<-time.After(time.Minute)
-		if ds := receive(t, b, r); len(ds) != 0 {
-			t.Errorf("%d deliveries", len(ds))
-		}
+		assert.Equal(t, "deliveries", len(receive(t, b, r)), 0)
 		assert.Equal(t, "messages in the old expiry-address", len(receiveAll(t, b, "expired")), 2)
 	})
 }
@@ -356,9 +338,7 @@ func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 		putAddress(t, b, "#", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true)})
 		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
 		created := time.Now()
-		if _, err := b.Settle(t.Context(), one(t, b, "g", "orders"), transport.Verdict{Kind: transport.Retry}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, one(t, b, "g", "orders"), transport.Verdict{Kind: transport.Retry})
 		time.Sleep(45 * time.Second)
 		assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "ops", "DLQ.orders")})[0])
 		// It is looked at after 60 s, when the last receive was 15 s ago, and after 90 s.
@@ -424,9 +404,7 @@ func failures(t *testing.T, b *broker.Broker, group, topic string) (waits []time
 		waits = append(waits, time.Since(last))
 		last = time.Now()
 		// The consumer's wish does not count here.
-		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Minute}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, ds[0], transport.Verdict{Kind: transport.Retry, Delay: 7 * time.Minute})
 	}
 	return waits
 }
@@ -442,16 +420,12 @@ func TestRedeliveryByDefault(t *testing.T) {
 		putTopic(t, b, "exampleQueue", settings.Topic{})
 		putAddress(t, b, "exampleQueue", settings.Address{MaxDeliveryAttempts: new(3)})
 		mustSend(t, b, &tidegate.Message{Topic: "exampleQueue", Body: []byte("x")})
-		if waits := failures(t, b, "g", "exampleQueue"); !slices.Equal(waits, []time.Duration{0, 0, 0}) {
-			t.Errorf("the deliveries came after %v, want three at once", waits)
-		}
+		assert.Slices(t, "the deliveries came after", failures(t, b, "g", "exampleQueue"), []time.Duration{0, 0, 0})
 		g := assert.Value(b.Group("g"))(t)
 		if s := g.Topics[0]; s.Discarded != 1 || s.DeadLetters != 0 || s.Backlog.Messages != 0 {
 			t.Errorf("the group is left with %+v", s)
 		}
-		if _, err := b.Topic("%DLQ%g"); err == nil {
-			t.Error("it became a dead letter of the group")
-		}
+		assert.That(t, assert.Err(b.Topic("%DLQ%g")) != nil, "it became a dead letter of the group")
 	})
 }
 
@@ -479,9 +453,7 @@ func TestRedeliveryDelaysOneMessage(t *testing.T) {
 			assert.MustEqual(t, "deliveries", len(ds), 1)
 			return ds[0]
 		}
-		if _, err := b.Settle(t.Context(), take(), transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, take(), transport.Verdict{Kind: transport.Retry, Delay: time.Hour})
 		failed := time.Now()
 		d := take()
 		if d.ID != "next" || time.Since(failed) != 0 {
@@ -524,7 +496,7 @@ func TestCollisionsAreAvoided(t *testing.T) {
 		start := time.Now()
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Max: 32, InvisibleDuration: time.Second})
 		for _, d := range ds[:4] { // the others time out
-			assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+			settle(t, b, d, transport.Verdict{Kind: transport.Retry})
 		}
 		<-time.After(10 * time.Second)
 		due := func() (times []time.Duration) {

@@ -368,7 +368,7 @@ func TestDryRuns(t *testing.T) {
 				for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Hour}) {
 					switch i {
 					case 0, 1:
-						assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+						settle(t, b, d, transport.Verdict{Kind: transport.Retry})
 					case 2:
 						assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{d})[0])
 					}

@@ -64,9 +64,7 @@ func TestIntervalIsConsumptionAndRetryInterval(t *testing.T) {
 		first := time.Now()
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true})[0]
 		time.Sleep(4 * time.Second) // it is consumed, and fails
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Minute})
 		assert.Equal(t, "between two consumptions", time.Since(first), 14*time.Second)
 	})
@@ -242,9 +240,7 @@ func TestRepeatedChangesHaveAMaximum(t *testing.T) {
 			if d.Handle, err = b.Extend(t.Context(), d, 50*time.Minute, false); err != nil {
 				t.Errorf("the next delivery: %v", err)
 			}
-			if _, err := b.Extend(t.Context(), d, 0, false); err != nil {
-				t.Errorf("giving it back: %v", err)
-			}
+			assert.NoError(t, assert.Err(b.Extend(t.Context(), d, 0, false)), "giving it back")
 		})
 	}
 }
@@ -266,9 +262,7 @@ func TestRetriesStayInTheirGroup(t *testing.T) {
 		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "consumes", Topic: "t"}))
 		for attempt := range 3 {
 			d := receive(t, b, transport.ReceiveRequest{Group: "fails", Topic: "t", Push: true, Wait: time.Hour})[0]
-			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 			if ds := receive(t, b, transport.ReceiveRequest{Group: "consumes", Topic: "t", Wait: time.Minute}); len(ds) != 0 {
 				t.Errorf("after failure %d the other group received %+v", attempt+1, ds[0])
 			}
@@ -339,9 +333,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 		d := take()
 		is("received", counts{inflight: 1})
 		nothing("in flight")
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second})
 		is("failed", counts{waiting: 1})
 		time.Sleep(10*time.Second - 1)
 		nothing("before the retry interval is over")
@@ -353,9 +345,7 @@ func TestStatesOfAPushConsumer(t *testing.T) {
 		is("not answered", counts{waiting: 1})
 		time.Sleep(30 * time.Second) // the ladder's second step
 		is("the next interval is over", counts{ready: 1})
-		if _, err := b.Settle(t.Context(), take(), transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, take(), transport.Verdict{Kind: transport.Retry, Delay: 10 * time.Second})
 		is("the last retry failed", counts{dead: 1})
 
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
@@ -470,9 +460,7 @@ func TestOwnedLeaseHasAMaximum(t *testing.T) {
 			if got := countsOf(t, b, "g"); got != (counts{waiting: 1}) {
 				t.Errorf("after %v: %+v", want, got)
 			}
-			if err := b.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
-				t.Errorf("acknowledged with %v", err)
-			}
+			assert.Is(t, "acknowledged with", b.Ack(t.Context(), ds)[0], tidegate.ErrInvalidHandle)
 		})
 	}
 }
@@ -495,14 +483,12 @@ func TestSnooze(t *testing.T) {
 				}
 				return ds[0]
 			}
-			assert.Must(t, assert.Err(b.Settle(t.Context(), receive(), transport.Verdict{Kind: transport.Retry})))
+			settle(t, b, receive(), transport.Verdict{Kind: transport.Retry})
 			d := receive() // the last attempt
 			for i := range 10 {
 				dur := time.Duration(i*i) * 7 * time.Second
 				asked := time.Now()
-				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, d, transport.Verdict{Kind: transport.Snooze, Delay: dur})
 				for name, err := range map[string]error{
 					"Ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Snooze": second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze})),
 					"DeadLetter": second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})),
@@ -687,9 +673,7 @@ func open(tb testing.TB, o broker.Options) *broker.Broker {
 	}
 	b := assert.Value(broker.Open(o))(tb)
 	tb.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			tb.Errorf("closing the broker: %v", err)
-		}
+		assert.NoError(tb, b.Close(), "closing the broker")
 	})
 	return b
 }
@@ -719,6 +703,12 @@ func mustSend(tb testing.TB, b *broker.Broker, msgs ...*tidegate.Message) {
 	for _, r := range send(tb, b, msgs...) {
 		assert.Must(tb, r.Err)
 	}
+}
+
+// settle settles a delivery, and ends the test if the broker rejects that.
+func settle(tb testing.TB, b *broker.Broker, d *tidegate.Delivery, v transport.Verdict) {
+	tb.Helper()
+	assert.Must(tb, assert.Err(b.Settle(tb.Context(), d, v)))
 }
 
 func receive(tb testing.TB, b *broker.Broker, r transport.ReceiveRequest) []*tidegate.Delivery {
@@ -770,14 +760,10 @@ func TestWholeLadder(t *testing.T) {
 				t.Fatalf("attempt %d came at %v, due %v", attempt, now.Sub(start), due.Sub(start))
 			}
 			assert.MustEqual(t, "attempt is", ds[0].Attempt, attempt)
-			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: ladder.Delay(attempt - 1)}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, ds[0], transport.Verdict{Kind: transport.Retry, Delay: ladder.Delay(attempt - 1)})
 			due = time.Now().Add(ladder.Delay(attempt - 1))
 		}
-		if took := time.Since(start); took.Round(time.Minute) != 4*time.Hour+46*time.Minute {
-			t.Errorf("the ladder took %v, want 4h46m", took)
-		}
+		assert.Equal(t, "the ladder took", time.Since(start).Round(time.Minute), 4*time.Hour+46*time.Minute)
 		ds := receive(t, b, transport.ReceiveRequest{Group: "ops", Topic: "%DLQ%g"})
 		assert.MustEqual(t, "dead letters at once after the last failure", len(ds), 1)
 		dl, ok := ds[0].DeadLetter()

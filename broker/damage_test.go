@@ -236,7 +236,7 @@ func TestLostEndOfAQueue(t *testing.T) {
 					assert.Must(t, b.Ack(t.Context(), ds)[0])
 				}
 				old = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: true})
-				assert.Must(t, assert.Err(b.Settle(t.Context(), old[0], transport.Verdict{Kind: transport.Retry})))
+				settle(t, b, old[0], transport.Verdict{Kind: transport.Retry})
 				receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
 			} else {
 				for len(old) < before {
@@ -384,9 +384,7 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 			if kind == settings.TopicTransaction {
 				for id, r := range receipts {
 					if id != "damaged" {
-						if err := endTransaction(t, b, r, transport.Commit); err != nil {
-							t.Errorf("%s: %v", id, err)
-						}
+						assert.NoError(t, endTransaction(t, b, r, transport.Commit), "%s", id)
 					}
 				}
 				assert.NoError(t, endTransaction(t, b, sendOne("damaged"), transport.Rollback))
@@ -447,9 +445,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 			t.Fatal("the cursor did not pass the message, or the message was not kept")
 		}
 		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
-		if s := subscriptionOf(t, b, "g"); s.Backlog.Messages != 1 {
-			t.Errorf("after the power failure: %+v", s)
-		}
+		assert.Equal(t, "after the power failure", subscriptionOf(t, b, "g").Backlog.Messages, 1)
 		elapse(time.Minute)
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 {
 			t.Errorf("the message is not redelivered: %v", ds)
@@ -481,12 +477,8 @@ func TestDamagedMessagesAreRemoved(t *testing.T) {
 					c.Retention.Bytes = 1
 				case "consumed":
 					c.Retention.Consumed = true
-					for _, err := range b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})) {
-						assert.NoError(t, err)
-					}
-					for _, err := range b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})) {
-						assert.NoError(t, err)
-					}
+					ackDeliveriesNow(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
+					ackDeliveriesNow(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 				case "purge":
 					assert.NoError(t, assert.Err(b.PurgeTopic(t.Context(), "t")))
 				}
@@ -495,14 +487,10 @@ func TestDamagedMessagesAreRemoved(t *testing.T) {
 				assert.Equal(t, "messages are left", stored(t, b, "t"), 0)
 				mustSend(t, b, &tidegate.Message{Topic: "t", ID: "next", Body: make([]byte, 100)})
 				if how != "bytes" {
-					for _, err := range b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})) {
-						assert.NoError(t, err)
-					}
+					ackDeliveriesNow(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 				}
 				elapse(5 * time.Minute)
-				if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{}) {
-					t.Errorf("the group is left with %+v", s)
-				}
+				assert.Equal(t, "the group is left with", subscriptionOf(t, b, "g").Backlog, (status.Backlog{}))
 			})
 		}
 	}
@@ -542,9 +530,7 @@ func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
 		putAddress(t, b, "t", settings.Address{DeadLetterAddress: &dead, AutoCreateDeadLetterResources: &auto, MaxDeliveryAttempts: &one})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Topic: "DLQ.t"}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("first")})
-		if _, err := b.Settle(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "t"})[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "makes DLQ.t"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "t"})[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "makes DLQ.t"})
 		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "DLQ.t"}))
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "later", Body: []byte("later")})
 		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {

@@ -45,9 +45,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		<-time.After(2 * time.Minute) // the lease, still there, runs out
 		synctest.Wait()
-		if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 {
-			t.Errorf("%d dead letters, want 1", len(ds))
-		}
+		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
 		if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 0 {
 			t.Errorf("the group is left with %+v, %v", g.Topics, err)
 		}
@@ -61,9 +59,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		for range 3 {
-			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"})
 		}
 		ds := receiveAll(t, b, "%DLQ%g")
 		assert.MustEqual(t, "dead letters", len(ds), 1)
@@ -72,9 +68,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 		}
 		// A dead letter that fails again keeps its first origin.
 		again := receive(t, b, transport.ReceiveRequest{Group: "h", Topic: "%DLQ%g"})[0]
-		if _, err := b.Settle(t.Context(), again, transport.Verdict{Kind: transport.DeadLetter, Reason: "still no use"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, again, transport.Verdict{Kind: transport.DeadLetter, Reason: "still no use"})
 		o, _ := receiveAll(t, b, "%DLQ%h")[0].DeadLetter()
 		if o.Topic != "t" || o.Group != "h" || o.Reason != "still no use" {
 			t.Errorf("the origin of the second one is %+v", o)
@@ -98,23 +92,17 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 				break
 			}
 			deliveries++
-			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 		}
 		assert.Equal(t, "deliveries", deliveries, 4)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 0 {
 			t.Errorf("delivered attempt %d of at most 1", ds[0].Attempt)
 		}
-		if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 2 {
-			t.Errorf("%d dead letters, want 2", len(ds))
-		}
+		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 2)
 	})
 }
 
@@ -286,9 +274,7 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 			elapse(time.Hour)
 			expectMessages(t, receives(), "")
 			expectState(t, b, 0, 0, 0, 3, 1, 0)
-			if after := parked(); after[0] != before[0] {
-				t.Errorf("it is parked as %+v, was as %+v", after[0], before[0])
-			}
+			assert.Equal(t, "it is parked as, was as", parked()[0], before[0])
 			b = reopen(t, b, fs)
 			_, receives = fifoOf(t, b)
 		}
@@ -345,9 +331,7 @@ func TestRequestedDeadLettersAreKept(t *testing.T) {
 		}},
 		"redrive of parked messages": {settings.Group{FIFO: true, OnExhausted: settings.OnExhaustedPark}, func(t *testing.T, b *broker.Broker) {
 			for range 10 {
-				if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 			}
 			if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true}); err != nil || done.Messages != 1 {
 				t.Fatal(done, err)
@@ -509,7 +493,7 @@ func TestClaimedAttemptsAreBounded(t *testing.T) {
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 	d.Attempt = math.MaxInt32
-	assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})))
+	settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter})
 	page, err := b.DeadLetters("g", status.DeadLetterQuery{})
 	if err != nil || len(page.DeadLetters) != 1 {
 		t.Fatal(page, err)
@@ -568,9 +552,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 			for i := range 4 {
 				mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 				for _, g := range []string{"g", "other"} {
-					if _, err := b.Settle(t.Context(), one(t, b, g, "t"), transport.Verdict{Kind: transport.Retry}); err != nil {
-						t.Fatal(err)
-					}
+					settle(t, b, one(t, b, g, "t"), transport.Verdict{Kind: transport.Retry})
 				}
 			}
 			if g, err := b.Group("g"); err != nil || !slices.Equal(g.DeadLetterTopics, c.topics) {
@@ -646,9 +628,7 @@ func TestDuplicateOfADeadLetter(t *testing.T) {
 		putTopic(t, b, "DLA", settings.Topic{Queues: 1})
 		putAddress(t, b, "t", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1)})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"})
 		for range 2 {
 			r := send(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})[0]
 			if info, err := b.Topic("DLA"); r.Err != nil || err != nil || info.StoredMessages != 1 || r.Receipt.Offset != 0 {
@@ -732,9 +712,7 @@ func TestDeadLettersAreSummedUp(t *testing.T) {
 		}
 		for done := 0; done < n; {
 			for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute}) {
-				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"})
 				done++
 			}
 		}
@@ -751,9 +729,7 @@ func TestLatenessOfDelayedMessages(t *testing.T) {
 	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
-		if h := serve(b).Stats().DelayedLateness; h.Count() != 0 {
-			t.Errorf("before its time, %d messages count", h.Count())
-		}
+		assert.Equal(t, "before its time, messages count", serve(b).Stats().DelayedLateness.Count(), 0)
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
 		if h := serve(b).Stats().DelayedLateness; h.Count() != 1 || h.Sum > 0.01 {

@@ -83,9 +83,7 @@ func TestRecall(t *testing.T) {
 		if id, err := b.Recall(t.Context(), "t", r.RecallHandle); err != nil || id != "m" {
 			t.Errorf("recalled %q, %v", id, err)
 		}
-		if _, err := b.Recall(t.Context(), "t", r.RecallHandle); !errors.Is(err, tidegate.ErrNotFound) {
-			t.Errorf("recalled twice: %v", err)
-		}
+		assert.Is(t, "recalled twice", assert.Err(b.Recall(t.Context(), "t", r.RecallHandle)), tidegate.ErrNotFound)
 		// A recalled message can be sent again, and arrives once.
 		second := send(t, b, m)[0]
 		assert.That(t, second.Err == nil && second.Receipt != r, "sent again: %+v", second)
@@ -144,9 +142,7 @@ func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 				}
 			}
 			for i := range 100 {
-				if err := send(time.Duration(1+i%2) * time.Minute); err != nil {
-					t.Fatalf("send %d: %v", i, err)
-				}
+				assert.Must(t, send(time.Duration(1+i%2)*time.Minute), "send %d", i)
 			}
 			is("sent", 0, 100, 0, true)
 			elapse(time.Minute)
@@ -189,9 +185,7 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 		send(3 * time.Hour)
 		is("sent", 3)
 		assert.Must(t, assert.Err(b.Recall(t.Context(), "t", r.RecallHandle)))
-		if _, err := b.Recall(t.Context(), "t", r.RecallHandle); err == nil {
-			t.Error("it was recalled twice")
-		}
+		assert.That(t, assert.Err(b.Recall(t.Context(), "t", r.RecallHandle)) != nil, "it was recalled twice")
 		is("recalled", 2)
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 2, Bytes: 20}) {
 			t.Errorf("purged %+v, %v", removed, err)
@@ -301,9 +295,7 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 			}
 		}
 		for _, h := range handles {
-			if _, err := b.Recall(t.Context(), "t", h); err != nil {
-				t.Fatalf("of a message that was sent since: %v", err)
-			}
+			assert.Must(t, assert.Err(b.Recall(t.Context(), "t", h)), "of a message that was sent since")
 		}
 		assert.Equal(t, "wait", delayed(t, b, "t"), (status.Backlog{}))
 	})
@@ -442,17 +434,13 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 func TestPurgeRejected(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
-	if _, err := b.PurgeTopic(t.Context(), "none"); !errors.Is(err, tidegate.ErrTopicNotFound) {
-		t.Errorf("no topic: %v", err)
-	}
+	assert.Is(t, "no topic", assert.Err(b.PurgeTopic(t.Context(), "none")), tidegate.ErrTopicNotFound)
 	putTopic(t, b, "t", settings.Topic{})
 	if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{}) {
 		t.Errorf("an empty one: %+v, %v", removed, err)
 	}
 	assert.Must(t, b.Close())
-	if _, err := b.PurgeTopic(t.Context(), "t"); !errors.Is(err, tidegate.ErrClosed) {
-		t.Errorf("a closed broker: %v", err)
-	}
+	assert.Is(t, "a closed broker", assert.Err(b.PurgeTopic(t.Context(), "t")), tidegate.ErrClosed)
 }
 
 // records returns the keys of all stored records, except the last number given and the key of IDs'
@@ -489,9 +477,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 				&tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: now}, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: now})
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2})
 			assert.MustThat(t, len(ds) == 2 && ds[0].Attempt == 1, "received %v", ds)
-			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})
 			if round == 1 { // the group first
 				assert.Must(t, b.DeleteGroup(t.Context(), "g"))
 			}
@@ -502,9 +488,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 				assert.Must(t, b.DeleteGroup(t.Context(), "g"))
 			}
 			assert.Must(t, b.Close())
-			if left := records(t, fs); len(left) != 0 {
-				t.Errorf("left: %q", left)
-			}
+			assert.Equal(t, "left", len(records(t, fs)), 0)
 			b = open(t, broker.Options{Dir: "data"}.On(fs))
 		}
 	})

@@ -88,9 +88,7 @@ func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 			if more := fill(t, b, fmt.Sprint(round, "again")); len(more) > 0 {
 				t.Errorf("%d sends were accepted on a full disk", len(more))
 			}
-			if serve(b).Stats().Throttled[engine.DiskFull] < 2 {
-				t.Error("the refusals were not counted")
-			}
+			assert.That(t, serve(b).Stats().Throttled[engine.DiskFull] >= 2, "the refusals were not counted")
 			for _, id := range consumeFailing(t, b, len(stored)) {
 				all[id] = true
 			}
@@ -98,9 +96,7 @@ func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 				t.Errorf("%d of %d came; %v", len(all), len(stored), b.Healthy())
 			}
 			if round == 1 { // a restart on the full disk
-				if err := b.Close(); err != nil {
-					t.Errorf("closing: %v", err)
-				}
+				assert.NoError(t, b.Close(), "closing")
 				if b, err = broker.Open(o); err != nil {
 					t.Fatal(err)
 				}
@@ -112,9 +108,7 @@ func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			id := fmt.Sprint("after", round)
 			mustSend(t, b, &tidegate.Message{ID: id, Topic: "t", Body: []byte("x")})
-			if got := consumeFailing(t, b, 1); got[0] != id {
-				t.Errorf("%s came, want %s", got, id)
-			}
+			assert.Equal(t, "came", consumeFailing(t, b, 1)[0], id)
 		}
 		assert.Must(t, b.Close())
 		if b, err = broker.Open(o); err != nil {
@@ -193,9 +187,7 @@ func TestFullDiskWithoutReserveCloses(t *testing.T) {
 				fs.leave(1 << 30)
 				<-closed
 			}
-			if waits && <-acked == nil {
-				t.Error("acknowledged without space")
-			}
+			assert.That(t, !waits || <-acked != nil, "acknowledged without space")
 			fs.leave(1 << 30)
 			if b, err = broker.Open(o); err != nil {
 				t.Fatal(err)
@@ -487,21 +479,13 @@ func TestShortDiskPostponesTransactions(t *testing.T) {
 		if err := end(0, transport.Commit); !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "free disk") {
 			t.Errorf("commit: %v", err)
 		}
-		if err := end(0, transport.ResolutionUnknown); err != nil {
-			t.Errorf("the transaction does not exist: %v", err)
-		}
-		if err := end(1, transport.Rollback); err != nil {
-			t.Errorf("rollback: %v", err)
-		}
+		assert.NoError(t, end(0, transport.ResolutionUnknown), "the transaction does not exist")
+		assert.NoError(t, end(1, transport.Rollback), "rollback")
 		elapse(10 * time.Minute)
-		if _, err := b.Topic(broker.AbandonedTransactions); err == nil {
-			t.Error("a transaction was given up")
-		}
+		assert.That(t, assert.Err(b.Topic(broker.AbandonedTransactions)) != nil, "a transaction was given up")
 		fs.leave(1 << 40)
 		time.Sleep(time.Second)
-		if err := end(0, transport.Commit); err != nil {
-			t.Errorf("commit once there is space: %v", err)
-		}
+		assert.NoError(t, end(0, transport.Commit), "commit once there is space")
 		elapse(2 * time.Minute)
 		if got, given := stored(t, b, "t"), stored(t, b, broker.AbandonedTransactions); got != 1 || given != 1 {
 			t.Errorf("%d are committed and %d given up, want one each", got, given)
@@ -748,9 +732,7 @@ func TestBrokenStoreRejectsEverything(t *testing.T) {
 			}
 			fs.bad.Store(true)
 			for n := 0; b.Healthy() == nil; n++ {
-				if n == 1000 {
-					t.Fatal("1000 sends, and it is still healthy")
-				}
+				assert.MustThat(t, n != 1000, "1000 sends, and it is still healthy")
 				b.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "t", Body: make([]byte, size)}})
 			}
 			for name, err := range map[string]error{
@@ -781,9 +763,7 @@ func TestFullDiskForTablesCloses(t *testing.T) {
 	done := make(chan error)
 	calls := b.Engine().Parts().Calls
 	for n := 0; !stalled(b); n++ {
-		if n == 100 {
-			t.Fatal("100 writes do not stall it")
-		}
+		assert.MustThat(t, n != 100, "100 writes do not stall it")
 		calls.Begin()
 		go func() {
 			defer calls.End()

@@ -192,9 +192,7 @@ func TestMessagesRejections(t *testing.T) {
 		}
 	}
 	assert.Must(t, b.Close())
-	if _, err := serve(b).Messages("t", status.MessageQuery{}, 0); !errors.Is(err, tidegate.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+	assert.Is(t, "after Close", assert.Err(serve(b).Messages("t", status.MessageQuery{}, 0)), tidegate.ErrClosed)
 }
 
 // The pages of the delayed messages of a topic are in the order of the sends, with the delivery
@@ -315,18 +313,14 @@ func TestTraceStates(t *testing.T) {
 		expect("0", "done", 0)
 
 		began := time.Now()
-		if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Minute, Reason: "no such account"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Minute, Reason: "no such account"})
 		if f := expect("1", "waiting_retry", 1); !f.Due.Equal(began.Add(time.Minute)) {
 			t.Errorf("the retry is at %v, want %v", f.Due, began.Add(time.Minute))
 		}
 		time.Sleep(time.Minute + time.Second)
 		synctest.Wait()
 		expect("1", "ready", 1)
-		if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Minute, Reason: "still no such account"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Minute, Reason: "still no such account"})
 		if f := expect("1", "dead_letter", 2); f.Reason != "still no such account" || f.DeadLetter == nil || f.DeadLetter.MessageID != "1" {
 			t.Errorf("the dead letter is %+v", f)
 		}
@@ -354,9 +348,7 @@ func TestTraceRedriven(t *testing.T) {
 					t.Errorf("the fate of %s is %+v, want a redrive as %s", before, f, id)
 				}
 			}
-			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no such account"}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no such account"})
 			if f := fateOf(t, b, "t", id); f.DeadLetter == nil || f.RedrivenAs != "" {
 				t.Errorf("the fate of %s is %+v, want a dead letter", id, f)
 			}
@@ -379,9 +371,7 @@ func TestTraceParked(t *testing.T) {
 		if f := fateOf(t, b, "t", "a2"); f.State != "held" || f.Behind == nil || f.Behind.ID != "a1" {
 			t.Errorf("behind a message in flight: %+v", f)
 		}
-		if _, err := b.Settle(t.Context(), head, transport.Verdict{Kind: transport.Retry, Reason: "no money"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, head, transport.Verdict{Kind: transport.Retry, Reason: "no money"})
 		if f := fateOf(t, b, "t", "a1"); f.State != "parked" || f.Reason != "no money" || f.Behind != nil || !f.Due.Equal(time.Now()) {
 			t.Errorf("the parked message: %+v", f)
 		}

@@ -54,7 +54,7 @@ func idsOf(ds []*tidegate.Delivery) string {
 func failDeliveries(t *testing.T, b *broker.Broker, ds []*tidegate.Delivery) {
 	t.Helper()
 	for _, d := range ds {
-		assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+		settle(t, b, d, transport.Verdict{Kind: transport.Retry})
 	}
 	synctest.Wait()
 }
@@ -182,9 +182,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 		for attempt := 1; attempt <= 5; attempt++ {
 			ds := expectMessages(t, receives(), fmt.Sprintf("a:1/%d", attempt))
 			if attempt == 4 { // RocketMQ's FIFO consumer, having retried by itself: a failure
-				if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "mine"}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "mine"})
 			} else {
 				time.Sleep(time.Minute) // a timeout
 				synctest.Wait()
@@ -236,17 +234,13 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		sends("a:1", "a:2", "a:3")
 		d := expectMessages(t, receives(), "a:1/1")[0]
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"})
 		d = expectMessages(t, receives(), "a:2/1")[0]
 		time.Sleep(time.Minute + time.Second)
 		synctest.Wait()
 		d.Attempt = 2 // its own count
 		for range 2 {
-			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "used up"}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "used up"})
 		}
 		expectMessages(t, receives(), "")
 		expectState(t, b, 0, 0, 0, 2, 1, 0)
@@ -447,9 +441,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Hour)}})
 			putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
 			mustSend(t, b, &tidegate.Message{ID: "0", Topic: "t", MessageGroup: "a", Body: []byte("x")})
-			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: 3 * time.Second}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: 3 * time.Second})
 			elapse(c.wait)
 			c.meanwhile(t, b)
 			before := subscriptionOf(t, b, "g")
@@ -551,9 +543,7 @@ func TestReadyIsWhatReceivesGet(t *testing.T) {
 			}
 			send("a", 17)
 			failed := one(t, b, "g", "t") // takes one message: no receive reaches the others
-			if _, err := b.Settle(t.Context(), failed, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule, Reason: "no such account"}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, failed, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule, Reason: "no such account"})
 			expect("after the failure", 0, 16, state)
 			if g := list(17); g.MessageGroup != "a" || g.State != state || g.MessageID != failed.ID || g.Reason != "no such account" || g.Attempts != 1 || g.Since.IsZero() == parks || g.Due.IsZero() != parks {
 				t.Errorf("the message group is %+v", g)
@@ -566,9 +556,7 @@ func TestReadyIsWhatReceivesGet(t *testing.T) {
 			b = reopen(t, b, fs)
 			synctest.Wait()
 			expect("after a restart", 3, 19, state)
-			if g := list(20); (g.Reason == "no such account") != parks {
-				t.Errorf("after a restart the message group is %+v", g)
-			}
+			assert.Equal(t, "after a restart the message group is", (list(20).Reason == "no such account"), parks)
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Minute})
 			assert.Equal(t, "messages were received", len(ds), 3)
 			ackDeliveries(t, b, ds)
@@ -634,9 +622,7 @@ func TestWhyAGroupDoesNotConsume(t *testing.T) {
 		},
 		"retrying": func(t *testing.T, b *broker.Broker) {
 			send(t, b, 1)
-			if _, err := b.Settle(t.Context(), take(t, b, 1, "*")[0], transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, take(t, b, 1, "*")[0], transport.Verdict{Kind: transport.Retry, Delay: time.Hour})
 		},
 	} {
 		subtest(t, want, func(t *testing.T) {
@@ -646,9 +632,7 @@ func TestWhyAGroupDoesNotConsume(t *testing.T) {
 			take(t, b, 1, "*")
 			prepare(t, b)
 			elapse(after[want])
-			if s := subscriptionOf(t, b, "g"); s.Why != want {
-				t.Errorf("why is %q: %+v", s.Why, s)
-			}
+			assert.Equal(t, "why is", subscriptionOf(t, b, "g").Why, want)
 			for _, row := range serve(b).Survey().Groups {
 				assert.That(t, row.Group != "g" || row.Why == want, "in the survey why is %q: %+v", row.Why, row)
 			}

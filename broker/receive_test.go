@@ -38,9 +38,7 @@ func TestWaitingReceiveIsWoken(t *testing.T) {
 		if len(ds) != 1 || time.Since(start) != 7*time.Second {
 			t.Fatalf("%d deliveries after %v", len(ds), time.Since(start))
 		}
-		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: 5 * time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, ds[0], transport.Verdict{Kind: transport.Retry, Delay: 5 * time.Second})
 		ds = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 20 * time.Second})
 		if len(ds) != 1 || time.Since(start) != 12*time.Second {
 			t.Fatalf("the retry: %d deliveries after %v", len(ds), time.Since(start))
@@ -96,9 +94,7 @@ func TestCloseEndsWaitingReceives(t *testing.T) {
 		synctest.Wait()
 		assert.Must(t, errors.Join(b.Close(), b.Close()))
 		for range 3 {
-			if err := <-done; !errors.Is(err, tidegate.ErrClosed) {
-				t.Errorf("a receive ended with %v", err)
-			}
+			assert.Is(t, "a receive ended with", <-done, tidegate.ErrClosed)
 		}
 		if r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]; !errors.Is(r.Err, tidegate.ErrClosed) {
 			t.Errorf("a send ended with %v", r.Err)
@@ -157,12 +153,8 @@ func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			serve(b).Touch("client-1")
 		}
-		if ds := poll("client-2", 0); len(ds) != 0 {
-			t.Fatal("delivered again while its owner lives")
-		}
-		if err := b.Ack(t.Context(), first)[0]; err != nil {
-			t.Fatalf("the owner's handle: %v", err)
-		}
+		assert.MustEqual(t, "delivered again while its owner lives", len(poll("client-2", 0)), 0)
+		assert.Must(t, b.Ack(t.Context(), first)[0], "the owner's handle")
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
 		poll("client-1", 0)
 		start := time.Now()
@@ -229,9 +221,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{})
 		serve(b).Touch("stranger")
-		if remembers(b, "stranger") {
-			t.Error("a client is remembered that received nothing")
-		}
+		assert.That(t, !remembers(b, "stranger"), "a client is remembered that received nothing")
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		poll := func(owner string) []*tidegate.Delivery {
 			ds := assert.Value(serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: owner}))(t)
@@ -245,9 +235,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 			serve(b).Touch("owner") // a heartbeat: it has not received since
 			serve(b).Touch("stranger")
 		}
-		if ds := poll("other"); len(ds) != 0 {
-			t.Error("delivered again while its owner lives")
-		}
+		assert.Equal(t, "delivered again while its owner lives", len(poll("other")), 0)
 		assert.NoError(t, b.Ack(t.Context(), ds)[0])
 		for owner, want := range map[string]bool{"owner": true, "other": true, "stranger": false} {
 			if got := remembers(b, owner); got != want {
@@ -260,9 +248,7 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 		b = open(t, broker.Options{Dir: dir})
 		serve(b).Forget("owner")
 		time.Sleep(12 * time.Second) // a second, and the first interval of the retry schedule
-		if ds := poll("other"); len(ds) != 1 {
-			t.Errorf("after the end of its owner %d messages were delivered again, want 1", len(ds))
-		}
+		assert.Equal(t, "after the end of its owner messages were delivered again", len(poll("other")), 1)
 	})
 }
 
@@ -359,7 +345,7 @@ func TestRetriesAndNewMessagesShare(t *testing.T) {
 					if d.Attempt > 1 {
 						retried++
 					}
-					assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+					settle(t, b, d, transport.Verdict{Kind: transport.Retry})
 				}
 				synctest.Wait()
 			}
@@ -682,9 +668,7 @@ func TestReadAhead(t *testing.T) {
 						assert.NoError(t, err)
 						return
 					}
-					for _, err := range b.Ack(t.Context(), ds) {
-						assert.NoError(t, err)
-					}
+					ackDeliveriesNow(t, b, ds)
 					mu.Lock()
 					for _, d := range ds {
 						if before, ok := last[d.Queue]; ok && d.Offset <= before || seen[d.ID] || c.filter == "even" && d.Tag != "even" {
@@ -710,9 +694,7 @@ func TestReadAhead(t *testing.T) {
 	reads.Add(8 << 20)
 	before := readAheadBytes(b)
 	receive(t, b, transport.ReceiveRequest{Group: "late", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
-	if readAheadBytes(b) != before {
-		t.Error("it is read ahead beyond the bound of the whole broker")
-	}
+	assert.Equal(t, "it is read ahead beyond the bound of the whole broker", readAheadBytes(b), before)
 	reads.Add(-(8 << 20))
 	assert.Must(t, b.DeleteTopic(t.Context(), "t"))
 	assert.Equal(t, "bytes are kept of a topic that is deleted", readAheadBytes(b), 0)

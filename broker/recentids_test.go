@@ -1,7 +1,6 @@
 package broker_test
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -310,9 +309,7 @@ func TestIndexOfBeforeARestartIsForgotten(t *testing.T) {
 				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			}
 			assert.Must(t, b.Close())
-			if left() == 0 {
-				t.Fatal("nothing is in the index")
-			}
+			assert.MustThat(t, left() != 0, "nothing is in the index")
 			<-time.After(3 * time.Minute)
 			b = open(t, o)
 			c.clear(t, b)
@@ -389,9 +386,7 @@ func TestDuplicates(t *testing.T) {
 		}
 		stored("t", 1)
 		sendID("t", "b") // now the topic is throttled
-		if r := sendID("t", "c"); !errors.Is(r.Err, tidegate.ErrThrottled) {
-			t.Errorf("above the limit: %v", r.Err)
-		}
+		assert.Is(t, "above the limit", sendID("t", "c").Err, tidegate.ErrThrottled)
 		assert.Equal(t, "repeated while throttled", sendID("t", "a"), first)
 		for topic, want := range map[string]int64{"other": 1, "every": 2, "short": 1} {
 			sendID(topic, "a")

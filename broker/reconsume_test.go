@@ -139,9 +139,7 @@ func TestRetryTopicsAreOffByDefault(t *testing.T) {
 			t.Errorf("%d messages in the retry topic", len(ds))
 		}
 		// A message that fails without it becomes a dead letter in the same place.
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"})
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "t-g-DLQ")), 1)
 	})
 }
@@ -552,9 +550,7 @@ func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
 			}
 			ackDeliveries(t, b, []*tidegate.Delivery{d})
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-			if _, err := b.Topic("t-g-RETRY"); err != nil {
-				t.Errorf("the next receive does not make it anew: %v", err)
-			}
+			assert.NoError(t, assert.Err(b.Topic("t-g-RETRY")), "the next receive does not make it anew")
 			time.AfterFunc(time.Minute, func() {
 				assert.NoError(t, b.DeleteGroup(t.Context(), "g"))
 			})
@@ -678,9 +674,7 @@ func TestNegativeAckMaximum(t *testing.T) {
 			attempts = append(attempts, ds[0].Attempt)
 			assert.Must(t, serve(b).NegativeAck(t.Context(), ds[0], 0))
 		}
-		if !slices.Equal(attempts, []int{1, 2, 3, 4, 5, 6}) {
-			t.Errorf("the attempts are %v: want the first and 5 redeliveries", attempts)
-		}
+		assert.Slices(t, "the attempts are", attempts, []int{1, 2, 3, 4, 5, 6})
 		if ds := receiveAll(t, b, "sub1-dlq"); len(ds) != 1 || ds[0].ID != "m" {
 			t.Errorf("%d dead letters", len(ds))
 		}
@@ -703,7 +697,7 @@ func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
 		d := one(t, b, "g", "t")
 		assert.MustEqual(t, "attempt", d.Attempt, 2)
 		allow(5)
-		assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour})))
+		settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour})
 		allow(2)
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 2 * time.Hour}); len(ds) != 0 {
 			t.Errorf("attempt %d of 2", ds[0].Attempt)

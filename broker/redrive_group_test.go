@@ -87,16 +87,12 @@ func TestRedriveToOneGroup(t *testing.T) {
 				if d.ID != "m" || d.Topic != "t" || d.Attempt != 1 || d.Tag != "tag" || d.Properties["p"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != fmt.Sprint(round) {
 					t.Fatalf("round %d: %+v", round, d)
 				}
-				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
 				elapse(time.Minute)
 				if d = one(t, b, "g", "t"); d.Attempt != 2 || d.Topic != "t" {
 					t.Errorf("round %d: after a retry %+v", round, d)
 				}
-				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"})
 				if f := fateOfGroup(t, b, "g"); f.State != "dead_letter" || f.DeadLetter == nil || f.DeadLetter.MessageID != "m" {
 					t.Errorf("round %d: the trace has %+v", round, f)
 				}
@@ -162,18 +158,14 @@ func TestRedriveToOneGroupRejects(t *testing.T) {
 		assert.Must(t, b.DeleteTopic(t.Context(), "u"))
 		want := status.DeadLetterRedrive{Redriven: 2, NoTarget: 5}
 		assert.Equal(t, "a dry run", toGroup(t, b, status.DeadLetterSelection{DryRun: true}), want)
-		if _, err := b.Topic("%RETRY%g_t"); !errors.Is(err, tidegate.ErrNotFound) {
-			t.Errorf("after the dry run the topic exists: %v", err)
-		}
+		assert.Is(t, "after the dry run the topic exists", assert.Err(b.Topic("%RETRY%g_t")), tidegate.ErrNotFound)
 		if done := toGroup(t, b, status.DeadLetterSelection{Limit: 1}); done.Redriven != 1 || done.Next == "" {
 			t.Errorf("one letter: %+v", done)
 		}
 		if done := toGroup(t, b, status.DeadLetterSelection{Newest: true}); done != (status.DeadLetterRedrive{Redriven: 1, NoTarget: 5}) {
 			t.Errorf("the others: %+v", done)
 		}
-		if left := listLetters(t, b, status.DeadLetterFilter{}); !slices.Equal(left, []string{"u1", "u2", "l1", "l2", "s"}) {
-			t.Errorf("left are %v", left)
-		}
+		assert.Slices(t, "left are", listLetters(t, b, status.DeadLetterFilter{}), []string{"u1", "u2", "l1", "l2", "s"})
 		putGroup(t, b, "fifo", settings.Group{FIFO: true})
 		for name, c := range map[string]struct {
 			group string
@@ -201,9 +193,7 @@ func TestRedriveToOneGroupByAddress(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
 		for round := range 2 {
 			for range 2 {
-				if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Reason: "no"}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Reason: "no"})
 			}
 			page, err := b.DeadLetters("g", status.DeadLetterQuery{In: "DLA"})
 			if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Topic != "t" || page.DeadLetters[0].Origin.Attempts != 2 || page.DeadLetters[0].Origin.Redrives != round {
@@ -451,9 +441,7 @@ func TestClassesAreBounded(t *testing.T) {
 		}
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: name(i)}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: name(i)})
 		}
 		check := func(classes int, other, letters int64) {
 			t.Helper()
@@ -603,9 +591,7 @@ func TestRedriveOfAClass(t *testing.T) {
 			for i := range 6 {
 				mustSend(t, b, &tidegate.Message{Topic: topic, ID: fmt.Sprint(topic, i), Body: []byte("x")})
 				reason := fmt.Sprintf("%s %d", []string{"no account", "no order"}[i%2], i)
-				if _, err := b.Settle(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.DeadLetter, Reason: reason}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, one(t, b, "g", topic), transport.Verdict{Kind: transport.DeadLetter, Reason: reason})
 			}
 		}
 		assert.Must(t, b.DeleteTopic(t.Context(), "gone"))

@@ -34,9 +34,7 @@ func kill(t *testing.T, b *broker.Broker, ms ...*tidegate.Message) {
 		mustSend(t, b, m)
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: m.Topic})
 		assert.MustEqual(t, "deliveries", len(ds), 1)
-		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "because of " + m.ID}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "because of " + m.ID})
 		time.Sleep(time.Second)
 	}
 }
@@ -63,9 +61,7 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 			t.Errorf("of a group that is not there: %v", err)
 		}
 		putGroup(t, b, "g", settings.Group{})
-		if got := listLetters(t, b, status.DeadLetterFilter{}); len(got) != 0 {
-			t.Errorf("at first: %v", got)
-		}
+		assert.Equal(t, "at first", len(listLetters(t, b, status.DeadLetterFilter{})), 0)
 		start := time.Now()
 		for i, topic := range []string{"t", "u", "t", "t", "u"} {
 			kill(t, b, &tidegate.Message{ID: fmt.Sprint("m", i), Topic: topic, Body: []byte{byte(i)}})
@@ -103,9 +99,7 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 			}
 		}
 		assert.Must(t, b.DeleteGroup(t.Context(), "g"))
-		if got := listLetters(t, b, status.DeadLetterFilter{}); len(got) != 5 {
-			t.Errorf("of a group that was deleted: %v", got)
-		}
+		assert.Equal(t, "of a group that was deleted", len(listLetters(t, b, status.DeadLetterFilter{})), 5)
 	})
 }
 
@@ -122,9 +116,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 		for round := 1; round <= 3; round++ {
 			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
 			assert.MustThat(t, err == nil && done == (status.DeadLetterRedrive{Redriven: 1}), "%+v, %v", done, err)
-			if got := listLetters(t, b, status.DeadLetterFilter{}); len(got) != 0 {
-				t.Errorf("they are still there: %v", got)
-			}
+			assert.Equal(t, "they are still there", len(listLetters(t, b, status.DeadLetterFilter{})), 0)
 			if topic, err := b.Topic("%DLQ%g"); err != nil || topic.StoredMessages != 0 || topic.StoredBytes != 0 || topic.Backlog != (status.Backlog{}) {
 				t.Errorf("the dead letters' topic is %+v, %v", topic, err)
 			}
@@ -145,9 +137,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 			if d.Attempt != 1 || !reflect.DeepEqual(got, want) {
 				t.Errorf("attempt %d of %+v, want %+v", d.Attempt, got, want)
 			}
-			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"})
 			page, err := b.DeadLetters("g", status.DeadLetterQuery{})
 			if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Redrives != round || page.DeadLetters[0].Offset != int64(round) {
 				t.Fatalf("%+v, %v", page, err)
@@ -301,9 +291,7 @@ func loseRedrive(t *testing.T, seed uint64) {
 		for i := 0; i < n; {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
 			for _, d := range ds {
-				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})
 			}
 			i += len(ds)
 		}
@@ -440,16 +428,12 @@ func TestEditedRedrive(t *testing.T) {
 						d.Properties["p"] != "w" || d.Properties["r"] != "" || d.Properties[protocol.PropertyDeadLetterRedrives] != fmt.Sprint(round) {
 						t.Fatalf("round %d: %+v", round, d)
 					}
-					if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
-						t.Fatal(err)
-					}
+					settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
 					elapse(time.Minute)
 					if d = one(t, b, "g", "t"); d.ID != id || d.Attempt != 2 {
 						t.Errorf("round %d: after a retry %+v", round, d)
 					}
-					if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err != nil {
-						t.Fatal(err)
-					}
+					settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"})
 					page, err := b.DeadLetters("g", status.DeadLetterQuery{})
 					if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Topic != "t" || page.DeadLetters[0].MessageID != id || page.DeadLetters[0].Origin.Redrives != round {
 						t.Fatalf("round %d: %+v, %v", round, page, err)
@@ -550,9 +534,7 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 			p.Begin(&r, time.Now())
 			c, _ = p.Claim(&r)
 		})
-		if readAheadBytes(b) == 0 {
-			t.Fatal("nothing was read ahead")
-		}
+		assert.MustThat(t, readAheadBytes(b) != 0, "nothing was read ahead")
 		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 6 {
 			t.Fatalf("%+v, %v", done, err)
 		}
@@ -578,14 +560,10 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 		die   func(*testing.T, *broker.Broker)
 	}{
 		"given up": {settings.TopicNormal, func(t *testing.T, b *broker.Broker) {
-			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"})
 		}},
 		"last attempt": {settings.TopicNormal, func(t *testing.T, b *broker.Broker) {
-			if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry})
 		}},
 		"last retry": {settings.TopicDelay, func(t *testing.T, b *broker.Broker) {
 			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic}); err != nil || !r.DeadLetter {
@@ -625,9 +603,7 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 	t.Parallel()
 	giveUp := func(t *testing.T, b *broker.Broker, group, topic, from, id string) {
 		t.Helper()
-		if _, err := b.Settle(t.Context(), one(t, b, group, topic), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, one(t, b, group, topic), transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"})
 		page, err := b.DeadLetters(group, status.DeadLetterQuery{})
 		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Topic != from || page.DeadLetters[0].Origin.MessageID != id {
 			t.Fatalf("%+v, %v; want one of %s in %s", page, err, id, from)

@@ -47,9 +47,7 @@ func TestRepeatedReceivePartly(t *testing.T) {
 		time.Sleep(time.Minute) // past their end the attempt counts
 		synctest.Wait()
 		expectMessages(t, receive(t, b, r), "a:2/2 c:1/2")
-		if errs := b.Ack(t.Context(), next[:1]); !errors.Is(errs[0], tidegate.ErrInvalidHandle) {
-			t.Errorf("a handle whose time was over: %v", errs[0])
-		}
+		assert.Is(t, "a handle whose time was over", b.Ack(t.Context(), next[:1])[0], tidegate.ErrInvalidHandle)
 	})
 }
 
@@ -126,9 +124,7 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 		defer cancel()
 		late := r
 		late.Queue, late.InvisibleDuration = transport.AnyQueue, time.Minute
-		if _, err := b.Receive(ctx, late); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a repetition whose context ends: %v", err)
-		}
+		assert.Is(t, "a repetition whose context ends", assert.Err(b.Receive(ctx, late)), context.DeadlineExceeded)
 		release()
 		want := <-answers
 		for range cap(answers) - 1 {
@@ -137,9 +133,7 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 			}
 		}
 		r.AttemptID, r.Max = "y", 32
-		if rest := receive(t, b, r); len(rest) != 2 {
-			t.Errorf("%d messages are left, want 2", len(rest))
-		}
+		assert.Equal(t, "messages are left", len(receive(t, b, r)), 2)
 		if a, err := subscriptions(b)[0].Audit(); err != nil || a.Receiving != 0 {
 			t.Errorf("%d receives are left over, %v", a.Receiving, err)
 		}
@@ -238,7 +232,7 @@ func testLeases(t *testing.T) {
 		}
 	}
 	full(b)
-	assert.Must(t, assert.Err(b.Settle(t.Context(), held[0], transport.Verdict{Kind: transport.Retry})))
+	settle(t, b, held[0], transport.Verdict{Kind: transport.Retry})
 	synctest.Wait() // it is ready
 	again := receive(t, b, transport.ReceiveRequest{Group: "g0", Topic: "t", Max: 5, InvisibleDuration: time.Hour, Wait: time.Minute})
 	if len(again) != 1 || again[0].ID != held[0].ID || again[0].Attempt != 2 {
@@ -290,9 +284,7 @@ func TestLeasePages(t *testing.T) {
 			switch i % 4 {
 			case 0:
 				state = "waiting_retry"
-				if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Duration(40-i) * time.Minute}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Duration(40-i) * time.Minute})
 			case 1:
 				state = "ready" // without a due time
 				released = append(released, ds...)

@@ -31,7 +31,7 @@ func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *broker.B
 		mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
 	}
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})[0]
-	assert.Must(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+	settle(t, b, d, transport.Verdict{Kind: transport.Retry})
 	receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}) // passes the others
 	if s := subscriptionOf(t, b, "g"); s.Parked != int64(n) {
 		t.Fatalf("%d messages are parked, want %d", s.Parked, n)
@@ -111,9 +111,7 @@ func TestRetentionKeepsMessagesThatWereBlocked(t *testing.T) {
 		}
 		for started := time.Now(); time.Since(started) < time.Hour; {
 			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})[0]
-			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
 		}
 		for i := range 10 {
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute})
@@ -203,9 +201,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 			for i := range 10 {
 				mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("xy")})
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-				if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})
 				elapse(30 * time.Second)
 			}
 			// The 2nd, 3rd, 8th and last one go.
@@ -230,9 +226,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 			}
 			mustSend(t, b, &tidegate.Message{ID: "new", Topic: "t", Body: []byte("xy")})
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
-			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})
 			all := receiveAll(t, b, "%DLQ%g")
 			if len(all) != int(want)+1 || all[want].Offset != 10 {
 				t.Errorf("%d dead letters, the last one at %d; want %d and 10", len(all), all[len(all)-1].Offset, want+1)
@@ -286,9 +280,7 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 				for range n {
 					mustSend(t, b, &tidegate.Message{ID: fmt.Sprint("m", next), Topic: "t", Body: make([]byte, 100)})
 					next++
-					if _, err := b.Settle(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
-						t.Fatal(err)
-					}
+					settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})
 					elapse(1500 * time.Millisecond)
 				}
 			}

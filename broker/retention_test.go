@@ -71,9 +71,7 @@ func TestRetentionByTime(t *testing.T) {
 			putTopic(t, b, c.topic, settings.Topic{Queues: 1, Retention: settings.Retention{Time: c.config}})
 			sendN(t, b, c.topic, 10, 100)
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: c.topic, Max: 4})
-			for _, err := range b.Ack(t.Context(), ds) {
-				assert.Must(t, err)
-			}
+			ackDeliveriesNow(t, b, ds)
 			elapse(c.age / 2)
 			b = reopen(t, b, fs)
 			elapse(c.age/2 - 1)
@@ -180,9 +178,7 @@ func TestRetentionKeepsUnfinishedMessages(t *testing.T) {
 				req := transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 2 * time.Hour, Push: true, Max: 1}
 				inflight := receive(t, b, req)[0]
 				waiting := receive(t, b, req)[0]
-				if _, err := b.Settle(t.Context(), waiting, transport.Verdict{Kind: transport.Retry, Delay: 2 * time.Hour}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, waiting, transport.Verdict{Kind: transport.Retry, Delay: 2 * time.Hour})
 				req.InvisibleDuration, req.Push = time.Hour, false
 				receive(t, b, req)
 				if fifo { // skips the last one
@@ -266,9 +262,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 		consume := func(group string, n int) {
 			t.Helper()
 			ds := receive(t, b, transport.ReceiveRequest{Group: group, Topic: "t", Max: n})
-			for _, err := range b.Ack(t.Context(), ds) {
-				assert.Must(t, err)
-			}
+			ackDeliveriesNow(t, b, ds)
 			assert.MustThat(t, len(ds) == n, "%s received %d, want %d", group, len(ds), n)
 		}
 		consume("one", 10)
@@ -288,9 +282,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 		assert.Equal(t, "are left", stored(t, b, "t"), 1)
 		elapse(2 * time.Second)
 		assert.Equal(t, "are left after the duplicate window", stored(t, b, "t"), 0)
-		if s := subscriptionOf(t, b, "one"); s.Overtaken != 0 {
-			t.Errorf("overtaken: %+v", s)
-		}
+		assert.Equal(t, "overtaken", subscriptionOf(t, b, "one").Overtaken, 0)
 		// A group that goes away holds nothing back.
 		sendN(t, b, "t", 5, 10)
 		consume("one", 5)
@@ -317,9 +309,7 @@ func TestConsumedStepsOverFailedMessages(t *testing.T) {
 			}
 			b.Ack(t.Context(), ds)
 		}
-		if _, err := b.Settle(t.Context(), failed, transport.Verdict{Kind: transport.Retry, Delay: 5 * time.Hour}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, failed, transport.Verdict{Kind: transport.Retry, Delay: 5 * time.Hour})
 		elapse(2 * time.Second)
 		for range 2 {
 			assert.MustEqual(t, "are left", stored(t, b, "t"), 1)
@@ -478,9 +468,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 				repairs = append(repairs, corruptMessage(t, b, "t", 0, o))
 			}
 			if !c.purge { // which reads nothing, and is left at that
-				if err := w.Run(t.Context()); err == nil {
-					t.Fatal("a round that cannot read the kept messages has no error")
-				}
+				assert.MustThat(t, w.Run(t.Context()) != nil, "a round that cannot read the kept messages has no error")
 			}
 			for _, repair := range repairs {
 				repair()

@@ -78,7 +78,7 @@ func (m *rewindModel) settle() {
 				m.tries[k] = 100 // done: may not come again
 			}
 		case 1:
-			assert.Must(m.t, assert.Err(m.b.Settle(m.t.Context(), d, transport.Verdict{Kind: transport.Retry})))
+			settle(m.t, m.b, d, transport.Verdict{Kind: transport.Retry})
 			synctest.Wait()
 			m.open[k] = nil
 		}
@@ -286,9 +286,7 @@ func TestRewindWakesReceives(t *testing.T) {
 		expectMessages(t, <-got, "a:1/1")
 		r.AttemptID, r.Wait = "x", 0
 		expectMessages(t, receive(t, b, r), "")
-		if errs := b.Ack(t.Context(), old); !errors.Is(errs[0], tidegate.ErrInvalidHandle) {
-			t.Errorf("an old handle: %v", errs[0])
-		}
+		assert.Is(t, "an old handle", b.Ack(t.Context(), old)[0], tidegate.ErrInvalidHandle)
 		expectMessages(t, receives(), "")
 	})
 }
@@ -349,9 +347,7 @@ func TestRewindRejects(t *testing.T) {
 	// A group that never received begins at the requested position.
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Latest: true})))
-	if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 0 {
-		t.Errorf("received %v", ds)
-	}
+	assert.Equal(t, "received", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})), 0)
 	// An empty list of offsets is the same in every form.
 	if done, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true, Offsets: map[int]int64{}}); err != nil || len(done) != 2 {
 		t.Errorf("%+v, %v", done, err)
@@ -467,9 +463,7 @@ func TestColdReadsThrottleSends(t *testing.T) {
 		for range 20 {
 			get("late", 20)
 			time.Sleep(time.Second)
-			if err := send("t"); err != nil {
-				t.Fatalf("a group reads 20 messages a second: %v", err)
-			}
+			assert.Must(t, send("t"), "a group reads 20 messages a second")
 			left["late"]++
 		}
 
@@ -498,9 +492,7 @@ func TestColdReadsThrottleSends(t *testing.T) {
 			if left["late"] < 20 {
 				break
 			}
-			if err := send("other"); err != nil {
-				t.Fatalf("another topic: %v", err)
-			}
+			assert.Must(t, send("other"), "another topic")
 		}
 		if refused < 50 || ended == 0 || ended > 500 {
 			t.Errorf("%d rejected, %d accepted, accepted again when %d were left; want most rejected until about 400 are left", refused, taken, ended)
@@ -524,16 +516,12 @@ func TestColdReadsThatStop(t *testing.T) {
 		for range 1000 / 32 {
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
 		}
-		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
-			t.Fatalf("a thousand at once: %v", err)
-		}
+		assert.MustIs(t, "a thousand at once", send(), tidegate.ErrThrottled)
 		if ths := b.Throttles(); len(ths) == 0 || ths[0].Limit != "cold reads" || !ths[0].On {
 			t.Errorf("limits: %+v", ths)
 		}
 		time.Sleep(time.Minute)
-		if err := send(); err != nil {
-			t.Errorf("a minute after the last read: %v", err)
-		}
+		assert.NoError(t, send(), "a minute after the last read")
 	})
 }
 

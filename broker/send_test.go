@@ -43,9 +43,7 @@ func TestCancelledSendIsStoredNevertheless(t *testing.T) {
 		}
 		release()
 		synctest.Wait()
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 10}); len(ds) != 4 {
-			t.Errorf("%d messages, want 4", len(ds))
-		}
+		assert.Equal(t, "messages", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 10})), 4)
 	})
 }
 
@@ -361,9 +359,7 @@ func TestClientQuota(t *testing.T) {
 			assert.That(t, strings.Contains(refusal.Error(), w), "the text does not contain %q: %v", w, refusal)
 		}
 		for _, client := range []string{"modest", ""} {
-			if err := send(client); err != nil {
-				t.Errorf("client %q: %v", client, err)
-			}
+			assert.NoError(t, send(client), "client %q", client)
 		}
 	})
 }
@@ -374,9 +370,7 @@ func TestBadOptions(t *testing.T) {
 		MaxBacklog: settings.Limit{Messages: -1}, ClientQuota: settings.Quota{MessagesPerSecond: math.NaN()}, MaxBodySize: -1,
 		MinInvisibleDuration: time.Hour, MaxInvisibleDuration: time.Minute, CacheBytes: -1,
 	})
-	if err == nil {
-		t.Fatal("it was opened")
-	}
+	assert.MustThat(t, err != nil, "it was opened")
 	for _, w := range []string{"MaxBacklog", "ClientQuota", "MaxBodySize is -1", "MinInvisibleDuration is 1h0m0s", "CacheBytes is -1"} {
 		assert.That(t, strings.Contains(err.Error(), w), "the error does not contain %q: %v", w, err)
 	}

@@ -72,9 +72,7 @@ func TestStats(t *testing.T) {
 		}
 
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Minute, Push: true})
-		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		sub := serve(b).Stats().Groups[0]
@@ -127,9 +125,7 @@ func TestRetryLatenessIsMeasured(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{ID: "1", Topic: "t", Body: []byte("b")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Minute})[0]
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 		for _, s := range subscriptions(b) { // a processor that is busy for 3 s
 			s.Stop()
 		}
@@ -191,12 +187,8 @@ func TestSurvey(t *testing.T) {
 		ds := receive(t, b, transport.ReceiveRequest{Group: "billing", Topic: "orders", Max: 5, InvisibleDuration: time.Hour})
 		assert.MustEqual(t, "received", len(ds), 5)
 		received := time.Now()
-		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.Settle(t.Context(), ds[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
+		settle(t, b, ds[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"})
 		ackDeliveries(t, b, ds[2:3])
 		time.Sleep(time.Second)
 
@@ -347,9 +339,7 @@ func TestHistory(t *testing.T) {
 		if _, err := b.Settle(t.Context(), ds[1], transport.Verdict{Kind: transport.Retry, Delay: 30 * time.Second}); err != nil { // due after 33 s, in slot 3
 			t.Fatal(err)
 		}
-		if _, err := b.Settle(t.Context(), ds[2], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, ds[2], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"})
 		time.Sleep(9 * time.Second)
 		mustSend(t, b, &tidegate.Message{ID: "5", Topic: "orders", Body: []byte("x")})
 		time.Sleep(53 * time.Second) // after 65 s, in slot 6
@@ -500,9 +490,7 @@ func TestHistoryOfACaller(t *testing.T) {
 		if slices.Max(of.Total.Backlog)+slices.Max(of.Total.Delivered)+slices.Max(of.Total.Acked) != 0 {
 			t.Errorf("the total of a caller without groups has %+v", of.Total)
 		}
-		if of := some(kept, lost); *of.LeftOut != (engine.HistoryLeftOut{Topics: 1}) {
-			t.Errorf("left out of two topics: %+v", *of.LeftOut)
-		}
+		assert.Equal(t, "left out of two topics", *some(kept, lost).LeftOut, (engine.HistoryLeftOut{Topics: 1}))
 		if of := some(); *of.LeftOut != (engine.HistoryLeftOut{}) || of.Total.Counters != (engine.HistoryCounters{}) || len(of.Total.Accepted) != 0 {
 			t.Errorf("a caller without a name gets %+v", of.Total)
 		}
@@ -593,16 +581,12 @@ func TestFailurePages(t *testing.T) {
 			putTopic(t, b, topic, settings.Topic{Queues: 1})
 			for range 5 {
 				mustSend(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})
-				if _, err := b.Settle(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.Retry, Delay: time.Hour, Reason: topic}); err != nil {
-					t.Fatal(err)
-				}
+				settle(t, b, one(t, b, "g", topic), transport.Verdict{Kind: transport.Retry, Delay: time.Hour, Reason: topic})
 			}
 			mustSend(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})
 			assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "g", topic)})[0])
 			mustSend(t, b, &tidegate.Message{Topic: topic, Body: []byte("x")})
-			if _, err := b.Settle(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.Snooze, Delay: time.Hour}); err != nil {
-				t.Fatal(err)
-			}
+			settle(t, b, one(t, b, "g", topic), transport.Verdict{Kind: transport.Snooze, Delay: time.Hour})
 		}
 		for limit := 1; limit < 12; limit++ {
 			for topic, want := range map[string]string{"": "u4 u3 u2 u1 u0 t4 t3 t2 t1 t0", "t": "t4 t3 t2 t1 t0"} {

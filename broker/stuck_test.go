@@ -306,15 +306,11 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 			fs.stand = nil
 			fs.mu.Unlock()
 			synctest.Wait()
-			if err := b.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
-				t.Errorf("acknowledged afterwards: %v, want ErrInvalidHandle: it was settled", err)
-			}
+			assert.Is(t, "acknowledged afterwards", b.Ack(t.Context(), ds)[0], tidegate.ErrInvalidHandle)
 			if retries := sent(t, b, "t-g-RETRY"); (retries == 1) != (name == "ReconsumeLater") { // it is due by now
 				t.Errorf("%d retries", retries)
 			}
-			if letters := sent(t, b, tidegate.DeadLetterTopic("g")); (letters == 1) != (name == "DeadLetter") {
-				t.Errorf("%d dead letters", letters)
-			}
+			assert.Equal(t, "dead letters", (sent(t, b, tidegate.DeadLetterTopic("g")) == 1), (name == "DeadLetter"))
 		})
 	}
 }
@@ -375,9 +371,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 			if n := len(ds); want == 0 && n != 0 || want > 0 && (n != 1 || ds[0].Attempt != want) {
 				t.Errorf("then %q is delivered, want attempt %d", idsOf(ds), want)
 			}
-			if n := sent(t, b, "old"); (n == 1) != c.expiry {
-				t.Errorf("%d messages have expired", n)
-			}
+			assert.Equal(t, "messages have expired", (sent(t, b, "old") == 1), c.expiry)
 		})
 	}
 }
@@ -413,9 +407,7 @@ func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 		go func() { done <- second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})) }()
 		synctest.Wait()
 		fs.setStanding(false)
-		if err := <-done; err != nil {
-			t.Errorf("a repetition that has time: %v", err)
-		}
+		assert.NoError(t, <-done, "a repetition that has time")
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
 	})
 }
@@ -564,9 +556,7 @@ func TestPanicInPrepare(t *testing.T) {
 			assert.Must(t, b.Healthy())
 			<-time.After(2 * time.Minute)
 		}
-		if err := poll(); err != nil {
-			t.Errorf("the receive afterwards: %v", err)
-		}
+		assert.NoError(t, poll(), "the receive afterwards")
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
 	})
 }
@@ -612,9 +602,7 @@ func fullBatch(t *testing.T) (b *broker.Broker, fs *stallingFS, sent int, done c
 			break
 		}
 	}
-	if sent == 100 {
-		t.Fatal("25 MiB do not fill it")
-	}
+	assert.MustThat(t, sent != 100, "25 MiB do not fill it")
 	return b, fs, sent, done
 }
 
@@ -664,9 +652,7 @@ func TestEndedWaitForRoomKeepsRejections(t *testing.T) {
 		if e, ok := errors.AsType[*tidegate.Error](rs[0].Err); !ok || e.Code != tidegate.CodeTopicNotFound {
 			t.Errorf("the topic that is not there: %v", rs[0].Err)
 		}
-		if !errors.Is(rs[1].Err, cause) {
-			t.Errorf("the other one: %v", rs[1].Err)
-		}
+		assert.Is(t, "the other one", rs[1].Err, cause)
 		fs.hold(false)
 		for range sent {
 			assert.Must(t, <-done)

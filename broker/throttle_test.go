@@ -61,9 +61,7 @@ func TestBacklogThrottlesSends(t *testing.T) {
 			t.Helper()
 			for n > 0 {
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "orders", Max: min(n, 32)})
-				for _, err := range b.Ack(t.Context(), ds) {
-					assert.Must(t, err)
-				}
+				ackDeliveriesNow(t, b, ds)
 				n -= len(ds)
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -166,9 +164,7 @@ func steadyDrain(t *testing.T, limit settings.Limit, rate float64, batch, groups
 	start := time.Now()
 	step := time.Duration(float64(time.Second) / rate * float64(batch))
 	for n := 1; ; n++ {
-		if n > 4800 {
-			t.Fatal("the throttle does not end")
-		}
+		assert.MustThat(t, n <= 4800, "the throttle does not end")
 		time.Sleep(step / 4)
 		for g := range groups {
 			if n%4 > 0 {
@@ -258,9 +254,7 @@ func TestThrottledClientsShare(t *testing.T) {
 				t.Errorf("client %d sent %d; an equal share is %d: %v", i, n, total/clients, took)
 			}
 		}
-		if n := serve(b).Stats().Throttled[engine.FairShare]; n == 0 {
-			t.Error("no client was rejected for its share")
-		}
+		assert.That(t, serve(b).Stats().Throttled[engine.FairShare] != 0, "no client was rejected for its share")
 	})
 }
 
@@ -326,13 +320,9 @@ func TestRemovedBacklogLimitIsForgotten(t *testing.T) {
 			}
 			limit(0)
 			time.Sleep(time.Second)
-			if err := send(800); err != nil {
-				t.Fatalf("of %s: without a limit: %v", of, err)
-			}
+			assert.Must(t, send(800), "of %s: without a limit", of)
 			limit(1000)
-			if err := send(100); err != nil {
-				t.Errorf("of %s: with 900 of 1000: %v", of, err)
-			}
+			assert.NoError(t, send(100), "of %s: with 900 of 1000", of)
 			now := time.Now()
 			send(1)
 			if d, err := b.Topic("t"); err != nil || d.Throttle == nil || !d.Throttle.Since.Equal(now) {
@@ -362,19 +352,13 @@ func TestRemovedColdLimitIsForgotten(t *testing.T) {
 		for range 1000 / 32 {
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
 		}
-		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
-			t.Fatalf("a thousand at once: %v", err)
-		}
+		assert.MustIs(t, "a thousand at once", send(), tidegate.ErrThrottled)
 		limit(0)
-		if err := send(); err != nil {
-			t.Fatalf("without a limit: %v", err)
-		}
+		assert.Must(t, send(), "without a limit")
 		// The recent reads are within the new limit, but above the end of a throttle.
 		_, rate := subscriptions(b)[0].Cold.Rate(time.Now())
 		limit(int64(rate)/size*10/9 + 1)
-		if err := send(); err != nil {
-			t.Errorf("with a limit that was not reached: %v", err)
-		}
+		assert.NoError(t, send(), "with a limit that was not reached")
 	})
 }
 
@@ -495,9 +479,7 @@ func TestOldestAge(t *testing.T) {
 		ages(20*time.Second, 0)
 		time.Sleep(5 * time.Second)
 		ages(25*time.Second, 5*time.Second)
-		if _, err := b.Settle(t.Context(), first[0], transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
-			t.Fatal(err)
-		}
+		settle(t, b, first[0], transport.Verdict{Kind: transport.Retry, Delay: time.Hour})
 		ages(25*time.Second, 5*time.Second)
 		assert.Must(t, b.Close())
 		b = open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
@@ -621,22 +603,16 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		}
 		free(5 * gib / 4)
 		time.Sleep(time.Second)
-		if err := send("t"); err != nil {
-			t.Errorf("once there is space: %v", err)
-		}
+		assert.NoError(t, send("t"), "once there is space")
 		// It is changed while in use, and looked at when much is written.
 		free(3 * gib)
 		l := b.Limits()
 		l.Pressure.MinFreeDisk = 4 * gib
 		assert.Must(t, b.SetLimits(t.Context(), l))
-		if err := send("t"); !errors.Is(err, tidegate.ErrThrottled) {
-			t.Errorf("with a limit of 4 GiB: %v", err)
-		}
+		assert.Is(t, "with a limit of 4 GiB", send("t"), tidegate.ErrThrottled)
 		l.Pressure.MinFreeDisk = -1
 		assert.Must(t, b.SetLimits(t.Context(), l))
-		if err := send("t"); err != nil {
-			t.Errorf("without a limit: %v", err)
-		}
+		assert.NoError(t, send("t"), "without a limit")
 		l.Pressure.MinFreeDisk = gib
 		assert.Must(t, b.SetLimits(t.Context(), l))
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
@@ -645,9 +621,7 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		for range 40 { // no time passes
 			refused = refused || send0(t, b, 1<<20) != nil
 		}
-		if !refused {
-			t.Error("40 MiB are written at once without a look at the disk")
-		}
+		assert.That(t, refused, "40 MiB are written at once without a look at the disk")
 	})
 }
 
@@ -704,9 +678,7 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 			go func() { done <- send0(t, b, 1<<20) }()
 			synctest.Wait()
 		}
-		if sent == 500 {
-			t.Fatal("500 MiB do not stall it")
-		}
+		assert.MustThat(t, sent != 500, "500 MiB do not stall it")
 		time.Sleep(2 * time.Second)
 		err := send0(t, b, 1)
 		if !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "write stall is 2s, the limit is 1s") {
@@ -719,9 +691,7 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 			assert.Must(t, <-done)
 		}
 		time.Sleep(20 * time.Millisecond)
-		if err := send0(t, b, 1); err != nil {
-			t.Errorf("once the store continues: %v", err)
-		}
+		assert.NoError(t, send0(t, b, 1), "once the store continues")
 	})
 }
 
@@ -731,9 +701,7 @@ func TestNoPressureInMemory(t *testing.T) {
 	b := open(t, broker.Options{Pressure: settings.Pressure{MinFreeDisk: 1 << 60}})
 	putTopic(t, b, "t", settings.Topic{})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	if ths := b.Throttles(); len(ths) != 0 {
-		t.Errorf("limits: %+v", ths)
-	}
+	assert.Equal(t, "limits", len(b.Throttles()), 0)
 }
 
 // A disk of 200 MB with the default settings accepts sends. If less than an eighth of it is free,
@@ -763,9 +731,7 @@ func TestSmallDisk(t *testing.T) {
 		}
 		free(40e6)
 		time.Sleep(time.Second)
-		if err := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err; err != nil {
-			t.Errorf("with 40 MB free: %v", err)
-		}
+		assert.NoError(t, send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err, "with 40 MB free")
 	})
 }
 

@@ -135,9 +135,7 @@ func TestTransactionsRejected(t *testing.T) {
 	} {
 		wantCode(t, name, serve(b).EndTransaction(t.Context(), c.end), c.code)
 	}
-	if err := endTransaction(t, b, r, transport.Commit); err != nil {
-		t.Errorf("after all this it cannot be committed: %v", err)
-	}
+	assert.NoError(t, endTransaction(t, b, r, transport.Commit), "after all this it cannot be committed")
 }
 
 // The response to a half message with a known ID has the same transaction, also after a restart and
@@ -226,9 +224,7 @@ func TestCancelledEndOfATransaction(t *testing.T) {
 		cause := errors.New("enough")
 		cancel(cause)
 		for range 2 {
-			if err := <-errs; !errors.Is(err, cause) {
-				t.Errorf("it ended with %v", err)
-			}
+			assert.Is(t, "it ended with", <-errs, cause)
 		}
 		release()
 		synctest.Wait()

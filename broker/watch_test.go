@@ -270,9 +270,7 @@ func TestWatchOfANewRetryTopic(t *testing.T) {
 		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		_, ds := watch(t, b)
-		if len(ds) != 1 {
-			t.Fatal("there is no message")
-		}
+		assert.MustEqual(t, "there is no message", len(ds), 1)
 		if _, err := b.Settle(context.WithoutCancel(t.Context()), ds[0], transport.Verdict{Kind: transport.DeadLetter}); err != nil {
 			t.Fatal(err)
 		}
@@ -280,9 +278,7 @@ func TestWatchOfANewRetryTopic(t *testing.T) {
 		if _, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{ToGroupOnly: true}); err != nil {
 			t.Fatal(err)
 		}
-		if w.ready.Load() != 1 {
-			t.Error("the first message of a new retry topic wakes no watch")
-		}
+		assert.Equal(t, "the first message of a new retry topic wakes no watch", w.ready.Load(), 1)
 	})
 }
 
@@ -327,9 +323,7 @@ func TestWatchesModel(t *testing.T) {
 		}
 		runtime.GC()
 		for _, w := range m.ended {
-			if w.Value() != nil {
-				t.Fatal("the engine keeps a watch after its end")
-			}
+			assert.MustThat(t, w.Value() == nil, "the engine keeps a watch after its end")
 		}
 	})
 }

@@ -235,18 +235,14 @@ func TestOptionsAreChecked(t *testing.T) {
 		Advertise: "nowhere", HTTPHosts: []string{"ok", "no:1"}, HandshakeTimeout: -1, MaxSilentConnections: -7, MinLongPolling: -2, MaxLongPolling: -3, MaxReceiveSize: -4,
 		ProducerMaxAttempts: -5, TLS: &tls.Config{},
 	})
-	if err == nil {
-		t.Fatal("no error")
-	}
+	assert.MustThat(t, err != nil, "no error")
 	for _, w := range []string{`Advertise is "nowhere"`, `HTTPHosts has "no:1"`, "HandshakeTimeout is -1ns", "MinLongPolling is -2ns", "MaxLongPolling is -3ns", "MaxReceiveSize is -4", "ProducerMaxAttempts is -5", "MaxSilentConnections is -7", "TLS has no certificate"} {
 		assert.That(t, strings.Contains(err.Error(), w), "error %q does not contain %q", err, w)
 	}
 	if _, err := server.New(b, server.Options{MinLongPolling: time.Minute}); err == nil || !strings.Contains(err.Error(), "MaxLongPolling") {
 		t.Errorf("MinLongPolling above the maximum: %v", err)
 	}
-	if _, err := server.New(nil, server.Options{}); err == nil {
-		t.Error("a nil broker was accepted")
-	}
+	assert.That(t, assert.Err(server.New(nil, server.Options{})) != nil, "a nil broker was accepted")
 }
 
 // Routes have the address of the options.

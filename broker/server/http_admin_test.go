@@ -532,9 +532,7 @@ func TestSharedOncePerSecond(t *testing.T) {
 		defer cancel()
 		go func() { _, _ = s.Get(t.Context()) }()
 		synctest.Wait()
-		if _, err := s.Get(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a caller that gave up got %v", err)
-		}
+		assert.Is(t, "a caller that gave up got", assert.Err(s.Get(ctx)), context.DeadlineExceeded)
 		time.Sleep(time.Second)
 	})
 }
@@ -831,9 +829,7 @@ func TestKeysHaveShares(t *testing.T) {
 	if got := all(t, g, status.AuditQuery{Key: "attacker", Limit: 1000}); got[0] != "25030" || got[len(got)-1] != "15061" {
 		t.Errorf("the records of the attacker are %s to %s, want the newest", got[0], got[len(got)-1])
 	}
-	if got := all(t, g, status.AuditQuery{Key: "admin"}); !slices.Equal(got, numbers(30, 1, 1)) {
-		t.Errorf("the administrator has %v", got)
-	}
+	assert.Slices(t, "the administrator has", all(t, g, status.AuditQuery{Key: "admin"}), numbers(30, 1, 1))
 	add("admin", 6000)
 	expect("work after it", map[string]int{"admin": 5000, "attacker": 5000})
 	add("third", 100)

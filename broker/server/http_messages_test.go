@@ -460,7 +460,5 @@ func TestNotReady(t *testing.T) {
 	cause := errors.New("the log is broken")
 	err := error(&notReady{cause})
 	assert.That(t, err.Error() == "not ready: the log is broken" && errors.Is(err, cause), "%v", err)
-	if p := problemOf(err); p.Status != 503 {
-		t.Errorf("problem %+v, want status 503", p)
-	}
+	assert.Equal(t, "problem", problemOf(err).Status, 503)
 }

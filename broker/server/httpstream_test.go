@@ -164,9 +164,7 @@ func TestHTTPSendStreamCutOff(t *testing.T) {
 		s.next()
 		cancel()
 		synctest.Wait()
-		if d := x.take("normal", `{"max":32}`, 1)[0]; d.ID != "whole" {
-			t.Errorf("%+v", d)
-		}
+		assert.Equal(t, "x.take(\"normal\", `{\"max\":32}`, 1)[0].ID", x.take("normal", `{"max":32}`, 1)[0].ID, "whole")
 		assert.That(t, logged.String() == "", "a client that goes is no fault of ours: %s", logged)
 	})
 }
@@ -350,9 +348,7 @@ func TestHTTPReceiveGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if d := x.take("normal", `{"push":true}`, 1)[0]; d.Attempt != 1 {
-				t.Errorf("attempt %d, want 1", d.Attempt)
-			}
+			assert.Equal(t, "attempt", x.take("normal", `{"push":true}`, 1)[0].Attempt, 1)
 		})
 	}
 }
@@ -503,9 +499,7 @@ func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
 				t.Fatalf("written to a client that is gone: %s", w.Body)
 			}
 			f.after = nil
-			if d := x.take("normal", `{}`, 1)[0]; d.Attempt != 1 {
-				t.Errorf("attempt %d; want 1", d.Attempt)
-			}
+			assert.Equal(t, "attempt", x.take("normal", `{}`, 1)[0].Attempt, 1)
 		})
 	}
 }
@@ -579,9 +573,7 @@ func TestHTTPSendStreamAfterExpect(t *testing.T) {
 				if strings.Contains(metrics, `tidegate_http_duration_seconds_count{operation="sendMessages"}`) {
 					t.Error("a stream has a duration: it lasts as long as the client wants")
 				}
-				if strings.Contains(metrics, `"cut"`) {
-					t.Error("a complete response is counted as cut off")
-				}
+				assert.That(t, !strings.Contains(metrics, `"cut"`), "a complete response is counted as cut off")
 			})
 		})
 	}
@@ -723,9 +715,7 @@ func TestHTTPWorksAsLongAsItTakes(t *testing.T) {
 						time.Sleep(35 * time.Second)
 						cancel()
 					}()
-					if _, err := ask(ctx, "{}"); err == nil {
-						t.Error("a response to a client that is gone")
-					}
+					assert.That(t, assert.Err(ask(ctx, "{}")) != nil, "a response to a client that is gone")
 					synctest.Wait()
 					if _, text := scrapedBy(t, e.s); time.Since(began) != 35*time.Second || !strings.Contains(text, `{operation="redriveDeadLetters",status="cut"} 1`) {
 						t.Errorf("it went on for %v", time.Since(began))

@@ -82,9 +82,7 @@ func TestIntercept(t *testing.T) {
 		assert.Equal(t, "messages stored after a lost response", stored(), 4)
 
 		m = func(context.Context, server.Call, func(context.Context) error) error { return errors.New("cable cut") }
-		if _, err := send(e.ctx(), "x"); status.Code(err) != codes.Unavailable {
-			t.Errorf("killed: %v; want Unavailable", err)
-		}
+		assert.Equal(t, "killed", status.Code(assert.Err(send(e.ctx(), "x"))), codes.Unavailable)
 		m = func(context.Context, server.Call, func(context.Context) error) error { panic("ouch") }
 		r, err = send(e.ctx(), "x")
 		assert.Must(t, err)
@@ -420,9 +418,7 @@ func TestBrokenBrokerLogsOneError(t *testing.T) {
 		defer func() { _ = recover() }() // as a server does
 		_, _ = e.b.PutGroup(t.Context(), "g", settings.Group{})
 	}()
-	if e.b.Healthy() == nil {
-		t.Fatal("the broker is healthy")
-	}
+	assert.MustThat(t, e.b.Healthy() != nil, "the broker is healthy")
 	for range 5 {
 		resp, err := e.SendMessage(as(t.Context(), "c"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
 			Topic: &rmqpb.Resource{Name: "normal"}, SystemProperties: &rmqpb.SystemProperties{MessageId: "m"}, Body: []byte("x"),

@@ -110,9 +110,7 @@ func tellStory(t *testing.T, e *env) {
 	e.send(msg("orders", "id1"))
 	e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("nowhere", "x")}})
 	for _, r := range e.b.Send(t.Context(), []*tidegate.Message{{ID: "y", Topic: "orders", MessageGroup: "odd", Body: []byte("b")}}) {
-		if r.Err == nil {
-			t.Fatal("a NORMAL topic accepted a message with a message group")
-		}
+		assert.MustThat(t, r.Err != nil, "a NORMAL topic accepted a message with a message group")
 	}
 
 	// Of four transactions one is committed, one rolled back, one given up, and one waits.
@@ -355,9 +353,7 @@ func dashboard(t *testing.T) []expression {
 	}
 	text := assert.Value(os.ReadFile("monitoring/dashboard.json"))(t)
 	assert.Must(t, json.Unmarshal(text, &d))
-	if d.Title == "" || d.UID == "" || len(d.Panels) == 0 {
-		t.Error("the dashboard has no title, uid or panels")
-	}
+	assert.That(t, d.Title != "" && d.UID != "" && len(d.Panels) != 0, "the dashboard has no title, uid or panels")
 	var out []expression
 	for _, v := range d.Templating.List {
 		if m := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Definition); m != nil {
@@ -429,9 +425,7 @@ func alerts(t *testing.T) []expression {
 			out = append(out, expression{where: "alert " + r.Alert, text: r.Expr, tells: fmt.Sprint(r.Annotations)})
 		}
 	}
-	if len(out) == 0 {
-		t.Error("there are no alerts")
-	}
+	assert.That(t, len(out) != 0, "there are no alerts")
 	return out
 }
 

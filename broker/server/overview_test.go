@@ -578,9 +578,7 @@ func TestThrottleReportsLimits(t *testing.T) {
 		for range 2 {
 			assert.Must(t, send())
 		}
-		if send() == nil {
-			t.Fatal("the third is accepted")
-		}
+		assert.MustThat(t, send() != nil, "the third is accepted")
 		since := time.Now()
 		time.Sleep(time.Minute)
 		a := get()

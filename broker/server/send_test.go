@@ -281,9 +281,7 @@ func TestSendThrottled(t *testing.T) {
 			if len(r.GetEntries()) != 0 {
 				t.Errorf("%d messages: entries %v; want none", n, r.GetEntries())
 			}
-			if got := trailer.Get(wire.TrailerPushBack); len(got) != 0 {
-				t.Errorf("push-back %q although nothing drains", got)
-			}
+			assert.Equal(t, "push-back although nothing drains", len(trailer.Get(wire.TrailerPushBack)), 0)
 		}
 		// One is consumed: now there is a rate to go by.
 		m := e.one(e.ctx(), receiveRequest("full", func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = 1 }))
@@ -339,9 +337,7 @@ func TestSendSurvivesTheEngine(t *testing.T) {
 			t.Errorf("%v, %v, trailer %v; want 530 TOO_MANY_REQUESTS, and 2 ms", r, err, trailer)
 		}
 		f.append = nil
-		if r := try(); r.GetStatus().GetCode() != rmqpb.Code_OK {
-			t.Errorf("afterwards: %v", r)
-		}
+		assert.Equal(t, "afterwards", try().GetStatus().GetCode(), rmqpb.Code_OK)
 	})
 }
 
@@ -456,9 +452,7 @@ func TestSendToSeveralTopics(t *testing.T) {
 		if len(waits) != 4 || waits[0] != "0" || waits[1] == "0" || waits[2] != "0" || waits[3] != "0" {
 			t.Errorf("waits %q; want one for the second of the four runs", waits)
 		}
-		if len(trailer.Get(wire.TrailerPushBack)) != 0 {
-			t.Error("the request has a time to wait for all topics")
-		}
+		assert.Equal(t, "the request has a time to wait for all topics", len(trailer.Get(wire.TrailerPushBack)), 0)
 	})
 }
 
@@ -564,9 +558,7 @@ func TestTextsThatClientsLookFor(t *testing.T) {
 			return a
 		}
 		e.ack(ms[0])
-		if a := ackAll(); a.GetStatus().GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
-			t.Errorf("one of two entries failed: %v; want MULTIPLE_RESULTS", a)
-		}
+		assert.Equal(t, "one of two entries failed", ackAll().GetStatus().GetCode(), rmqpb.Code_MULTIPLE_RESULTS)
 		a := ackAll()
 		for _, entry := range a.GetEntries() {
 			refused(t, entry.GetStatus(), tidegate.CodeInvalidReceiptHandle)

@@ -654,9 +654,7 @@ func TestCertificatesFollowTheirFiles(t *testing.T) {
 	before := certs.Shown(now)
 	ca.write("fifth", cert, key)
 	touch(4 * time.Second)
-	if got := certs.Shown(now); !bytes.Equal(got, before) {
-		t.Error("it looked twice within 2s")
-	}
+	assert.That(t, bytes.Equal(certs.Shown(now), before), "it looked twice within 2s")
 	assert.NoError(t, assert.Err(certs.Reload()))
 	assert.Equal(t, "after Reload", shown(), "fifth")
 }

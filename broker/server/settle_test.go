@@ -367,9 +367,7 @@ func TestReceiversOfTransactionChecks(t *testing.T) {
 		st, _ := e.telemetry(as(ctx, "client"), producer())
 		id := e.half("m")
 		for range 2 { // once more after other settings
-			if c := e.check(st); c.GetTransactionId() != id {
-				t.Errorf("check %v", c)
-			}
+			assert.Equal(t, "check", e.check(st).GetTransactionId(), id)
 			assert.Must(t, st.Send(command(producer("tx", "normal"))))
 			e.settings(st)
 		}
@@ -383,9 +381,7 @@ func TestReceiversOfTransactionChecks(t *testing.T) {
 		streams(2)
 		cancel()
 		streams(1)
-		if c := e.check(other); c.GetTransactionId() != id {
-			t.Errorf("check %v", c)
-		}
+		assert.Equal(t, "check", e.check(other).GetTransactionId(), id)
 		e.s.Parts().Sessions.Terminate("other")
 		streams(0)
 	})
@@ -407,9 +403,7 @@ func TestLostResponseOfEndTransaction(t *testing.T) {
 		ctx, cancel := context.WithTimeout(e.ctx(), time.Second)
 		defer cancel()
 		req := &rmqpb.EndTransactionRequest{Topic: res("tx"), MessageId: "m", TransactionId: id, Resolution: commit}
-		if _, err := e.EndTransaction(ctx, req); err == nil {
-			t.Error("there was a response")
-		}
+		assert.That(t, assert.Err(e.EndTransaction(ctx, req)) != nil, "there was a response")
 		refused(t, e.endTransaction(e.ctx(), "m", id, commit), tidegate.CodeInternalServerError, "ended")
 		e.one(e.ctx(), receiveRequest("tx"))
 		if st, ms := e.receive(e.ctx(), receiveRequest("tx")); len(ms) != 0 {

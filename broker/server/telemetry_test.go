@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -252,9 +251,7 @@ func TestUnservedClientTypes(t *testing.T) {
 			t.Fatal(err)
 		}
 		receive(as(t.Context(), "sync"), tidegate.CodeNotImplemented, "no lite topics")
-		if got := e.clients("", "").Clients; len(got) != 0 {
-			t.Errorf("the list of clients has refused ones: %v", got)
-		}
+		assert.Equal(t, "the list of clients has refused ones", len(e.clients("", "").Clients), 0)
 
 		// The same ID with another type is served, and so is one whose refusal was forgotten.
 		ctx := as(t.Context(), lite.String())
@@ -406,9 +403,7 @@ func TestPushConsumerWithoutSettings(t *testing.T) {
 		})
 		assert.Must(t, err)
 		refused(t, r.GetStatus(), protocol.CodeOK)
-		if _, err := e.b.Topic("%DLQ%g"); err != nil {
-			t.Errorf("there is no dead letter: %v", err)
-		}
+		assert.NoError(t, assert.Err(e.b.Topic("%DLQ%g")), "there is no dead letter")
 	})
 }
 
@@ -450,9 +445,7 @@ func TestShutdown(t *testing.T) {
 		}
 		assert.NoError(t, e.s.Shutdown(t.Context()))
 		e.s.Close()
-		if err := e.s.Serve(bufconn.Listen(1)); !errors.Is(err, tidegate.ErrClosed) {
-			t.Errorf("Serve after Shutdown: %v; want ErrClosed", err)
-		}
+		assert.Is(t, "Serve after Shutdown", e.s.Serve(bufconn.Listen(1)), tidegate.ErrClosed)
 	})
 }
 
@@ -476,9 +469,7 @@ func TestShutdownCutsOff(t *testing.T) {
 		if err := e.s.Shutdown(ctx); err == nil || time.Since(began) != 5*time.Second {
 			t.Errorf("Shutdown: %v after %v", err, time.Since(began))
 		}
-		if err := <-got; status.Code(err) != codes.Unavailable {
-			t.Errorf("the request got %v; want Unavailable", err)
-		}
+		assert.Equal(t, "the request got", status.Code(<-got), codes.Unavailable)
 	})
 }
 
@@ -592,9 +583,7 @@ func TestSharedHeartbeats(t *testing.T) {
 		expect("a heartbeat for one", map[string]time.Duration{"a": 2 * time.Minute, "b": time.Minute, "alone": 0, "elsewhere": 0})
 		beat("b", wire.HeaderFeatures, "heartbeats")
 		expect("another one for all", map[string]time.Duration{"a": 3 * time.Minute, "b": 3 * time.Minute, "alone": 0, "elsewhere": 0})
-		if got := idsOf(x.clients("", "?idle=1m")); len(got) != 2 {
-			t.Errorf("%v were idle for a minute, want alone and elsewhere", got)
-		}
+		assert.Equal(t, "were idle for a minute", len(idsOf(x.clients("", "?idle=1m"))), 2)
 	})
 }
 
@@ -617,9 +606,7 @@ func TestTerminationAsksForSettings(t *testing.T) {
 		refused(t, cmd.GetStatus(), protocol.CodeUnrecognizedClientType, "settings")
 		assert.Must(t, st.Send(command(consumer(rmqpb.ClientType_PUSH_CONSUMER))))
 		e.settings(st)
-		if !e.s.Parts().Sessions.IsPush("client") {
-			t.Error("the client is no push consumer after its settings")
-		}
+		assert.That(t, e.s.Parts().Sessions.IsPush("client"), "the client is no push consumer after its settings")
 
 		// Other clients learn it from the responses to their heartbeats.
 		old, _ := e.telemetry(as(t.Context(), "old"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
@@ -651,9 +638,7 @@ func TestDeletedGroupPushesSettings(t *testing.T) {
 			assert.Must(t, assert.Err(e.b.Engine().EnsureGroup(t.Context(), "other")))
 			assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{FIFO: true})))
 			st, first := e.telemetry(as(t.Context(), "client"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
-			if !first.GetSubscription().GetFifo() {
-				t.Fatal("the group is no FIFO group")
-			}
+			assert.MustThat(t, first.GetSubscription().GetFifo(), "the group is no FIFO group")
 			var pushed []*rmqpb.TelemetryCommand
 			var ended error
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

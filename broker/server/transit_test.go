@@ -118,9 +118,7 @@ func TestHalfSentRequests(t *testing.T) {
 		default:
 			t.Errorf("the connection is open after %v", transit.Pace(8<<20))
 		}
-		if e.s.Parts().Slow == 0 {
-			t.Error("it was not counted")
-		}
+		assert.That(t, e.s.Parts().Slow != 0, "it was not counted")
 		e.settled()
 	})
 }
@@ -132,9 +130,7 @@ func TestHalfSentSmallRequest(t *testing.T) {
 		e.open(c, "AckMessage", []byte{0, 0}, false)
 		time.Sleep(transit.Pace(requests.StreamWindow) - time.Nanosecond)
 		synctest.Wait()
-		if held := e.s.Parts().Bodies.Held(); held == 0 {
-			t.Error("it holds nothing")
-		}
+		assert.That(t, e.s.Parts().Bodies.Held() != 0, "it holds nothing")
 		time.Sleep(time.Nanosecond)
 		<-c.Closed()
 		e.settled()
@@ -148,9 +144,7 @@ func TestLargeRequestIsNotRead(t *testing.T) {
 			c := e.raw(1 << 16)
 			e.open(c, op, rawclient.Message(size, nil), false)
 			synctest.Wait()
-			if n := c.Streams(); n != 0 {
-				t.Errorf("%s: the server waits for %d bytes", op, size)
-			}
+			assert.That(t, c.Streams() == 0, "%s: the server waits for %d bytes", op, size)
 		}
 		e.settled()
 	})
@@ -319,9 +313,7 @@ func TestCredentialsAreCheckedBeforeTheRequest(t *testing.T) {
 		s, err := e.conn.NewStream(e.ctx(), desc, "/"+rmqpb.MessagingService_ServiceDesc.ServiceName+"/"+d.StreamName)
 		assert.Must(t, err)
 		answer := &rmqpb.SendMessageResponse{} // the status is the first field of most answers
-		if err := s.RecvMsg(answer); err != nil {
-			t.Fatalf("%s: %v", d.StreamName, err)
-		}
+		assert.Must(t, s.RecvMsg(answer), "%s", d.StreamName)
 		refused(named{t, d.StreamName}, answer.GetStatus(), tidegate.CodeUnauthorized)
 		for err == nil {
 			err = s.RecvMsg(answer)

@@ -255,9 +255,7 @@ func TestWatchOfAReceiveUnderOldRules(t *testing.T) {
 		if n, left := e.watch(signed(t.Context(), "old"), receiveRequest("fifo")); n > 0 || left {
 			t.Errorf("%d messages, and a watch: %t", n, left)
 		}
-		if got := e.reported(st); !slices.Equal(got, []wire.Queue{{Topic: "fifo", Queue: -1}}) {
-			t.Errorf("%v was reported", got)
-		}
+		assert.Slices(t, "was reported", e.reported(st), []wire.Queue{{Topic: "fifo", Queue: -1}})
 		e.wantWatches(0)
 	})
 }
@@ -324,9 +322,7 @@ func TestClients(t *testing.T) {
 		x.send(msg("normal", "1"), msg("normal", "2"), msg("normal", "3"))
 		time.Sleep(time.Minute)
 		held := x.one(as(ctx, "push"), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = 1 }))
-		if d := x.take("normal", `{"max": 2}`, 2); len(d) != 2 {
-			t.Fatalf("%d deliveries over HTTP", len(d))
-		}
+		assert.MustEqual(t, "deliveries over HTTP", len(x.take("normal", `{"max": 2}`, 2)), 2)
 		for range 3 {
 			go frames(x.ReceiveMessage(as(ctx, "push"), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) {
 				r.LongPollingTimeout = durationpb.New(20 * time.Second)
@@ -586,9 +582,7 @@ func TestPlacesAreShared(t *testing.T) {
 				t.Fatalf("%d bytes are held, more than %d", held, server.LeastPlaces*server.PlaceSize)
 			}
 		}
-		if e.s.Parts().Places.Closed() == 0 {
-			t.Error("no connection was ended: the test shows nothing")
-		}
+		assert.That(t, e.s.Parts().Places.Closed() != 0, "no connection was ended: the test shows nothing")
 		queried(e.ctx(), e, e.MessagingServiceClient)
 	})
 }

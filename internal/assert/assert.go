@@ -2,21 +2,65 @@
 // the test; the others report the failure and continue.
 package assert
 
-import "testing"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+)
 
-// NoError reports an error.
-func NoError(tb testing.TB, err error) {
+// NoError reports an error, after a text as of Sprintf.
+func NoError(tb testing.TB, err error, text ...any) {
 	if err != nil {
 		tb.Helper()
-		tb.Error(err)
+		tb.Error(with(text, err))
 	}
 }
 
-// Must ends the test if err is not nil.
-func Must(tb testing.TB, err error) {
+// Must is NoError, and ends the test.
+func Must(tb testing.TB, err error, text ...any) {
 	if err != nil {
 		tb.Helper()
-		tb.Fatal(err)
+		tb.Fatal(with(text, err))
+	}
+}
+
+func with(text []any, err error) string {
+	if len(text) == 0 {
+		return err.Error()
+	}
+	return fmt.Sprintf(fmt.Sprint(text[0])+": %v", append(text[1:], err)...)
+}
+
+// Is reports an error that is not the wanted one.
+func Is(tb testing.TB, what string, got, want error) {
+	if !errors.Is(got, want) {
+		tb.Helper()
+		tb.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// MustIs is Is, and ends the test.
+func MustIs(tb testing.TB, what string, got, want error) {
+	if !errors.Is(got, want) {
+		tb.Helper()
+		tb.Fatalf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// Slices reports a slice whose elements are not the wanted ones.
+func Slices[T comparable](tb testing.TB, what string, got, want []T) {
+	if !slices.Equal(got, want) {
+		tb.Helper()
+		tb.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// MustSlices is Slices, and ends the test.
+func MustSlices[T comparable](tb testing.TB, what string, got, want []T) {
+	if !slices.Equal(got, want) {
+		tb.Helper()
+		tb.Fatalf("%s: %v, want %v", what, got, want)
 	}
 }
 
