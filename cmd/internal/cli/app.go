@@ -110,12 +110,12 @@ type Call struct {
 	Args    []string
 
 	Connection flags
-	Format     output.FormatFlag
+	Format     output.Choice[output.Format]
 	columns    []string
 	noHeaders  bool
 	Sort       string
 	Limit      int
-	Times      output.TimeFlag
+	Times      output.Choice[output.TimeStyle]
 	Timeout    time.Duration
 	noRetry    bool
 	Machine    bool // a program reads the output, also if it is no JSON
@@ -162,9 +162,10 @@ func (a *App) Remote(cmd *cobra.Command, args []string, work run) *Call {
 
 // Local completes a command without a server.
 func (a *App) Local(cmd *cobra.Command, args []string, work run) *Call {
-	c := &Call{App: a, Command: cmd, Format: output.FormatFlag{Format: output.Table}, Times: output.TimeFlag{TimeStyle: output.Relative}}
+	c := &Call{App: a, Command: cmd, Format: output.Choice[output.Format]{Chosen: output.Table, Kind: "format", Of: output.Formats}}
+	c.Times = output.Choice[output.TimeStyle]{Chosen: output.Relative, Kind: "form", Of: []output.TimeStyle{output.Relative, output.Local, output.UTC}}
 	if !a.Shown() {
-		c.Times.TimeStyle = output.UTC
+		c.Times.Chosen = output.UTC
 	}
 	if len(args) > 0 {
 		cmd.Use += " " + strings.Join(args, " ")

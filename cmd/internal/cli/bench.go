@@ -607,7 +607,7 @@ func (b *benchCommand) report() error {
 }
 
 func (b *benchCommand) print(results []bench.Result, document any) error {
-	if b.Format.Format == output.JSON || len(b.configs) == 1 && b.JSON() {
+	if b.Format.Chosen == output.JSON || len(b.configs) == 1 && b.JSON() {
 		return output.Encode(b.Out, document)
 	}
 	if len(b.configs) == 1 {

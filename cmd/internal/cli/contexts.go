@@ -74,29 +74,40 @@ func newContextUse(a *App) *cobra.Command {
 		Use:     "use",
 		Short:   "Choose the context of later commands; - goes back to the previous one",
 		Example: "  tidegate context use prod",
-	}, []string{"NAME"}, func(_ context.Context, c *Call) error {
-		f, path, err := c.ContextFile()
-		if err != nil {
-			return err
-		}
+	}, []string{"NAME"}, editing(func(c *Call, f *File, _ string) (func(), error) {
 		name := c.Args[0]
 		if name == "-" {
 			if name = f.Previous; name == "" {
-				return usagef(c.Command, "there is no previous context")
+				return nil, usagef(c.Command, "there is no previous context")
 			}
 		}
 		if _, err := f.Get(name); err != nil {
-			return &contextError{err}
+			return nil, &contextError{err}
 		}
 		if name != f.Current {
 			f.Previous, f.Current = f.Current, name
 		}
-		if err := f.Write(path); err != nil {
+		return func() { c.Note("the context is %s", output.Safe(name)) }, nil
+	})).Command
+}
+
+// editing returns the work of a command that changes the file of contexts. edit returns the notes
+// after the change.
+func editing(edit func(c *Call, f *File, path string) (done func(), err error)) run {
+	return func(_ context.Context, c *Call) error {
+		f, path, err := c.ContextFile()
+		if err != nil {
 			return err
 		}
-		c.Note("the context is %s", output.Safe(name))
-		return nil
-	}).Command
+		done, err := edit(c, &f, path)
+		if err == nil {
+			err = f.Write(path)
+		}
+		if err == nil {
+			done()
+		}
+		return err
+	}
 }
 
 // A contextError is the error of a context that does not exist.
@@ -115,43 +126,36 @@ they are: in a file, or in the output of a command.`,
 		Example: `  tidegate context add dev --grpc 127.0.0.1:8081 --http http://127.0.0.1:8082
   tidegate context add rmq --kind rocketmq --grpc proxy.example:8081 --access-key app --secret-command pass,show,mq`,
 	}
-	c := a.Local(cmd, []string{"NAME"}, func(_ context.Context, c *Call) error {
-		f, path, err := c.ContextFile()
-		if err != nil {
-			return err
-		}
+	c := a.Local(cmd, []string{"NAME"}, editing(func(c *Call, f *File, path string) (func(), error) {
+		name := c.Args[0]
 		n.SecretCommand = secretCommand
 		if n.AMQP != "" && n.Kind == "" {
 			n.Kind = amqp
 		}
-		if err := n.Check(c.Args[0]); err != nil {
-			return c.Usage(err)
+		if err := n.Check(name); err != nil {
+			return nil, c.Usage(err)
 		}
 		switch {
 		case n.GRPC+n.HTTP+n.AMQP == "":
-			return usagef(c.Command, "give --grpc, and for a tidegate broker --http; or for an ActiveMQ Artemis --amqp")
+			return nil, usagef(c.Command, "give --grpc, and for a tidegate broker --http; or for an ActiveMQ Artemis --amqp")
 		case n.Kind == connectionRocketMQ && n.HTTP != "":
-			return usagef(c.Command, "a RocketMQ has no HTTP API; remove --http")
+			return nil, usagef(c.Command, "a RocketMQ has no HTTP API; remove --http")
 		case n.SecretFile != "" && len(secretCommand) > 0:
-			return usagef(c.Command, "--secret-file and --secret-command exclude each other")
+			return nil, usagef(c.Command, "--secret-file and --secret-command exclude each other")
 		}
 		if f.Contexts == nil {
 			f.Contexts = map[string]Context{}
 		}
-		f.Contexts[c.Args[0]] = n
+		f.Contexts[name] = n
 		first := f.Current == ""
-		if first {
-			f.Current = c.Args[0]
-		}
-		if err := f.Write(path); err != nil {
-			return err
-		}
-		c.Note("%s has %s; %s tests it", path, output.Safe(c.Args[0]), shell.Mention(c.Command.Root().Name()+" doctor"+shell.Flag("context", c.Args[0])))
-		if first {
-			c.Note("%s is now the current context", output.Safe(c.Args[0]))
-		}
-		return nil
-	})
+		f.Current = cmp.Or(f.Current, name)
+		return func() {
+			c.Note("%s has %s; %s tests it", path, output.Safe(name), shell.Mention(c.Command.Root().Name()+" doctor"+shell.Flag("context", name)))
+			if first {
+				c.Note("%s is now the current context", output.Safe(name))
+			}
+		}, nil
+	}))
 	f := c.Command.Flags()
 	f.StringVar(&n.Kind, "kind", "", "`kind` of server: tidegate, rocketmq or amqp")
 	f.StringVar(&n.GRPC, "grpc", "", "`host:port` of the broker or RocketMQ proxy")
@@ -196,28 +200,19 @@ func newContextRemove(a *App) *cobra.Command {
 		Use: "remove", Aliases: []string{"rm"},
 		Short:   "Remove a context",
 		Example: "  tidegate context remove dev",
-	}, []string{"NAME"}, func(_ context.Context, c *Call) error {
-		f, path, err := c.ContextFile()
-		if err != nil {
-			return err
-		}
+	}, []string{"NAME"}, editing(func(c *Call, f *File, _ string) (func(), error) {
 		name := c.Args[0]
 		if _, err := f.Get(name); err != nil {
-			return &contextError{err}
+			return nil, &contextError{err}
 		}
 		delete(f.Contexts, name)
-		if f.Current == name {
-			f.Current = ""
+		for _, at := range []*string{&f.Current, &f.Previous} {
+			if *at == name {
+				*at = ""
+			}
 		}
-		if f.Previous == name {
-			f.Previous = ""
-		}
-		if err := f.Write(path); err != nil {
-			return err
-		}
-		c.Note("removed the context %s", output.Safe(name))
-		return nil
-	}).Command
+		return func() { c.Note("removed the context %s", output.Safe(name)) }, nil
+	})).Command
 }
 
 // The kinds of servers.
@@ -275,12 +270,12 @@ func (f File) Get(name string) (Context, error) {
 // filePath returns the path of the file of contexts: contexts.yaml in the directory tidegate of
 // XDG_CONFIG_HOME, or of the user's configuration directory.
 func filePath(env func(string) string) (string, error) {
-	if dir := env("XDG_CONFIG_HOME"); dir != "" {
-		return filepath.Join(dir, "tidegate", "contexts.yaml"), nil
-	}
-	dir, err := os.UserConfigDir()
-	if err != nil {
-		return "", fmt.Errorf("the file of contexts has no directory: %w; set XDG_CONFIG_HOME", err)
+	dir := env("XDG_CONFIG_HOME")
+	if dir == "" {
+		var err error
+		if dir, err = os.UserConfigDir(); err != nil {
+			return "", fmt.Errorf("the file of contexts has no directory: %w; set XDG_CONFIG_HOME", err)
+		}
 	}
 	return filepath.Join(dir, "tidegate", "contexts.yaml"), nil
 }

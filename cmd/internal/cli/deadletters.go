@@ -204,7 +204,7 @@ func (s *selection) place() string { return shell.Flag("in", s.in) + shell.Flag(
 
 // nextOfTop notes the commands for the largest class.
 func (s *selection) nextOfTop(c *Call, classes []class) {
-	if len(classes) == 0 || c.JSON() || c.Format.Format == output.Name {
+	if len(classes) == 0 || c.JSON() || c.Format.Chosen == output.Name {
 		return
 	}
 	program, group := c.Command.Root().Name(), c.Args[0]
@@ -354,7 +354,7 @@ func newDeadLettersList(a *App) *cobra.Command {
 			return err
 		}
 		defer func() { err = joinClose(err, closing) }()
-		if c.Format.Format == output.JSONL && c.Sort == "" { // any number, in constant memory
+		if c.Format.Chosen == output.JSONL && c.Sort == "" { // any number, in constant memory
 			return eachLetter(c, all)
 		}
 		most := c.Limit
@@ -544,7 +544,7 @@ func newDeadLettersShow(a *App) *cobra.Command {
 				return err
 			}
 			err = c.Show(l, l.MessageID, letterFields(l))
-			if err == nil && !c.JSON() && c.Format.Format != output.Name {
+			if err == nil && !c.JSON() && c.Format.Chosen != output.Name {
 				flags := shell.Flag("id", l.MessageID) + s.place()
 				if !c.Terminal {
 					flags += " --yes"

@@ -355,7 +355,7 @@ func (l *look) followed(ctx context.Context) error {
 	}
 	l.Limit, l.scan = 0, 0
 	if l.JSON() {
-		l.Format.Format = output.JSONL
+		l.Format.Chosen = output.JSONL
 	}
 	f := follower[seenKey, status.StoredMessage]{
 		Call: l.Call, every: l.follow, most: most, columns: messageColumns(l.query.Delayed), name: func(m status.StoredMessage) string { return m.ID },
@@ -537,10 +537,10 @@ func (tr *tracing) printTrace() error {
 	if tr.JSON() {
 		return tr.Show(map[string]any{"topics": notNil(tr.traced)}, "", nil)
 	}
-	style, now := tr.Times.TimeStyle, time.Now()
+	style, now := tr.Times.Chosen, time.Now()
 	for _, t := range tr.traced {
 		text := trace(t.Topic, tr.query.ID, &t.Trace, style, now) + t.viewRedriven.Text(func(id string) string { return tr.Here(shell.Line(tr.Command.Root().Name()+" trace", id)) })
-		if tr.Format.Format == output.Name {
+		if tr.Format.Chosen == output.Name {
 			text = output.Word(t.Topic) + "\n"
 		}
 		if _, err := fmt.Fprint(tr.Out, text); err != nil {

@@ -208,7 +208,7 @@ func (r *receiveCommand) plan() (sub consumer.Subscription, f fate, err error) {
 		r.max = 10
 	}
 	if r.form != "" {
-		if r.raw || r.Format.Format != output.Table {
+		if r.raw || r.Format.Chosen != output.Table {
 			return sub, f, errors.New("--format, --raw and --output exclude each other")
 		}
 		if r.format, err = parse(r.form, shownVerbs); err != nil {
@@ -375,11 +375,11 @@ func (r *receiveCommand) print(out *bufio.Writer, n int, d *tidegate.Delivery) e
 		return err
 	case r.JSON():
 		return output.Line(out, httpapi.DeliveryOf(d, true, time.Now()))
-	case r.Format.Format == output.Name:
+	case r.Format.Chosen == output.Name:
 		_, err := fmt.Fprintln(out, output.Word(d.ID))
 		return err
 	}
-	fmt.Fprintf(out, "%s\n", output.Flow(head(d, r.Times.TimeStyle), r.Columns, 4))
+	fmt.Fprintf(out, "%s\n", output.Flow(head(d, r.Times.Chosen), r.Columns, 4))
 	return r.body(out, string(d.Body))
 }
 
@@ -417,13 +417,7 @@ func head(d *tidegate.Delivery, style output.TimeStyle) []string {
 	if d.Attempt > 1 {
 		parts = append(parts, fmt.Sprintf("attempt %d", d.Attempt))
 	}
-	for _, p := range []struct{ name, value string }{
-		{"tag", d.Tag}, {"keys", strings.Join(d.Keys, ",")}, {"group", d.MessageGroup},
-	} {
-		if p.value != "" {
-			parts = append(parts, p.name+" "+output.Safe(p.value))
-		}
-	}
+	parts = append(parts, labels(d.Tag, d.Keys, d.MessageGroup)...)
 	for _, name := range slices.Sorted(maps.Keys(d.Properties)) {
 		parts = append(parts, output.Safe(name+"="+d.Properties[name]))
 	}

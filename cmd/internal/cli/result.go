@@ -15,7 +15,7 @@ import (
 
 // Options are the flags of the output.
 func (c *Call) Options() output.Options {
-	return output.Options{Format: c.Format.Format, Columns: c.columns, NoHeaders: c.noHeaders, Sort: c.Sort, Limit: c.Limit, Times: c.Times.TimeStyle, Plain: !c.Shown(), Width: c.Columns}
+	return output.Options{Format: c.Format.Chosen, Columns: c.columns, NoHeaders: c.noHeaders, Sort: c.Sort, Limit: c.Limit, Times: c.Times.Chosen, Plain: !c.Shown(), Width: c.Columns}
 }
 
 // ListOptions are Options for the table of a list. Without such a table the flags for columns and
@@ -44,11 +44,11 @@ func (c *Call) noteUnused() {
 }
 
 // JSON reports whether the result is JSON.
-func (c *Call) JSON() bool { return c.Format.Format == output.JSON || c.Format.Format == output.JSONL }
+func (c *Call) JSON() bool { return c.Format.Chosen == output.JSON || c.Format.Chosen == output.JSONL }
 
 // Show prints one subject: as JSON document, or as names and values.
 func (c *Call) Show(document any, name string, fields []output.Field) error {
-	switch c.Format.Format {
+	switch c.Format.Chosen {
 	case output.JSON:
 		return output.Encode(c.Out, document)
 	case output.JSONL:
@@ -61,7 +61,7 @@ func (c *Call) Show(document any, name string, fields []output.Field) error {
 }
 
 // Tables reports whether the result is for people: neither JSON nor names alone.
-func (c *Call) Tables() bool { return !c.JSON() && c.Format.Format != output.Name }
+func (c *Call) Tables() bool { return !c.JSON() && c.Format.Chosen != output.Name }
 
 // printTable prints a further table of a result, with a line before it. The flags for columns and
 // rows belong to the first table.
@@ -70,7 +70,7 @@ func printTable[T any](c *Call, l output.List[T]) error {
 		fmt.Fprintln(c.Out)
 	}
 	c.listed = true
-	return l.Print(c.Out, c.Err, output.Options{Format: c.Format.Format, NoHeaders: c.noHeaders, Times: c.Times.TimeStyle, Plain: !c.Shown(), Width: c.Columns})
+	return l.Print(c.Out, c.Err, output.Options{Format: c.Format.Chosen, NoHeaders: c.noHeaders, Times: c.Times.Chosen, Plain: !c.Shown(), Width: c.Columns})
 }
 
 // printList prints a list. Its error is one of the flags or of the output.

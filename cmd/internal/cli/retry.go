@@ -68,7 +68,7 @@ func (k *previewCommand) run(ctx context.Context) error {
 		Rows: s.Attempts, Columns: scheduleColumns,
 		Document: func(shown []scheduledAttempt) any { s.Attempts = shown; return s },
 		Empty:    "no attempts",
-	}); err != nil || k.JSON() || k.Format.Format == output.Name {
+	}); err != nil || k.JSON() || k.Format.Chosen == output.Name {
 		return err
 	}
 	lines := []string{"Then: " + s.End + "."}

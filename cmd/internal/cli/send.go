@@ -289,7 +289,7 @@ type sending struct {
 func newSending(s *sendCommand, p *producer.Producer) *sending {
 	return &sending{
 		sendCommand: s, p: p, started: time.Now(), out: bufio.NewWriter(s.Out),
-		single: !s.lines && !s.jsonLines && s.count == 1 || s.JSON() || s.Format.Format == output.Name,
+		single: !s.lines && !s.jsonLines && s.count == 1 || s.JSON() || s.Format.Chosen == output.Name,
 	}
 }
 
@@ -445,11 +445,11 @@ func (r *sending) line(from tidegate.Receipt) error {
 		out.Offset = &from.Offset
 	}
 	switch {
-	case r.Format.Format == output.JSON && r.count == 1 && !r.lines && !r.jsonLines:
+	case r.Format.Chosen == output.JSON && r.count == 1 && !r.lines && !r.jsonLines:
 		return output.Encode(r.out, out)
 	case r.JSON():
 		return output.Line(r.out, out)
-	case r.Format.Format == output.Name:
+	case r.Format.Chosen == output.Name:
 		_, err := fmt.Fprintln(r.out, output.Word(out.ID))
 		return err
 	}

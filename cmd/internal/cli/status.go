@@ -74,7 +74,7 @@ func pinged(ctx context.Context, c *Call) error {
 
 func showStatus(c *Call, server string, o status.Overview) error {
 	err := c.Show(o, server, statusFields(server, o))
-	if err != nil || c.JSON() || c.Format.Format == output.Name {
+	if err != nil || c.JSON() || c.Format.Chosen == output.Name {
 		return err
 	}
 	problems := wrong(o)

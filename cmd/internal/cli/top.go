@@ -70,7 +70,7 @@ func (k *topCommand) run(ctx context.Context) error {
 		run = k.runClients
 	}
 	err := run(ctx)
-	if endless := k.Format.Format == output.JSONL && !k.once || k.draws(); endless {
+	if endless := k.Format.Chosen == output.JSONL && !k.once || k.draws(); endless {
 		return ordinary(ctx, err)
 	}
 	return err
@@ -89,7 +89,7 @@ func (k *topCommand) runBacklogs(ctx context.Context) error {
 		return err
 	}
 	switch {
-	case k.Format.Format == output.JSONL:
+	case k.Format.Chosen == output.JSONL:
 		return k.lines(ctx, func(ctx context.Context) (any, error) {
 			f, err := k.look(ctx)
 			if err == nil {
@@ -115,7 +115,7 @@ func (k *topCommand) runBacklogs(ctx context.Context) error {
 
 // draws reports whether the command draws on the whole screen.
 func (k *topCommand) draws() bool {
-	return k.Terminal && !k.once && k.Format.Format == output.Table
+	return k.Terminal && !k.once && k.Format.Chosen == output.Table
 }
 
 // lines prints a frame as one JSON object after each interval, or after the first one alone.
@@ -152,6 +152,11 @@ func (k *topCommand) look(ctx context.Context) (topFrame, error) {
 	if s.Ages, err = k.ages(ctx); err != nil {
 		return topFrame{}, err
 	}
+	o, err := k.client.Overview(ctx)
+	if err != nil {
+		return topFrame{}, err
+	}
+	s.Wrong = o.Wrong
 	f := k.sampler.Frame(&s, k.Topics)
 	f.Interval = k.every.String()
 	return f, nil
@@ -322,7 +327,7 @@ func (k *topCommand) runClients(ctx context.Context) (err error) {
 	switch {
 	case err != nil:
 		return err
-	case k.Format.Format == output.JSONL:
+	case k.Format.Chosen == output.JSONL:
 		if err := output.Line(k.Out, f); err != nil || k.once {
 			return err
 		}

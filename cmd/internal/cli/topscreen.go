@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -260,7 +259,7 @@ type topFrame struct {
 	Total    topRow    `json:"total"`
 	Rows     []topRow  `json:"subjects"`
 
-	wrong []viewProblem
+	wrong status.Wrong
 }
 
 // A sample is the state of a broker at one moment.
@@ -269,6 +268,7 @@ type sample struct {
 	Topics []status.Topic
 	Groups []status.Group
 	Ages   ages
+	Wrong  status.Wrong
 }
 
 // ages has the ages of the oldest messages that are not consumed, in milliseconds, as the broker
@@ -312,19 +312,6 @@ func (s *sample) rows() (topics, groups []topRow, total topRow) {
 	return topics, groups, total
 }
 
-// wrong lists the problems of a sample.
-func (s *sample) wrong() []viewProblem {
-	stored := map[string]int64{}
-	var out []viewProblem
-	for i := range s.Topics {
-		stored[s.Topics[i].Name] = s.Topics[i].StoredMessages
-		if t := s.Topics[i].Throttle; t != nil {
-			out = append(out, viewProblem{Kind: "throttle", Subject: s.Topics[i].Name, Text: throttleText(t)})
-		}
-	}
-	return append(out, troubled(s.Groups, stored)...)
-}
-
 // A sampler makes frames of samples. It remembers the sample before and the rates of the last
 // intervals. It is for one goroutine.
 type sampler struct {
@@ -336,7 +323,7 @@ type sampler struct {
 // Frame returns the frame of the next sample, with all topics or all groups in no order.
 func (s *sampler) Frame(now *sample, ofTopics bool) topFrame {
 	topics, groups, total := now.rows()
-	f := topFrame{At: now.At, Topics: len(now.Topics), Groups: len(now.Groups), Rows: groups, wrong: now.wrong()}
+	f := topFrame{At: now.At, Topics: len(now.Topics), Groups: len(now.Groups), Rows: groups, wrong: now.Wrong}
 	if ofTopics {
 		f.Rows = topics
 	}
@@ -446,14 +433,18 @@ func (v *topView) Rows(all []topRow) ([]topRow, error) {
 }
 
 // kinds counts problems by kind: "2 parked, 1 throttle".
-func kinds(list []viewProblem) string {
-	n := map[string]int{}
-	for _, p := range list {
-		n[p.Kind]++
-	}
+func kinds(w status.Wrong) string {
 	var parts []string
-	for _, k := range slices.Sorted(maps.Keys(n)) {
-		parts = append(parts, fmt.Sprintf("%d %s", n[k], k))
+	for _, k := range []struct {
+		name string
+		n    int64
+	}{
+		{"behind", w.Behind.Count}, {"blocked", w.Blocked.Count}, {"dead-letters", w.DeadLetters.Count}, {"held", w.Held.Count},
+		{"parked", w.Parked.Count}, {"throttle", w.Throttles.Count},
+	} {
+		if k.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", k.n, k.name))
+		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "nothing")
 }

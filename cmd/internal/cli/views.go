@@ -132,14 +132,7 @@ var limitColumns = []output.Column[status.LimitState]{
 
 // joined are fields in one line.
 func joined(fields []output.Field) string {
-	text := ""
-	for _, f := range fields {
-		if text != "" {
-			text += " "
-		}
-		text += fmt.Sprintf("%s=%v", f.Name, f.Value)
-	}
-	return text
+	return strings.Join(mapped(fields, func(f output.Field) string { return fmt.Sprintf("%s=%v", f.Name, f.Value) }), " ")
 }
 
 // statusFields are the names and values of a server, for the screen above the problems.
@@ -200,26 +193,32 @@ func disk(s status.Storage) output.Text {
 func wrong(o status.Overview) []viewProblem {
 	w := o.Wrong
 	out := problems("throttle", "tidegate limits show", w.Throttles, throttled)
-	out = append(out, problems("parked", "tidegate group list --state parked", w.Parked, func(g status.GroupSummary) viewProblem {
-		return viewProblem{"parked", g.Group + " in " + g.Topic, output.Textf("%s with %s wait after a failed message", output.Count(g.ParkedGroups, "message group"), output.Count(g.Parked, "message")),
-			parkedCommand(g.Group)}
-	})...)
-	out = append(out, problems("blocked", "tidegate group list --state blocked", w.Blocked, func(g status.GroupSummary) viewProblem {
-		return viewProblem{"blocked", g.Group + " in " + g.Topic, blockedText(g.BlockedGroups, g.Blocked), parkedCommand(g.Group)}
-	})...)
-	out = append(out, problems("behind", "tidegate group list --state behind", w.Behind, func(g status.GroupSummary) viewProblem {
+	group := func(kind string, found status.Found[status.GroupSummary], state string, of func(g status.GroupSummary) (output.Text, string)) {
+		out = append(out, problems(kind, "tidegate group list --state "+state, found, func(g status.GroupSummary) viewProblem {
+			text, next := of(g)
+			return viewProblem{kind, g.Group + " in " + g.Topic, text, next}
+		})...)
+	}
+	group("parked", w.Parked, "parked", func(g status.GroupSummary) (output.Text, string) {
+		return output.Textf("%s with %s wait after a failed message", output.Count(g.ParkedGroups, "message group"), output.Count(g.Parked, "message")), parkedCommand(g.Group)
+	})
+	group("blocked", w.Blocked, "blocked", func(g status.GroupSummary) (output.Text, string) {
+		return output.Textf("%s with %s waiting behind a message that is retried without end", output.Count(g.BlockedGroups, "message group"), output.Count(g.Blocked, "message")), parkedCommand(g.Group)
+	})
+	group("behind", w.Behind, "behind", func(g status.GroupSummary) (output.Text, string) {
 		text := output.Textf("a message has waited %s for its first delivery, %s ready", output.Duration(milliseconds(g.UndeliveredMS)), output.Count(g.Ready, "message"))
 		if g.Inflight == 0 && g.Waiting == 0 {
 			text = output.Textf("%s ready and none in flight, the oldest message is %s old: does a consumer run?", output.Count(g.Ready, "message"), output.Duration(milliseconds(g.OldestMS)))
 		}
-		return viewProblem{"behind", g.Group + " in " + g.Topic, text, shell.Line("tidegate group show", g.Group)}
-	})...)
-	out = append(out, problems("held", "tidegate group list --state held", w.Held, func(g status.GroupSummary) viewProblem {
-		return viewProblem{"held", g.Group + " in " + g.Topic, output.Textf("%s: if its handler hangs, restart it", heldBy(g.Held, o.Now)), shell.LineFlags("tidegate group show", " --clients", g.Group)}
-	})...)
-	return append(out, problems("dead-letters", "tidegate group list --state dead", w.DeadLetters, func(g status.GroupSummary) viewProblem {
-		return viewProblem{"dead-letters", g.Group + " in " + g.Topic, output.Textf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), shell.Line("tidegate dead-letters top", g.Group)}
-	})...)
+		return text, shell.Line("tidegate group show", g.Group)
+	})
+	group("held", w.Held, "held", func(g status.GroupSummary) (output.Text, string) {
+		return output.Textf("%s: if its handler hangs, restart it", heldBy(g.Held, o.Now)), shell.LineFlags("tidegate group show", " --clients", g.Group)
+	})
+	group("dead-letters", w.DeadLetters, "dead", func(g status.GroupSummary) (output.Text, string) {
+		return output.Textf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), shell.Line("tidegate dead-letters top", g.Group)
+	})
+	return out
 }
 
 // problems returns the problems of one kind, with a line for those that the broker left out.
@@ -235,17 +234,13 @@ func problems[T any](kind, all string, found status.Found[T], of func(T) viewPro
 }
 
 func throttled(t status.LimitState) viewProblem {
-	subject := t.Subject
-	if subject == "" {
-		subject = "broker"
-	}
 	in := resumes(&t.Throttle)
 	if in != "" {
 		in = ", in " + in
 	}
 	text := output.Textf("sends are rejected: %s is %s of %s %s, accepted again at %s%s",
 		t.Limit, output.Number(t.Value), output.Number(t.Mark), t.Unit, output.Number(t.Resume), in)
-	return viewProblem{"throttle", subject, text, "tidegate limits show"}
+	return viewProblem{"throttle", cmp.Or(t.Subject, "broker"), text, "tidegate limits show"}
 }
 
 // problemColumns are the columns of the problems.
@@ -311,45 +306,10 @@ func (m metric) Number() any {
 
 // A viewProblem is one thing that is wrong now, with the command that shows more.
 type viewProblem struct {
-	Kind    string      `json:"kind"` // throttle, parked, blocked, backlog, behind, dead-letters
+	Kind    string      `json:"kind"` // throttle, parked, blocked, behind, held, dead-letters
 	Subject string      `json:"subject"`
 	Text    output.Text `json:"text"`
 	Next    string      `json:"next"` // a command
-}
-
-// troubled lists the problems of groups, the largest first. Stored has the stored messages of each
-// topic.
-func troubled(groups []status.Group, stored map[string]int64) []viewProblem {
-	type ranked struct {
-		viewProblem
-		weight int64
-	}
-	var out []ranked
-	for _, g := range groups {
-		for _, s := range g.Topics {
-			subject := g.Name + " in " + s.Topic
-			if s.ParkedGroups > 0 {
-				out = append(out, ranked{viewProblem{"parked", subject, output.Textf("%s with %s wait after a failed message", output.Count(s.ParkedGroups, "message group"), output.Count(s.Parked, "message")),
-					parkedCommand(g.Name)}, s.Parked})
-			}
-			if s.BlockedGroups > 0 {
-				out = append(out, ranked{viewProblem{"blocked", subject, blockedText(s.BlockedGroups, s.Blocked), parkedCommand(g.Name)}, s.BlockedGroups})
-			}
-			if s.Ready > 0 && s.Inflight == 0 {
-				out = append(out, ranked{viewProblem{"backlog", subject, output.Textf("%s ready and none in flight: does a consumer run?", output.Count(s.Ready, "message")),
-					shell.Line("tidegate group show", g.Name)}, s.Ready})
-			}
-		}
-		if n := deadLetters(g, stored); n > 0 {
-			out = append(out, ranked{viewProblem{"dead-letters", g.Name, output.Textf("%s of messages that failed in all attempts", output.Count(n, "dead letter")), shell.Line("tidegate dead-letters top", g.Name)}, n})
-		}
-	}
-	slices.SortStableFunc(out, func(a, b ranked) int { return cmp.Compare(b.weight, a.weight) })
-	list := make([]viewProblem, len(out))
-	for i, r := range out {
-		list[i] = r.viewProblem
-	}
-	return list
 }
 
 // problemText returns problems for a terminal, each with its text and the command that shows more.
@@ -362,21 +322,6 @@ func problemText(list []viewProblem, columns int) string {
 		fmt.Fprintf(&b, "  %s\n  %s\n", strings.ReplaceAll(text, "\n", "\n  "), output.Safe(p.Next))
 	}
 	return b.String()
-}
-
-// blockedText describes blocked message groups with the messages that wait in them.
-func blockedText(groups, messages int64) output.Text {
-	return output.Textf("%s with %s waiting behind a message that is retried without end", output.Count(groups, "message group"), output.Count(messages, "message"))
-}
-
-// deadLetters returns the number of stored dead letters of a group. Stored has the stored messages
-// of each topic.
-func deadLetters(g status.Group, stored map[string]int64) int64 {
-	var n int64
-	for _, topic := range g.DeadLetterTopics {
-		n += stored[topic]
-	}
-	return n
 }
 
 // body returns a body that the HTTP API returned as text or as bytes.
@@ -427,18 +372,12 @@ func firstLine(body string) string {
 // the given columns; 0 means none.
 func messages(ms []status.StoredMessage, columns int) string {
 	var b strings.Builder
-	for i := range ms {
-		m := &ms[i]
+	for _, m := range ms {
 		place := fmt.Sprintf("queue %d offset %d", m.Queue, m.Offset)
 		if !m.DeliverAt.IsZero() {
 			place = "deliver at " + m.DeliverAt.UTC().Format(time.RFC3339)
 		}
-		head := []string{m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place}
-		for _, p := range []struct{ name, value string }{{"tag", m.Tag}, {"keys", strings.Join(m.Keys, ",")}, {"group", m.MessageGroup}} {
-			if p.value != "" {
-				head = append(head, p.name+" "+output.Safe(p.value))
-			}
-		}
+		head := append([]string{m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place}, labels(m.Tag, m.Keys, m.MessageGroup)...)
 		b.WriteString(output.Flow(head, columns, 4) + "\n")
 		for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
 			fmt.Fprintf(&b, "  %s: %s\n", output.Safe(name), output.Safe(m.Properties[name]))
@@ -448,6 +387,16 @@ func messages(ms []status.StoredMessage, columns int) string {
 		}
 	}
 	return b.String()
+}
+
+// labels are the tag, the keys and the message group of a message that are set.
+func labels(tag string, keys []string, group string) (parts []string) {
+	for _, p := range [][2]string{{"tag", tag}, {"keys", strings.Join(keys, ",")}, {"group", group}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+" "+output.Safe(p[1]))
+		}
+	}
+	return parts
 }
 
 // bornAt returns the time in a message ID of RocketMQ 5 (rocketmq-clients, docs/message_id.md).
@@ -534,11 +483,7 @@ type class struct {
 
 // viewCounted returns the classes that the broker counted.
 func viewCounted(p status.DeadLetterClassPage) []class {
-	rows := make([]class, len(p.Classes))
-	for i, k := range p.Classes {
-		rows[i].DeadLetterClass = k
-	}
-	return rows
+	return mapped(p.Classes, func(k status.DeadLetterClass) class { return class{DeadLetterClass: k} })
 }
 
 // read returns the classes of letters that were read.

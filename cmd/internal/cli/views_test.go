@@ -265,6 +265,7 @@ func sampled(n int64) *sample {
 			Topics: map[string]int64{"orders": 252_000 + 1000*n, "pays": 7_380_000},
 			Groups: map[[2]string]int64{{"billing", "orders"}: 252_000 + 1000*n, {"ledger", "pays"}: 7_380_000},
 		},
+		Wrong: status.Wrong{Throttles: status.Found[status.LimitState]{Count: 1}, Parked: status.Found[status.GroupSummary]{Count: 1}, DeadLetters: status.Found[status.GroupSummary]{Count: 1}},
 		Topics: []status.Topic{
 			{Name: "orders", AcceptedMessages: 5000 + 100*n, StoredMessages: 5000, StoredBytes: 5 << 20, Backlog: status.Backlog{Messages: 1586},
 				Throttle: &status.Throttle{Limit: "group backlog messages"}},

@@ -31,9 +31,9 @@ func (c *Call) Watch(ctx context.Context, every time.Duration, show func(context
 		return usagef(c.Command, "--watch is %v; the shortest interval is 100ms", every)
 	}
 	if c.JSON() {
-		c.Format.Format = output.JSONL
+		c.Format.Chosen = output.JSONL
 	}
-	screen := c.Shown() && !c.JSON() && c.Format.Format != output.Name
+	screen := c.Shown() && !c.JSON() && c.Format.Chosen != output.Name
 	if screen {
 		c.Screen = true
 		if err := control(c.Out, enter); err != nil {
@@ -177,7 +177,7 @@ func (f *follower[K, T]) line(v T) (err error) {
 	switch {
 	case f.JSON():
 		return output.Line(f.Out, v)
-	case f.Format.Format == output.Name:
+	case f.Format.Chosen == output.Name:
 		_, err := fmt.Fprintln(f.Out, output.Word(f.name(v)))
 		return err
 	case f.lines == nil:

@@ -17,10 +17,10 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,7 +107,12 @@ func (l List[T]) Print(w, notes io.Writer, o Options) error {
 	case JSON:
 		return Encode(w, l.Document(rows))
 	case JSONL:
-		return eachLine(w, rows)
+		for _, r := range rows {
+			if err := Line(w, r); err != nil {
+				return err
+			}
+		}
+		return nil
 	case Name:
 		for _, r := range rows {
 			if _, err := fmt.Fprintln(w, Word(l.name(r))); err != nil {
@@ -205,32 +210,26 @@ func (l List[T]) sorted(by string) ([]T, error) {
 // compare orders two cells of one column. An unknown one, nil, is above all others.
 func compare(a, b any) int {
 	if a == nil || b == nil {
-		return cmp.Compare(unknown(a), unknown(b))
+		return cmp.Compare(value(a == nil), value(b == nil))
 	}
-	switch a := a.(type) {
-	case int:
-		return cmp.Compare(a, b.(int))
-	case int64:
-		return cmp.Compare(a, b.(int64))
-	case Bytes:
-		return cmp.Compare(a, b.(Bytes))
-	case Rate:
-		return cmp.Compare(a, b.(Rate))
-	case Share:
-		return cmp.Compare(a, b.(Share))
-	case time.Duration:
-		return cmp.Compare(a, b.(time.Duration))
-	case time.Time:
+	if a, ok := a.(time.Time); ok {
 		return a.Compare(b.(time.Time))
+	}
+	if number(a) {
+		return cmp.Compare(value(a), value(b))
 	}
 	return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b))
 }
 
-func unknown(cell any) int {
-	if cell == nil {
-		return 1
+// value is a cell as a number; 1 and 0 for true and false.
+func value(cell any) float64 {
+	switch v := reflect.ValueOf(cell); {
+	case v.CanInt():
+		return float64(v.Int())
+	case v.CanFloat():
+		return v.Float()
 	}
-	return 0
+	return map[any]float64{true: 1}[cell]
 }
 
 // number reports whether a cell is aligned to the right.
@@ -348,15 +347,6 @@ func encode(w io.Writer, v any, indent string) error {
 	return err
 }
 
-func eachLine[T any](w io.Writer, rows []T) error {
-	for _, r := range rows {
-		if err := Line(w, r); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // A Field is one line of a result about one subject.
 type Field struct {
 	Name  string
@@ -389,43 +379,24 @@ func Fields(w io.Writer, o Options, fields []Field) error {
 	return err
 }
 
-// A FormatFlag is the flag of a format.
-type FormatFlag struct{ Format }
-
-// Type is the name of the value in the help.
-func (f *FormatFlag) Type() string { return "format" }
-
-// String returns the value.
-func (f *FormatFlag) String() string { return string(f.Format) }
-
-// Set reads the value.
-func (f *FormatFlag) Set(text string) error {
-	var names []string
-	for _, known := range Formats {
-		if string(known) == text {
-			f.Format = known
-			return nil
-		}
-		names = append(names, string(known))
-	}
-	return fmt.Errorf("the formats are %s", strings.Join(names, ", "))
+// A Choice is the flag of one of some values.
+type Choice[T ~string] struct {
+	Chosen T
+	Kind   string // name of the value in the help
+	Of     []T
 }
 
-// A TimeFlag is the flag of a form of times.
-type TimeFlag struct{ TimeStyle }
-
 // Type is the name of the value in the help.
-func (f *TimeFlag) Type() string { return "form" }
+func (f *Choice[T]) Type() string { return f.Kind }
 
 // String returns the value.
-func (f *TimeFlag) String() string { return string(f.TimeStyle) }
+func (f *Choice[T]) String() string { return string(f.Chosen) }
 
 // Set reads the value.
-func (f *TimeFlag) Set(text string) error {
-	switch s := TimeStyle(text); s {
-	case Relative, Local, UTC:
-		f.TimeStyle = s
-		return nil
+func (f *Choice[T]) Set(text string) error {
+	if !slices.Contains(f.Of, T(text)) {
+		return fmt.Errorf("the %ss are %s", f.Kind, strings.ReplaceAll(strings.Trim(fmt.Sprint(f.Of), "[]"), " ", ", "))
 	}
-	return errors.New("the forms are relative, local, utc")
+	f.Chosen = T(text)
+	return nil
 }
