@@ -8,14 +8,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
-	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // change edits every field that an edit can change.
@@ -94,16 +91,7 @@ func TestEditOfTwoLettersWithOneID(t *testing.T) {
 		t.Run(fmt.Sprint(removes), func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 				p := newPlace(t, b)
-				p.CreateTopic("short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
-				for _, body := range []string{"a", "b"} {
-					p.Broker.Send(&tidegate.Message{ID: "17", Topic: "short", Body: []byte(body)})
-					for _, d := range p.receive("billing", "short", 1) {
-						if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: body}); err != nil {
-							t.Fatal(err)
-						}
-					}
-					time.Sleep(3 * time.Second)
-				}
+				p.twins()
 				o := deadletter.Options{ToGroupOnly: true, MaxFailureShare: 1, Edit: func(m *tidegate.Message) error {
 					if removes && string(m.Body) == "a" {
 						if _, err := p.c.PurgeDeadLetters(t.Context(), "billing", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Reason: "a"}}); err != nil {

@@ -12,8 +12,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // The line that a crash has truncated is removed from a journal, so that each line of the journal
@@ -90,14 +89,6 @@ func TestNoEventAfterAFailure(t *testing.T) {
 	}
 }
 
-// A sink accepts messages, and counts them.
-type sink struct{ sent int }
-
-func (s *sink) Send(_ context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	s.sent += len(msgs)
-	return make([]transport.SendResult, len(msgs))
-}
-
 // A removable source counts the letters that it removed.
 type removable struct {
 	Source
@@ -112,15 +103,15 @@ func (r *removable) remove(context.Context, *Letter, string) error {
 // A letter that was sent is removed also if the journal cannot record that, for example on a full
 // disk: the next run would send it again. Without its intent in the journal it is not sent.
 func TestSentLetterLeavesOnAFullDisk(t *testing.T) {
-	to, src := &sink{}, &removable{}
+	to, src := &transporttest.Fake{}, &removable{}
 	r := &runner{src: src, o: Options{Sender: to}, anew: true, journal: &journal{failed: errors.New("no space left on device")}, limiter: rate.NewLimiter(1, 1),
 		plan: plan{sent: map[exact]bool{}, away: map[key]bool{}, failed: map[string]bool{}}}
 	l := from("orders", letter("a", 0))
-	if err := r.sendAnew(t.Context(), l); err == nil || to.sent != 1 || src.removed != 1 {
-		t.Errorf("%v: %d sent, %d removed; want the error of the journal, and the letter sent and removed", err, to.sent, src.removed)
+	if err := r.sendAnew(t.Context(), l); err == nil || len(to.Calls("Send")) != 1 || src.removed != 1 {
+		t.Errorf("%v: %d sent, %d removed; want the error of the journal, and the letter sent and removed", err, len(to.Calls("Send")), src.removed)
 	}
 	r.batch = []*Letter{l}
-	if err := r.flush(t.Context()); err == nil || to.sent != 1 || src.removed != 1 {
+	if err := r.flush(t.Context()); err == nil || len(to.Calls("Send")) != 1 || src.removed != 1 {
 		t.Errorf("%v: a letter without an intent in the journal was sent", err)
 	}
 }

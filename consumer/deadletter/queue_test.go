@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
-	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
 
@@ -86,38 +85,29 @@ func TestResultBeforeRemoval(t *testing.T) {
 // as many properties as a message can have is sent too.
 func TestFormsOfLetters(t *testing.T) {
 	for _, kind := range []settings.TopicType{settings.TopicNormal, settings.TopicDelay, settings.TopicTransaction} {
-		for name, source := range map[string]func(*place) deadletter.Source{
-			"edited": func(p *place) deadletter.Source { return p.source() }, "queue": func(p *place) deadletter.Source { return p.queue() },
-		} {
-			t.Run(fmt.Sprint(kind, " ", name), func(t *testing.T) {
-				brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-					p := newPlace(t, b)
-					p.CreateTopic("target", settings.Topic{Type: kind})
-					properties := map[string]string{}
-					for i := range tidegate.MaxProperties {
-						properties[fmt.Sprint("p", i)] = "v"
-					}
-					p.Broker.Send(&tidegate.Message{ID: "full", Topic: "orders", Body: []byte("full"), Properties: properties})
-					for _, d := range p.receive("billing", "orders", 1) {
-						if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "always"}); err != nil {
-							t.Fatal(err)
-						}
-					}
-					p.fail("always", "a", "b")
-					report, err := p.redrive(source(p), deadletter.Options{To: "target", Sender: b.Client(), Edit: func(*tidegate.Message) error { return nil }})
-					if err != nil || report.Redriven != 3 || report.Failed != 0 {
-						t.Errorf("%+v, %v", report, err)
-					}
-					got := bodies(p.receive("audit", "target", 3))
-					slices.Sort(got)
-					if !slices.Equal(got, []string{"a", "b", "full"}) {
-						t.Errorf("the target has %q", got)
-					}
-					if left := p.left(source(p)); len(left) != 0 {
-						t.Errorf("%q are left", left)
-					}
-				})
+		t.Run(string(kind), func(t *testing.T) {
+			bySource(t, func(t *testing.T, p *place, source func() deadletter.Source) {
+				p.CreateTopic("target", settings.Topic{Type: kind})
+				properties := map[string]string{}
+				for i := range tidegate.MaxProperties {
+					properties[fmt.Sprint("p", i)] = "v"
+				}
+				p.Broker.Send(&tidegate.Message{ID: "full", Topic: "orders", Body: []byte("full"), Properties: properties})
+				p.giveUp("always", 1)
+				p.fail("always", "a", "b")
+				report, err := p.redrive(source(), deadletter.Options{To: "target", Sender: p.Client(), Edit: func(*tidegate.Message) error { return nil }})
+				if err != nil || report.Redriven != 3 || report.Failed != 0 {
+					t.Errorf("%+v, %v", report, err)
+				}
+				got := bodies(p.receive("audit", "target", 3))
+				slices.Sort(got)
+				if !slices.Equal(got, []string{"a", "b", "full"}) {
+					t.Errorf("the target has %q", got)
+				}
+				if left := p.left(source()); len(left) != 0 {
+					t.Errorf("%q are left", left)
+				}
 			})
-		}
+		})
 	}
 }

@@ -52,19 +52,38 @@ func newPlace(t *testing.T, b *brokertest.Broker) *place {
 func (p *place) fail(reason string, ids ...string) {
 	p.t.Helper()
 	for _, id := range ids {
-		for _, r := range p.Broker.Broker.Send(p.t.Context(), []*tidegate.Message{{ID: id, Topic: "orders", Body: []byte(id), Tag: "tag", Properties: map[string]string{"p": "v"}}}) {
-			if r.Err != nil {
-				p.t.Fatal(r.Err)
-			}
-		}
+		p.Broker.Send(&tidegate.Message{ID: id, Topic: "orders", Body: []byte(id), Tag: "tag", Properties: map[string]string{"p": "v"}})
 	}
 	p.giveUp(reason, len(ids))
 }
 
-// giveUp makes dead letters of the next n messages of the topic.
+// giveUp makes dead letters of the next n messages of the topic orders.
 func (p *place) giveUp(reason string, n int) {
 	p.t.Helper()
-	for _, d := range p.receive("billing", "orders", n) {
+	p.giveUpIn("orders", reason, n)
+}
+
+// die makes a dead letter of a message.
+func (p *place) die(topic, id, body, reason string) {
+	p.t.Helper()
+	p.Broker.Send(&tidegate.Message{ID: id, Topic: topic, Body: []byte(body)})
+	p.giveUpIn(topic, reason, 1)
+}
+
+// twins makes two dead letters with one ID in the topic short, which forgets the ID of the first.
+// Their bodies and reasons are a and b.
+func (p *place) twins() {
+	p.t.Helper()
+	p.CreateTopic("short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
+	for _, body := range []string{"a", "b"} {
+		p.die("short", "17", body, body)
+		time.Sleep(3 * time.Second)
+	}
+}
+
+func (p *place) giveUpIn(topic, reason string, n int) {
+	p.t.Helper()
+	for _, d := range p.receive("billing", topic, n) {
 		if _, err := p.Settle(p.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: reason}); err != nil {
 			p.t.Fatal(err)
 		}
@@ -118,6 +137,23 @@ func (p *place) redrive(src deadletter.Source, o deadletter.Options) (deadletter
 	return deadletter.Redrive(p.t.Context(), src, o)
 }
 
+// bySource runs a test with each kind of source, on a broker of its own.
+func bySource(t *testing.T, test func(t *testing.T, p *place, source func() deadletter.Source)) {
+	for _, kind := range []string{"broker", "queue"} {
+		t.Run(kind, func(t *testing.T) {
+			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+				p := newPlace(t, b)
+				test(t, p, func() deadletter.Source {
+					if kind == "broker" {
+						return p.source()
+					}
+					return p.queue()
+				})
+			})
+		})
+	}
+}
+
 func ids(prefix string, n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprintf("%s%03d", prefix, i))
@@ -138,50 +174,42 @@ func bodies(ds []*tidegate.Delivery) (all []string) {
 //
 // Rate and audit of a redrive.
 func TestRedrive(t *testing.T) {
-	for name, source := range map[string]func(*place) deadletter.Source{
-		"broker": func(p *place) deadletter.Source { return p.source() },
-		"queue":  func(p *place) deadletter.Source { return p.queue() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				p.fail("no such customer", ids("m", 250)...)
-				journal := filepath.Join(t.TempDir(), "journal")
-				start := time.Now()
-				report, err := p.redrive(source(p), deadletter.Options{PerSecond: 20, Journal: journal, Actor: "anna"})
-				if err != nil || report.Redriven != 250 || report.Seen != 250 || report.Failed != 0 || report.Stopped != "" {
-					t.Errorf("%+v, %v, want 250 sent back", report, err)
-				}
-				if took := time.Since(start); took < 12*time.Second || took > 20*time.Second { // and the waits of the queue
-					t.Errorf("250 at 20 each second took %v", took)
-				}
-				if left := p.left(source(p)); len(left) != 0 {
-					t.Errorf("%d dead letters are left", len(left))
-				}
-				ds := p.receive("billing", "orders", 1000)
-				if got := bodies(ds); !slices.Equal(got, ids("m", 250)) {
-					t.Errorf("%d messages came, want each of 250 once", len(got))
-				}
-				for _, d := range ds {
-					if d.Tag != "tag" || d.Properties["p"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" || d.Attempt != 1 {
-						t.Fatalf("delivered %+v", d)
-					}
-				}
-				text, err := os.ReadFile(journal)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for event, want := range map[string]int{"begin": 1, "intent": 250, "redriven": 250, "end": 1} {
-					if got := strings.Count(string(text), `"event":"`+event+`"`); got != want {
-						t.Errorf("%d events %q, want %d", got, event, want)
-					}
-				}
-				if !strings.Contains(string(text), `"actor":"anna"`) || !strings.Contains(string(text), `"reason":"no such customer"`) {
-					t.Error("the journal lacks the actor or the reason")
-				}
-			})
-		})
-	}
+	bySource(t, func(t *testing.T, p *place, source func() deadletter.Source) {
+		p.fail("no such customer", ids("m", 250)...)
+		journal := filepath.Join(t.TempDir(), "journal")
+		start := time.Now()
+		report, err := p.redrive(source(), deadletter.Options{PerSecond: 20, Journal: journal, Actor: "anna"})
+		if err != nil || report.Redriven != 250 || report.Seen != 250 || report.Failed != 0 || report.Stopped != "" {
+			t.Errorf("%+v, %v, want 250 sent back", report, err)
+		}
+		if took := time.Since(start); took < 12*time.Second || took > 20*time.Second { // and the waits of the queue
+			t.Errorf("250 at 20 each second took %v", took)
+		}
+		if left := p.left(source()); len(left) != 0 {
+			t.Errorf("%d dead letters are left", len(left))
+		}
+		ds := p.receive("billing", "orders", 1000)
+		if got := bodies(ds); !slices.Equal(got, ids("m", 250)) {
+			t.Errorf("%d messages came, want each of 250 once", len(got))
+		}
+		for _, d := range ds {
+			if d.Tag != "tag" || d.Properties["p"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" || d.Attempt != 1 {
+				t.Fatalf("delivered %+v", d)
+			}
+		}
+		text, err := os.ReadFile(journal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for event, want := range map[string]int{"begin": 1, "intent": 250, "redriven": 250, "end": 1} {
+			if got := strings.Count(string(text), `"event":"`+event+`"`); got != want {
+				t.Errorf("%d events %q, want %d", got, event, want)
+			}
+		}
+		if !strings.Contains(string(text), `"actor":"anna"`) || !strings.Contains(string(text), `"reason":"no such customer"`) {
+			t.Error("the journal lacks the actor or the reason")
+		}
+	})
 }
 
 // A dry run with a filter reports the letters that would be sent back, and does nothing.
@@ -242,94 +270,70 @@ func TestEdit(t *testing.T) {
 //
 // The number of redrives is bounded.
 func TestGenerations(t *testing.T) {
-	for name, source := range map[string]func(*place) deadletter.Source{
-		"broker": func(p *place) deadletter.Source { return p.source() },
-		"queue":  func(p *place) deadletter.Source { return p.queue() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				p.fail("always", "m")
-				for generation := range 4 {
-					journal := filepath.Join(t.TempDir(), "journal")
-					report, err := p.redrive(source(p), deadletter.Options{Journal: journal})
-					if generation == 3 {
-						if err != nil || report.Redriven != 0 || report.Skipped["sent back too often"] != 1 {
-							t.Errorf("generation 3: %+v, %v, want it skipped", report, err)
-						}
-						return
-					}
-					if err != nil || report.Redriven != 1 {
-						t.Fatalf("generation %d: %+v, %v, want it sent back", generation, report, err)
-					}
-					p.giveUp("always", 1)
-					report, err = p.redrive(source(p), deadletter.Options{Journal: journal})
-					if err != nil || report.Redriven != 0 || report.Returned != 1 || len(p.left(source(p))) != 1 {
-						t.Errorf("generation %d, the same job: %+v, %v, want it skipped", generation, report, err)
-					}
+	bySource(t, func(t *testing.T, p *place, source func() deadletter.Source) {
+		p.fail("always", "m")
+		for generation := range 4 {
+			journal := filepath.Join(t.TempDir(), "journal")
+			report, err := p.redrive(source(), deadletter.Options{Journal: journal})
+			if generation == 3 {
+				if err != nil || report.Redriven != 0 || report.Skipped["sent back too often"] != 1 {
+					t.Errorf("generation 3: %+v, %v, want it skipped", report, err)
 				}
-			})
-		})
-	}
+				return
+			}
+			if err != nil || report.Redriven != 1 {
+				t.Fatalf("generation %d: %+v, %v, want it sent back", generation, report, err)
+			}
+			p.giveUp("always", 1)
+			report, err = p.redrive(source(), deadletter.Options{Journal: journal})
+			if err != nil || report.Redriven != 0 || report.Returned != 1 || len(p.left(source())) != 1 {
+				t.Errorf("generation %d, the same job: %+v, %v, want it skipped", generation, report, err)
+			}
+		}
+	})
 }
 
 // A redrive stops when too many letters cannot be sent: their topic is gone.
 //
 // The share of failures that stops a redrive.
 func TestTooManyFailures(t *testing.T) {
-	for name, source := range map[string]func(*place) deadletter.Source{
-		"broker": func(p *place) deadletter.Source { return p.source() },
-		"queue":  func(p *place) deadletter.Source { return p.queue() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				p.fail("always", ids("m", 200)...)
-				if err := p.DeleteTopic(t.Context(), "orders"); err != nil {
-					t.Fatal(err)
-				}
-				report, err := p.redrive(source(p), deadletter.Options{PerSecond: 50})
-				if !errors.Is(err, deadletter.ErrTooManyFailures) || report.Failed < 10 || report.Failed > 20 || report.Redriven != 0 {
-					t.Errorf("%+v, %v, want ErrTooManyFailures after 10 to 20", report, err)
-				}
-				if left := p.left(source(p)); len(left) != 200 {
-					t.Errorf("%d are left, want all 200", len(left))
-				}
-				p.CreateTopic("rescued", settings.Topic{})
-				report, err = p.redrive(source(p), deadletter.Options{PerSecond: 50, To: "rescued", Limit: 150})
-				if err != nil || report.Redriven != 150 || report.Stopped != "limit reached" || len(p.left(source(p))) != 50 {
-					t.Errorf("to another topic: %+v, %v", report, err)
-				}
-			})
-		})
-	}
+	bySource(t, func(t *testing.T, p *place, source func() deadletter.Source) {
+		p.fail("always", ids("m", 200)...)
+		if err := p.DeleteTopic(t.Context(), "orders"); err != nil {
+			t.Fatal(err)
+		}
+		report, err := p.redrive(source(), deadletter.Options{PerSecond: 50})
+		if !errors.Is(err, deadletter.ErrTooManyFailures) || report.Failed < 10 || report.Failed > 20 || report.Redriven != 0 {
+			t.Errorf("%+v, %v, want ErrTooManyFailures after 10 to 20", report, err)
+		}
+		if left := p.left(source()); len(left) != 200 {
+			t.Errorf("%d are left, want all 200", len(left))
+		}
+		p.CreateTopic("rescued", settings.Topic{})
+		report, err = p.redrive(source(), deadletter.Options{PerSecond: 50, To: "rescued", Limit: 150})
+		if err != nil || report.Redriven != 150 || report.Stopped != "limit reached" || len(p.left(source())) != 50 {
+			t.Errorf("to another topic: %+v, %v", report, err)
+		}
+	})
 }
 
 // A throttle makes a redrive wait; it is no failure.
 func TestThrottled(t *testing.T) {
-	for name, source := range map[string]func(*place) deadletter.Source{
-		"broker": func(p *place) deadletter.Source { return p.source() },
-		"queue":  func(p *place) deadletter.Source { return p.queue() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				p.fail("always", ids("m", 60)...)
-				p.CreateTopic("orders", settings.Topic{MaxRate: settings.Rate{MessagesPerSecond: 2, Burst: 5}})
-				start := time.Now()
-				report, err := p.redrive(source(p), deadletter.Options{PerSecond: 1000})
-				if err != nil || report.Redriven != 60 || report.Failed != 0 {
-					t.Errorf("%+v, %v, want 60", report, err)
-				}
-				if took := time.Since(start); took < 27*time.Second {
-					t.Errorf("55 messages at 2 each second took %v", took)
-				}
-				if got := bodies(p.receive("billing", "orders", 100)); !slices.Equal(got, ids("m", 60)) {
-					t.Errorf("%d messages came, want each of 60 once", len(got))
-				}
-			})
-		})
-	}
+	bySource(t, func(t *testing.T, p *place, source func() deadletter.Source) {
+		p.fail("always", ids("m", 60)...)
+		p.CreateTopic("orders", settings.Topic{MaxRate: settings.Rate{MessagesPerSecond: 2, Burst: 5}})
+		start := time.Now()
+		report, err := p.redrive(source(), deadletter.Options{PerSecond: 1000})
+		if err != nil || report.Redriven != 60 || report.Failed != 0 {
+			t.Errorf("%+v, %v, want 60", report, err)
+		}
+		if took := time.Since(start); took < 27*time.Second {
+			t.Errorf("55 messages at 2 each second took %v", took)
+		}
+		if got := bodies(p.receive("billing", "orders", 100)); !slices.Equal(got, ids("m", 60)) {
+			t.Errorf("%d messages came, want each of 60 once", len(got))
+		}
+	})
 }
 
 // The end of ctx ends a redrive; run again, it continues.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
@@ -17,7 +16,6 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // Letters of two topics can have the same message ID. Each is sent back to its own topic, also if a
@@ -42,12 +40,7 @@ func TestSameIDInTwoTopics(t *testing.T) {
 				p := newPlace(t, b)
 				p.CreateTopic("returns", settings.Topic{})
 				for _, topic := range []string{"orders", "returns"} {
-					p.Broker.Send(&tidegate.Message{ID: "17", Topic: topic, Body: []byte(topic)})
-					for _, d := range p.receive("billing", topic, 1) {
-						if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "always"}); err != nil {
-							t.Fatal(err)
-						}
-					}
+					p.die(topic, "17", topic, "always")
 				}
 				journal, redriven := filepath.Join(t.TempDir(), "journal"), 0
 				for _, o := range tt.runs {
@@ -109,17 +102,8 @@ func TestTwoLettersWithOneID(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 				p := newPlace(t, b)
-				p.CreateTopic("short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
+				p.twins()
 				p.CreateTopic("long", settings.Topic{})
-				for _, body := range []string{"a", "b"} {
-					p.Broker.Send(&tidegate.Message{ID: "17", Topic: "short", Body: []byte(body)})
-					for _, d := range p.receive("billing", "short", 1) {
-						if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: body}); err != nil {
-							t.Fatal(err)
-						}
-					}
-					time.Sleep(3 * time.Second)
-				}
 				journal, redriven, renamed := filepath.Join(t.TempDir(), "journal"), 0, 0
 				for _, o := range tt.runs {
 					o.Journal, o.To = journal, "long"
@@ -156,16 +140,7 @@ func TestTwoLettersWithOneID(t *testing.T) {
 func TestSecondLetterWithOneIDIsGone(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
-		p.CreateTopic("short", settings.Topic{DuplicateWindow: settings.Duration(time.Second)})
-		for _, body := range []string{"a", "b"} {
-			p.Broker.Send(&tidegate.Message{ID: "17", Topic: "short", Body: []byte(body)})
-			for _, d := range p.receive("billing", "short", 1) {
-				if _, err := p.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: body}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			time.Sleep(3 * time.Second)
-		}
+		p.twins()
 		report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: 1, Edit: func(m *tidegate.Message) error {
 			if string(m.Body) == "b" {
 				return nil
