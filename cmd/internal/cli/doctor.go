@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -226,11 +227,9 @@ func (d *Patient) spoken(ctx context.Context, s Server, address string) bool {
 	case len(first) > 3 && first[3] == 0x04: // the frame SETTINGS
 		d.OK("grpc protocol", "the port speaks HTTP/2 in plain text")
 		return true
-	case len(first) > 0 && (first[0] == tlsAlert || first[0] == tlsRecord):
-		return d.Failed("grpc protocol", fmt.Errorf("the port speaks TLS, and the connection is plain text: %w", tidegate.ErrInvalid), "add --tls, and --cacert FILE or --tls-skip-verify for a certificate of your own")
 	case strings.HasPrefix(string(first), "HTTP/1"):
 		return d.Failed("grpc protocol", fmt.Errorf("the port speaks HTTP/1: %w", tidegate.ErrInvalid), "this is an HTTP port or an HTTP proxy; use the gRPC port, for tidegate 8081")
-	case hasTLS:
+	case hasTLS, len(first) > 0 && (first[0] == tlsAlert || first[0] == tlsRecord):
 		return d.Failed("grpc protocol", fmt.Errorf("the port speaks TLS, and the connection is plain text: %w", tidegate.ErrInvalid), "add --tls, and --cacert FILE or --tls-skip-verify for a certificate of your own")
 	}
 	if err == nil {
@@ -299,12 +298,8 @@ func (d *Patient) protocol(ctx context.Context, s Server) {
 		return
 	}
 	defer func() { _ = t.Close() }() // only the steps count
-	var topics []string
-	if d.Topic != "" {
-		topics = []string{d.Topic}
-	}
 	bounded, cancel := d.Bounded(ctx)
-	err = t.Ping(bounded, topics...)
+	err = t.Ping(bounded, slices.DeleteFunc([]string{d.Topic}, func(topic string) bool { return topic == "" })...)
 	cancel()
 	if err != nil {
 		d.Failed("route", err, d.routeRemedy(err))
@@ -402,7 +397,12 @@ func (d *Patient) lane(ctx context.Context, t Transport) {
 	}
 	d.OK("topic", "messages of %s go to %s", output.Safe(d.Topic), lane.Endpoint)
 	if d.Send {
-		d.probe(ctx, t)
+		d.Probe(ctx, t, 0, func(err error) string {
+			if errors.Is(err, tidegate.ErrInvalid) {
+				return "send a message of the topic's type: FIFO needs a message group, DELAY a time, TRANSACTION a transaction; a test message is NORMAL"
+			}
+			return "read the reason; 'tidegate limits show' has the limits of a throttle"
+		})
 	}
 	if d.Group == "" {
 		return
@@ -466,26 +466,22 @@ func (d *Patient) group(ctx context.Context) (*status.Group, error) {
 	return &g, nil
 }
 
-func (d *Patient) probe(ctx context.Context, t Transport) {
-	p, err := producer.New(t, producer.Options{})
+// Probe sends a message to the topic, in a step. It reports whether the server accepted it. remedy
+// returns the remedy for an error of the send.
+func (d *Patient) Probe(ctx context.Context, t Transport, maxAttempts int, remedy func(error) string) bool {
+	p, err := producer.New(t, producer.Options{MaxAttempts: maxAttempts})
 	if err != nil {
-		d.Failed("send", err, "report this error")
-		return
+		return d.Failed("send", err, "report this error")
 	}
 	defer func() { _ = p.Close() }() // only the receipt counts
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
-	m := &tidegate.Message{Topic: d.Topic, Body: []byte("a test of tidegate doctor"), Tag: "tidegate-doctor"}
-	receipt, err := p.Send(bounded, m)
+	receipt, err := p.Send(bounded, &tidegate.Message{Topic: d.Topic, Body: []byte("a test of tidegate doctor"), Tag: "tidegate-doctor"})
 	if err != nil {
-		remedy := "read the reason; 'tidegate limits show' has the limits of a throttle"
-		if errors.Is(err, tidegate.ErrInvalid) {
-			remedy = "send a message of the topic's type: FIFO needs a message group, DELAY a time, TRANSACTION a transaction; a test message is NORMAL"
-		}
-		d.Failed("send", err, remedy)
-		return
+		return d.Failed("send", err, remedy(err))
 	}
 	d.OK("send", "message %s was accepted", receipt.MessageID)
+	return true
 }
 
 // http tests the HTTP API and the clocks.

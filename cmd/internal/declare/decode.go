@@ -151,8 +151,13 @@ func (d *Decoder) Value(n *yaml.Node, at string, v reflect.Value) {
 		d.Value(n, at, p.Elem())
 		v.Set(p)
 	case reflect.Struct:
-		fields := fieldsOf(v.Type())
-		d.Mapping(n, at, fields, func(name string, n *yaml.Node) { d.Value(n, at+Sep+name, v.Field(slices.Index(fields, name))) })
+		d.Mapping(n, at, names(v.Type()), func(name string, n *yaml.Node) {
+			for f, field := range v.Fields() {
+				if Name(f) == name {
+					d.Value(n, at+Sep+name, field)
+				}
+			}
+		})
 	case reflect.Map:
 		if Empty(n) {
 			return // all of them are commented out
@@ -246,15 +251,6 @@ func Empty(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag()
 
 // secret reports whether the value at a path can be a secret.
 func secret(at string) bool { return at == "access" || strings.HasPrefix(at, "access"+Sep) }
-
-// fieldsOf returns the names of a struct's fields, which are those over HTTP.
-func fieldsOf(t reflect.Type) (names []string) {
-	for f := range t.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		names = append(names, name)
-	}
-	return names
-}
 
 type textUnmarshaler interface{ UnmarshalText([]byte) error }
 
@@ -423,14 +419,12 @@ func Digits(name, value string) (string, error) {
 }
 
 // each replaces the sizes with units in settings that were read from JSON or YAML. The error names
-// the setting.
-func each(settings map[string]any) error { return sizeEach(settings, "") }
-
-func sizeEach(settings map[string]any, path string) error {
+// the setting, below path.
+func each(settings map[string]any, path string) error {
 	for name, v := range settings {
 		switch v := v.(type) {
 		case map[string]any:
-			if err := sizeEach(v, path+name+"."); err != nil {
+			if err := each(v, path+name+"."); err != nil {
 				return err
 			}
 		case string:
@@ -438,10 +432,10 @@ func sizeEach(settings map[string]any, path string) error {
 				continue
 			}
 			digits, err := Digits(name, v)
-			if err != nil {
-				return fmt.Errorf("%s%s is %q: %w", path, name, v, err)
+			var n float64
+			if err == nil {
+				n, err = strconv.ParseFloat(digits, 64)
 			}
-			n, err := strconv.ParseFloat(digits, 64)
 			if err != nil {
 				return fmt.Errorf("%s%s is %q: %w", path, name, v, err)
 			}

@@ -27,7 +27,7 @@ func Patch[T any](file string, args []string) (map[string]any, error) {
 			err = JSON(text, &patch)
 		}
 		if err == nil {
-			err = each(patch)
+			err = each(patch, "")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the settings cannot be read: %w", err)
@@ -90,11 +90,16 @@ func set(into map[string]any, t reflect.Type, key string, parts []string, text s
 		}
 		return fmt.Errorf("there is no setting %q%s", key, suggestion)
 	}
+	var inner reflect.Type // of the field
+	for f := range t.Fields() {
+		if Name(f) == parts[0] {
+			inner = f.Type
+		}
+	}
 	if len(parts) == 1 {
-		into[parts[0]] = value(fieldOf(t, parts[0]).Type, text)
+		into[parts[0]] = value(inner, text)
 		return nil
 	}
-	inner := fieldOf(t, parts[0]).Type
 	if inner.Kind() != reflect.Struct {
 		return fmt.Errorf("%s has no parts: %s is one value", key, parts[0])
 	}
@@ -118,15 +123,6 @@ func value(t reflect.Type, text string) any {
 		return text
 	}
 	return v
-}
-
-func fieldOf(t reflect.Type, name string) reflect.StructField {
-	for f := range t.Fields() {
-		if Name(f) == name {
-			return f
-		}
-	}
-	return reflect.StructField{}
 }
 
 func names(t reflect.Type) []string {

@@ -11,7 +11,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/internal/shell"
-	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -30,7 +29,7 @@ func Examine(ctx context.Context, d *cli.Patient) {
 	if !authenticated(ctx, d, t) || d.Topic == "" || !topic(ctx, d, t) {
 		return
 	}
-	if d.Send && !probe(ctx, d, t) {
+	if d.Send && !d.Probe(ctx, t, 1, sendRemedy) {
 		return
 	}
 	if d.Group != "" {
@@ -143,25 +142,12 @@ func topic(ctx context.Context, d *cli.Patient, t cli.Transport) bool {
 	return true
 }
 
-// probe sends a message.
-func probe(ctx context.Context, d *cli.Patient, t cli.Transport) bool {
-	p, err := producer.New(t, producer.Options{MaxAttempts: 1})
-	if err != nil {
-		return d.Failed("send", err, "report this error")
+// sendRemedy returns the remedy for a failed send.
+func sendRemedy(err error) string {
+	if errors.Is(err, tidegate.ErrThrottled) {
+		return "the address or the memory is full, or the disk: consume messages, or raise max-size-bytes of the address, global-max-size or max-disk-usage; 'artemis queue stat' shows which queue is long"
 	}
-	defer func() { _ = p.Close() }() // only the receipt counts
-	bounded, cancel := d.Bounded(ctx)
-	defer cancel()
-	receipt, err := p.Send(bounded, &tidegate.Message{Topic: d.Topic, Body: []byte("a test of tidegate doctor"), Tag: "tidegate-doctor"})
-	if err != nil {
-		remedy := "read the reason, and the log of the server"
-		if errors.Is(err, tidegate.ErrThrottled) {
-			remedy = "the address or the memory is full, or the disk: consume messages, or raise max-size-bytes of the address, global-max-size or max-disk-usage; 'artemis queue stat' shows which queue is long"
-		}
-		return d.Failed("send", err, remedy)
-	}
-	d.OK("send", "message %s was accepted", receipt.MessageID)
-	return true
+	return "read the reason, and the log of the server"
 }
 
 // patience is the time that an attached receiver waits for a message.

@@ -425,11 +425,11 @@ type (
 	faults = declare.Faults
 )
 
-func faultf(o origin, format string, args ...any) fault { return declare.Faultf(o, format, args...) }
-
-func path(names ...string) string { return declare.Path(names...) }
-
-func pathOf(key string) string { return declare.PathOf(key) }
+var (
+	faultf = declare.Faultf
+	path   = declare.Path
+	pathOf = declare.PathOf
+)
 
 // levels reads the node below prefix: entries of the table, and further levels of nesting.
 func levels(d *declare.Decoder, n *yaml.Node, prefix string, table []setting) {
@@ -488,12 +488,7 @@ func configCommand(stdout io.Writer) *cobra.Command {
 and exits with 2; or prints ok, and exits with 0. It reads only this file, not
 the environment and not the files that it names, such as certificates and
 secrets. It starts nothing.`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] == "" {
-				return cli.UsageError{Err: errors.New("config check takes one argument, the file"), Command: c.CommandPath()}
-			}
-			return nil
-		},
+		Args: arguments(func(args []string) bool { return len(args) == 1 && args[0] != "" }, "config check takes one argument, the file"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if _, err := load(args[0], nil, nil); err != nil {
 				return err
@@ -503,14 +498,9 @@ secrets. It starts nothing.`,
 		},
 	})
 	c.AddCommand(&cobra.Command{
-		Use:   "example",
-		Short: "Print a file for serve --config with all settings and their defaults",
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 0 {
-				return cli.UsageError{Err: errors.New("config example takes no arguments"), Command: c.CommandPath()}
-			}
-			return nil
-		},
+		Use:     "example",
+		Short:   "Print a file for serve --config with all settings and their defaults",
+		Args:    arguments(func(args []string) bool { return len(args) == 0 }, "config example takes no arguments"),
 		Example: `  tidegate config example > tidegate.yaml`,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := io.WriteString(stdout, example)
@@ -518,6 +508,16 @@ secrets. It starts nothing.`,
 		},
 	})
 	return c
+}
+
+// arguments rejects arguments that are not valid.
+func arguments(valid func(args []string) bool, text string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if valid(args) {
+			return nil
+		}
+		return cli.UsageError{Err: errors.New(text), Command: c.CommandPath()}
+	}
 }
 
 // show writes the configuration as a file with the same meaning: every setting, and the fields that
