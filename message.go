@@ -103,14 +103,14 @@ const (
 	MaxBodySize           = 4 << 20  // bytes; a server may set another
 	MaxProperties         = 128      // user properties of a message
 	MaxPropertiesSize     = 16 << 10 // bytes of properties, tag and keys together
-	MaxMessageGroupLength = 63       // bytes
+	maxMessageGroupLength = 63       // bytes
 )
 
 // The limits of the tidegate broker. RocketMQ has the same maximum delay; it limits the other two
 // only together with the properties.
 const (
 	MaxMessageIDLength = 255            // bytes
-	MaxDelay           = 24 * time.Hour // from now to a delivery time
+	maxDelay           = 24 * time.Hour // from now to a delivery time
 )
 
 // Reserved property names are those that RocketMQ gives a meaning of its own.
@@ -230,17 +230,17 @@ func (m *Message) Validate(maxBody int) error {
 		return invalid(protocol.CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes; the limit is %d", m.ID, len(m.ID), MaxMessageIDLength)
 	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || !plain(m.Tag)):
 		return invalid(protocol.CodeIllegalMessageTag, "tag", "%q is blank, not UTF-8, or has '|' or a control character", m.Tag)
-	case len(m.MessageGroup) > MaxMessageGroupLength:
+	case len(m.MessageGroup) > maxMessageGroupLength:
 		return invalid(protocol.CodeIllegalMessageGroup, "message group", "the message group has %d bytes; the limit is %d",
-			len(m.MessageGroup), MaxMessageGroupLength)
+			len(m.MessageGroup), maxMessageGroupLength)
 	case m.MessageGroup != "" && (strings.TrimSpace(m.MessageGroup) == "" || !plain(m.MessageGroup)):
 		return invalid(protocol.CodeIllegalMessageGroup, "message group", "%q is blank, not UTF-8, or has a control character", m.MessageGroup)
 	case m.MessageGroup != "" && !m.DeliverAt.IsZero():
 		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude each other; set one of them",
 			m.MessageGroup)
-	case !m.DeliverAt.IsZero() && time.Until(m.DeliverAt) > MaxDelay:
+	case !m.DeliverAt.IsZero() && time.Until(m.DeliverAt) > maxDelay:
 		return invalid(CodeIllegalDeliveryTime, "delivery time", "%s is %v ahead; the limit is %v",
-			m.DeliverAt.Format(time.RFC3339), time.Until(m.DeliverAt).Round(time.Second), MaxDelay)
+			m.DeliverAt.Format(time.RFC3339), time.Until(m.DeliverAt).Round(time.Second), maxDelay)
 	case len(m.TraceContext) > protocol.MaxTraceContextLength:
 		return invalid(CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes; the limit is %d", len(m.TraceContext), protocol.MaxTraceContextLength)
 	case !utf8.ValidString(m.TraceContext):

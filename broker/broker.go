@@ -70,12 +70,13 @@ type Options struct {
 	seams engine.Seams // of tests
 }
 
-// The defaults of Options.
-const (
-	DefaultMinInvisibleDuration = engine.DefaultMinInvisibleDuration
-	DefaultMaxInvisibleDuration = engine.DefaultMaxInvisibleDuration
-	DefaultMaxAutoGroups        = engine.DefaultMaxAutoGroups
-)
+// WithDefaults returns o with the default of each zero limit that does not depend on the machine.
+func (o Options) WithDefaults() Options {
+	e := o.engine().WithDefaults()
+	o.MaxBodySize, o.MinInvisibleDuration, o.MaxInvisibleDuration, o.MaxAutoGroups = e.MaxBodySize, e.MinInvisibleDuration, e.MaxInvisibleDuration, e.MaxAutoGroups
+	o.Pressure, o.Transaction = o.Pressure.WithDefaults(), o.Transaction.WithDefaults()
+	return o
+}
 
 // engine returns the options of the engine. The data of a Memory is in its file system.
 func (o Options) engine() engine.Options {

@@ -554,12 +554,12 @@ func TestSnoozeBounds(t *testing.T) {
 		putGroup(t, b, "g", settings.Group{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := one(t, b, "g", "t")
-		for _, dur := range []time.Duration{-1, broker.DefaultMaxInvisibleDuration + 1} {
+		for _, dur := range []time.Duration{-1, 12*time.Hour + 1} {
 			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur}); codeOf(err) != tidegate.CodeIllegalInvisibleTime {
 				t.Errorf("%v: %v", dur, err)
 			}
 		}
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: broker.DefaultMaxInvisibleDuration}); err != nil {
+		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: 12 * time.Hour}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -462,7 +462,7 @@ func TestTelemetryOfARemovedKey(t *testing.T) {
 func TestTelemetryOutlivesItsSignature(t *testing.T) {
 	withServer(t, server.Options{Access: teams(map[string]string{"old": "*"})}, func(t *testing.T, e *env) {
 		st, _ := e.telemetry(signed(t.Context(), "old"), producer("normal"))
-		time.Sleep(2 * server.DefaultMaxClockSkew)
+		time.Sleep(2 * access.DefaultMaxClockSkew)
 		for _, access := range []server.AccessConfig{teams(map[string]string{"old": "norm*"}), teams(map[string]string{"old": "*", "new": "*"})} {
 			assert.Must(t, e.s.SetAccess(access))
 			synctest.Wait()

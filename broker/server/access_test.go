@@ -27,6 +27,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -333,7 +334,7 @@ func TestClockSkewAndReload(t *testing.T) {
 			return r.GetStatus()
 		}
 		refused(t, try(), protocol.CodeOK)
-		time.Sleep(server.DefaultMaxClockSkew + time.Second)
+		time.Sleep(access.DefaultMaxClockSkew + time.Second)
 		refused(t, try(), tidegate.CodeUnauthorized, "x-mq-date-time", "15m0s")
 		c.MaxClockSkew = time.Hour
 		for _, step := range []struct {

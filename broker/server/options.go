@@ -25,10 +25,10 @@ const (
 	defaultBrokerName           = "tidegate"
 	defaultMaxReceiveSize       = 32 << 20 // bytes; RocketMQ's clients send one message of at most 4 MiB
 	defaultHandshakeTimeout     = 10 * time.Second
-	DefaultMaxSilentConnections = 1024
-	DefaultMinLongPolling       = 5 * time.Second
-	DefaultMaxLongPolling       = 20 * time.Second
-	DefaultProducerMaxAttempts  = 3 // RocketMQ: sending retry and throttling: one send and two retries
+	defaultMaxSilentConnections = 1024
+	defaultMinLongPolling       = 5 * time.Second
+	defaultMaxLongPolling       = 20 * time.Second
+	defaultProducerMaxAttempts  = 3 // RocketMQ: sending retry and throttling: one send and two retries
 )
 
 // Options are the settings of a Server. The zero value means all defaults.
@@ -174,10 +174,10 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 		bad("MaxReceiveSize is %d; with MaxTransitBytes of %d, give %d or less", o.MaxReceiveSize, o.MaxTransitBytes, most)
 	}
 	if o.MaxSilentConnections < 0 {
-		bad("MaxSilentConnections is %d; it must not be negative, 0 means %d", o.MaxSilentConnections, DefaultMaxSilentConnections)
+		bad("MaxSilentConnections is %d; it must not be negative, 0 means %d", o.MaxSilentConnections, defaultMaxSilentConnections)
 	}
 	if o.ProducerMaxAttempts < 0 {
-		bad("ProducerMaxAttempts is %d; it must not be negative, 0 means %d", o.ProducerMaxAttempts, DefaultProducerMaxAttempts)
+		bad("ProducerMaxAttempts is %d; it must not be negative, 0 means %d", o.ProducerMaxAttempts, defaultProducerMaxAttempts)
 	}
 	if o.ProducerBackoff == nil {
 		d := backoff.Default()
@@ -197,10 +197,7 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 	setDefault(&o.BrokerName, defaultBrokerName)
 	setDefault(&o.Version, moduleVersion())
 	setDefault(&o.HandshakeTimeout, defaultHandshakeTimeout)
-	setDefault(&o.MaxSilentConnections, DefaultMaxSilentConnections)
-	setDefault(&o.MinLongPolling, DefaultMinLongPolling)
-	setDefault(&o.MaxLongPolling, DefaultMaxLongPolling)
-	setDefault(&o.ProducerMaxAttempts, DefaultProducerMaxAttempts)
+	o = o.WithDefaults()
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -211,6 +208,16 @@ func (o Options) check() (Options, *rmqpb.Endpoints, error) {
 		return o, nil, fmt.Errorf("server options: %w", err)
 	}
 	return o, advertise, nil
+}
+
+// WithDefaults returns o with the default of each zero limit of clients: MaxSilentConnections,
+// MinLongPolling, MaxLongPolling and ProducerMaxAttempts.
+func (o Options) WithDefaults() Options {
+	setDefault(&o.MaxSilentConnections, defaultMaxSilentConnections)
+	setDefault(&o.MinLongPolling, defaultMinLongPolling)
+	setDefault(&o.MaxLongPolling, defaultMaxLongPolling)
+	setDefault(&o.ProducerMaxAttempts, defaultProducerMaxAttempts)
+	return o
 }
 
 func setDefault[T comparable](v *T, d T) {
@@ -452,9 +459,6 @@ const (
 	ActionObserve = access.Observe // read settings, backlogs and metrics
 	ActionAdmin   = access.Admin   // create, change and delete topics and groups; includes ActionObserve
 )
-
-// DefaultMaxClockSkew is how far a signed time may be from the broker's.
-const DefaultMaxClockSkew = access.DefaultMaxClockSkew
 
 // SetAccess replaces the permissions. They apply to all requests that begin afterwards, and to open
 // streams: a stream without permission ends with 40100 or 40300, and waiting receives end without

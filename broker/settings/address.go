@@ -9,15 +9,6 @@ import (
 	"github.com/tidegate/tidegate"
 )
 
-// The defaults of Address (Artemis: undelivered messages). They apply if at least one of the first
-// nine fields is set for a topic. The delays default to 0.
-const (
-	DefaultRedeliveryDelayMultiplier = 1.0
-	DefaultMaxRedeliveryDelayFactor  = 10 // of redelivery-delay
-	DefaultMaxDeliveryAttempts       = 10 // deliveries, the first one included
-	DefaultDeadLetterQueuePrefix     = "DLQ."
-)
-
 // An Address has the settings of the topics that an address pattern matches. The names are those of
 // Apache ActiveMQ Artemis. A nil field is inherited from the most specific other pattern that
 // matches the topic and sets the field. If no pattern sets the field, it has its default.

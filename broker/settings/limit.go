@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -138,12 +139,14 @@ type Pressure struct {
 	ColdDistance int64 `json:"cold_distance_bytes,omitempty"`
 }
 
-// The defaults of Pressure.
-const (
-	DefaultMaxCompactionDebt = 64 << 30
-	DefaultMaxWriteStall     = time.Second
-	DefaultColdDistance      = 64 << 20
-)
+// WithDefaults returns p with the default of every zero field except MinFreeDisk, whose default
+// depends on the disk.
+func (p Pressure) WithDefaults() Pressure {
+	p.MaxCompactionDebt = cmp.Or(p.MaxCompactionDebt, 64<<30)
+	p.MaxWriteStall = cmp.Or(p.MaxWriteStall, Duration(time.Second))
+	p.ColdDistance = cmp.Or(p.ColdDistance, 64<<20)
+	return p
+}
 
 // Validate returns an error that names every field with an invalid value, or nil. The names in the
 // error begin with field, the name of the setting that has the limits.

@@ -111,10 +111,6 @@ func (c *Topic) IDWindow() time.Duration {
 	return time.Duration(c.DuplicateWindow)
 }
 
-// DefaultRetention is the age at which a message is removed. Messages of dead letter topics are
-// kept forever, unless the topic is configured otherwise.
-const DefaultRetention = 72 * time.Hour
-
 // A Retention decides when the messages of a topic are removed, the oldest of each queue first. If
 // a consumer group has not consumed a removed message, the message counts in the group's Overtaken,
 // and a warning is logged. A message is not removed:

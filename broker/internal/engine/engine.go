@@ -77,14 +77,10 @@ type Seams struct {
 	HistoryMemory int64  // bytes of the history of rates, in place of historyBytes
 }
 
-// The defaults of Options.
-const (
-	DefaultMinInvisibleDuration = 10 * time.Second
-	DefaultMaxInvisibleDuration = 12 * time.Hour
-	DefaultMaxAutoGroups        = 10_000
-)
+const defaultMaxAutoGroups = 10_000
 
-func (o Options) withDefaults() Options {
+// WithDefaults returns o with the default of every zero field.
+func (o Options) WithDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -92,13 +88,13 @@ func (o Options) withDefaults() Options {
 		o.MaxBodySize = tidegate.MaxBodySize
 	}
 	if o.MinInvisibleDuration == 0 {
-		o.MinInvisibleDuration = DefaultMinInvisibleDuration
+		o.MinInvisibleDuration = 10 * time.Second
 	}
 	if o.MaxInvisibleDuration == 0 {
-		o.MaxInvisibleDuration = DefaultMaxInvisibleDuration
+		o.MaxInvisibleDuration = 12 * time.Hour
 	}
 	if o.MaxAutoGroups == 0 {
-		o.MaxAutoGroups = DefaultMaxAutoGroups
+		o.MaxAutoGroups = defaultMaxAutoGroups
 	}
 	if o.ProcessMemory == 0 {
 		o.ProcessMemory = debug.SetMemoryLimit(-1)
@@ -112,7 +108,7 @@ func (o Options) withDefaults() Options {
 
 // Validate is that of broker.Options.
 func (o Options) Validate() error {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	var errs []error
 	if o.Dir != "" && o.InMemory {
 		errs = append(errs, fmt.Errorf("options Dir (%q) and Memory exclude each other; set one of them", o.Dir))
@@ -138,7 +134,7 @@ func (o Options) Validate() error {
 	}
 	errs = append(errs, atMost("MinInvisibleDuration", o.MinInvisibleDuration), atMost("MaxInvisibleDuration", o.MaxInvisibleDuration))
 	if o.MaxAutoGroups < 0 {
-		errs = append(errs, fmt.Errorf("MaxAutoGroups is %d; give 1 or more, or 0 for %d", o.MaxAutoGroups, DefaultMaxAutoGroups))
+		errs = append(errs, fmt.Errorf("MaxAutoGroups is %d; give 1 or more, or 0 for %d", o.MaxAutoGroups, defaultMaxAutoGroups))
 	}
 	if o.CacheBytes < 0 {
 		errs = append(errs, fmt.Errorf("CacheBytes is %d; give 1 or more, or 0 for the default", o.CacheBytes))
@@ -189,7 +185,7 @@ type Engine struct {
 
 // Open opens the engine of broker.Open.
 func Open(o Options) (*Engine, error) {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("broker options: %w", err)
 	}

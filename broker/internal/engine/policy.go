@@ -111,13 +111,13 @@ func newAddressPolicy(s settings.Address) *AddressPolicy {
 	delay := orDefault(s.RedeliveryDelay, 0)
 	p.Redelivery = &consume.RetryRules{
 		Delay:       delay.Duration(),
-		Longest:     orDefault(s.MaxRedeliveryDelay, min(delay*settings.DefaultMaxRedeliveryDelayFactor, maxMilliseconds)).Duration(),
-		Multiplier:  orDefault(s.RedeliveryDelayMultiplier, settings.DefaultRedeliveryDelayMultiplier),
+		Longest:     orDefault(s.MaxRedeliveryDelay, min(10*delay, maxMilliseconds)).Duration(),
+		Multiplier:  orDefault(s.RedeliveryDelayMultiplier, 1),
 		Factor:      orDefault(s.RedeliveryCollisionAvoidanceFactor, 0),
-		MaxAttempts: orDefault(s.MaxDeliveryAttempts, settings.DefaultMaxDeliveryAttempts),
+		MaxAttempts: orDefault(s.MaxDeliveryAttempts, 10),
 		DeadLetter:  orDefault(s.DeadLetterAddress, ""),
 		AutoCreate:  orDefault(s.AutoCreateDeadLetterResources, false),
-		Prefix:      orDefault(s.DeadLetterQueuePrefix, settings.DefaultDeadLetterQueuePrefix),
+		Prefix:      orDefault(s.DeadLetterQueuePrefix, "DLQ."),
 		Suffix:      orDefault(s.DeadLetterQueueSuffix, ""),
 	}
 	return p

@@ -248,11 +248,7 @@ func (l *Limits) CountCold(c *Consumption, ms []store.Message) {
 }
 
 func coldLimit(p *settings.Pressure) throttle.ColdLimit {
-	l := throttle.ColdLimit{PerSecond: p.MaxColdReads, Distance: p.ColdDistance}
-	if l.Distance == 0 {
-		l.Distance = settings.DefaultColdDistance
-	}
-	return l
+	return throttle.ColdLimit{PerSecond: p.MaxColdReads, Distance: p.WithDefaults().ColdDistance}
 }
 
 // checkCold returns the throttle of cold reads if they reject sends to the topic, or nil. If the
@@ -356,7 +352,7 @@ func (s *storage) ask(now time.Time) {
 // for which it has delayed writes.
 func (s *storage) decide(at store.Pressure, held time.Duration, now time.Time) (states []status.LimitState) {
 	p := s.limits.Load()
-	limits := throttle.StorageLimits{Free: p.MinFreeDisk, Debt: p.MaxCompactionDebt, Stalled: time.Duration(p.MaxWriteStall)}.Of(at.Disk, int64(at.Total))
+	limits := throttle.ConditionOf(*p, at.Disk, int64(at.Total))
 	free, stalled, debt := s.gates.Update(limits, throttle.Condition{Free: int64(at.Free), Debt: int64(at.CompactionDebt), Stalled: held}, now)
 	for _, l := range []struct {
 		set         bool

@@ -592,12 +592,14 @@ func (t *Topic) RetentionPolicy() retention.Policy {
 	}
 }
 
+const defaultRetention = 72 * time.Hour
+
 // maxAge returns the age at which messages are removed; retention.Forever if they are not.
 func (t *Topic) maxAge() time.Duration {
 	d := time.Duration(t.Settings().Retention.Time)
 	switch {
 	case d == 0 && !isDeadLetter(t.Name()):
-		return settings.DefaultRetention
+		return defaultRetention
 	case d <= 0:
 		return retention.Forever
 	}

@@ -53,35 +53,30 @@ type Condition struct {
 	Stalled time.Duration // how long writes have been stalled
 }
 
-// The bounds of the default of StorageLimits.Free. On a disk of less than 2 GiB, 256 MiB would
-// leave little or no space for messages, so there the limit is an eighth of the disk.
+// The bounds of the default of settings.Pressure.MinFreeDisk. On a disk of less than 2 GiB, 256 MiB
+// would leave little or no space for messages, so there the limit is an eighth of the disk.
 const (
 	mostFree  = 1 << 30
 	leastFree = 256 << 20
 	smallDisk = 8 // the part of a small disk
 )
 
-// defaultFree returns the default of StorageLimits.Free for a disk of total bytes.
+// defaultFree returns the default of settings.Pressure.MinFreeDisk for a disk of total bytes.
 func defaultFree(total int64) int64 {
 	return max(min(mostFree, total/20), min(leastFree, total/smallDisk))
 }
 
-// StorageLimits are the configured limits of a storage. The fields are those of Condition, but zero
-// means the default, and a negative value means no limit. The default of Free is 5 % of the disk,
-// but at most 1 GiB, and at least 256 MiB or an eighth of a disk of less than 2 GiB.
-type StorageLimits struct {
-	Free, Debt int64
-	Stalled    time.Duration
-}
-
-// Of returns the limits for a disk of total bytes. If the storage is not on a disk, or if the size
-// of the disk is unknown, disk is false and Free has no limit.
-func (l StorageLimits) Of(disk bool, total int64) Condition {
+// ConditionOf returns the limits for a disk of total bytes. The default of MinFreeDisk is 5 % of
+// the disk, but at most 1 GiB, and at least 256 MiB or an eighth of a disk of less than 2 GiB. If
+// the storage is not on a disk, or if the size of the disk is unknown, disk is false and Free has
+// no limit.
+func ConditionOf(p settings.Pressure, disk bool, total int64) Condition {
 	free := int64(0)
 	if disk {
-		free = cmp.Or(l.Free, defaultFree(total))
+		free = cmp.Or(p.MinFreeDisk, defaultFree(total))
 	}
-	return Condition{Free: max(0, free), Debt: max(0, cmp.Or(l.Debt, settings.DefaultMaxCompactionDebt)), Stalled: max(0, cmp.Or(l.Stalled, settings.DefaultMaxWriteStall))}
+	p = p.WithDefaults()
+	return Condition{Free: max(0, free), Debt: max(0, p.MaxCompactionDebt), Stalled: max(0, time.Duration(p.MaxWriteStall))}
 }
 
 const (

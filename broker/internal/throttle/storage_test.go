@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/broker/settings"
 )
 
 func TestStorage(t *testing.T) {
@@ -114,19 +116,19 @@ func TestTrend(t *testing.T) {
 func TestStorageLimits(t *testing.T) {
 	const gib = 1 << 30
 	for name, c := range map[string]struct {
-		limits StorageLimits
+		limits settings.Pressure
 		disk   int64 // size of the disk; 0 means no disk
 		want   Condition
 	}{
-		"1 GiB free":             {StorageLimits{}, 100 * gib, Condition{Free: gib, Debt: 64 * gib, Stalled: time.Second}},
-		"a small disk: 5 %":      {StorageLimits{}, 10 * gib, Condition{Free: gib / 2, Debt: 64 * gib, Stalled: time.Second}},
-		"a smaller one: 256 MiB": {StorageLimits{}, 2 * gib, Condition{Free: gib / 4, Debt: 64 * gib, Stalled: time.Second}},
-		"200 MB: an eighth":      {StorageLimits{}, 200e6, Condition{Free: 25e6, Debt: 64 * gib, Stalled: time.Second}},
-		"no disk":                {StorageLimits{Free: 1}, 0, Condition{Debt: 64 * gib, Stalled: time.Second}},
-		"all set":                {StorageLimits{Free: 1, Debt: 2, Stalled: 3}, gib, Condition{Free: 1, Debt: 2, Stalled: 3}},
-		"all off":                {StorageLimits{Free: -1, Debt: -1, Stalled: -1}, gib, Condition{}},
+		"1 GiB free":             {settings.Pressure{}, 100 * gib, Condition{Free: gib, Debt: 64 * gib, Stalled: time.Second}},
+		"a small disk: 5 %":      {settings.Pressure{}, 10 * gib, Condition{Free: gib / 2, Debt: 64 * gib, Stalled: time.Second}},
+		"a smaller one: 256 MiB": {settings.Pressure{}, 2 * gib, Condition{Free: gib / 4, Debt: 64 * gib, Stalled: time.Second}},
+		"200 MB: an eighth":      {settings.Pressure{}, 200e6, Condition{Free: 25e6, Debt: 64 * gib, Stalled: time.Second}},
+		"no disk":                {settings.Pressure{MinFreeDisk: 1}, 0, Condition{Debt: 64 * gib, Stalled: time.Second}},
+		"all set":                {settings.Pressure{MinFreeDisk: 1, MaxCompactionDebt: 2, MaxWriteStall: 3}, gib, Condition{Free: 1, Debt: 2, Stalled: 3}},
+		"all off":                {settings.Pressure{MinFreeDisk: -1, MaxCompactionDebt: -1, MaxWriteStall: -1}, gib, Condition{}},
 	} {
-		if got := c.limits.Of(c.disk > 0, c.disk); got != c.want {
+		if got := ConditionOf(c.limits, c.disk > 0, c.disk); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}

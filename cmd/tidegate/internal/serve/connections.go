@@ -46,7 +46,7 @@ func (s *configuration) connectionsEach() int {
 // mostSilent returns how many of the most connections may be silent: half of them, so that clients
 // that send nothing leave room for others.
 func mostSilent(most int) int {
-	return min(max(most/2, 1), server.DefaultMaxSilentConnections)
+	return min(max(most/2, 1), server.Options{}.WithDefaults().MaxSilentConnections)
 }
 
 // listen listens at an address. control can set options of the socket. Beyond the maximum, a new

@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/access"
 )
 
 // settings are the settings of serve, except for the topics, groups, address settings and keys
@@ -51,24 +52,13 @@ type tlsSettings struct {
 func defaultSettings() *configuration {
 	return &configuration{
 		grpc: "127.0.0.1:8081", http: "127.0.0.1:8082",
-		broker: broker.Options{
-			Pressure: settings.Pressure{
-				MaxCompactionDebt: settings.DefaultMaxCompactionDebt, MaxWriteStall: settings.Duration(settings.DefaultMaxWriteStall),
-				ColdDistance: settings.DefaultColdDistance,
-			},
-			Transaction:          settings.Transaction{}.WithDefaults(),
-			MinInvisibleDuration: broker.DefaultMinInvisibleDuration, MaxInvisibleDuration: broker.DefaultMaxInvisibleDuration,
-			MaxAutoGroups: broker.DefaultMaxAutoGroups,
-		},
-		server: server.Options{
-			MinLongPolling: server.DefaultMinLongPolling, MaxLongPolling: server.DefaultMaxLongPolling,
-			ProducerMaxAttempts: server.DefaultProducerMaxAttempts,
-		},
+		broker:   broker.Options{}.WithDefaults(),
+		server:   server.Options{}.WithDefaults(),
 		backoff:  backoff.Default(),
 		console:  "on",
 		logLevel: "info", logFormat: "text", stopTimeout: 10 * time.Second,
 		tls:          tlsSettings{clientCertificates: string(server.ClientCertificatesNone), minVersion: "1.2"},
-		maxClockSkew: server.DefaultMaxClockSkew, timeZones: []string{"UTC", "Local"},
+		maxClockSkew: access.DefaultMaxClockSkew, timeZones: []string{"UTC", "Local"},
 	}
 }
 
