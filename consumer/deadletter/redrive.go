@@ -1,15 +1,12 @@
 package deadletter
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"strconv"
 	"time"
 
@@ -73,7 +70,7 @@ func Redrive(ctx context.Context, src Source, o Options) (Report, error) {
 	}
 	err = r.run(ctx)
 	if r.journal != nil {
-		err = errors.Join(err, r.journal.close())
+		err = errors.Join(err, r.journal.Close())
 	}
 	if err != nil {
 		err = fmt.Errorf("deadletter.Redrive: %w", err)
@@ -116,7 +113,7 @@ func (r *runner) run(ctx context.Context) error {
 	if err == nil && r.report.Stopped == whyTooManyFail {
 		err = ErrTooManyFailures
 	}
-	if r.journal != nil && r.journal.failed != nil {
+	if r.journal != nil && r.journal.Failed() != nil {
 		return err // it is the failure of the journal
 	}
 	why := r.report.Stopped
@@ -554,57 +551,26 @@ type Event struct {
 
 // A journal is the audit trail of a job.
 type journal struct {
-	file    *os.File
-	unlock  func() error
+	*filelock.Journal
 	sent    map[exact]Event // redriven letters
 	pending map[exact]Event // letters with an intent and no result
-	failed  error           // of a write, which may have written a part of a line
 }
 
 // openJournal reads a journal, or creates it, and locks it. It removes a last line that a crash has
 // truncated. It returns an error if the journal belongs to another group, is in use, or is another
 // file.
-func openJournal(name, group string) (*journal, error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	unlock, err := filelock.Lock(f)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("journal %w", err), f.Close())
-	}
-	j := &journal{file: f, unlock: unlock, sent: map[exact]Event{}, pending: map[exact]Event{}}
-	if err := j.read(group); err != nil {
-		return nil, errors.Join(fmt.Errorf("journal %s: %w", name, err), j.close())
-	}
-	return j, nil
-}
-
-// close ends the journal and its lock.
-func (j *journal) close() error { return errors.Join(j.unlock(), j.file.Close()) }
-
-func (j *journal) read(group string) error {
-	r, whole := bufio.NewReader(j.file), int64(0)
-	for n := 1; ; n++ {
-		line, err := r.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			if !filelock.Torn(n, line, `{"time":`, `{"event":`) {
-				return fmt.Errorf("line %d is not a journal entry; give the path of a journal, or of a file that does not exist", n)
-			}
-			break
-		} else if err != nil {
-			return err
-		}
-		whole += int64(len(line))
+func openJournal(name, group string) (j *journal, err error) {
+	j = &journal{sent: map[exact]Event{}, pending: map[exact]Event{}}
+	j.Journal, err = filelock.OpenJournal(name, ", and continue the job with this journal", func(line []byte) error {
 		var e Event
 		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("line %d is not a journal entry: %w; give the path of a journal, or of a file that does not exist", n, err)
+			return err
 		}
 		k := exact{keyFor(e.Origin, e.MessageID, e.Generation), e.At}
 		switch e.Event {
 		case eventBegin:
 			if e.Group != group {
-				return fmt.Errorf("the journal belongs to group %q, not to %q; give another path", e.Group, group)
+				return fmt.Errorf("the journal belongs to group %q, not to %q", e.Group, group)
 			}
 		case eventIntent:
 			j.pending[k] = e
@@ -615,21 +581,17 @@ func (j *journal) read(group string) error {
 			delete(j.pending, k)
 		case eventJob, eventSkipped, eventEnd:
 		default:
-			return fmt.Errorf("line %d is not a journal entry: its event is %q; give the path of a journal, or of a file that does not exist", n, e.Event)
+			return fmt.Errorf("its event is %q", e.Event)
 		}
-	}
-	if err := j.file.Truncate(whole); err != nil {
-		return err
-	}
-	_, err := j.file.Seek(whole, io.SeekStart)
-	return err
+		return nil
+	})
+	return j, err
 }
 
-// write appends events and returns when they are on disk. After a failure it writes nothing: an
-// incomplete line must stay the last one, which openJournal removes.
+// write appends events and returns when they are on disk.
 func (j *journal) write(events ...Event) error {
-	if len(events) == 0 || j.failed != nil {
-		return j.failed
+	if len(events) == 0 {
+		return j.Failed()
 	}
 	var b bytes.Buffer
 	for i := range events {
@@ -640,12 +602,5 @@ func (j *journal) write(events ...Event) error {
 		}
 		b.Write(append(line, '\n'))
 	}
-	_, err := j.file.Write(b.Bytes())
-	if err == nil {
-		err = j.file.Sync()
-	}
-	if err != nil {
-		j.failed = fmt.Errorf("the journal cannot be written: %w; make space on its disk, and continue the job with this journal", err)
-	}
-	return j.failed
+	return j.Append(b.Bytes(), true)
 }

@@ -138,3 +138,78 @@ func TestTorn(t *testing.T) {
 		}
 	}
 }
+
+func open(t *testing.T, path string) (j *Journal, lines []string) {
+	t.Helper()
+	j, err := OpenJournal(path, "; advice", func(line []byte) error {
+		lines = append(lines, string(line))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j, lines
+}
+
+// A last line that a crash has cut off is removed, whatever its length: the next ones follow the
+// last whole line.
+func TestTornLineIsRemoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	whole := `{"event":"sent"}` + "\n"
+	if err := os.WriteFile(path, []byte(whole+`{"event":"intent","id":"`+strings.Repeat("x", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for run := range 2 {
+		j, lines := open(t, path)
+		if len(lines) != run+1 || lines[run] != whole {
+			t.Errorf("run %d: the lines %q", run, lines)
+		}
+		if err := errors.Join(j.Append([]byte(whole), true), j.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != whole+whole+whole {
+		t.Errorf("the journal has %q (%v)", text, err)
+	}
+}
+
+// A failed write may have written a part of a line. A later one would complete that line to
+// garbage, for example when the full disk has space again, and the job could not be continued.
+func TestNothingAfterAFailure(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, _ := open(t, path)
+	writable := j.File
+	defer writable.Close()
+	var err error
+	if j.File, err = os.Open(path); err != nil { // its writes fail
+		t.Fatal(err)
+	}
+	defer j.File.Close()
+	first := j.Append([]byte("{}\n"), false)
+	j.File = writable
+	if again := j.Append([]byte("{}\n"), false); first == nil || !strings.HasSuffix(first.Error(), "; advice") || !errors.Is(again, first) || !errors.Is(j.Failed(), first) {
+		t.Errorf("after the failure %v a write returns %v", first, again)
+	}
+	if text, err := os.ReadFile(path); err != nil || len(text) > 0 {
+		t.Errorf("the journal has %q (%v)", text, err)
+	}
+}
+
+// Lines are written when they are on disk: a file that cannot be synced, such as a pipe, accepts
+// none.
+func TestLinesAreSynced(t *testing.T) {
+	j, _ := open(t, filepath.Join(t.TempDir(), "journal"))
+	defer j.Close()
+	file := j.File
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	j.File = w
+	if err := j.Append([]byte("{}\n"), true); err == nil {
+		t.Error("a line is written without a sync")
+	}
+	j.File = file
+}

@@ -234,9 +234,7 @@ func (r *receiveCommand) look(ctx context.Context, t Transport, sub consumer.Sub
 		if !r.Command.Flags().Changed("lease") {
 			r.lease = askingLease
 		}
-		asking, stop := context.WithCancel(ctx)
-		defer stop()
-		r.asker = newAsker(asking, r)
+		r.asker = &asker{r, bufio.NewScanner(r.In)}
 	}
 	// The command waits for the server's response for a part of --wait, so that it ends in time.
 	s, err := consumer.NewSimple(t, sub, consumer.SimpleOptions{InvisibleDuration: r.lease, LongPolling: min(max(r.wait, time.Second), 20*time.Second)})
@@ -340,7 +338,7 @@ func (r *receiveCommand) printAll(ctx context.Context, t Transport, out *bufio.W
 		return ds, false, errors.Join(err, ferr) // the output may have lost them
 	}
 	if f.name == "ask" && n > 0 {
-		f, end = r.asker.ask(ctx)
+		f, end = r.asker.ask()
 	}
 	switch {
 	case f.name == "release":
@@ -430,40 +428,22 @@ const askingLease = 5 * time.Minute
 // An asker asks the user for the fate of each message.
 type asker struct {
 	r     *receiveCommand
-	lines chan string // closed at the end of the input
-}
-
-func newAsker(ctx context.Context, r *receiveCommand) *asker {
-	a := &asker{r, make(chan string)}
-	go func() { // a read of a terminal cannot be interrupted
-		defer close(a.lines)
-		in := bufio.NewScanner(r.In)
-		for in.Scan() {
-			select {
-			case a.lines <- in.Text():
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return a
+	lines *bufio.Scanner // its reads end with the command
 }
 
 // ask returns the fate of the message that was printed last. Quit means that it is released, and
-// that the command ends. The end of the input has the same effect.
-func (a *asker) ask(ctx context.Context) (f fate, quit bool) {
+// that the command ends. The end of the input, and of the command, have the same effect.
+func (a *asker) ask() (f fate, quit bool) {
 	for {
 		fmt.Fprint(a.r.Err, "[a]ck, [r]etry[=TIME], [d]ead[=REASON], [q]uit, or Enter to release: ")
-		select {
-		case line, ok := <-a.lines:
-			f, quit, err := answer(line)
-			if !ok || err == nil {
-				return f, quit || !ok
-			}
-			a.r.Note("%v", err)
-		case <-ctx.Done():
+		if !a.lines.Scan() {
 			return fate{name: "release"}, true
 		}
+		f, quit, err := answer(a.lines.Text())
+		if err == nil {
+			return f, quit
+		}
+		a.r.Note("%v", err)
 	}
 }
 

@@ -1,16 +1,10 @@
 package move
 
 import (
-	"bufio"
-	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -31,9 +25,6 @@ const (
 
 // events are the events of all lines.
 var events = []string{"job", leaseEvent, intentEvent, sentEvent, ackedEvent, endEvent}
-
-// errOther is the error of a line of another program.
-var errOther = errors.New("the event is unknown")
 
 // An entry is one line of a journal.
 type entry struct {
@@ -85,9 +76,8 @@ const maxUsed = 262_144
 // A Journal records the messages that the target has and the source still can deliver. Several
 // goroutines may use it.
 type Journal struct {
+	*filelock.Journal
 	mu     sync.Mutex
-	file   storage
-	unlock func() error
 	sent   map[key]bool      // and not acknowledged
 	names  map[key]string    // IDs at the target of messages that were not acknowledged
 	used   map[string]string // IDs at the target, with key.At of their messages
@@ -95,65 +85,30 @@ type Journal struct {
 	next   int               // in order
 	leased time.Time         // no message of an earlier run is leased after it
 	until  time.Time         // of the last lease entry
-	failed error             // of a write, which may have written a part of a line
-}
-
-// A storage is the file of a journal.
-type storage interface {
-	io.WriteCloser
-	Name() string
-	Sync() error
 }
 
 // OpenJournal reads a journal and locks it for this process. It removes a last line that a crash
 // has cut off.
-func OpenJournal(path string) (*Journal, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	unlock, err := filelock.Lock(f)
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	j := &Journal{file: f, unlock: unlock, sent: map[key]bool{}, names: map[key]string{}, used: map[string]string{}}
-	if err := j.read(f); err != nil {
-		return nil, errors.Join(fmt.Errorf("journal %s: %w", path, err), j.Close())
-	}
+func OpenJournal(path string) (j *Journal, err error) {
+	j = &Journal{sent: map[key]bool{}, names: map[key]string{}, used: map[string]string{}}
+	j.Journal, err = filelock.OpenJournal(path, ". The source removes the messages in hand that the target has; a later run carries the others", func(line []byte) error {
+		var e entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			return err
+		}
+		if !slices.Contains(events, e.Event) {
+			return fmt.Errorf("its event is %q", e.Event)
+		}
+		j.apply(e)
+		return nil
+	})
 	j.leased, j.until = j.until, time.Time{}
-	return j, nil
+	return j, err
 }
 
 // LeasedUntil returns the time until which an earlier run that did not end in order leases
 // messages.
 func (j *Journal) LeasedUntil() time.Time { return j.leased }
-
-func (j *Journal) read(file *os.File) error {
-	r, whole := bufio.NewReader(file), int64(0)
-	for n := 1; ; n++ {
-		line, err := r.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			if !filelock.Torn(n, line, `{"event":`, `{"time":`) {
-				return fmt.Errorf("line %d is not an entry; give the path of a journal, or of a file that does not exist", n)
-			}
-			break
-		}
-		if err != nil {
-			return err
-		}
-		whole += int64(len(line))
-		var e entry
-		if err := json.Unmarshal(line, &e); err != nil || !slices.Contains(events, e.Event) {
-			return fmt.Errorf("line %d is not an entry; give the path of a journal, or of a file that does not exist: %w", n, cmp.Or(err, errOther))
-		}
-		j.apply(e)
-	}
-	if err := file.Truncate(whole); err != nil {
-		return err
-	}
-	_, err := file.Seek(whole, io.SeekStart)
-	return err
-}
 
 // apply changes the state by an entry.
 func (j *Journal) apply(e entry) {
@@ -264,30 +219,14 @@ func (j *Journal) mark(event string, messages []key, sync bool) error {
 }
 
 // record appends an entry and returns when it is on disk, if sync is set. It writes no entry
-// without messages or a time. After a failure it writes nothing: an incomplete line must stay the
-// last one, which OpenJournal removes.
+// without messages or a time.
 func (j *Journal) record(e entry, sync bool) error {
 	if len(e.Messages) == 0 && slices.Contains([]string{intentEvent, sentEvent, ackedEvent}, e.Event) {
 		return nil
 	}
-	var b bytes.Buffer
-	if err := json.NewEncoder(&b).Encode(e); err != nil {
+	line, err := json.Marshal(e)
+	if err != nil {
 		return err
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.failed != nil {
-		return j.failed
-	}
-	_, err := j.file.Write(b.Bytes())
-	if err == nil && sync {
-		err = j.file.Sync()
-	}
-	if err != nil {
-		j.failed = fmt.Errorf("the journal cannot be written: %w; make space on its disk. The source removes the messages in hand that the target has; a later run carries the others", err)
-	}
-	return j.failed
+	return j.Append(append(line, '\n'), sync)
 }
-
-// Close ends the journal and its lock.
-func (j *Journal) Close() error { return errors.Join(j.unlock(), j.file.Close()) }

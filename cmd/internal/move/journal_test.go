@@ -3,7 +3,6 @@ package move
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,30 +11,8 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/filelock"
 )
-
-// A failed write may have written a part of a line, and a later one would complete it to garbage.
-func TestNoEntryAfterAFailure(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "journal")
-	j, err := OpenJournal(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer j.file.Close()
-	writable := j.file
-	if j.file, err = os.Open(path); err != nil { // its writes fail
-		t.Fatal(err)
-	}
-	defer j.file.Close()
-	first := j.mark(sentEvent, []key{{ID: "1"}}, true)
-	j.file = writable
-	if again := j.mark(sentEvent, []key{{ID: "2"}}, true); first == nil || !errors.Is(again, first) {
-		t.Errorf("after the failure %v an entry returns %v", first, again)
-	}
-	if text, err := os.ReadFile(path); err != nil || len(text) > 0 {
-		t.Errorf("the journal has %q (%v)", text, err)
-	}
-}
 
 // A journal of any length takes a bounded memory: it forgets the oldest of the IDs at the target.
 func TestJournalIsBounded(t *testing.T) {
@@ -57,23 +34,23 @@ func TestJournalIsBounded(t *testing.T) {
 	}
 }
 
-// A fullFile is a storage on a full disk: a write of an event leaves a part of its bytes and fails,
+// A fullFile is a file on a full disk: a write of an event leaves a part of its bytes and fails,
 // as all later ones do.
 type fullFile struct {
-	storage
+	filelock.File
 	event string
 	full  bool
 }
 
 func (f *fullFile) Write(b []byte) (int, error) {
 	if !f.full && !strings.Contains(string(b), fmt.Sprintf(`"event":%q`, f.event)) {
-		return f.storage.Write(b)
+		return f.File.Write(b)
 	}
 	if f.full {
 		return 0, syscall.ENOSPC
 	}
 	f.full = true
-	n, err := f.storage.Write(b[:len(b)/2])
+	n, err := f.File.Write(b[:len(b)/2])
 	return n, errors.Join(err, syscall.ENOSPC)
 }
 
@@ -88,7 +65,7 @@ func TestFullDiskUnderTheJournal(t *testing.T) {
 				batches := [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "")}}
 				s, f := &fakeSource{batches: batches}, &fakeTarget{}
 				o := options(t, s, f, path)
-				o.Journal.file = &fullFile{storage: o.Journal.file, event: event}
+				o.Journal.File = &fullFile{File: o.Journal.File, event: event}
 				_, err := Run(t.Context(), o)
 				if !errors.Is(err, syscall.ENOSPC) || strings.Count(err.Error(), "the journal cannot be written") != 1 {
 					t.Errorf("the run ends with %v", err)
@@ -109,32 +86,5 @@ func TestFullDiskUnderTheJournal(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// A last line that a crash has cut off is removed, whatever its length: the entries of the next run
-// follow the last whole line, and a third run reads them all.
-func TestTornLineIsRemoved(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "journal")
-	whole := `{"event":"sent","messages":[{"id":"1"}]}` + "\n"
-	torn := `{"event":"intent","messages":[{"id":"` + strings.Repeat("x", 1000)
-	if err := os.WriteFile(path, []byte(whole+torn), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for run := range 2 {
-		j, err := OpenJournal(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !j.Sent(key{ID: "1"}) || j.Sent(key{ID: "2"}) != (run > 0) {
-			t.Errorf("run %d: message 1 was sent: %t; message 2: %t", run, j.Sent(key{ID: "1"}), j.Sent(key{ID: "2"}))
-		}
-		if err := errors.Join(j.mark(sentEvent, []key{{ID: "2"}}, true), j.Close()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	entry := strings.Replace(whole, "1", "2", 1)
-	if text, err := os.ReadFile(path); err != nil || string(text) != whole+entry+entry {
-		t.Errorf("the journal has %q (%v)", text, err)
 	}
 }

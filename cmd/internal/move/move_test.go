@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/filelock"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -453,7 +454,7 @@ func reopened(t *testing.T, j *Journal) time.Time {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := OpenJournal(j.file.Name())
+	again, err := OpenJournal(j.File.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -564,7 +565,7 @@ func TestLostAcknowledgement(t *testing.T) {
 
 // A cached file keeps what was written since the last sync apart, as the cache of a disk does.
 type cachedFile struct {
-	storage
+	filelock.File
 	mu     sync.Mutex
 	cache  string
 	onDisk string
@@ -574,14 +575,14 @@ func (f *cachedFile) Write(p []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.cache += string(p)
-	return f.storage.Write(p)
+	return f.File.Write(p)
 }
 
 func (f *cachedFile) Sync() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onDisk, f.cache = f.onDisk+f.cache, ""
-	return f.storage.Sync()
+	return f.File.Sync()
 }
 
 // has reports whether the disk has an event of a message.
@@ -602,8 +603,8 @@ func TestJournalIsOnDiskBefore(t *testing.T) {
 	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "")}, {deliver(4, "a")}}}
 	f := &fakeTarget{}
 	o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
-	disk := &cachedFile{storage: o.Journal.file}
-	o.Journal.file = disk
+	disk := &cachedFile{File: o.Journal.File}
+	o.Journal.File = disk
 	f.check = func(m *tidegate.Message) error {
 		if !disk.has(intentEvent, m.ID) {
 			t.Errorf("%s is sent, and its ID is not on disk", m.ID)
