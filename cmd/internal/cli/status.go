@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/internal/console"
@@ -103,16 +104,10 @@ func newMetrics(a *App) *cobra.Command {
   tidegate metrics --match 'group_.*group="billing"'`,
 		Annotations: map[string]string{mqAdmin: "brokerStatus -b BROKER"},
 	}
-	a.Leaf(c, nil, func(ctx context.Context, c *Call) error {
+	a.Leaf(c, nil, asking(func(ctx context.Context, c *Call, client *admin.Client) error {
 		if _, err := metrics("", match); err != nil {
 			return c.Usage(err)
 		}
-		client, err := c.Admin(ctx)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := c.Bounded(ctx)
-		defer cancel()
 		read := client.Metrics
 		if totals {
 			read = client.MetricTotals
@@ -131,7 +126,7 @@ func newMetrics(a *App) *cobra.Command {
 			Document: func(ms []metric) any { return map[string]any{"metrics": notNil(ms)} },
 			Empty:    "no metric matches",
 		})
-	})
+	}))
 	c.Flags().StringVar(&match, "match", "", "regular `expression` of names and labels")
 	c.Flags().BoolVar(&totals, "totals", false, "sums instead of the series of each topic and group")
 	return c
@@ -151,11 +146,8 @@ broker's own console is off. The printed link works once and for one browser.`,
 		if err != nil {
 			return err
 		}
-		bounded, cancel := c.Bounded(ctx)
-		err = api.Healthy(bounded)
-		cancel()
-		s, serverErr := c.Server()
-		if err = errors.Join(err, serverErr); err != nil {
+		s, err := c.Server()
+		if err = errors.Join(err, c.within(ctx, api.Healthy)); err != nil {
 			return err
 		}
 		broker, err := s.Raw(ctx)

@@ -66,7 +66,7 @@ func commands() *cobra.Command {
 	// on runs a function on the set-up, within the limit.
 	on := func(f func(ctx context.Context, s *runner.Setup, cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 		return func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), *timeout, fmt.Errorf("the limit of %v (--timeout) is over", *timeout))
+			ctx, cancel := limited(cmd, *timeout)
 			defer cancel()
 			s, err := runner.Open(*port)
 			if err != nil {
@@ -75,22 +75,18 @@ func commands() *cobra.Command {
 			return f(ctx, s, cmd, args)
 		}
 	}
+	names := func(f func(*runner.Setup, context.Context, ...string) error) func(*cobra.Command, []string) error {
+		return on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, names []string) error {
+			return f(s, ctx, names...)
+		})
+	}
 	root.AddCommand(up(port, timeout), &cobra.Command{
-		Use: "start [NAME]...", Short: "Start processes that do not run, and wait until they serve",
+		Use: "start [NAME]...", Short: "Start processes that do not run, and wait until they serve", RunE: names((*runner.Setup).Start),
 		Long: "Start the named processes, or all, and wait until they serve. RocketMQ's proxies end at their start while a broker is away.",
-		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, names []string) error {
-			return s.Start(ctx, names...)
-		}),
 	}, &cobra.Command{
-		Use: "kill [NAME]...", Short: "End processes at once, as kill -9 does",
-		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, names []string) error {
-			return s.Kill(ctx, names...)
-		}),
+		Use: "kill [NAME]...", Short: "End processes at once, as kill -9 does", RunE: names((*runner.Setup).Kill),
 	}, &cobra.Command{
-		Use: "stop [NAME]...", Short: "End processes in order, which takes about 15 s",
-		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, names []string) error {
-			return s.Stop(ctx, names...)
-		}),
+		Use: "stop [NAME]...", Short: "End processes in order, which takes about 15 s", RunE: names((*runner.Setup).Stop),
 	}, restart(on), &cobra.Command{
 		Use: "set NAME KEY=VALUE...", Short: "Change settings of a broker or a proxy",
 		Long: "Change settings of a broker or a proxy. A running broker gets them at once; some take effect only when it starts again, as do all those of a proxy.",
@@ -145,6 +141,11 @@ func commands() *cobra.Command {
 	return root
 }
 
+// limited returns the context of a command with the limit of --timeout.
+func limited(cmd *cobra.Command, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(cmd.Context(), limit, fmt.Errorf("the limit of %v (--timeout) is over", limit))
+}
+
 type onSetup = func(func(context.Context, *runner.Setup, *cobra.Command, []string) error) func(*cobra.Command, []string) error
 
 func up(port *int, timeout *time.Duration) *cobra.Command {
@@ -156,7 +157,7 @@ func up(port *int, timeout *time.Duration) *cobra.Command {
 so on, and proxy-1, proxy-2 and so on. The data of an earlier set-up with the same port are still there. If the set-up
 runs already, the processes that are missing are started.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), *timeout, fmt.Errorf("the limit of %v (--timeout) is over", *timeout))
+			ctx, cancel := limited(cmd, *timeout)
 			defer cancel()
 			var err error
 			if o.Broker, err = pairs(brokerSettings); err != nil {
@@ -267,7 +268,7 @@ func down(port *int, timeout *time.Duration) *cobra.Command {
 		Use: "down", Short: "End all processes of a set-up at once and remove its data", Args: cobra.NoArgs,
 		Long: "End all processes of a set-up at once, as kill -9 does, and remove its data. With --keep, end them in order and keep the data for the next up.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), *timeout, fmt.Errorf("the limit of %v (--timeout) is over", *timeout))
+			ctx, cancel := limited(cmd, *timeout)
 			defer cancel()
 			list, err := runner.List()
 			if err != nil {

@@ -173,49 +173,34 @@ func (s *Setup) Processes() (names []string, pids map[string]int) {
 // Start starts the named processes, or all without names, and waits until they serve. It does
 // nothing for those that run. RocketMQ: a proxy ends at its start if a broker is away.
 func (s *Setup) Start(ctx context.Context, names ...string) error {
-	chosen, unlock, err := s.choose(ctx, names)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	installed, err := install(ctx, s.state.Options.Version)
-	if err != nil {
-		return err
-	}
-	return s.start(ctx, installed, chosen)
+	return s.withNamed(ctx, names, func(chosen []process) error {
+		installed, err := install(ctx, s.state.Options.Version)
+		if err != nil {
+			return err
+		}
+		return s.start(ctx, installed, chosen)
+	})
 }
 
 // Kill ends the named processes, or all without names, at once, as kill -9 does.
 func (s *Setup) Kill(ctx context.Context, names ...string) error {
-	return s.endNamed(ctx, 0, names)
+	return s.withNamed(ctx, names, func(chosen []process) error { return s.end(ctx, 0, chosen) })
 }
 
 // Stop ends the named processes, or all without names, in order. It kills those that still run
 // after 30 s. RocketMQ needs 10 s to 15 s.
 func (s *Setup) Stop(ctx context.Context, names ...string) error {
-	return s.endNamed(ctx, 30*time.Second, names)
-}
-
-func (s *Setup) endNamed(ctx context.Context, grace time.Duration, names []string) error {
-	chosen, unlock, err := s.choose(ctx, names)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return s.end(ctx, grace, chosen)
+	return s.withNamed(ctx, names, func(chosen []process) error { return s.end(ctx, 30*time.Second, chosen) })
 }
 
 // Wipe kills all processes and removes the directory of the set-up.
 func (s *Setup) Wipe(ctx context.Context) error {
-	chosen, unlock, err := s.choose(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := s.end(ctx, 0, chosen); err != nil {
-		return err
-	}
-	return os.RemoveAll(s.dir)
+	return s.withNamed(ctx, nil, func(chosen []process) error {
+		if err := s.end(ctx, 0, chosen); err != nil {
+			return err
+		}
+		return os.RemoveAll(s.dir)
+	})
 }
 
 // Set changes settings of a broker or a proxy. A running broker gets them at once; some take effect
@@ -224,11 +209,10 @@ func (s *Setup) Set(ctx context.Context, name string, settings map[string]string
 	if faults := settingFaults(settings); faults != nil {
 		return fmt.Errorf("%s: %s", name, strings.Join(faults, "; "))
 	}
-	_, unlock, err := s.choose(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer unlock()
+	return s.withNamed(ctx, nil, func([]process) error { return s.set(ctx, name, settings) })
+}
+
+func (s *Setup) set(ctx context.Context, name string, settings map[string]string) error {
 	broker := 0 // its port
 	for i, port := range s.state.Ports.Brokers {
 		if name == brokerName(i) {
@@ -250,7 +234,7 @@ func (s *Setup) Set(ctx context.Context, name string, settings map[string]string
 	if err := s.write(); err != nil || broker == 0 || !listening(broker) {
 		return err
 	}
-	_, err = ask(ctx, broker, request{code: updateBrokerConfig, body: []byte(properties(settings))})
+	_, err := ask(ctx, broker, request{code: updateBrokerConfig, body: []byte(properties(settings))})
 	return named(name, err)
 }
 
@@ -381,19 +365,22 @@ func (s *Setup) named(names []string) ([]process, error) {
 	return slices.DeleteFunc(list, func(p process) bool { return !slices.Contains(names, p.name) }), nil
 }
 
-// choose locks the set-up and returns the named processes, with the settings of all programs.
-func (s *Setup) choose(ctx context.Context, names []string) (chosen []process, unlock func(), err error) {
-	if unlock, err = s.lock(ctx); err != nil {
-		return nil, nil, err
-	}
-	if err = s.read(); err == nil {
-		chosen, err = s.named(names)
-	}
+// withNamed calls work with the named processes and the settings of all programs, while no other
+// program changes the set-up.
+func (s *Setup) withNamed(ctx context.Context, names []string, work func([]process) error) error {
+	unlock, err := s.lock(ctx)
 	if err != nil {
-		unlock()
-		return nil, nil, err
+		return err
 	}
-	return chosen, unlock, nil
+	defer unlock()
+	if err := s.read(); err != nil {
+		return err
+	}
+	chosen, err := s.named(names)
+	if err != nil {
+		return err
+	}
+	return work(chosen)
 }
 
 // lock waits until no other program changes the set-up. The lock is beside the directory, which
