@@ -2,11 +2,8 @@ package bench
 
 import (
 	"context"
-	"encoding/xml"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,27 +111,6 @@ func TestFilesOfAResult(t *testing.T) {
 	if err := r.WriteHDR(&text); err != nil || !strings.Contains(text.String(), "#[Max     =     1002.") {
 		t.Errorf("%v: the file of percentiles has\n%s", err, text.String()[max(0, len(text.String())-300):])
 	}
-	var svg strings.Builder
-	if err := r.WriteChart(&svg); err != nil {
-		t.Fatal(err)
-	}
-	lines := 0
-	for d := xml.NewDecoder(strings.NewReader(svg.String())); ; {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatalf("the picture is no XML: %v", err)
-		}
-		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "polyline" {
-			lines++
-		}
-	}
-	if lines != 3 || strings.Contains(svg.String(), "NaN") || strings.Contains(svg.String(), "Inf") {
-		t.Errorf("the picture has %d lines, want response, service and series", lines)
-	}
-	golden(t, "stall.svg", svg.String())
 }
 
 // A server that needs 1 ms for each operation, one at a time, serves at most 1 000 a second within

@@ -25,25 +25,18 @@ import (
 const maxAPIResponse = 1 << 30
 
 func newAPI(a *App) *cobra.Command {
-	var raw, typed []string
 	cmd := &cobra.Command{
 		Use: "api", GroupID: operateGroup,
 		Short: "Make any request of the HTTP API, with the credentials of the context",
 		Long: `Makes a request of the HTTP API with the credentials of the context, and prints
 the response. The body is an argument, - for standard input, or @FILE. The API is
-described by GET /v1/openapi.yaml.
-
-The body can also be made of fields, as with 'gh api': -f has texts; -F has numbers,
-true, false, null, the content of a file (@FILE), or texts. A key a[b] is a field of
-the object a, and a[] a further member of the list a. With GET and DELETE the fields
-are parameters of the query.`,
+described by GET /v1/openapi.yaml.`,
 		Example: `  tidegate api GET /v1/topics
   tidegate api PUT /v1/topics/invoices '{"type":"FIFO"}'
-  tidegate api PUT /v1/topics/invoices -f type=FIFO -F queues=4 -F 'max_backlog[messages]=1000'
-  tidegate api GET /v1/topics -F limit=10`,
+  tidegate api GET '/v1/topics?limit=10'`,
 	}
-	a.Leaf(cmd, []string{"METHOD", "PATH", "[BODY]"}, func(ctx context.Context, c *Call) error {
-		r, err := apiRequest(c, raw, typed)
+	return a.Leaf(cmd, []string{"METHOD", "PATH", "[BODY]"}, func(ctx context.Context, c *Call) error {
+		r, err := apiRequest(c)
 		if err != nil {
 			return c.Usage(err)
 		}
@@ -67,12 +60,9 @@ are parameters of the query.`,
 		_, err = c.Out.Write(body)
 		return err
 	})
-	cmd.Flags().StringArrayVarP(&raw, "raw-field", "f", nil, "field of the body as `KEY=VALUE`, a text; may be repeated")
-	cmd.Flags().StringArrayVarP(&typed, "field", "F", nil, "field of the body as `KEY=VALUE`, with a type; may be repeated")
-	return cmd
 }
 
-func apiRequest(c *Call, raw, typed []string) (*httpapi.Request, error) {
+func apiRequest(c *Call) (*httpapi.Request, error) {
 	method := strings.ToUpper(c.Args[0])
 	if !slices.Contains([]string{"GET", "PUT", "POST", "PATCH", "DELETE"}, method) {
 		return nil, errors.New("the methods are GET, PUT, POST, PATCH and DELETE")
@@ -86,9 +76,6 @@ func apiRequest(c *Call, raw, typed []string) (*httpapi.Request, error) {
 		return nil, err
 	}
 	r := &httpapi.Request{Op: "api " + method, Subject: path, Method: method, Path: path, Query: values, Reads: method == "GET"}
-	if len(raw)+len(typed) > 0 {
-		return r, withFields(r, c, raw, typed)
-	}
 	if len(c.Args) < 3 {
 		return r, nil
 	}
@@ -106,26 +93,6 @@ func apiRequest(c *Call, raw, typed []string) (*httpapi.Request, error) {
 	}
 	r.Body = json.RawMessage(text)
 	return r, err
-}
-
-// withFields adds fields to a request: to the query, or as its body.
-func withFields(r *httpapi.Request, c *Call, raw, typed []string) error {
-	if len(c.Args) > 2 {
-		return errors.New("BODY and fields exclude each other")
-	}
-	all, err := fields(raw, typed, c.In)
-	if err != nil {
-		return err
-	}
-	if r.Method != "GET" && r.Method != "DELETE" {
-		r.Body = all
-		return nil
-	}
-	more, err := query(all)
-	for name, values := range more {
-		r.Query[name] = append(r.Query[name], values...)
-	}
-	return err
 }
 
 // An audit has the flags of audit.

@@ -40,7 +40,7 @@ type benchCommand struct {
 	warmup       time.Duration
 	maxP99       time.Duration
 	file         string // of --json
-	hdr, chart   string
+	hdr          string
 
 	configs []bench.Options // each pair of callers and rate
 	results []bench.Result  // one for each of configs
@@ -74,7 +74,7 @@ the last round, and counts lost, repeated and disordered messages.`,
 		Example: `  tidegate bench send --callers 64
   tidegate bench send --callers 1,16,64 --duration 2s
   tidegate bench send --rate 1000,5000 --duration 30s --json send.json
-  tidegate bench send --max-p99 20ms --duration 5s --chart send.svg`,
+  tidegate bench send --max-p99 20ms --duration 5s --hdr send.hgrm`,
 	}, bench.Sends)
 	b.sendFlags(64)
 	f := cmd.Flags()
@@ -140,7 +140,6 @@ func (b *benchCommand) register(a *App, cmd *cobra.Command, begin newLoad) *cobr
 	f.BoolVar(&b.intoExisting, "into-existing", false, "use a topic that others use")
 	f.StringVar(&b.file, "json", "", "also write the result to this `file`, for bench compare")
 	f.StringVar(&b.hdr, "hdr", "", "also write the percentiles of all rounds to this `file`, in HdrHistogram's text form")
-	f.StringVar(&b.chart, "chart", "", "also draw percentiles and the worst seconds into this `file`, as SVG")
 	f.StringVar(&b.Yes, "yes", "", "on a protected context: --yes=`NAME` with the name of the context")
 	b.Outstanding, b.arrivals = 1, string(bench.Even)
 	return cmd
@@ -313,8 +312,8 @@ func (b *benchCommand) check() error {
 	if err := b.configure(); err != nil {
 		return err
 	}
-	if len(b.configs) > 1 && (b.maxP99 > 0 || b.hdr != "" || b.chart != "") {
-		return errors.New("several values of --callers or --rate exclude --max-p99, --hdr and --chart")
+	if len(b.configs) > 1 && (b.maxP99 > 0 || b.hdr != "") {
+		return errors.New("several values of --callers or --rate exclude --max-p99 and --hdr")
 	}
 	bodies, err := bench.ParseBodies(b.size)
 	if err != nil {
@@ -587,16 +586,8 @@ func (b *benchCommand) report() error {
 	if len(b.configs) > 1 {
 		document = map[string]any{"schema": 1, "results": results}
 	}
-	var fileErr error // the figures are printed in any case
-	for _, f := range []struct {
-		path  string
-		write func(io.Writer) error
-	}{
-		{b.file, func(w io.Writer) error { return output.Encode(w, document) }},
-		{b.hdr, results[0].WriteHDR}, {b.chart, results[0].WriteChart},
-	} {
-		fileErr = errors.Join(fileErr, writeFile(f.path, f.write))
-	}
+	// The figures are printed in any case.
+	fileErr := errors.Join(writeFile(b.file, func(w io.Writer) error { return output.Encode(w, document) }), writeFile(b.hdr, results[0].WriteHDR))
 	if warning := bench.Busy(results[0].System); warning != "" {
 		b.Note("%s", warning)
 	}

@@ -67,4 +67,11 @@ func TestRecent(t *testing.T) {
 	if len(r.seen) > 40 {
 		t.Errorf("%d of %d items are kept", len(r.seen), len(stored))
 	}
+	again := recent[int]{Since: start}
+	again.New(1, start.Add(100*time.Second))
+	again.Whole()
+	again.Whole()
+	if want := start.Add(95 * time.Second); !again.Since.Equal(want) {
+		t.Errorf("after an item at 100 s the query begins at %v, want %v", again.Since, want)
+	}
 }
