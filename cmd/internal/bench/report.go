@@ -156,29 +156,18 @@ type Searched struct {
 	Holds bool    `json:"holds"`
 }
 
-// Responses returns the latencies of all rounds from the due times; nil for a closed loop.
-func (r Result) Responses() (*hdrhistogram.Histogram, error) {
-	return r.merged(func(r Round) *Latency { return r.Response })
-}
-
-// Services returns the latencies of all rounds from the begin of the operations.
-func (r Result) Services() (*hdrhistogram.Histogram, error) {
-	return r.merged(func(r Round) *Latency { return &r.Service })
-}
-
-func (r Result) merged(of func(Round) *Latency) (*hdrhistogram.Histogram, error) {
-	var all *hdrhistogram.Histogram
+// Latencies returns the latencies of all rounds: the response times of an open loop, or else the
+// service times.
+func (r Result) Latencies() (*hdrhistogram.Histogram, error) {
+	all := newHistogram()
 	for n, round := range r.Rounds {
-		l := of(round)
-		if l == nil {
-			return nil, nil
+		l := round.Service
+		if round.Response != nil {
+			l = *round.Response
 		}
 		h, err := hdrhistogram.Decode([]byte(l.HDR))
 		if err != nil {
 			return nil, fmt.Errorf("the histogram of round %d cannot be read: %w", n+1, err)
-		}
-		if all == nil {
-			all = newHistogram()
 		}
 		all.Merge(h)
 	}
@@ -186,13 +175,10 @@ func (r Result) merged(of func(Round) *Latency) (*hdrhistogram.Histogram, error)
 }
 
 // WriteHDR writes the distribution of all rounds as HdrHistogram's text of percentiles, in
-// milliseconds: the response times of an open loop, or else the service times.
+// milliseconds.
 func (r Result) WriteHDR(w io.Writer) error {
-	h, err := r.Responses()
-	if err == nil && h == nil {
-		h, err = r.Services()
-	}
-	if err != nil || h == nil {
+	h, err := r.Latencies()
+	if err != nil {
 		return err
 	}
 	_, err = h.PercentilesPrint(w, 5, 1e6)

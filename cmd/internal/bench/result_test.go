@@ -94,7 +94,7 @@ func TestScreens(t *testing.T) {
 // too, and the worst second of the series is the stall.
 func TestFilesOfAResult(t *testing.T) {
 	r := stalled(t, 2000, 1000)
-	h, err := r.Responses()
+	h, err := r.Latencies()
 	if err != nil {
 		t.Fatal(err)
 	}

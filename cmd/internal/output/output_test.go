@@ -360,3 +360,13 @@ func TestStream(t *testing.T) {
 		t.Errorf("an unknown column: %v", err)
 	}
 }
+
+func TestChoice(t *testing.T) {
+	f := Choice[Format]{Chosen: Table, Kind: "format", Of: Formats}
+	if err := f.Set("xml"); err == nil || err.Error() != "the formats are table, wide, json, jsonl, name" || f.Chosen != Table {
+		t.Errorf("an unknown format gives %v, %v", f.Chosen, err)
+	}
+	if err := f.Set("jsonl"); err != nil || f.Chosen != JSONL {
+		t.Errorf("%v, %v", f.Chosen, err)
+	}
+}
