@@ -2,6 +2,7 @@ package producer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -363,6 +364,11 @@ func TestThrottledTogetherRetriedTogether(t *testing.T) {
 	})
 }
 
+// ownRequests returns a lane whose requests have one topic.
+func ownRequests(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
+	return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
+}
+
 // While many topics have requests under way, the messages of each topic share its next request. A
 // single topic begins a second request instead.
 func TestManyTopicsSendFewRequests(t *testing.T) {
@@ -371,7 +377,7 @@ func TestManyTopicsSendFewRequests(t *testing.T) {
 			f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
 				time.Sleep(10 * time.Millisecond)
 				return nil
-			}}
+			}, OnLane: ownRequests}
 			p := newProducer(t, f, producer.Options{})
 			for range 20 {
 				for topic := range c.topics {
@@ -404,7 +410,7 @@ func TestManyTopicsDoNotDelaySend(t *testing.T) {
 		f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
 			time.Sleep(10 * time.Millisecond)
 			return nil
-		}}
+		}, OnLane: ownRequests}
 		p := newProducer(t, f, producer.Options{})
 		var callers sync.WaitGroup
 		for topic := range 40 {
@@ -420,6 +426,194 @@ func TestManyTopicsDoNotDelaySend(t *testing.T) {
 			}
 		}
 		callers.Wait()
+	})
+}
+
+// topicMessages returns n messages for each topic, in turn.
+func topicMessages(topics, n int) (msgs []*tidegate.Message) {
+	for i := range topics * n {
+		msgs = append(msgs, &tidegate.Message{ID: fmt.Sprint(i), Topic: fmt.Sprint("t", i%topics), Body: []byte("x")})
+	}
+	return msgs
+}
+
+// Topics share requests over a lane that permits it. The messages of a topic are next to each
+// other, a request has at most 256 topics and the messages of the lane, and each message has its
+// own result.
+func TestTopicsShareRequests(t *testing.T) {
+	for _, entry := range entryPoints {
+		t.Run(entry, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+					sleepFor(ctx, 10*time.Millisecond)
+					topics := map[string]bool{}
+					for i, m := range msgs {
+						if i > 0 && m.Topic != msgs[i-1].Topic && topics[m.Topic] {
+							t.Errorf("the messages of %s are not next to each other", m.Topic)
+						}
+						topics[m.Topic] = true
+					}
+					if len(msgs) > 1000 || len(topics) > 256 {
+						t.Errorf("a request of %d messages and %d topics", len(msgs), len(topics))
+					}
+					return nil
+				}, OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
+					return transport.Lane{Endpoint: "a:1", MaxMessages: 1000, MaxBytes: 1 << 20, Topics: true}, nil
+				}}
+				p := newProducer(t, f, producer.Options{})
+				msgs := topicMessages(600, 3)
+				for i, r := range sendBy(t.Context(), p, entry, msgs...) {
+					if r.Err != nil || r.Receipt.MessageID != msgs[i].ID || r.Receipt.Topic != msgs[i].Topic || r.Receipt.Attempts != 1 {
+						t.Fatalf("message %d: %+v", i, r)
+					}
+				}
+				if n := len(f.Calls("Send")); n > 20 {
+					t.Errorf("%d requests for 600 topics", n)
+				}
+			})
+		})
+	}
+}
+
+// A topic that the server throttles, and one that it rejects, do not delay the topics that share
+// their requests, although the server does not respond to a request for its settings.
+func TestThrottledTopicDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var from atomic.Pointer[time.Time] // of the throttle
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			began, throttledAt := time.Now(), from.Load()
+			sleepFor(ctx, 10*time.Millisecond)
+			errs := make([]error, len(msgs))
+			for i, m := range msgs {
+				now := time.Now()
+				switch {
+				case m.Topic == "t0" && from.CompareAndSwap(nil, &now):
+					errs[i] = throttled(2 * time.Second)
+				case m.Topic == "t0" && throttledAt != nil && began.Sub(*throttledAt) < 2*time.Second:
+					t.Errorf("a request of the throttled topic after %v", began.Sub(*throttledAt))
+				case m.Topic == "t1":
+					errs[i] = codeError(tidegate.CodeForbidden)
+				}
+			}
+			return errs
+		}, OnProducerSettings: func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
+			return transport.ProducerSettings{}, fmt.Errorf("settings: %w", blackHole(ctx))
+		}}
+		p := newProducer(t, f, producer.Options{})
+		var wg sync.WaitGroup
+		for range 20 {
+			for _, m := range topicMessages(10, 1) {
+				wg.Go(func() {
+					start := time.Now()
+					r, err := p.Send(t.Context(), m)
+					switch took := time.Since(start); m.Topic {
+					case "t0":
+						if err != nil || took < 2*time.Second && r.Attempts > 1 {
+							t.Errorf("the throttled topic: %+v, %v after %v", r, err, took)
+						}
+					case "t1":
+						if e := sendError(t, err); e.Reason != producer.StopPermanent || !errors.Is(err, tidegate.ErrForbidden) {
+							t.Errorf("the rejected topic: %v", err)
+						}
+					default:
+						if err != nil || r.Attempts != 1 || took > 40*time.Millisecond {
+							t.Errorf("%s: %+v, %v after %v", m.Topic, r, err, took)
+						}
+					}
+				})
+			}
+			time.Sleep(7 * time.Millisecond)
+		}
+		wg.Wait()
+	})
+}
+
+// Messages leave a shared request at the end of their own ctx. The request is cancelled when all of
+// them have left.
+func TestLeavingASharedRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var cancelled []time.Duration
+		start := time.Now()
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			err := blackHole(ctx)
+			mu.Lock()
+			cancelled = append(cancelled, time.Since(start))
+			mu.Unlock()
+			return all(len(msgs), fmt.Errorf("send: %w", err))
+		}}
+		p := newProducer(t, f, producer.Options{AttemptTimeout: time.Hour})
+		var wg sync.WaitGroup
+		for i, m := range topicMessages(10, 2) {
+			wg.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				ends := time.Duration(1+i%10) * time.Second // of both messages of a topic
+				defer time.AfterFunc(ends, cancel).Stop()
+				_, err := p.Send(ctx, m)
+				if e := sendError(t, err); e.Reason != producer.StopContext || !e.MaybeStored || time.Since(start) != ends {
+					t.Errorf("message %d: %+v after %v, want the end of its ctx after %v", i, e, time.Since(start), ends)
+				}
+			})
+		}
+		wg.Wait()
+		synctest.Wait()
+		if last := slices.Max(cancelled); last != 10*time.Second || len(f.Calls("Send")) > 4 {
+			t.Errorf("%d requests were cancelled after %v", len(f.Calls("Send")), cancelled)
+		}
+	})
+}
+
+// Lost responses of a server delay the messages of other topics by at most 100 ms.
+func TestLostResponsesDelayOtherTopicsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			if n <= 2 {
+				return all(len(msgs), fmt.Errorf("send: %w", blackHole(ctx)))
+			}
+			sleepFor(ctx, time.Millisecond)
+			return nil
+		}}
+		p := newProducer(t, f, producer.Options{MaxAttempts: 1})
+		var wg sync.WaitGroup
+		for i, m := range topicMessages(100, 1) {
+			wg.Go(func() {
+				start := time.Now()
+				_, err := p.Send(t.Context(), m)
+				if took := time.Since(start); i < 2 != (err != nil) || i >= 2 && took > 102*time.Millisecond {
+					t.Errorf("%s: %v after %v", m.Topic, err, took)
+				}
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		wg.Wait()
+	})
+}
+
+// The topics of a shared request change to requests of their own when the server does not support
+// shared ones any more. That is no attempt.
+func TestSharedLaneChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{}
+		shares := true
+		f.OnLane = func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
+			return transport.Lane{Endpoint: "a:1", MaxMessages: 100, Topics: shares}, nil
+		}
+		f.OnSend = func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			sleepFor(ctx, 10*time.Millisecond)
+			if !shares && msgs[0].Topic != msgs[len(msgs)-1].Topic {
+				return all(len(msgs), fmt.Errorf("lane: %w", transport.ErrLaneChanged))
+			}
+			return nil
+		}
+		p := newProducer(t, f, producer.Options{})
+		for range 2 {
+			for i, r := range p.SendBatch(t.Context(), topicMessages(30, 2)) {
+				if r.Err != nil || r.Receipt.Attempts != 1 {
+					t.Errorf("message %d: %+v", i, r)
+				}
+			}
+			shares = false
+		}
 	})
 }
 

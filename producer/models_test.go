@@ -473,7 +473,7 @@ func TestCopiesStay(t *testing.T) {
 			m := of()
 			messages, want = append(messages, &m), append(want, of())
 		}
-		s := copiesOf(messages)
+		s := copied(messages)
 		for i, m := range messages {
 			if i%3 == 0 {
 				m.Keys[0], m.Properties["p"] = "new", "new"
@@ -503,7 +503,7 @@ func TestFreeForgets(t *testing.T) {
 		for range tt.messages {
 			messages = append(messages, &tidegate.Message{ID: "i", Keys: []string{"k"}, Body: make([]byte, tt.size)})
 		}
-		s := copiesOf(messages)
+		s := copied(messages)
 		structs, pointers := s.structs, s.Messages
 		s.Free()
 		for i := range structs {
@@ -553,4 +553,10 @@ func TestEveryReasonIsDecided(t *testing.T) {
 			t.Errorf("%q: moves to the spool: %v, want %v", r, got, want)
 		}
 	}
+}
+
+func copied(messages []*tidegate.Message) *copySet {
+	s := copyPool.Get().(*copySet)
+	s.add(messages)
+	return s
 }

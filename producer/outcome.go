@@ -228,7 +228,9 @@ func (o *outcome) endpoint() string {
 // of its own backoff, unless the message is untried. The lock is held.
 func (t *topic) adapt(r *request, outs []outcome, now time.Time) (ended []outcome) {
 	l := r.Lane
-	l.Deciding = false
+	if r.Call.decides {
+		l.Deciding = false
+	}
 	var throttle *outcome
 	var pause time.Duration
 	for i := range outs {

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/producer/internal/ledger"
+	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/producer/internal/retry"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -24,9 +25,9 @@ import (
 // server.
 //
 // Its lock guards the queue and the state of the items in it. The locks acquired under it are the
-// ledger's, the functions', the spooler's and, in Holds, the spool's; none of them is held while
-// another lock is acquired. It is never held during a call of the transport or of the user's
-// functions.
+// ledger's, the functions', the spooler's, a server's, the producer's and, in Holds, the spool's;
+// none of them is held while another lock is acquired. It is never held during a call of the
+// transport or of the user's functions.
 type topic struct {
 	p     *Producer
 	name  string
@@ -42,15 +43,18 @@ type topic struct {
 	down     bool           // the last messages with a result went to the spool after failed attempts
 
 	queue  queue
-	lookup scope       // of the ask under way: pump sets it, and only the goroutine of the ask uses its ctx
-	timer  *time.Timer // calls wake at timerAt; nil before its first use
-	wakeAt time.Time   // zero if the timer is stopped
+	lookup scope // of the ask under way: pump sets it, and only the goroutine of the ask uses its ctx
+	alarm  alarm // for the next event of the queue
+
+	turn   plan.Turn[*topic] // at server; its fields are the server's
+	at     *server           // where the topic has its turn; nil if it has none
+	server *server           // of the last turn
 
 	watches watchSet[*item] // of the messages of SendAsync
 }
 
-// submit queues messages. If own is one of them and can be sent at once, submit returns the ask for
-// it, which the caller has to carry out by work.
+// submit queues messages. If own is one of them and can be sent at once, submit returns the ask or
+// the request for it, which the caller has to carry out by work.
 func (t *topic) submit(own *queueItem, items ...*item) (job, bool) {
 	var begun *watch[*item]
 	now := time.Now()
@@ -80,8 +84,9 @@ func (t *topic) submit(own *queueItem, items ...*item) (job, bool) {
 }
 
 // pump begins the jobs that are ready, and starts a goroutine for each. It returns one of them
-// instead for the caller to carry out: the ask for own alone or, if worker is true, the first. It
-// begins none while Close aborts the messages. A message whose caller waits does not wait for the
+// instead for the caller to carry out: the ask or the request for own alone or, if worker is true,
+// the first. Then the topic takes its turn at the server that sends its other messages. It begins
+// none while Close aborts the messages. A message whose caller waits does not wait for the
 // request of others in a crowd. The lock is held.
 func (t *topic) pump(now time.Time, own *queueItem, worker bool) (mine job, ok bool) {
 	t.queue.Crowded = own == nil && t.p.calls.Load() > crowd
@@ -103,34 +108,34 @@ func (t *topic) pump(now time.Time, own *queueItem, worker bool) (mine job, ok b
 		}
 		t.p.ledger.Running.Go(func() { t.work(j) }) // a message is pending, so Close does not wait for Running yet
 	}
+	if own != nil && !ok {
+		if r := t.alone(own, now); r != nil {
+			mine, ok = job{Request: r}, true
+			if t.p.opts.Limiter == nil {
+				t.start(r, now)
+			}
+		}
+	}
+	if own == nil || !ok { // otherwise the own ask is for the first message of the topic
+		t.takeTurn(now)
+	}
 	t.schedule(now)
 	return mine, ok
 }
 
-// schedule sets the timer for the next event of the queue. The lock is held.
+// schedule sets the alarm for the next event of the queue. The lock is held.
 func (t *topic) schedule(now time.Time) {
 	at := t.queue.WakeAt(now)
 	if t.p.closed.Load() { // the messages are about to leave
 		at = time.Time{}
 	}
-	switch {
-	case at.Equal(t.wakeAt):
-	case at.IsZero():
-		t.wakeAt = at
-		t.timer.Stop()
-	case t.timer == nil:
-		t.wakeAt = at
-		t.timer = time.AfterFunc(at.Sub(now), t.wake)
-	default:
-		t.wakeAt = at
-		t.timer.Reset(at.Sub(now))
-	}
+	t.alarm.set(at, now, t)
 }
 
 func (t *topic) wake() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.wakeAt = time.Time{}
+	t.alarm.at = time.Time{}
 	t.pump(time.Now(), nil, false)
 }
 
@@ -201,6 +206,9 @@ type Producer struct {
 	assumed   Settings       // in effect until the server has responded
 	bounds    *retry.Bounds  // of all sends
 
+	serversMu sync.Mutex // acquired under a topic's lock
+	servers   map[string]*server
+
 	ledger    *ledger.Ledger[*item]
 	functions *ledger.Functions[*item] // of SendAsync
 	spooler   *spooler                 // nil without Options.Spool
@@ -240,6 +248,7 @@ func New(t Transport, opts Options) (*Producer, error) {
 		assumed:   merge(opts, transport.ProducerSettings{}),
 		bounds:    opts.bounds(),
 		topics:    make(map[string]*topic),
+		servers:   make(map[string]*server),
 	}
 	p.life, p.end = context.WithCancelCause(context.Background()) // independent of the calls
 	p.lanes, _ = t.(transport.LaneSender)
@@ -298,6 +307,7 @@ func (p *Producer) use(name string) *topic {
 			}
 		}
 		t = &topic{p: p, name: name, requesting: make(chan struct{}, 1)}
+		t.turn.Of = t
 		t.watches = newSet(&t.mu, func(items []*item) { leaveAll(items, false) })
 		p.topics[name] = t
 	}
@@ -746,7 +756,7 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 		defer t.p.complete([]*item{it}) // also if OnAttempt ends this goroutine
 	}
 	if !o.skipped {
-		t.observe(len(r.Items), &o, r.Call.began)
+		t.observe(messagesOf(r), &o, r.Call.began)
 	}
 	return true
 }

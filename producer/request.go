@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -32,13 +33,19 @@ const crowd = 16
 
 // A roundTrip is the call of the transport for a request.
 type roundTrip struct {
-	scope scope     // without a ctx while the request waits for the limiter
-	sent  bool      // the call has begun, and its results are not counted yet
-	began time.Time // start of the call
+	scope   scope     // without a ctx while the request waits for the limiter
+	sent    bool      // the call has begun, and its results are not counted yet
+	began   time.Time // start of the call
+	decides bool      // it has set Lane.Deciding
 
 	items    []*item             // of the call
 	messages []*tidegate.Message // of items, for the transport
 	copies   *copySet            // their memory; nil if they are the items' messages
+
+	ride   *ride   // with the requests of other topics; nil for a call of its own
+	left   bool    // ride knows that no message of it is wanted
+	server *server // of a call of its own on a lane with Topics; nil otherwise
+	number int     // of the call at server
 
 	oneItem    [1]*item // saves an allocation
 	oneMessage [1]*tidegate.Message
@@ -56,11 +63,23 @@ type (
 	job       = plan.Job[*item, roundTrip]
 )
 
-// cancel cancels the call of the transport, if there is one.
+// cancel cancels the call of the transport, if there is one, unless other topics share it.
 func (c *roundTrip) cancel() {
 	if c.scope.cancel != nil {
 		c.scope.cancel()
 	}
+	if c.ride != nil && !c.left {
+		c.left = true
+		c.ride.leave()
+	}
+}
+
+// messagesOf returns the number of messages in the call of a request.
+func messagesOf(r *request) int {
+	if r.Call.ride != nil {
+		return r.Call.ride.total
+	}
+	return len(r.Items)
 }
 
 // A scope is the ctx of an ask or request. A request with a single message continues with the scope
@@ -90,6 +109,11 @@ func (t *topic) route(a *ask) (r *request, next job, ok bool) {
 		for _, planned := range failed.Items {
 			failed.Call.items = append(failed.Call.items, planned.Of)
 		}
+	case r == nil && a.Own:
+		r = t.alone(a.Head, now)
+	}
+	switch {
+	case err != nil:
 	case r == nil:
 		ended = t.hopeless(now, a.Head.Of)
 	case len(r.Items) == 1 && r.Items[0] == a.Head:
@@ -149,7 +173,7 @@ func (t *topic) send(r *request) (results []transport.SendResult, err error) {
 		}
 	}()
 	if l := t.p.opts.Limiter; l != nil {
-		t.limit(l, r)
+		t.limit(l, r, false)
 		t.mu.Lock()
 		t.start(r, time.Now())
 		t.mu.Unlock()
@@ -163,13 +187,19 @@ func (t *topic) send(r *request) (results []transport.SendResult, err error) {
 	returned = true
 	c.scope.cancel()
 	c.copies.Free()
-	if len(results) != len(c.items) {
-		err = &tidegate.Error{
-			Op: "SendMessage", Subject: t.name, MaybeStored: true,
-			Message: fmt.Sprintf("the transport returned %d results for %d messages", len(results), len(c.items)),
-		}
+	return results, resultsError(t.name, len(results), len(c.items))
+}
+
+// resultsError returns the error of a call if the transport has returned another number of results
+// than it got messages.
+func resultsError(topic string, results, messages int) error {
+	if results == messages {
+		return nil
 	}
-	return results, err
+	return &tidegate.Error{
+		Op: "SendMessage", Subject: topic, MaybeStored: true,
+		Message: fmt.Sprintf("the transport returned %d results for %d messages", results, messages),
+	}
 }
 
 // abandon ends an ask or a request whose goroutine the transport or the limiter has ended: by a
@@ -201,6 +231,7 @@ func (t *topic) abandon(a *ask, r *request) {
 			fail(planned.Of, r.Call.began)
 		}
 		t.queue.Finished(r, now)
+		r.Call.end(nil, now)
 	}
 	t.pump(now, nil, false)
 	t.mu.Unlock()
@@ -211,8 +242,7 @@ func (t *topic) abandon(a *ask, r *request) {
 // then on a message that ends may have been stored. The lock is held.
 func (t *topic) start(r *request, now time.Time) {
 	c := &r.Call
-	var shortest time.Duration
-	await := false
+	shortest, await := time.Duration(math.MaxInt64), false
 	c.items, c.messages = c.oneItem[:0], c.oneMessage[:0]
 	if r.Alive > 1 {
 		c.items, c.messages = make([]*item, 0, r.Alive), make([]*tidegate.Message, 0, r.Alive)
@@ -222,13 +252,14 @@ func (t *topic) start(r *request, now time.Time) {
 		if it.state != pending {
 			continue
 		}
-		if share := it.Share(now); len(c.items) == 0 || share < shortest {
-			shortest = share
-		}
+		shortest = min(shortest, it.Share(now))
 		await = await || it.history.Attempts > 0
 		c.items, c.messages = append(c.items, it), append(c.messages, it.Message)
 	}
-	switch {
+	switch c.sent, c.began = len(c.items) > 0, now; {
+	case c.ride != nil:
+		c.ride.add(c.items, c.messages, shortest, await)
+		return
 	case c.scope.ctx != nil:
 	case len(c.items) == 1:
 		c.scope = newScope(c.items[0].ctx, r.Own, await, shortest)
@@ -236,9 +267,9 @@ func (t *topic) start(r *request, now time.Time) {
 		// The request serves several callers. It ends when all of them have left.
 		c.scope = newScope(context.Background(), true, await, shortest)
 	}
-	c.sent, c.began = len(c.items) > 0, now
 	if !r.Own { // the callers may leave before the end of the request
-		c.copies = copiesOf(c.messages)
+		c.copies = copyPool.Get().(*copySet)
+		c.copies.add(c.messages)
 		c.messages = c.copies.Messages
 	}
 }
@@ -246,10 +277,12 @@ func (t *topic) start(r *request, now time.Time) {
 // limit waits for the limiter's permission for each message of the request. It waits for the first
 // message as long as that message can. A further message joins if it is permitted within
 // limitPatience, and otherwise returns to the queue. Without that bound, a request with many
-// messages would reach the server as one burst.
-func (t *topic) limit(l ratelimit.Limiter, r *request) {
-	r.Call.cancel() // the attempt's time begins after the wait
-	joined := false
+// messages would reach the server as one burst. joined is set if an earlier request of the same
+// call has a permitted message; limit returns it for the next one.
+func (t *topic) limit(l ratelimit.Limiter, r *request, joined bool) bool {
+	if cancel := r.Call.scope.cancel; cancel != nil { // the attempt's time begins after the wait
+		cancel()
+	}
 	patience := time.Now().Add(limitPatience)
 	for i, planned := range r.Items {
 		it := planned.Of
@@ -282,7 +315,7 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 			t.queue.Shorten(r, i, now)
 			t.pump(now, nil, false) // another lane may be free
 			t.mu.Unlock()
-			return
+			return true
 		}
 		if it.state == pending {
 			e := it.fail(StopLimiter, fmt.Errorf("limiter: %w", err))
@@ -304,9 +337,10 @@ func (t *topic) limit(l ratelimit.Limiter, r *request) {
 		t.mu.Unlock()
 		t.p.complete(ended)
 		if stop {
-			return
+			return joined
 		}
 	}
+	return joined
 }
 
 const (
@@ -324,16 +358,15 @@ type copySet struct {
 
 var copyPool = sync.Pool{New: func() any { return new(copySet) }}
 
-// of copies messages, in order, with the memory of an earlier Set.
-func copiesOf(messages []*tidegate.Message) *copySet {
-	s := copyPool.Get().(*copySet)
+// add adds copies of messages, in order.
+func (s *copySet) add(messages []*tidegate.Message) {
 	size := 0
 	for _, m := range messages {
 		size += len(m.Body)
 	}
-	s.structs = slices.Grow(s.structs, len(messages))
+	s.structs = slices.Grow(s.structs, len(messages)) // earlier copies keep their memory
 	s.Messages = slices.Grow(s.Messages, len(messages))
-	s.bodies = slices.Grow(s.bodies, size) // so that no body moves below
+	s.bodies = slices.Grow(s.bodies, size)
 	for _, m := range messages {
 		c := *m
 		c.Keys, c.Properties = slices.Clone(m.Keys), maps.Clone(m.Properties)
@@ -343,7 +376,6 @@ func copiesOf(messages []*tidegate.Message) *copySet {
 		s.structs = append(s.structs, c)
 		s.Messages = append(s.Messages, &s.structs[len(s.structs)-1])
 	}
-	return s
 }
 
 // Free gives the memory back. The copies are not used afterwards. A nil Set has none.

@@ -329,6 +329,7 @@ func (t *topic) settle(r *request, results []transport.SendResult, err error, wo
 	}
 	t.mu.Lock()
 	charged := t.charge(r, outs, now)
+	c.end(results, now)
 	if !charged || !failed && t.p.opts.OnAttempt == nil && t.p.observer == nil {
 		return t.finish(r, outs, charged, worker) // the zero decision is that of a success
 	}
@@ -346,7 +347,7 @@ func (t *topic) settle(r *request, results []transport.SendResult, err error, wo
 		if l := t.p.observer; l != nil && !outs[i].skipped && r.Lane != nil {
 			guard.Call("Options.Limiter", t.p.reportPanic, func() { l.Observe(outs[i].err) })
 		}
-		t.observe(len(r.Items), &outs[i], c.began)
+		t.observe(messagesOf(r), &outs[i], c.began)
 	}
 	returned = true
 	t.mu.Lock()
@@ -399,7 +400,7 @@ func (t *topic) report(r *request, waited []outcome) {
 	}
 	defer t.p.complete(late) // also if OnAttempt ends this goroutine
 	for i := range waited {
-		t.observe(len(r.Items), &waited[i], r.Call.began)
+		t.observe(messagesOf(r), &waited[i], r.Call.began)
 	}
 }
 
@@ -437,7 +438,7 @@ func (t *topic) charge(r *request, outs []outcome, ended time.Time) bool {
 		}
 		o.in = it.record(o.err, r.Call.began, ended)
 		if tidegate.Classify(o.err) == tidegate.ClassThrottled && it.ctx.Err() == nil && r.Lane != nil {
-			r.Lane.Deciding = true
+			r.Lane.Deciding, r.Call.decides = true, true
 		}
 	}
 	return true

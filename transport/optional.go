@@ -131,6 +131,12 @@ type Lane struct {
 	// MaxBytes bounds the encoded size of one request with several messages. A
 	// single message may be larger. Zero means no bound.
 	MaxBytes int
+
+	// Topics: the server is the only one of the topic, and its requests can have messages of all
+	// topics whose lane has this Endpoint and Topics. MaxMessages and MaxBytes bound such a request
+	// as a whole. The producer may use the lane for further messages of the topic without a call of
+	// Lane, until a send to it fails.
+	Topics bool
 }
 
 // A LaneRequest asks for the lane of one message.
@@ -159,13 +165,15 @@ type LaneSender interface {
 	Lane(ctx context.Context, r LaneRequest) (Lane, error)
 
 	// SendLane sends msgs to the lane's server in one request and returns a result for each, in
-	// their order. There are at most lane.MaxMessages of them, all of one topic, each with an ID.
-	// SendLane neither changes nor keeps them. It blocks until there is a response or ctx ends. The
-	// errors are those of Send.
+	// their order. There are at most lane.MaxMessages of them, each with an ID. All have one topic,
+	// unless lane.Topics is set; the messages of each topic are then next to each other. SendLane
+	// neither changes nor keeps them. It blocks until there is a response or ctx ends. The errors
+	// are those of Send. A fault of one topic, such as a missing permission, is no result of
+	// another: SendLane repeats a request that was rejected as a whole in parts.
 	//
 	// If the lane has changed, for example because the current connection does not support several
-	// messages in one request, or if the server does not accept the topic of msgs, SendLane sends
-	// nothing, and every result matches ErrLaneChanged. The caller then calls Lane again. Such a
+	// messages in one request, or if the server does not accept a topic, SendLane sends nothing of
+	// that topic, and its results match ErrLaneChanged. The caller then calls Lane again. Such a
 	// call is not an attempt.
 	SendLane(ctx context.Context, lane Lane, msgs []*tidegate.Message) []SendResult
 }

@@ -246,7 +246,7 @@ func sizeOfText(s string) int {
 	return sizeOf(len(s))
 }
 
-// Codec is gRPC's codec for protobuf with the memory of Pool. It encodes a *Sending, *Sendings and
+// Codec is gRPC's codec for protobuf with the memory of Pool. It encodes a *Sending, Sendings and
 // *Frame, and decodes a *ReceivedFrame and a SendMessageResponse, without protobuf's reflection.
 // The zero value is ready.
 type Codec struct{}
@@ -262,7 +262,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *Sending:
 		return marshal(v.SizeBound(), v)
-	case *Sendings:
+	case Sendings:
 		return v.marshal()
 	case *Frame:
 		return v.data, nil

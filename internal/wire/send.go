@@ -7,9 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
@@ -61,7 +59,6 @@ const (
 // their memory, which is only read.
 type Sending struct {
 	Encoder  *Encoder
-	Topic    *rmqpb.Resource
 	Queue    int32
 	Born     time.Time // of all messages
 	Half     bool      // they are half messages
@@ -121,29 +118,20 @@ func (s *Sending) message(b []byte, e *encoder, m *tidegate.Message) []byte {
 		kind = rmqpb.MessageType_TRANSACTION
 	}
 	e.begin(m, m.Properties, &system{kind: kind, encoding: encoding, born: s.Born, bornHost: s.Encoder.Host, queue: int(s.Queue)})
-	b = e.message(b, TagSendMessage, s.Topic.GetResourceNamespace(), s.Topic.GetName(), len(body))
+	b = e.message(b, TagSendMessage, s.Encoder.Namespace, m.Topic, len(body))
 	return append(b, body...)
 }
 
-// Sendings is a SendMessageRequest of several sends, which may have different topics. Codec
-// calls Take once, when it encodes them, and Encoded when it has read the last message.
-type Sendings struct {
-	Take    func() []*Sending
-	Encoded func()
-}
+// Sendings is a SendMessageRequest of several sends, which may have different topics.
+type Sendings []*Sending
 
-// marshal encodes the request. Without a send it fails.
-func (s *Sendings) marshal() (mem.BufferSlice, error) {
-	defer s.Encoded()
-	sends := s.Take()
-	if len(sends) == 0 {
-		return nil, status.Error(codes.Canceled, "no send waits for the request")
-	}
+// marshal encodes the request.
+func (s Sendings) marshal() (mem.BufferSlice, error) {
 	size := 0
-	for _, one := range sends {
+	for _, one := range s {
 		size += one.SizeBound()
 	}
-	return marshal(size, sends...)
+	return marshal(size, s...)
 }
 
 // DecodeSend decodes a request whose bodies share memory with raw. Its messages are in list, which

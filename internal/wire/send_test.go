@@ -36,13 +36,12 @@ func randomSending(r *rand.Rand) *Sending {
 	}
 	s := &Sending{
 		Encoder: &Encoder{Host: randomText(r, 20), Compression: r.IntN(2) * 200},
-		Topic:   &rmqpb.Resource{ResourceNamespace: randomText(r, 10), Name: randomText(r, 200)},
 		Queue:   int32(r.IntN(5) - 2), Born: moment(), Half: r.IntN(4) == 0,
 	}
-	s.Encoder.Namespace = s.Topic.GetResourceNamespace()
+	s.Encoder.Namespace = randomText(r, 10)
 	for range r.IntN(4) {
 		m := &tidegate.Message{
-			ID: randomText(r, 40), Topic: s.Topic.GetName(), Tag: randomText(r, 10), MessageGroup: randomText(r, 150),
+			ID: randomText(r, 40), Topic: randomText(r, 200), Tag: randomText(r, 10), MessageGroup: randomText(r, 150),
 			TraceContext: randomText(r, 60), Body: bytes.Repeat([]byte{byte(r.Uint32())}, r.IntN(4)*r.IntN(400)),
 		}
 		for range r.IntN(3) {
@@ -87,7 +86,7 @@ func TestSendingIsEncodedAsProtobuf(t *testing.T) {
 
 // A message with several properties is decoded without a change.
 func TestSendingWithProperties(t *testing.T) {
-	s := &Sending{Encoder: &Encoder{}, Topic: &rmqpb.Resource{Name: "t"}, Born: time.Now(), Messages: []*tidegate.Message{
+	s := &Sending{Encoder: &Encoder{}, Born: time.Now(), Messages: []*tidegate.Message{
 		{ID: "a", Properties: map[string]string{"k": "v", "": "", "l": strings.Repeat("w", 200)}, Body: []byte("b")},
 	}}
 	data, err := Codec{}.Marshal(s)
@@ -109,7 +108,7 @@ func TestSendingOfInvalidText(t *testing.T) {
 	} {
 		for _, size := range []int{1, 2000} {
 			m.Body = make([]byte, size)
-			s := &Sending{Encoder: &Encoder{}, Topic: &rmqpb.Resource{Name: "t"}, Messages: []*tidegate.Message{{ID: "good"}, m}}
+			s := &Sending{Encoder: &Encoder{}, Messages: []*tidegate.Message{{ID: "good"}, m}}
 			if _, err := (Codec{}).Marshal(s); !errors.Is(err, errNotUTF8) || !strings.Contains(err.Error(), fmt.Sprintf("message %q", m.ID)) {
 				t.Errorf("%s, body of %d bytes: %v", name, size, err)
 			}
@@ -118,7 +117,7 @@ func TestSendingOfInvalidText(t *testing.T) {
 }
 
 func BenchmarkMarshalSending(b *testing.B) {
-	s := &Sending{Encoder: &Encoder{Host: "host"}, Topic: &rmqpb.Resource{Name: "topic"}, Born: time.Now()}
+	s := &Sending{Encoder: &Encoder{Host: "host"}, Born: time.Now()}
 	for range 100 {
 		s.Messages = append(s.Messages, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "topic", Body: make([]byte, 1024)})
 	}
@@ -226,7 +225,7 @@ func TestSizeBound(t *testing.T) {
 			m.Properties[fmt.Sprint(rnd.Uint64())+text(most/100)] = text(most)
 		}
 		n := proto.Size(requestOf(&Sending{
-			Encoder: e, Topic: &rmqpb.Resource{ResourceNamespace: "space", Name: m.Topic}, Queue: math.MaxInt32,
+			Encoder: e, Queue: math.MaxInt32,
 			Born: time.Unix(-1<<33, 999999999), Messages: []*tidegate.Message{m},
 		}))
 		if bound := e.SizeBound(m); bound < n || bound > n+256+8*len(m.Keys)+21*len(m.Properties) {
@@ -241,7 +240,7 @@ func requestOf(s *Sending) *rmqpb.SendMessageRequest {
 	r := &rmqpb.SendMessageRequest{}
 	for _, m := range s.Messages {
 		pb := messageOf(m)
-		pb.Topic = s.Topic
+		pb.Topic = &rmqpb.Resource{ResourceNamespace: s.Encoder.Namespace, Name: m.Topic}
 		p := pb.SystemProperties
 		p.BornTimestamp, p.BornHost, p.QueueId = timestamppb.New(s.Born), s.Encoder.Host, s.Queue
 		if s.Half {

@@ -230,9 +230,6 @@ func (c *Client) endpoint(pb *rmqpb.Endpoints) (*conn.Server, error) {
 		return nil, &tidegate.Error{Op: "connect", Endpoint: key, Err: err}
 	}
 	e := conn.NewServer(key, pb, l, c.opts.ConnectBackoff.Initial, &c.trips)
-	e.Combiner = conn.NewCombiner(c.opts.RequestTimeout, func(ctx context.Context, req *wire.Sendings) conn.Combined {
-		return c.sendTogether(ctx, e, req)
-	})
 	c.endpoints[key] = e
 	return e, nil
 }

@@ -564,31 +564,27 @@ func topicsOf(r *rmqpb.SendMessageRequest) (list []string) {
 	return slices.Compact(list)
 }
 
-// sendToEach sends a message to each topic at the same time, from a client that knows the server,
-// and returns the errors.
+// sendToEach sends a message to each topic in one call, from a client that knows the server and the
+// topics, and returns the errors.
 func sendToEach(t *testing.T, c *rocketmq.Client, topics ...string) []error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	lanes := make([]transport.Lane, len(topics))
-	for i, topic := range topics {
-		var err error
-		if lanes[i], err = c.Lane(ctx, transport.LaneRequest{Topic: topic}); err != nil {
-			t.Fatal(err)
-		}
+	var lane transport.Lane
+	var msgs []*tidegate.Message
+	for _, topic := range topics {
+		lane = laneOf(t, c, transport.LaneRequest{Topic: topic})
+		msgs = append(msgs, &tidegate.Message{ID: "id-" + topic, Topic: topic, Body: []byte("x")})
+	}
+	if !lane.Topics {
+		t.Errorf("lane %+v, want one of several topics", lane)
 	}
 	errs := make([]error, len(topics))
-	var sending sync.WaitGroup
-	for i, topic := range topics {
-		sending.Go(func() {
-			m := &tidegate.Message{ID: "id-" + topic, Topic: topic, Body: []byte("x")}
-			r := c.SendLane(ctx, lanes[i], []*tidegate.Message{m})[0]
-			if errs[i] = r.Err; r.Err == nil && (r.Receipt.MessageID != m.ID || r.Receipt.Topic != topic) {
-				t.Errorf("%s has the receipt %+v", topic, r.Receipt)
-			}
-		})
+	for i, r := range c.SendLane(ctx, lane, msgs) {
+		if errs[i] = r.Err; r.Err == nil && (r.Receipt.MessageID != msgs[i].ID || r.Receipt.Topic != topics[i]) {
+			t.Errorf("%s has the receipt %+v", topics[i], r.Receipt)
+		}
 	}
-	sending.Wait()
 	return errs
 }
 
@@ -599,32 +595,52 @@ func topicNames(n int) (list []string) {
 	return list
 }
 
-// Sends of many topics share requests if the server announces that. A RocketMQ never gets such a
-// request.
+// topicsServer starts a server that announces that topics share requests.
+func topicsServer(t *testing.T) (*network, *fakeServer) {
+	n := newNetwork()
+	s := newServer(t, n, testAddr)
+	s.features = "batch, topics"
+	return n, s
+}
+
+// Topics share requests if the server announces that and is their only one. A RocketMQ never gets
+// such a request.
 func TestTopicsShareRequests(t *testing.T) {
-	for features, requests := range map[string]int{"batch, topics": 3, "batch": 20, "": 20} {
+	for features, want := range map[string]bool{"batch, topics": true, "batch": false, "": false} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+			n, s := topicsServer(t)
 			s.features = features
-			s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-				time.Sleep(10 * time.Millisecond)
-				return sentAll(r), nil
+			c := newClient(t, n, nil)
+			if lane := laneOf(t, c, transport.LaneRequest{Topic: "t0"}); lane.Topics != want {
+				t.Errorf("features %q: lane %+v", features, lane)
 			}
-			for _, err := range sendToEach(t, newClient(t, n, nil), topicNames(20)...) {
-				if err != nil {
-					t.Error(err)
+			msgs := []*tidegate.Message{{ID: "0", Topic: "t0"}, {ID: "1", Topic: "t0"}, {ID: "2", Topic: "t1"}}
+			laneOf(t, c, transport.LaneRequest{Topic: "t1"})
+			for _, r := range c.SendLane(t.Context(), transport.Lane{Endpoint: testAddr, MaxMessages: 3, Topics: true}, msgs) {
+				if changed := errors.Is(r.Err, transport.ErrLaneChanged); changed == want || r.Err != nil && !changed {
+					t.Errorf("features %q: %+v", features, r)
 				}
 			}
 			calls := s.of("SendMessage")
-			if len(calls) != requests {
-				t.Errorf("features %q: %d requests; want %d", features, len(calls), requests)
+			if want != (len(calls) == 1) {
+				t.Fatalf("features %q: %d requests", features, len(calls))
 			}
 			for _, c := range calls {
-				several := len(topicsOf(c.req.(*rmqpb.SendMessageRequest))) > 1
-				if announced := slices.Contains(c.md.Get(wire.HeaderFeatures), wire.FeatureTopics); several && !announced {
-					t.Errorf("a request of several topics has the features %q", c.md.Get(wire.HeaderFeatures))
+				if got := topicsOf(c.req.(*rmqpb.SendMessageRequest)); len(got) != 2 || !slices.Contains(c.md.Get(wire.HeaderFeatures), wire.FeatureTopics) {
+					t.Errorf("a request of the topics %v has the features %q", got, c.md.Get(wire.HeaderFeatures))
 				}
+			}
+			s.route = func() *rmqpb.QueryRouteResponse {
+				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...)}
+			}
+			for range 2 {
+				if lane := laneOf(t, c, transport.LaneRequest{Topic: "two servers"}); lane.Topics {
+					t.Errorf("features %q: a topic with two servers has the lane %+v", features, lane)
+				}
+			}
+			alone := []*tidegate.Message{{ID: "3", Topic: "two servers"}}
+			if err := c.SendLane(t.Context(), transport.Lane{Endpoint: testAddr, Topics: true}, alone)[0].Err; !errors.Is(err, transport.ErrLaneChanged) {
+				t.Errorf("a topic that has a second server now: %v", err)
 			}
 		})
 	}
@@ -633,11 +649,8 @@ func TestTopicsShareRequests(t *testing.T) {
 // A topic that is throttled in a shared request has its own time to wait.
 func TestSharedPushBacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		s.features = "batch, topics"
+		n, s := topicsServer(t)
 		s.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-			time.Sleep(10 * time.Millisecond)
 			res := sentAll(r)
 			waits := ""
 			for i, m := range r.GetMessages() {
@@ -649,12 +662,7 @@ func TestSharedPushBacks(t *testing.T) {
 				}
 				waits += map[bool]string{true: "", false: ","}[i == 0] + wait
 			}
-			// A message that finds no request under way is sent alone.
-			key := "grpc-retry-pushback-ms"
-			if len(r.GetMessages()) > 1 {
-				key = "x-tidegate-pushback-topics"
-			}
-			grpc.SetTrailer(ctx, metadata.Pairs(key, waits))
+			grpc.SetTrailer(ctx, metadata.Pairs("x-tidegate-pushback-topics", waits))
 			return res, nil
 		}
 		for i, err := range sendToEach(t, newClient(t, n, nil), topicNames(10)...) {
@@ -666,61 +674,70 @@ func TestSharedPushBacks(t *testing.T) {
 	})
 }
 
-// A topic without permission, which fails a whole request, does not fail the others.
+// A topic without permission, which fails a whole request, does not fail the others. Neither does a
+// topic that does not accept the message's type, or one whose route is unknown.
 func TestOneTopicFailsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		s.features = "batch, topics"
+		n, s := topicsServer(t)
 		s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-			time.Sleep(10 * time.Millisecond)
 			if slices.Contains(topicsOf(r), "secret") {
 				return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_FORBIDDEN}}, nil
 			}
 			return sentAll(r), nil
 		}
-		topics := append(topicNames(10), "secret")
-		for i, err := range sendToEach(t, newClient(t, n, nil), topics...) {
-			e, _ := errors.AsType[*tidegate.Error](err)
-			switch secret := topics[i] == "secret"; {
-			case secret && (e == nil || e.Code != tidegate.CodeForbidden || e.Subject != "secret"):
-				t.Errorf("secret: %v", err)
-			case !secret && err != nil:
-				t.Errorf("%s: %v", topics[i], err)
+		c := newClient(t, n, nil)
+		topics := append(topicNames(100), "secret", "fifo")
+		for _, topic := range topics {
+			if topic == "fifo" {
+				s.route = func() *rmqpb.QueryRouteResponse {
+					qs := queues(testAddr, "broker-a", 1)
+					qs[0].AcceptMessageTypes = []rmqpb.MessageType{rmqpb.MessageType_FIFO}
+					return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: qs}
+				}
 			}
+			laneOf(t, c, transport.LaneRequest{Topic: topic})
+		}
+		topics = append(topics, "unknown")
+		var msgs []*tidegate.Message
+		for _, topic := range topics {
+			msgs = append(msgs, &tidegate.Message{ID: "id-" + topic, Topic: topic, Body: []byte("x")})
+		}
+		for i, r := range c.SendLane(t.Context(), transport.Lane{Endpoint: testAddr, MaxMessages: 1000, Topics: true}, msgs) {
+			e, _ := errors.AsType[*tidegate.Error](r.Err)
+			switch want := map[string]tidegate.Code{"secret": tidegate.CodeForbidden, "fifo": tidegate.CodeMessagePropertyConflict}[topics[i]]; {
+			case topics[i] == "unknown":
+				if !errors.Is(r.Err, transport.ErrLaneChanged) {
+					t.Errorf("a topic without a route: %v", r.Err)
+				}
+			case want != 0 && (e == nil || e.Code != want || e.Subject != topics[i]):
+				t.Errorf("%s: %v", topics[i], r.Err)
+			case want == 0 && (r.Err != nil || r.Receipt.Topic != topics[i]):
+				t.Errorf("%s: %+v", topics[i], r)
+			}
+		}
+		if n := len(s.of("SendMessage")); n > 20 {
+			t.Errorf("%d requests to find the topic that fails", n)
 		}
 	})
 }
 
-// A response that is lost may have stored the messages of all topics. Each call ends with its ctx.
+// A response that is lost may have stored the messages of all topics.
 func TestLostSharedResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		s.features = "batch, topics"
+		n, s := topicsServer(t)
 		s.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-			time.Sleep(10 * time.Millisecond)
-			if len(topicsOf(r)) > 1 {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			return sentAll(r), nil
+			<-ctx.Done()
+			return nil, ctx.Err()
 		}
-		c := newClient(t, n, nil)
 		start := time.Now()
-		lost := 0
-		for _, err := range sendToEach(t, c, topicNames(10)...) {
-			if err == nil {
-				continue
-			}
-			lost++
+		for i, err := range sendToEach(t, newClient(t, n, nil), topicNames(10)...) {
 			e, _ := errors.AsType[*tidegate.Error](err)
-			if e == nil || !e.MaybeStored || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%v, MaybeStored %v; want the end of the ctx and MaybeStored", err, e != nil && e.MaybeStored)
+			if e == nil || !e.MaybeStored || !errors.Is(err, context.DeadlineExceeded) || e.Subject != fmt.Sprint("t", i) {
+				t.Errorf("%v, want the end of the ctx and MaybeStored", err)
 			}
 		}
-		if lost != 8 || time.Since(start) != 10*time.Second {
-			t.Errorf("%d sends had no response, after %v; want 8 after 10 s", lost, time.Since(start))
+		if took := time.Since(start); took != 10*time.Second {
+			t.Errorf("after %v, want 10 s", took)
 		}
 	})
 }

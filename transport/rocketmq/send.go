@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,7 +50,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 	}
 	if len(msgs) == 1 {
 		q, _ := r.Choose(&t.next, msgs[0].MessageGroup, nil)
-		c.sendRequest(ctx, t, q, c.sending(t, q, msgs), results, q.Server.Begin())
+		c.sendRequest(ctx, q.Server, []parcel{c.parcel(t, q, msgs, results)}, q.Server.Begin())
 		return results
 	}
 	s := &sending{c: c, ctx: ctx, t: t, r: r, msgs: msgs, results: results}
@@ -159,7 +160,7 @@ func (s *sending) send(p part) {
 func (s *sending) request(q conn.Queue, indexes []int) {
 	sendRest(indexes, s.msgs, s.results, func(msgs []*tidegate.Message) []transport.SendResult {
 		results := make([]transport.SendResult, len(msgs))
-		s.c.sendRequest(s.ctx, s.t, q, s.c.sending(s.t, q, msgs), results, q.Server.Begin())
+		s.c.sendRequest(s.ctx, q.Server, []parcel{s.c.parcel(s.t, q, msgs, results)}, q.Server.Begin())
 		return results
 	})
 }
@@ -215,7 +216,8 @@ var _ transport.LaneSender = (*Client)(nil)
 
 // Lane implements transport.LaneSender. It returns the server of the message group, or the next
 // server in turn that did not fail. It sends a request only for the route of a new topic. A lane
-// that probes a failed server is for one message.
+// that probes a failed server is for one message. A lane of the only server of a topic shares its
+// requests with other topics if that server announced it. RocketMQ does not.
 func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
 	t, rt, err := c.writable(ctx, r.Topic)
 	if err != nil {
@@ -225,16 +227,22 @@ func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.L
 	lane := transport.Lane{Endpoint: q.Server.Key, MaxMessages: 1, MaxBytes: maxBatchBytes}
 	if !probe && q.Server.Batch() {
 		lane.MaxMessages = maxBatch
+		lane.Topics = len(rt.Servers) == 1 && q.Server.Topics()
 	}
 	return lane, nil
 }
 
 // SendLane implements transport.LaneSender. The results also match transport.ErrLaneChanged if the
-// route no longer leads to the lane's server, or if none of msgs has a message group, the server
-// has failed since, and there is another one.
+// route no longer leads to the lane's server, if the lane has Topics and the topic has another
+// server too, or if none of msgs has a message group, the server has failed since, and there is
+// another one.
 func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message) []transport.SendResult {
 	results := make([]transport.SendResult, len(msgs))
 	if len(msgs) == 0 {
+		return results
+	}
+	if sameTopic(msgs) < len(msgs) {
+		c.sendTopics(ctx, lane, msgs, results)
 		return results
 	}
 	topic := msgs[0].Topic
@@ -245,22 +253,68 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 			return results
 		}
 	}
-	if err == nil && !rt.Leads(lane.Endpoint, msgs) {
+	if err == nil && (!rt.Leads(lane.Endpoint, msgs) || lane.Topics && len(rt.Servers) > 1) {
 		err = laneChanged(topic, lane.Endpoint)
 	}
 	if err == nil {
 		q := rt.At[lane.Endpoint]
 		report := q.Server.Begin()
 		if report != nil || slices.ContainsFunc(msgs, grouped) || !slices.Contains(rt.Excludes(), q.Server) {
-			c.sendRequest(ctx, t, q, c.sending(t, q, msgs), results, report)
+			c.sendRequest(ctx, q.Server, []parcel{c.parcel(t, q, msgs, results)}, report)
 			return results
 		}
 		err = laneChanged(topic, lane.Endpoint)
 	}
+	failAll(results, err)
+	return results
+}
+
+// sameTopic returns the number of messages, from the first on, with the topic of the first.
+func sameTopic(msgs []*tidegate.Message) int {
+	n := slices.IndexFunc(msgs, func(m *tidegate.Message) bool { return m.Topic != msgs[0].Topic })
+	if n < 0 {
+		return len(msgs)
+	}
+	return n
+}
+
+func failAll(results []transport.SendResult, err error) {
 	for i := range results {
 		results[i].Err = err
 	}
-	return results
+}
+
+// sendTopics sends messages of several topics to the lane's server, in one request. A topic does
+// not delay the others: the lane of a topic without a known route has changed, and a topic that may
+// not accept its messages has a request of its own.
+func (c *Client) sendTopics(ctx context.Context, lane transport.Lane, msgs []*tidegate.Message, results []transport.SendResult) {
+	var parcels []parcel
+	var server *conn.Server
+	var alone sync.WaitGroup
+	for len(msgs) > 0 {
+		n := sameTopic(msgs)
+		of, to := msgs[:n], results[:n]
+		msgs, results = msgs[n:], results[n:]
+		t, err := c.topic(opSend, of[0].Topic)
+		if err != nil {
+			failAll(to, err)
+			continue
+		}
+		switch rt := t.known(); {
+		case rt == nil || len(rt.Servers) > 1 || !rt.Leads(lane.Endpoint, of):
+			failAll(to, laneChanged(t.name, lane.Endpoint))
+		case rt.Accepts != nil && slices.ContainsFunc(of, func(m *tidegate.Message) bool { return !rt.Takes(m) }):
+			alone.Go(func() { copy(to, c.SendLane(ctx, lane, of)) })
+		default:
+			q := rt.At[lane.Endpoint]
+			server = q.Server
+			parcels = append(parcels, c.parcel(t, q, of, to))
+		}
+	}
+	if len(parcels) > 0 {
+		c.sendRequest(ctx, server, parcels, server.Begin())
+	}
+	alone.Wait()
 }
 
 // writable returns the topic and its route. It fails if the route has no writable queue.
@@ -290,52 +344,101 @@ func sendRest(indexes []int, msgs []*tidegate.Message, results []transport.SendR
 
 func grouped(m *tidegate.Message) bool { return m.MessageGroup != "" }
 
-// sending returns the request that sends msgs to a queue of a topic.
-func (c *Client) sending(t *topic, q conn.Queue, msgs []*tidegate.Message) *wire.Sending {
-	return &wire.Sending{
-		Encoder: &c.encoder, Topic: c.resource(t.name), Queue: q.ID, Messages: msgs,
-		Born: time.Now().Round(0), // compared with delivery times, in wall time
-	}
+// A parcel is the messages of one topic in a request, and the places of their results.
+type parcel struct {
+	topic   *topic
+	sending wire.Sending
+	results []transport.SendResult
 }
 
-// sendRequest sends req to the server of q, and fills in results. Several messages are sent only
-// over a connection that announced batch. report gets the result for the server's breaker; nil
-// means none. It returns the response, or nil if there was none.
-func (c *Client) sendRequest(ctx context.Context, t *topic, q conn.Queue, req *wire.Sending, results []transport.SendResult, report func(conn.Verdict)) *rmqpb.SendMessageResponse {
-	msgs := req.Messages
+// parcel returns the parcel of msgs for a queue of a topic.
+func (c *Client) parcel(t *topic, q conn.Queue, msgs []*tidegate.Message, results []transport.SendResult) parcel {
+	return parcel{topic: t, results: results, sending: wire.Sending{
+		Encoder: &c.encoder, Queue: q.ID, Messages: msgs,
+		Born: time.Now().Round(0), // compared with delivery times, in wall time
+	}}
+}
+
+// sendRequest sends parcels to a server in one request, and fills in their results. Several
+// messages are sent only over a connection that announced batch, and several parcels only over one
+// that announced topics. If the server rejects several parcels as a whole for a permanent reason,
+// it stored nothing, and one topic can be the reason: each half of the parcels then has a request
+// of its own. report gets the result for the server's breaker; nil means none. sendRequest returns
+// the response, or nil if there was none.
+func (c *Client) sendRequest(ctx context.Context, server *conn.Server, parcels []parcel, report func(conn.Verdict)) *rmqpb.SendMessageResponse {
 	v := conn.Nothing
 	if report != nil {
 		defer func() { report(v) }() // also after a panic, because a server without a report would never be probed again
 	}
-	r := request{ep: q.Server, id: c.id, op: opSend, subject: t.name}
-	if len(msgs) > 1 {
-		r.gate = new(conn.BatchGate)
+	first, several, total := &parcels[0], len(parcels) > 1, 0
+	for i := range parcels {
+		total += len(parcels[i].results)
+	}
+	r := request{ep: server, id: c.id, op: opSend, subject: first.topic.name}
+	if total > 1 {
+		r.gate = &conn.BatchGate{Topics: several}
 	}
 	begin := time.Now()
-	res, trailer, err := c.exchange(ctx, r, req)
+	var res *rmqpb.SendMessageResponse
+	var trailer metadata.MD
+	var err *tidegate.Error
+	if several {
+		sendings := make(wire.Sendings, len(parcels))
+		for i := range parcels {
+			sendings[i] = &parcels[i].sending
+		}
+		r.headers = []string{wire.HeaderFeatures, wire.FeatureTopics}
+		res, trailer, err = call(ctx, c, r, sendOn[wire.Sendings](server), sendings)
+	} else {
+		res, trailer, err = call(ctx, c, r, sendOn[*wire.Sending](server), &first.sending)
+	}
 	if v = conn.Healthy; !slices.ContainsFunc(res.GetEntries(), stored) {
 		top := err
 		if top == nil && len(res.GetEntries()) == 0 {
-			top = sendError(t.name, q.Server, res, nil, msgs[0].ID, nil, trailer)
+			top = sendError(first.topic.name, server, res, nil, first.sending.Messages[0].ID, nil, trailer)
 		}
 		v = conn.VerdictOf(top, context.Cause(ctx), time.Since(begin))
 	}
-	if err != nil {
-		c.doubtIf(t, err)
-	}
-	if err != nil && res == nil {
-		for i := range results {
-			results[i].Err = err
+	if several && err != nil && len(res.GetEntries()) == 0 && !err.MaybeStored &&
+		tidegate.Classify(err) == tidegate.ClassPermanent && !errors.Is(err, transport.ErrLaneChanged) {
+		for _, half := range [][]parcel{parcels[:len(parcels)/2], parcels[len(parcels)/2:]} {
+			c.sendRequest(ctx, server, half, server.Begin())
 		}
 		return nil
 	}
-	for i, m := range msgs {
-		entry := entryOf(res, i, len(msgs), m.ID) // may be nil
-		if e := sendError(t.name, q.Server, res, entry, m.ID, err, trailer); e != nil {
-			results[i].Err = e
+	var waits []string // of the parcels
+	if list := trailer.Get(wire.TrailerPushBacks); len(list) > 0 {
+		waits, trailer = strings.Split(list[0], ","), nil
+	}
+	n := 0
+	for i := range parcels {
+		p, own := &parcels[i], err
+		if several && err != nil {
+			e := *err
+			e.Subject, own = p.topic.name, &e
+		}
+		if own != nil {
+			c.doubtIf(p.topic, own)
+		}
+		if own != nil && res == nil {
+			failAll(p.results, own)
 			continue
 		}
-		results[i].Receipt = receipt(m, q.Server.Key, entry, req.Born)
+		if waits != nil {
+			trailer = nil
+			if i < len(waits) && waits[i] != "0" {
+				trailer = metadata.Pairs(wire.TrailerPushBack, waits[i])
+			}
+		}
+		for j, m := range p.sending.Messages {
+			entry := entryOf(res, n, total, m.ID) // may be nil
+			n++
+			if e := sendError(p.topic.name, server, res, entry, m.ID, own, trailer); e != nil {
+				p.results[j].Err = e
+				continue
+			}
+			p.results[j].Receipt = receipt(m, server.Key, entry, p.sending.Born)
+		}
 	}
 	return res
 }
@@ -392,59 +495,11 @@ func entryOf(res *rmqpb.SendMessageResponse, n, total int, id string) *rmqpb.Sen
 	return nil
 }
 
-// sendTogether makes one request of several sends.
-func (c *Client) sendTogether(ctx context.Context, server *conn.Server, req *wire.Sendings) conn.Combined {
-	r := request{ep: server, id: c.id, op: opSend, headers: []string{wire.HeaderFeatures, wire.FeatureTopics}, gate: &conn.BatchGate{Topics: true}}
-	res, trailer, err := call(ctx, c, r, sendOn[*wire.Sendings](server), req)
-	return conn.Combined{Response: res, Trailer: trailer, Err: err}
-}
-
 // sendOn returns the method of call for a send to a server.
 func sendOn[Req any](server *conn.Server) func(rmqpb.MessagingServiceClient, context.Context, Req, ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
 	return func(_ rmqpb.MessagingServiceClient, ctx context.Context, req Req, opts ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
 		return server.SendMessage(ctx, req, opts...)
 	}
-}
-
-// exchange makes the request of one send, or shares one with sends of other topics if the server
-// accepts that. A send whose shared request failed as a whole for a permanent reason, which another
-// send may have caused, is repeated alone: the server stored nothing.
-func (c *Client) exchange(ctx context.Context, r request, req *wire.Sending) (*rmqpb.SendMessageResponse, metadata.MD, *tidegate.Error) {
-	alone := func() conn.Combined {
-		res, trailer, err := call(ctx, c, r, sendOn[*wire.Sending](r.ep), req)
-		return conn.Combined{Response: res, Trailer: trailer, Err: err}
-	}
-	out := conn.Combined{}
-	await := transport.AwaitsConnection(ctx)
-	for again := true; again; {
-		if req.Half || !r.ep.Topics() || c.isClosed() {
-			out = alone()
-			break
-		}
-		if await {
-			if err := r.ep.Await(ctx); err != nil {
-				return nil, nil, r.notConnected(err)
-			}
-		}
-		out = r.ep.Combiner.Send(ctx, req, alone)
-		switch {
-		case out.Left:
-			return nil, nil, &tidegate.Error{Op: r.op, Subject: r.subject, Endpoint: r.ep.Key, Err: context.Cause(ctx), MaybeStored: out.Sent}
-		case out.Shared > 1 && stoppedByAnother(out):
-			out = alone()
-		}
-		again = await && out.Err != nil && out.Err.NotConnected && out.Err.Code == 0 && ctx.Err() == nil && !c.isClosed()
-	}
-	return out.Response, out.Trailer, out.Err
-}
-
-// stoppedByAnother reports whether a shared request stored nothing, for a reason that need not be
-// this send's: another one may have no permission, or the connection accepts one topic only.
-func stoppedByAnother(out conn.Combined) bool {
-	if out.Err == nil || out.Err.MaybeStored || len(out.Response.GetEntries()) > 0 {
-		return false
-	}
-	return tidegate.Classify(out.Err) == tidegate.ClassPermanent || errors.Is(out.Err, transport.ErrLaneChanged)
 }
 
 // A collector collects the messages of one receive, within its bounds. Frames may arrive in any

@@ -39,10 +39,10 @@ func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.
 			fmt.Sprintf("the topic accepts %s; create a topic of type TRANSACTION", rt.Types()))}
 	}
 	q, _ := rt.Choose(&t.next, "", nil)
-	req := c.sending(t, q, []*tidegate.Message{msg})
-	req.Half = true
 	var results [1]transport.SendResult
-	res := c.sendRequest(ctx, t, q, req, results[:], q.Server.Begin())
+	p := c.parcel(t, q, []*tidegate.Message{msg}, results[:])
+	p.sending.Half = true
+	res := c.sendRequest(ctx, q.Server, []parcel{p}, q.Server.Begin())
 	if r := &results[0]; r.Err == nil {
 		r.Receipt.TransactionID, r.Receipt.Offset = entryOf(res, 0, 1, msg.ID).GetTransactionId(), -1
 	}

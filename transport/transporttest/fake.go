@@ -37,7 +37,7 @@ type Fake struct {
 	transport.Base
 
 	// OnLane chooses the lane of a message. Nil chooses one lane for all messages, with 100
-	// messages and 1 MiB a request.
+	// messages of any topics and 1 MiB a request.
 	OnLane func(ctx context.Context, n int, r transport.LaneRequest) (transport.Lane, error)
 
 	// OnSend responds to a request, of Send or of SendLane, with an error for each message, in
@@ -142,7 +142,7 @@ func (f *Fake) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lan
 	if f.OnLane != nil {
 		return f.OnLane(ctx, n, r)
 	}
-	return transport.Lane{Endpoint: fakeEndpoint, MaxMessages: 100, MaxBytes: 1 << 20}, nil
+	return transport.Lane{Endpoint: fakeEndpoint, MaxMessages: 100, MaxBytes: 1 << 20, Topics: true}, nil
 }
 
 const fakeEndpoint = "fake:8081"

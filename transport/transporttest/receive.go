@@ -353,10 +353,24 @@ func lanes(e *env, s transport.LaneSender) {
 	if len(tags) > 0 {
 		e.Errorf("not delivered: %v", tags)
 	}
+	first := e.topic
 	e.topic = e.name("other") // a lane is a server: another topic uses it too, or finds that it does not lead there
 	e.createTopic(e.topic, settings.TopicNormal)
 	if err := s.SendLane(e.Context(), lane, []*tidegate.Message{e.message("x")})[0].Err; err != nil && !errors.Is(err, transport.ErrLaneChanged) {
 		e.Errorf("another topic: %v", err)
+	}
+	if !lane.Topics {
+		return
+	}
+	if other, err := s.Lane(e.Context(), transport.LaneRequest{Topic: e.topic}); err != nil || other != lane {
+		e.Fatalf("the other topic has the lane %+v, %v, want %+v", other, err, lane)
+	}
+	msgs = []*tidegate.Message{e.message("1"), e.message("2"), e.message("3")}
+	msgs[0].Topic = first
+	for i, r := range s.SendLane(e.Context(), lane, msgs) {
+		if r.Err != nil || r.Receipt.MessageID != msgs[i].ID || r.Receipt.Topic != msgs[i].Topic {
+			e.Errorf("message %d of two topics: %+v", i, r)
+		}
 	}
 }
 

@@ -167,3 +167,102 @@ func TestCrowdedTopicHasOneRequest(t *testing.T) {
 		t.Fatalf("%d requests are under way without the crowd, want 2", len(l.flying))
 	}
 }
+
+// The topics of a server share its requests: two at once, the second with half as many messages as
+// the recent ones or after 5 ms, and another one after 100 ms in which none began. None begins
+// while one takes messages.
+func TestTopicsGather(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var s Server[int]
+	turns := make([]Turn[int], 100)
+	ready := func(from, to, units int) {
+		for i := from; i < to; i++ {
+			s.Ready(&turns[i], units)
+		}
+	}
+	begins := func(want bool, what string) (number int) {
+		t.Helper()
+		number, ok := s.Next(now)
+		if ok != want {
+			t.Fatalf("%s: a request begins: %t", what, ok)
+		}
+		return number
+	}
+	wakes := func(after time.Duration) {
+		t.Helper()
+		if at := s.WakeAt(now); !at.Equal(now.Add(after)) {
+			t.Errorf("it wakes after %v, want %v", at.Sub(now), after)
+		}
+	}
+	first, ok := s.Own(now)
+	if second, also := s.Own(now); !ok || !also || first == second {
+		t.Fatal("two messages alone do not begin requests of their own")
+	}
+	ready(0, 60, 1)
+	if _, ok := s.Own(now); ok {
+		t.Error("a request of one message begins before those that wait")
+	}
+	begins(false, "two are under way")
+	wakes(sharedPatience)
+	s.Ended(first, true, false)
+	begins(true, "60 topics wait")
+	s.Ended(first+1, true, false)
+	begins(false, "the other one takes messages")
+	s.Filled(&Load{units: 60})
+	ready(0, 60, 0)
+	ready(60, 89, 1)
+	begins(false, "29 messages beside 60")
+	wakes(gather)
+	ready(89, 90, 1)
+	number := begins(true, "30 messages beside 60")
+	s.Filled(&Load{units: 30})
+	now = now.Add(sharedPatience)
+	s.Ended(number, false, true)
+	begins(true, "5 ms are over")
+	s.Filled(&Load{units: 30})
+	now = now.Add(time.Hour)
+	begins(false, "the last result is that the server does not respond")
+	if !s.WakeAt(now).IsZero() {
+		t.Error("it wakes although only a result lets a request begin")
+	}
+}
+
+// A topic whose messages find no place keeps its turn; one that had a place has its next turn last.
+func TestPlacesInASharedRequest(t *testing.T) {
+	now := time.Unix(1000, 0)
+	shared := transport.Lane{Endpoint: "a", MaxMessages: 10, MaxBytes: 1000, Topics: true}
+	take := func(load *Load, sizes ...int) (taken int) {
+		var q Queue[timed, struct{}]
+		for i, size := range sizes {
+			q.Add(&Item[timed, struct{}]{Of: timed(time.Second), Size: size, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
+		}
+		j, _ := q.Next(now, nil)
+		j.Ask.Lanes = []transport.Lane{shared}
+		q.Routed(j.Ask, now)
+		q.Next(now, nil)
+		l, units := q.Ready(now)
+		if units != len(sizes) {
+			t.Fatalf("%d units are ready, want %d", units, len(sizes))
+		}
+		if r := q.Take(l, load, now, false); r != nil {
+			taken = len(r.Items)
+		}
+		if _, left := q.Ready(now); left != units-taken {
+			t.Errorf("%d units remain of %d after %d", left, units, taken)
+		}
+		return taken
+	}
+	var load Load
+	for i, c := range []struct{ sizes, taken int }{{400, 2}, {300, 0}, {100, 2}, {100, 0}} {
+		if n := take(&load, c.sizes, c.sizes); n != c.taken {
+			t.Errorf("topic %d: %d messages of %d bytes find a place, want %d", i, n, c.sizes, c.taken)
+		}
+	}
+	load = Load{}
+	for i := range maxTopics + 1 {
+		shared.MaxMessages = 1000
+		if n := take(&load, 1); n != min(1, maxTopics-i) {
+			t.Errorf("topic %d: %d messages find a place", i, n)
+		}
+	}
+}

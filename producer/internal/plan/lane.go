@@ -8,13 +8,6 @@ import (
 )
 
 const (
-	// sharedWindow is the number of requests under way with which a lane that takes several
-	// messages in one request is full. Messages that arrive meanwhile share the next request.
-	sharedWindow = 2
-
-	// gather is the longest time for which a second request waits for further messages.
-	gather = 5 * time.Millisecond
-
 	// crowdedGather is gather while many other topics have requests under way. Their requests keep
 	// the server busy, so a second request of the topic gains nothing. The messages of the topic
 	// share the next request instead, which begins with the end of this one. The bound is for a
@@ -25,14 +18,6 @@ const (
 	// once and adapts between 1 and maxWindow. Probes are bounded by FirstWindow.
 	FirstWindow = 32
 	maxWindow   = 512
-
-	// A full lane takes another request if none began for patience: the responses to those under
-	// way may be lost. Each success then opens the window. While the server does not respond at
-	// all, the window remains, so that few messages lose their attempts. A lane that takes several
-	// messages waits for sharedPatience, because a request for each pause of a disk would make its
-	// requests small.
-	patience       = 20 * time.Millisecond
-	sharedPatience = 100 * time.Millisecond
 
 	// maxLanes bounds the lanes that are remembered of one topic.
 	maxLanes = 64
@@ -48,9 +33,7 @@ type Lane[T Sharer, C any] struct {
 	PausedUntil time.Time
 	Throttle    error // the error that caused the pause
 
-	flying     int                  // requests under way
-	recent     int                  // units in recent requests: the largest number, reduced by each request
-	begun      time.Time            // start of the newest request
+	pace
 	window     int                  // the number of them with which the lane is full, where a request takes one message
 	bound      List[*unit[T, C]]    // message groups that wait for this lane
 	held       [2]List[*unit[T, C]] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
@@ -59,10 +42,7 @@ type Lane[T Sharer, C any] struct {
 	lost       bool                 // the transport returned an avoided lane instead of this one, until it returns this one again
 	pauses     int                  // pauses so far; a request with a smaller number began before the last pause
 	cuts       int                  // reductions of the window so far, likewise
-	begins     int                  // requests so far; each has its own number
 	sincePause int                  // requests under way that began after the last pause; while probing, the probes
-	newest     int                  // largest number of a request that the server has accepted
-	timedOut   int                  // largest number of one to which it did not respond in time
 
 	recheckAt time.Time // when one of the bound and held units asks for its lane again
 }
@@ -96,12 +76,16 @@ func (l *Lane[T, C]) free(now time.Time) bool {
 	case l.probing:
 		return l.sincePause == 0 || l.probesOn() && now.Sub(l.begun) >= l.pause
 	}
-	return l.flying < l.full() || l.patient() && !now.Before(l.overfilled())
+	return l.shared() || l.room(l.full(), l.patience(), now)
 }
+
+// shared reports whether the server of the lane decides when the lane's messages are sent. See
+// [Server].
+func (l *Lane[T, C]) shared() bool { return l.Topics && l.MaxMessages > 1 }
 
 // patient reports whether the lane takes another request after its patience if it is full.
 func (l *Lane[T, C]) patient() bool {
-	return !l.Deciding && !l.probing && l.flying < maxWindow && l.newest >= l.timedOut
+	return !l.Deciding && !l.probing && !l.shared() && l.pace.patient()
 }
 
 // full returns the number of requests under way from which on the lane is full.
@@ -112,13 +96,15 @@ func (l *Lane[T, C]) full() int {
 	return l.window
 }
 
-// overfilled returns the time at which the lane takes another request although it is full.
-func (l *Lane[T, C]) overfilled() time.Time {
+func (l *Lane[T, C]) patience() time.Duration {
 	if l.MaxMessages > 1 {
-		return l.begun.Add(sharedPatience)
+		return sharedPatience
 	}
-	return l.begun.Add(patience)
+	return patience
 }
+
+// overfilled returns the time at which the lane takes another request although it is full.
+func (l *Lane[T, C]) overfilled() time.Time { return l.begun.Add(l.patience()) }
 
 // probesOn reports whether the lane sends another probe before the server has responded to those
 // under way, once the newest has the age of a pause.
@@ -127,19 +113,19 @@ func (l *Lane[T, C]) probesOn() bool {
 }
 
 // takes reports whether the lane takes a request of n units now. A lane that is not free takes
-// none. A free lane takes the request if
-//   - no other request is under way in the lane,
-//   - requests of the lane take one message each,
-//   - the request is at least half as large as the recent ones, or
-//   - the wait for further messages is over.
-//
-// While many other topics have requests under way (crowded), the rule about the size does not
-// apply, and the wait is longer.
-//
-// Without the rule about the size, requests of one message alternate with requests of all other
-// messages when many callers wait for their results.
+// none. A free lane of several messages a request waits until n is enough. While many other topics
+// have requests under way (crowded), the size of the request does not count, and the wait is
+// longer.
 func (l *Lane[T, C]) takes(n int, crowded bool, now time.Time) bool {
-	return l.free(now) && (l.flying == 0 || l.MaxMessages <= 1 || !crowded && n >= l.recent/2 || !now.Before(l.gathered(crowded)))
+	switch {
+	case !l.free(now):
+		return false
+	case l.MaxMessages <= 1 || l.shared() || l.flying == 0:
+		return true
+	case crowded:
+		return !now.Before(l.gathered(true))
+	}
+	return l.enough(n, now)
 }
 
 // gathered returns the end of the wait for messages of a second request.
@@ -150,21 +136,10 @@ func (l *Lane[T, C]) gathered(crowded bool) time.Time {
 	return l.begun.Add(gather)
 }
 
-// most is the number of messages that one request takes now.
-func (l *Lane[T, C]) most() int {
-	if l.probing {
-		return 1
-	}
-	return max(1, l.MaxMessages)
-}
-
 // begin notes that r begins.
 func (l *Lane[T, C]) begin(r *Request[T, C], now time.Time) {
-	l.flying++
-	l.begun = now
-	l.recent = max(r.units, l.recent*3/4)
-	l.begins++
-	r.number, r.pauses, r.cuts = l.begins, l.pauses, l.cuts
+	r.number, r.pauses, r.cuts = l.pace.begin(now), l.pauses, l.cuts
+	l.filled(r.units)
 	l.sincePause++
 }
 
@@ -400,8 +375,16 @@ func (q *Queue[T, C]) Routed(a *Ask[T, C], now time.Time) *Request[T, C] {
 	if a.of != nil {
 		a.of.recheckAt = now.Add(recheck)
 	}
+	q.drop()
 	for i, info := range a.Lanes {
-		if l := q.lane(info, now); a.of != nil && a.of != l && (a.units[i].group != "" || !slices.Contains(a.Request.Avoid, l.Endpoint)) {
+		l := q.lane(info, now)
+		if q.drop(); l.shared() {
+			q.only = l
+			for _, other := range q.lanes {
+				other.lost = other != l
+			}
+		}
+		if a.of != nil && a.of != l && (a.units[i].group != "" || !slices.Contains(a.Request.Avoid, l.Endpoint)) {
 			q.unbind(a.of) // the others may have another lane too
 		}
 	}
@@ -417,8 +400,8 @@ func (q *Queue[T, C]) Routed(a *Ask[T, C], now time.Time) *Request[T, C] {
 		return r // Next forms the requests
 	}
 	l := q.lane(a.Lanes[0], now)
-	if l.bound.Len() == 1 && l.bound.First() == a.Head.unit && l.takes(1+q.loose.Len(), q.Crowded, now) {
-		return q.take(l, nil, now, true)
+	if !l.shared() && l.bound.Len() == 1 && l.bound.First() == a.Head.unit && l.takes(1+q.loose.Len(), q.Crowded, now) {
+		return q.take(l, l.bound.First(), new(Load), now, true)
 	}
 	return nil
 }
@@ -442,6 +425,10 @@ func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time) *R
 			other.lost = other.lost || other != l && !slices.Contains(a.Request.Avoid, other.Endpoint)
 		}
 	}
+	if l.shared() {
+		q.askAt = time.Time{}
+		return nil // Ready returns it
+	}
 	if !l.takes(q.loose.Len(), q.Crowded, now) {
 		if none { // otherwise the lane has become busy since, and the next ask avoids it
 			q.askAt = now.Add(recheck)
@@ -461,5 +448,5 @@ func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time) *R
 		q.hold(head, l, now)
 		return nil
 	}
-	return q.take(l, head, now, a.Own)
+	return q.take(l, head, new(Load), now, a.Own)
 }

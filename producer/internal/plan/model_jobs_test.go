@@ -11,9 +11,18 @@ import (
 
 // end ends a job.
 func (m *model) end(j *job) {
+	if j.server != nil && j.topic != nil {
+		m.ended(j)
+	}
 	switch {
 	case j.ask != nil:
 		m.route(j)
+	case j.topic == nil:
+		m.events++
+		m.ended(j)
+		for _, part := range j.parts {
+			m.end(part)
+		}
 	case j.request.Lane != nil && !j.decides && !m.well && m.chance(20):
 		// Throttled. The settings of the server may be missing for the decision.
 		j.decides = true
@@ -26,8 +35,17 @@ func (m *model) end(j *job) {
 	default:
 		m.events++
 		m.finish(j)
-		m.pump(j.own)
+		m.pump(j.topic, j.own)
 	}
+}
+
+// ended ends the request of a server with shared requests.
+func (m *model) ended(j *job) {
+	j.server.flying--
+	kind := m.rnd.IntN(10)
+	j.server.plan.Ended(j.turn, m.well || kind < 8, kind == 9)
+	m.serve(j.server)
+	j.server = nil
 }
 
 // route ends an ask with the lanes of the transport.
@@ -39,22 +57,27 @@ func (m *model) route(j *job) {
 				break
 			}
 			endpoint := m.lane(r)
-			j.ask.Lanes = append(j.ask.Lanes, transport.Lane{Endpoint: endpoint, MaxMessages: m.servers[endpoint].most, MaxBytes: 1000})
+			s := m.servers[endpoint]
+			j.ask.Lanes = append(j.ask.Lanes, transport.Lane{Endpoint: endpoint, MaxMessages: s.most, MaxBytes: 1000, Topics: s.shares && len(m.up) == 1})
+			j.topic.shared = s.shares && len(m.up) == 1
 		}
 	}
-	if r := m.q.Routed(j.ask, m.now); r != nil {
-		m.begin(&job{request: r, own: j.own})
+	q := &j.topic.q
+	if r := q.Routed(j.ask, m.now); r != nil {
+		m.begin(&job{topic: j.topic, request: r, own: j.own})
+	} else if !failed && j.own != nil {
+		m.alone(j.topic, j.own)
 	}
 	if failed {
 		m.events++
 		m.learns = m.now
-		r := m.q.Withdraw(j.ask)
+		r := q.Withdraw(j.ask)
 		for _, it := range r.Items {
 			m.retry(it.Of, m.upTo(500*time.Millisecond))
 		}
-		m.q.Finished(r, m.now)
+		q.Finished(r, m.now)
 	}
-	m.pump(j.own)
+	m.pump(j.topic, j.own)
 }
 
 // lane returns the endpoint of a lane.
@@ -88,14 +111,15 @@ func (m *model) retry(msg *message, delay time.Duration) {
 func (m *model) finish(j *job) {
 	r := j.request
 	endpoint := r.Info.Endpoint
-	s := m.servers[endpoint]
+	s := j.topic.lanes[endpoint]
 	s.flying--
 	r.Lane.Deciding = false
 	kind := m.rnd.IntN(10)
 	switch {
 	case j.decides:
 		m.throttle(j, s)
-	case !slices.Contains(m.up, endpoint): // the route has changed
+	case !slices.Contains(m.up, endpoint) || r.Info.Topics && len(m.up) > 1: // the route has changed
+		r.Lane.MaxMessages = 1
 		for _, it := range r.Items {
 			m.retry(it.Of, 0)
 		}
@@ -114,10 +138,10 @@ func (m *model) finish(j *job) {
 			r.Lane.TimedOut(r)
 		}
 	}
-	m.q.Finished(r, m.now)
+	j.topic.q.Finished(r, m.now)
 }
 
-func (m *model) succeeded(j *job, s *server) {
+func (m *model) succeeded(j *job, s *lane) {
 	j.request.Lane.Succeeded(j.request)
 	if j.number > s.probing {
 		s.probing = 0
@@ -142,7 +166,7 @@ func (m *model) accept(r *plan.Request[*message, struct{}], n int) {
 }
 
 // throttle ends a request with a throttle, for which the server may request a wait.
-func (m *model) throttle(j *job, s *server) {
+func (m *model) throttle(j *job, s *lane) {
 	r := j.request
 	pause := m.upTo(2 * time.Second)
 	pushed := m.chance(50)

@@ -13,13 +13,15 @@ import (
 	"github.com/tidegate/tidegate/producer/internal/plan"
 )
 
-// TestModel drives queues as the producer does, in virtual time and with random events: messages
-// arrive and leave, servers throttle, time out and fail, and the transport has other servers or
-// none. After a while all servers are well. At each step the model checks that
-//   - a queue that holds messages has an ask or a request under way, or a timer in the future;
+// TestModel drives the queues of topics and the servers that they share as the producer does, in
+// virtual time and with random events: messages arrive and leave, servers throttle, time out and
+// fail, and the transport has other servers or none. After a while all servers are well. At each
+// step the model checks that
+//   - if messages wait, an ask or a request is under way, or a timer is in the future;
 //   - no server is idle while the messages that it takes wait;
 //   - asks and timers are bounded by the number of events;
 //   - requests keep the bounds and pauses of their lanes, and the order of message groups;
+//   - each topic has a place in a shared request after at most one request of each other topic;
 //   - each message ends.
 func TestModel(t *testing.T) {
 	events := 0
@@ -36,9 +38,29 @@ const (
 	patience = time.Second // the longest time after which a queue notices other servers
 )
 
+// A topic is a queue, and its state at the servers.
+type topic struct {
+	q      plan.Queue[*message, struct{}]
+	lanes  map[string]*lane // by endpoint
+	turn   plan.Turn[*topic]
+	at     *server // where it has its turn
+	since  int     // requests of that server before the turn
+	shared bool    // its only server was one with shared requests, so messages ask after patience
+	wakes  time.Time
+}
+
+// A lane is the state of one server for a topic.
+type lane struct {
+	lane    *plan.Lane[*message, struct{}] // nil before its first request
+	flying  int
+	probing int           // number of the job after which a success ends the throttling; 0 without throttling
+	pause   time.Duration // the last one
+}
+
 // A message is the model's record of one message.
 type message struct {
 	plan.Item[*message, struct{}]
+	topic    *topic
 	number   int
 	attempts int
 	share    time.Duration
@@ -49,9 +71,13 @@ type message struct {
 // Share implements plan.Sharer.
 func (m *message) Share(time.Time) time.Duration { return m.share }
 
-// A job is an ask or a request that ends at a time.
+// A job is an ask, a request, or a request of several topics that ends at a time.
 type job struct {
 	ends    time.Time
+	topic   *topic  // nil for several
+	parts   []*job  // the requests of several topics
+	server  *server // of a request with its own turn, or of several topics
+	turn    int     // its number at server
 	ask     *plan.Ask[*message, struct{}]
 	request *plan.Request[*message, struct{}]
 	own     *message // whose caller does the job; nil if another goroutine does it
@@ -60,18 +86,19 @@ type job struct {
 	began   time.Time
 }
 
-// A server is one lane of the model's transport.
+// A server is one of the model's transport.
 type server struct {
-	most    int                            // messages of a request
-	lane    *plan.Lane[*message, struct{}] // nil before its first request
-	flying  int
-	probing int           // number of the job after which a success ends the throttling; 0 without throttling
-	pause   time.Duration // the last one
+	most   int  // messages of a request
+	shares bool // topics share requests
+	plan   plan.Server[*topic]
+	flying int // requests in its order
+	begun  int // likewise, so far
+	wakes  time.Time
 }
 
 type model struct {
 	rnd       *rand.Rand
-	q         plan.Queue[*message, struct{}]
+	topics    []*topic
 	now       time.Time
 	start     time.Time
 	servers   map[string]*server
@@ -95,9 +122,17 @@ func newModel(r *rand.Rand) *model {
 	}
 	m.endpoints = []string{"a", "b", "c"}[:1+m.rnd.IntN(3)]
 	for _, endpoint := range m.endpoints {
-		m.servers[endpoint] = &server{most: []int{1, 3, 100}[m.rnd.IntN(3)]}
+		m.servers[endpoint] = &server{most: []int{1, 3, 100}[m.rnd.IntN(3)], shares: m.chance(70)}
 	}
 	m.up = m.endpoints
+	for range []int{1, 1, 2, 6}[m.rnd.IntN(4)] {
+		t := &topic{lanes: map[string]*lane{}}
+		for _, endpoint := range m.endpoints {
+			t.lanes[endpoint] = &lane{}
+		}
+		t.turn.Of = t
+		m.topics = append(m.topics, t)
+	}
 	return m
 }
 
@@ -129,7 +164,7 @@ func (m *model) run(t *testing.T) {
 			m.external()
 			left--
 			external = m.now.Add(m.upTo(time.Duration(m.rnd.IntN(3)*m.rnd.IntN(300)) * time.Millisecond))
-			m.pump(nil)
+			m.check()
 			continue
 		}
 		if at.IsZero() {
@@ -140,14 +175,23 @@ func (m *model) run(t *testing.T) {
 		if next == nil {
 			m.timers++
 			m.bound()
-			m.pump(nil)
+			m.wake()
+			m.check()
 			continue
 		}
 		m.jobs = slices.DeleteFunc(m.jobs, func(j *job) bool { return j == next })
 		m.end(next)
+		m.check()
 	}
-	if m.fault == "" && !m.q.Empty() {
-		m.failed("the queue is not empty at the end")
+	for _, t := range m.topics {
+		if m.fault == "" && !t.q.Empty() {
+			m.failed("a queue is not empty at the end")
+		}
+	}
+	for endpoint, s := range m.servers {
+		if m.fault == "" && !s.plan.Idle() {
+			m.failed("%s is not idle at the end", endpoint)
+		}
 	}
 	for group, numbers := range m.stored {
 		if !slices.IsSorted(numbers) {
@@ -166,10 +210,10 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// next returns the job that ends next, or nil if the timer of the queue is earlier. The zero time
-// means that there is neither.
+// next returns the job that ends next, or nil if a timer is earlier. The zero time means that there
+// is neither.
 func (m *model) next() (next *job, at time.Time) {
-	at = m.q.WakeAt(m.now)
+	at = m.timer()
 	for _, j := range m.jobs {
 		if at.IsZero() || j.ends.Before(at) || next == nil && j.ends.Equal(at) {
 			next, at = j, j.ends
@@ -178,7 +222,36 @@ func (m *model) next() (next *job, at time.Time) {
 	return next, at
 }
 
-// external causes a random event from outside the queue.
+// timer returns the time of the earliest timer; the zero time means that there is none.
+func (m *model) timer() (at time.Time) {
+	for _, t := range m.topics {
+		if !t.wakes.IsZero() && (at.IsZero() || t.wakes.Before(at)) {
+			at = t.wakes
+		}
+	}
+	for _, s := range m.servers {
+		if !s.wakes.IsZero() && (at.IsZero() || s.wakes.Before(at)) {
+			at = s.wakes
+		}
+	}
+	return at
+}
+
+// wake carries out the timers that are due.
+func (m *model) wake() {
+	for _, t := range m.topics {
+		if !t.wakes.IsZero() && !t.wakes.After(m.now) {
+			m.pump(t, nil)
+		}
+	}
+	for _, endpoint := range m.endpoints {
+		if s := m.servers[endpoint]; !s.wakes.IsZero() && !s.wakes.After(m.now) {
+			m.serve(s)
+		}
+	}
+}
+
+// external causes a random event from outside the queues.
 func (m *model) external() {
 	m.events++
 	switch {
@@ -187,7 +260,9 @@ func (m *model) external() {
 			m.add()
 		}
 	case m.chance(30) && len(m.live) > 0:
-		m.gone(m.live[m.rnd.IntN(len(m.live))])
+		msg := m.live[m.rnd.IntN(len(m.live))]
+		m.gone(msg)
+		m.pump(msg.topic, nil)
 	case m.chance(30):
 		var up []string
 		for _, endpoint := range m.endpoints {
@@ -211,14 +286,18 @@ func (m *model) add() {
 	m.events++
 	msg := &message{number: m.messages, share: []time.Duration{100 * time.Millisecond, time.Second, 3 * time.Second}[m.rnd.IntN(3)]}
 	msg.Of, msg.Size = msg, 100+m.rnd.IntN(400)
-	msg.Message = &tidegate.Message{ID: fmt.Sprint(m.messages), Topic: "t"}
+	i := m.rnd.IntN(len(m.topics))
+	msg.topic = m.topics[i]
+	msg.Message = &tidegate.Message{ID: fmt.Sprint(m.messages), Topic: fmt.Sprint("t", i)}
 	if m.chance(40) {
-		msg.Message.MessageGroup = fmt.Sprint("g", m.rnd.IntN(8))
+		msg.Message.MessageGroup = fmt.Sprint("g", m.rnd.IntN(8), "of", i)
 	}
 	m.live = append(m.live, msg)
-	m.q.Add(&msg.Item, m.now)
+	msg.topic.q.Add(&msg.Item, m.now)
 	if m.chance(30) {
-		m.pump(msg)
+		m.pump(msg.topic, msg)
+	} else {
+		m.pump(msg.topic, nil)
 	}
 }
 
@@ -228,7 +307,7 @@ func (m *model) gone(msg *message) {
 	msg.gone = true
 	i := slices.Index(m.live, msg)
 	m.live = slices.Delete(m.live, i, i+1)
-	if r := m.q.Remove(&msg.Item, m.now); r != nil {
+	if r := msg.topic.q.Remove(&msg.Item, m.now); r != nil {
 		for _, j := range m.jobs {
 			if j.request == r { // it is cancelled
 				j.ends = m.now
@@ -237,27 +316,105 @@ func (m *model) gone(msg *message) {
 	}
 }
 
-// pump takes the jobs of the queue, and then checks that those that are missing are not needed.
-func (m *model) pump(own *message) {
+// pump takes the jobs of a queue, and gives the topic its turn at a server.
+func (m *model) pump(t *topic, own *message) {
 	var item *plan.Item[*message, struct{}]
 	if own != nil {
 		item = &own.Item
 	}
 	for range 1000 {
-		j, ok := m.q.Next(m.now, item)
+		j, ok := t.q.Next(m.now, item)
 		switch {
 		case !ok:
-			m.check()
+			if own != nil {
+				m.alone(t, own)
+			}
+			m.takeTurn(t)
+			t.wakes = t.q.WakeAt(m.now)
 			return
 		case j.Ask != nil && own != nil && j.Ask.Head == item:
-			m.begin(&job{ask: j.Ask, own: own})
-			m.pump(nil)
+			m.begin(&job{topic: t, ask: j.Ask, own: own})
+			m.pump(t, nil)
 			return
 		default:
-			m.begin(&job{ask: j.Ask, request: j.Request})
+			m.begin(&job{topic: t, ask: j.Ask, request: j.Request})
 		}
 	}
 	m.failed("the queue returns jobs without end")
+}
+
+// alone begins a request of own alone, if that is all that can be sent.
+func (m *model) alone(t *topic, own *message) {
+	l := t.q.Alone(&own.Item, m.now)
+	if l == nil {
+		return
+	}
+	s := m.servers[l.Endpoint]
+	number, ok := s.plan.Own(m.now)
+	if s.wakes = s.plan.WakeAt(m.now); !ok {
+		return
+	}
+	s.flying++
+	s.begun++
+	r := t.q.Take(l, new(plan.Load), m.now, true)
+	if len(r.Items) != 1 || r.Items[0] != &own.Item {
+		m.failed("a request of %d messages instead of %s", len(r.Items), own.Message.ID)
+	}
+	m.begin(&job{topic: t, request: r, own: own, server: s, turn: number})
+}
+
+// takeTurn gives a topic its turn at a server, or ends it.
+func (m *model) takeTurn(t *topic) {
+	var at *server
+	l, units := t.q.Ready(m.now)
+	if units > 0 {
+		at = m.servers[l.Endpoint]
+	}
+	if old := t.at; old != nil && old != at {
+		t.at = nil
+		old.plan.Ready(&t.turn, 0)
+		m.serve(old)
+	}
+	if at == nil {
+		return
+	}
+	if t.at != at {
+		t.at, t.since = at, at.begun
+	}
+	at.plan.Ready(&t.turn, units)
+	m.serve(at)
+}
+
+// serve begins the requests of a server.
+func (m *model) serve(s *server) {
+	for number, ok := s.plan.Next(m.now); ok; number, ok = s.plan.Next(m.now) {
+		s.flying++
+		s.begun++
+		j := &job{server: s, turn: number}
+		var load plan.Load
+		for turn := s.plan.First(); turn != nil; turn = s.plan.First() {
+			t := turn.Of
+			if waited := s.begun - t.since; waited > len(m.topics)+2 {
+				m.failed("a topic waits for its turn during %d requests", waited)
+			}
+			l, units := t.q.Ready(m.now)
+			room := true
+			if units > 0 && m.servers[l.Endpoint] == s {
+				r := t.q.Take(l, &load, m.now, false)
+				if room = r != nil; room {
+					j.parts = append(j.parts, &job{topic: t, request: r})
+					s.plan.Ready(&t.turn, 0)
+					t.at = nil
+				}
+			}
+			if m.pump(t, nil); !room {
+				break
+			}
+		}
+		s.plan.Filled(&load)
+		m.begin(j)
+	}
+	s.wakes = s.plan.WakeAt(m.now)
 }
 
 // begin starts a job.
@@ -281,10 +438,24 @@ func (m *model) begin(j *job) {
 	case m.chance(50):
 		j.ends = m.now.Add(m.upTo(20 * time.Millisecond))
 	}
-	m.began(j)
-	if n := len(j.request.Items); n > 1 && m.chance(5) { // the limiter permits some of them
-		m.events++
-		m.q.Shorten(j.request, 1+m.rnd.IntN(n-1), m.now)
+	total, size := 0, 0
+	for _, part := range append(j.parts, j) {
+		if part.request == nil {
+			continue
+		}
+		part.number, part.began = j.number, m.now
+		for _, it := range part.request.Items {
+			total, size = total+1, size+it.Size
+		}
+		if info := part.request.Info; total > max(1, info.MaxMessages) || total > 1 && size > info.MaxBytes {
+			m.failed("a request of %d messages and %d bytes to %s", total, size, info.Endpoint)
+		}
+		m.began(part)
+		if n := len(part.request.Items); n > 1 && m.chance(5) { // the limiter permits some of them
+			m.events++
+			part.topic.q.Shorten(part.request, 1+m.rnd.IntN(n-1), m.now)
+			m.pump(part.topic, nil)
+		}
 	}
 }
 
@@ -299,13 +470,11 @@ func (m *model) bound() {
 // began checks a request that begins.
 func (m *model) began(j *job) {
 	r := j.request
-	s := m.servers[r.Info.Endpoint]
+	s := j.topic.lanes[r.Info.Endpoint]
 	s.lane = r.Lane
 	s.flying++
-	size := 0
 	groups := map[string]bool{}
 	for _, it := range r.Items {
-		size += it.Size
 		if it.By == r.Lane && m.now.Before(it.Until) || it.Due.After(m.now) {
 			m.failed("message %s is sent to %s too early", it.Message.ID, r.Info.Endpoint)
 		}
@@ -316,8 +485,8 @@ func (m *model) began(j *job) {
 			groups[group] = true
 		}
 	}
-	for _, other := range m.jobs {
-		if other == j || other.request == nil {
+	for other := range m.requests {
+		if other == j || other.topic != j.topic {
 			continue
 		}
 		for _, it := range other.request.Items {
@@ -325,7 +494,7 @@ func (m *model) began(j *job) {
 				m.failed("message group %s is in two requests", it.Message.MessageGroup)
 			}
 		}
-		if s.probing > 0 && other.request.Lane == r.Lane && other.number > s.probing && (s.most > 1 || m.now.Sub(other.began) < s.pause) {
+		if s.probing > 0 && other.request.Lane == r.Lane && other.number > s.probing && (r.Info.MaxMessages > 1 || m.now.Sub(other.began) < s.pause) {
 			m.failed("a request to %s beside a probe that is not late", r.Info.Endpoint)
 		}
 	}
@@ -333,41 +502,60 @@ func (m *model) began(j *job) {
 	switch {
 	case n == 0:
 		m.failed("an empty request")
-	case n > max(1, r.Info.MaxMessages), n > 1 && size > r.Info.MaxBytes, s.probing > 0 && n > 1:
-		m.failed("a request of %d messages and %d bytes to %s, which probes after job %d", n, size, r.Info.Endpoint, s.probing)
+	case s.probing > 0 && n > 1:
+		m.failed("a request of %d messages to %s, which probes after job %d", n, r.Info.Endpoint, s.probing)
 	case m.now.Before(r.Lane.PausedUntil), r.Lane.Deciding:
 		m.failed("a request to %s, which is paused", r.Info.Endpoint)
 	}
 }
 
-// idle reports whether the server has no request, and is not paused.
-func (s *server) idle(now time.Time) bool {
-	return s.flying == 0 && (s.lane == nil || !now.Before(s.lane.PausedUntil) && !s.lane.Deciding)
+// requests yields the requests under way, those of several topics one by one.
+func (m *model) requests(yield func(*job) bool) {
+	for _, j := range m.jobs {
+		for _, part := range append(j.parts, j) {
+			if part.request != nil && !yield(part) {
+				return
+			}
+		}
+	}
 }
 
-// check checks that the queue has a reason for each message that it does not send.
+// idle reports whether a server has no request for the topic, and is not paused.
+func (m *model) idle(t *topic, endpoint string) bool {
+	l, s := t.lanes[endpoint], m.servers[endpoint]
+	return l.flying == 0 && s.flying == 0 && (l.lane == nil || !m.now.Before(l.lane.PausedUntil) && !l.lane.Deciding)
+}
+
+// check checks that there is a reason for each message that is not sent.
 func (m *model) check() {
-	if at := m.q.WakeAt(m.now); len(m.live) > 0 && len(m.jobs) == 0 && !at.After(m.now) {
+	if at := m.timer(); len(m.live) > 0 && len(m.jobs) == 0 && !at.After(m.now) {
 		m.failed("%d messages wait, no job is under way, and the timer is at %v", len(m.live), at)
 	}
-	if slices.ContainsFunc(m.jobs, func(j *job) bool { return j.ask != nil }) || m.now.Sub(m.learns) <= patience {
-		return // the queue is about to learn the servers
+	if m.now.Sub(m.learns) <= patience {
+		return // the queues are about to learn the servers
 	}
+	for _, t := range m.topics {
+		if !slices.ContainsFunc(m.jobs, func(j *job) bool { return j.topic == t && j.ask != nil }) {
+			m.checkTopic(t)
+		}
+	}
+}
+
+func (m *model) checkTopic(t *topic) {
 	seen := map[string]bool{}
 	loose, movable, blocked := 0, 0, false
 	for _, msg := range m.live {
 		group := msg.Message.MessageGroup
-		if group != "" && seen[group] {
+		if msg.topic != t || group != "" && seen[group] {
 			continue
 		}
 		seen[group] = true
-		if !msg.Queued() || msg.Due.After(m.now) {
+		if !msg.Queued() || msg.Due.After(m.now) || group != "" && t.q.RequestOf(group) != nil {
 			continue
 		}
 		pushedBack := msg.By != nil && m.now.Before(msg.Until)
 		takes := func(endpoint string) bool {
-			s := m.servers[endpoint]
-			return s.idle(m.now) && (group == "" || endpoint == m.serverOf(group)) && (!pushedBack || msg.By != s.lane)
+			return m.idle(t, endpoint) && (group == "" || endpoint == m.serverOf(group)) && (!pushedBack || msg.By != t.lanes[endpoint].lane)
 		}
 		// The queue may wait for another server that the transport no longer has.
 		onlyAvoided := group == "" && len(m.up) == 1 && m.up[0] == msg.Avoid
@@ -376,9 +564,9 @@ func (m *model) check() {
 		})
 		if !can {
 			msg.movable = m.now
-		} else if (pushedBack || onlyAvoided) && m.now.Sub(msg.movable) <= patience {
-			blocked = blocked || onlyAvoided
-			continue // the queue looks for another server every second
+		} else if (pushedBack || onlyAvoided || t.shared) && m.now.Sub(later(msg.movable, m.learns.Add(patience))) <= 2*patience {
+			blocked = blocked || onlyAvoided || t.shared
+			continue // the queue looks for another server every second, and begins again if the message changes its lane
 		}
 		switch {
 		case group != "" && can:

@@ -78,7 +78,8 @@ func TestFullLaneHasPatience(t *testing.T) {
 
 // The patience has a bound: a server that never responds gets no more than 512 requests at once.
 func TestPatienceIsBounded(t *testing.T) {
-	l := &Lane[numbered, struct{}]{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow, flying: 511}
+	l := &Lane[numbered, struct{}]{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
+	l.flying = 511
 	now := time.Unix(1000, 0)
 	if !l.free(now) {
 		t.Error("511 requests fill the lane")

@@ -39,8 +39,13 @@ type Queue[T Sharer, C any] struct {
 	groups   map[string]*unit[T, C] // the message groups that have messages
 	lanes    []*Lane[T, C]
 
+	// only takes all units that can be sent, without an ask: its server is the only one of the
+	// topic ([transport.Lane].Topics). It is nil until an ask returns it, and after each request of
+	// it with a message that returns to the queue.
+	only *Lane[T, C]
+
 	routing bool      // a job asks the transport for lanes
-	askAt   time.Time // until then the transport has no lanes for loose units beside the known ones
+	askAt   time.Time // until then the transport has no lanes for loose units beside the known ones; zero if unknown
 	asked   uint64    // number of the last ask; orders messages and asks
 }
 
@@ -169,9 +174,15 @@ func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
 		q.sendable(u).PushFront(&u.place)
 	}
 	for _, l := range q.lanes {
-		if l.bound.Len() > 0 && l.takes(l.bound.Len()+q.loose.Len(), q.Crowded, now) {
-			return Job[T, C]{Request: q.take(l, nil, now, false)}, true
+		if l.bound.Len() > 0 && !l.shared() && l.takes(l.bound.Len()+q.loose.Len(), q.Crowded, now) {
+			return Job[T, C]{Request: q.take(l, l.bound.First(), new(Load), now, false)}, true
 		}
+	}
+	if q.only != nil && !q.only.shared() {
+		q.drop() // its lane has changed
+	}
+	if q.only != nil {
+		q.follow(now)
 	}
 	if q.routing {
 		return Job[T, C]{}, false
@@ -181,7 +192,7 @@ func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
 	}
 	for head := q.loose.First(); head != nil; head = q.loose.First() {
 		it := head.items.First()
-		if !now.Before(q.askAt) || q.open(it, now) {
+		if !now.Before(q.askAt) || q.only == nil && q.open(it, now) {
 			return Job[T, C]{Ask: q.newAsk(head, own, now)}, true
 		}
 		if it.By == nil || it.By.lost || !it.blocked(it.By, now) {
@@ -195,6 +206,53 @@ func (q *Queue[T, C]) Next(now time.Time, own *Item[T, C]) (Job[T, C], bool) {
 		}
 	}
 	return Job[T, C]{}, false
+}
+
+// drop forgets the only lane.
+func (q *Queue[T, C]) drop() {
+	if q.only != nil {
+		q.only, q.askAt = nil, time.Time{}
+	}
+}
+
+// follow makes the units that can be sent wait for the only lane. The first loose unit asks for
+// another one if it still waits after recheck.
+func (q *Queue[T, C]) follow(now time.Time) {
+	for u := range q.laneless.All {
+		q.bind(u, q.only, now)
+	}
+	for u := q.loose.First(); u != nil && u.items.First().blocked(q.only, now); u = q.loose.First() {
+		q.hold(u, q.only, now)
+	}
+	switch {
+	case q.loose.Len() == 0:
+		q.askAt = time.Time{}
+	case q.askAt.IsZero():
+		q.askAt = now.Add(recheck)
+	}
+}
+
+// Ready returns the lane whose server can have units of the queue in a request with other topics,
+// and the number of these units; 0 if there is none. See [Server]. Next comes before.
+func (q *Queue[T, C]) Ready(now time.Time) (lane *Lane[T, C], units int) {
+	for _, l := range q.lanes {
+		n := l.bound.Len()
+		if l == q.only {
+			n += q.loose.Len()
+		}
+		if n > 0 && l.shared() && l.free(now) {
+			return l, n
+		}
+	}
+	return nil, 0
+}
+
+// Alone returns the lane that [Queue.Ready] returns if the message is all that the server can have.
+func (q *Queue[T, C]) Alone(it *Item[T, C], now time.Time) *Lane[T, C] {
+	if l, units := q.Ready(now); units == 1 && it.Queued() && it.unit.items.First() == it && (it.unit.place.In(&l.bound) || it.unit.place.In(&q.loose)) {
+		return l
+	}
+	return nil
 }
 
 // hold makes a unit wait until l takes it, as the server of l requested.
@@ -253,6 +311,9 @@ func (q *Queue[T, C]) Finished(r *Request[T, C], now time.Time) {
 		r.Lane.requestEnded(r)
 	}
 	for _, it := range slices.Backward(r.Items) {
+		if it.req == r && r.Lane == q.only {
+			q.drop()
+		}
 		q.giveBack(r, it, now)
 	}
 }

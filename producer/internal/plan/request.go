@@ -18,31 +18,39 @@ type Request[T Sharer, C any] struct {
 	Own   bool // it has one message, whose caller carries it out
 
 	units   int
-	bytes   int
 	number  int            // in its lane, from 1
 	pauses  int            // of the lane when the request began
 	cuts    int            // likewise
-	share   time.Duration  // the smallest share of its messages
-	limit   int            // the smallest limit of its messages, 0 if there is none
 	oneItem [1]*Item[T, C] // saves an allocation
 }
 
-// take forms a request for l, which is free: of head if it is set, of the
-// message groups that wait for l, and of units without a message group. If
-// own is set, it has only the first of these messages.
-func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], now time.Time, own bool) *Request[T, C] {
-	r := &Request[T, C]{}
+// Take forms a request of the units that [Queue.Ready] counted for l, or of own alone if that is
+// set. It adds the messages to load, which may have messages of other topics. It returns nil if no
+// message fits.
+func (q *Queue[T, C]) Take(l *Lane[T, C], load *Load, now time.Time, own bool) *Request[T, C] {
+	q.askAt = time.Time{}
+	head := l.bound.First()
+	if head == nil && l == q.only {
+		head = q.loose.First()
+	}
+	if head == nil || load.Full() {
+		return nil
+	}
+	return q.take(l, head, load, now, own)
+}
+
+// take forms a request for l, which is free: of head, of the message groups that wait for l, and of
+// units without a message group. If own is set, it has only the first of these messages.
+func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], load *Load, now time.Time, own bool) *Request[T, C] {
+	r := &Request[T, C]{Own: own}
 	r.Lane, r.Info = l, l.Lane
 	r.Items = r.oneItem[:0]
-	if r.Own = own; own {
-		r.limit = 1
+	if own {
+		load.limit = 1
 	}
-	onlyLane := head != nil && head.items.First().Avoid == l.Endpoint // the transport has no other one
-	if head == nil {
-		head = l.bound.First()
-	}
+	onlyLane := l == q.only || head.group == "" && head.items.First().Avoid == l.Endpoint // the transport has no other one
 	for u := head; u != nil; {
-		if !r.fill(u, now) {
+		if !r.fill(u, load, now) {
 			break
 		}
 		r.units++
@@ -50,52 +58,41 @@ func (q *Queue[T, C]) take(l *Lane[T, C], head *unit[T, C], now time.Time, own b
 		if own {
 			break
 		}
-		if u = q.loose.First(); l.bound.Len() > 0 {
-			u = l.bound.First()
-		} else if u != nil && (!onlyLane && l.Endpoint != "" && u.items.First().Avoid == l.Endpoint || u.items.First().blocked(l, now)) {
+		if u = l.bound.First(); u != nil {
+			continue
+		}
+		if u = q.loose.First(); u != nil && (l.shared() && l != q.only || !onlyLane && l.Endpoint != "" && u.items.First().Avoid == l.Endpoint ||
+			u.items.First().blocked(l, now)) {
 			break
 		}
 	}
-	r.Alive = len(r.Items)
+	if r.Alive = len(r.Items); r.Alive == 0 {
+		return nil
+	}
+	load.topics++
+	load.units += r.units
 	l.begin(r, now)
 	return r
 }
 
 // fill moves messages of u into the request, in order, as many as fit. It
 // returns false if not even the first does.
-func (r *Request[T, C]) fill(u *unit[T, C], now time.Time) bool {
+func (r *Request[T, C]) fill(u *unit[T, C], load *Load, now time.Time) bool {
 	before := len(r.Items)
 	for u.items.Len() > 0 {
 		it := u.items.First()
-		s := it.Of.Share(now)
-		if len(r.Items) > 0 && (it.Due.After(now) || it.blocked(r.Lane, now) || !r.fits(it, s)) {
+		share := it.Of.Share(now)
+		if load.messages > 0 && (it.Due.After(now) || it.blocked(r.Lane, now) || r.Lane.probing && len(r.Items) > 0 ||
+			!load.fits(r.Lane.MaxMessages, r.Lane.MaxBytes, it.Size, it.Limit, share)) {
 			break
 		}
-		if len(r.Items) == 0 || s < r.share {
-			r.share = s
-		}
-		if it.Limit > 0 && (r.limit == 0 || it.Limit < r.limit) {
-			r.limit = it.Limit
-		}
-		r.bytes += it.Size
+		load.add(it.Size, it.Limit, share)
 		r.Items = append(r.Items, it)
 		it.place.Leave()
 		it.req, u.req = r, r
 		u.flying++
 	}
 	return len(r.Items) > before
-}
-
-// fits reports whether a further message may join the request. It may if
-//   - the request stays within the bounds of the lane,
-//   - it stays within the limits of all of its messages, and
-//   - neither the message's share of the time nor the request's is less than half of the other.
-func (r *Request[T, C]) fits(it *Item[T, C], share time.Duration) bool {
-	n := len(r.Items) + 1
-	return n <= r.Lane.most() &&
-		(r.Lane.MaxBytes <= 0 || r.bytes+it.Size <= r.Lane.MaxBytes) &&
-		(r.limit == 0 || n <= r.limit) && (it.Limit == 0 || n <= it.Limit) &&
-		share >= r.share/2 && r.share >= share/2
 }
 
 // Shorten returns the messages of r from the given place on to the queue. Message groups that can

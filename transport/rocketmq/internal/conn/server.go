@@ -51,8 +51,6 @@ type Server struct {
 	PB   *rmqpb.Endpoints
 	Link atomic.Pointer[Link]
 
-	Combiner *Combiner // of the sends to the server
-
 	accepted atomic.Uint32 // the operations, as bits, that the server has carried out with the client's credentials
 
 	features atomic.Pointer[transport.Capabilities] // that any connection announced last; nil until the first response
@@ -112,7 +110,7 @@ func (e *Server) Lapse(err *tidegate.Error, operation uint32) {
 // API returns the stub over the current link.
 func (e *Server) API() rmqpb.MessagingServiceClient { return e.Link.Load().API() }
 
-// SendMessage makes the RPC over the current link. in is a *wire.Sending or a *wire.Sendings, which
+// SendMessage makes the RPC over the current link. in is a *wire.Sending or wire.Sendings, which
 // the generated stub does not take.
 func (e *Server) SendMessage(ctx context.Context, in any, opts ...grpc.CallOption) (*rmqpb.SendMessageResponse, error) {
 	out := new(rmqpb.SendMessageResponse)
