@@ -18,7 +18,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -181,7 +180,7 @@ func TestEndOfAClientConcernsItsGroups(t *testing.T) {
 		p := engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: fmt.Sprint("g", i), Topic: "t", Queue: -1, Push: true}, Owner: fmt.Sprint("client-", i)}
 		assert.Must(t, assert.Err(serve(b).Poll(t.Context(), p)))
 	}
-	if bytes := allocated.Bytes(func() {
+	if bytes := assert.AllocatedBytes(func() {
 		for i := range n {
 			serve(b).Forget(fmt.Sprint("client-", i))
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/internal/fingerprint"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -296,7 +295,7 @@ func checkClasses(t *testing.T, b *broker.Broker, group, in string) (all int64) 
 		}
 		for i := range page.DeadLetters {
 			o := &page.DeadLetters[i].Origin
-			want[fingerprint.Of(o.Topic, o.Reason)]++
+			want[protocol.Fingerprint(o.Topic, o.Reason)]++
 			all++
 		}
 		if after = page.Next; after == "" {
@@ -318,7 +317,7 @@ func checkClasses(t *testing.T, b *broker.Broker, group, in string) (all int64) 
 			c := &page.Classes[i]
 			got[c.Fingerprint] += c.Count
 			share += c.Share
-			if c.Count > before || fingerprint.Of(c.Topic, c.Reason) != c.Fingerprint {
+			if c.Count > before || protocol.Fingerprint(c.Topic, c.Reason) != c.Fingerprint {
 				t.Errorf("the class %+v follows one of %d", c, before)
 			}
 			before = c.Count
@@ -600,8 +599,8 @@ func TestRedriveOfAClass(t *testing.T) {
 			want status.DeadLetterRedrive
 			left string
 		}{
-			{status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Fingerprint: fingerprint.Of("gone", "no order 1")}}, status.DeadLetterRedrive{NoTarget: 3}, "t0 t1 t2 t3 t4 t5 gone0 gone1 gone2 gone3 gone4 gone5"},
-			{status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Fingerprint: fingerprint.Of("t", "no order 1")}, Newest: true}, status.DeadLetterRedrive{Redriven: 3}, "t0 t2 t4 gone0 gone1 gone2 gone3 gone4 gone5"},
+			{status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Fingerprint: protocol.Fingerprint("gone", "no order 1")}}, status.DeadLetterRedrive{NoTarget: 3}, "t0 t1 t2 t3 t4 t5 gone0 gone1 gone2 gone3 gone4 gone5"},
+			{status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Fingerprint: protocol.Fingerprint("t", "no order 1")}, Newest: true}, status.DeadLetterRedrive{Redriven: 3}, "t0 t2 t4 gone0 gone1 gone2 gone3 gone4 gone5"},
 			{status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Fingerprint: "x"}}, status.DeadLetterRedrive{}, "t0 t2 t4 gone0 gone1 gone2 gone3 gone4 gone5"},
 		} {
 			before := listLetters(t, b, status.DeadLetterFilter{})

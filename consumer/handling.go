@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/internal/flow"
 	"github.com/tidegate/tidegate/consumer/internal/killswitch"
-	"github.com/tidegate/tidegate/consumer/internal/policies"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -232,7 +231,7 @@ type item struct {
 	current tidegate.Delivery  // a copy with the valid handle, for settlements
 	caps    transport.Capabilities
 	source  *source
-	choice  policies.Choice   // by the consumer's policies; set before the handler begins
+	choice  policyChoice      // by the consumer's policies; set before the handler begins
 	size    int               // of the body, in bytes
 	line    *flow.Line[*item] // of its message group; nil without a group
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/policies"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/internal/guard"
@@ -34,7 +33,7 @@ type Push struct {
 	sub          Subscription
 	handler      Handler
 	opts         PushOptions
-	policies     *policies.Set
+	policies     *policySet
 	batchHandler BatchHandler // nil if handler gets single messages
 	limits       limits
 	logsNothing  bool // PushOptions.Logger is nil
@@ -62,7 +61,7 @@ func newPush(f faults, t Transport, sub Subscription, handler Handler, opts Push
 	if t == nil {
 		f.add("transport", "it is nil; give the transport to receive through")
 	}
-	set, err := policies.New(opts.Policies...)
+	set, err := newPolicySet(opts.Policies...)
 	if err != nil {
 		f.append(err)
 	}
@@ -281,7 +280,7 @@ func (p *Push) EffectivePolicy(ctx context.Context, m *tidegate.Message) (policy
 	if asked.Topic == "" {
 		asked.Topic = p.sub.Topic
 	}
-	b := policies.Base{Retry: p.sub.Retry, Capabilities: p.transport.Capabilities("")}
+	b := policyBase{Retry: p.sub.Retry, Capabilities: p.transport.Capabilities("")}
 	err := tidegate.ValidateTopic(asked.Topic)
 	if err == nil {
 		b.Server, err = p.transport.ConsumerSettings(ctx, p.sub.Group, asked.Topic)
@@ -393,7 +392,7 @@ func (r *run) ofSource(s *source) (*transport.ConsumerSettings, transport.Capabi
 // rulesFor returns the rules for a failure of the delivery.
 func (r *run) rulesFor(it *item) verdict.Rules {
 	caps := r.capsOf(it.current.Endpoint)
-	rules := it.choice.Rules(policies.Base{Retry: r.sub.Retry, Server: *r.settingsOf(it.source.topic, it.current.Endpoint), Capabilities: caps})
+	rules := it.choice.Rules(policyBase{Retry: r.sub.Retry, Server: *r.settingsOf(it.source.topic, it.current.Endpoint), Capabilities: caps})
 	rules.Schedule = guard.Policy("the retry schedule", rules.Schedule, r.reportPanic)
 	return rules
 }

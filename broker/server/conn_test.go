@@ -27,11 +27,11 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/internal/connlimit"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -293,7 +293,7 @@ func TestIdleGRPCConnectionsMakeRoom(t *testing.T) {
 			}
 			e := start(t, o)
 			pipe := bufconn.Listen(1 << 16)
-			go e.s.Serve(connlimit.Limit(pipe, 1, func(bool) {}))
+			go e.s.Serve(admission.LimitConns(pipe, 1, func(bool) {}))
 			dial := func(lost chan<- struct{}) rmqpb.MessagingServiceClient {
 				conn, err := grpc.NewClient("passthrough:///limited", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithIdleTimeout(0),
 					grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {

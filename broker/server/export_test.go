@@ -9,7 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/internal/admission"
 )
 
 // Limits that tests reach.
@@ -99,9 +99,9 @@ type Parts struct {
 	Gate     *auth.Gate
 	Sessions *session.Clients
 	Watches  *session.Limit
-	Bodies   *transit.Budget
-	Parked   *transit.Budget
-	Places   *transit.Budget
+	Bodies   *admission.Budget
+	Parked   *admission.Budget
+	Places   *admission.Budget
 
 	Slow    int64 // connections closed because their clients were too slow
 	Streams int   // live streams under way

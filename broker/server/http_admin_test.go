@@ -20,11 +20,11 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -114,8 +114,8 @@ func (s *fakeServer) through(ctx context.Context, c Call, do func(context.Contex
 	return do(ctx)
 }
 
-func (*fakeServer) parkHTTP(*http.Request) (transit.Hold, error) {
-	return transit.New("waiting", 1<<20, 0).Hold("test", nil), nil
+func (*fakeServer) parkHTTP(*http.Request) (admission.Hold, error) {
+	return admission.NewBudget("waiting", 1<<20, 0).Hold("test", nil), nil
 }
 
 func (*fakeServer) enlistHTTP(ctx context.Context, _ *http.Request, _ string, _ *engine.Request) (context.Context, *engine.Holder, func(bool), error) {
@@ -135,7 +135,7 @@ func newEnv(t *testing.T) *env {
 	e := &env{engine: &fakeMessageEngine{failing: map[string]error{}}, server: &fakeServer{}}
 	e.messageRoutes = messageRoutes{
 		Engine: e.engine, server: e.server, Gate: auth.NewGate(slog.New(slog.DiscardHandler), auth.Hosts{}),
-		Life: t.Context(), Bodies: transit.New("bodies", 256<<20, 0), MaxBody: 1 << 20, MaxLongPolling: 20 * time.Second,
+		Life: t.Context(), Bodies: admission.NewBudget("bodies", 256<<20, 0), MaxBody: 1 << 20, MaxLongPolling: 20 * time.Second,
 	}
 	return e
 }
@@ -152,7 +152,7 @@ func (e *env) call(f messageHandler, body string) (int, string, error) {
 	hold := e.Bodies.Hold("test", nil)
 	defer hold.Release()
 	w := httptest.NewRecorder()
-	code, v, err := f(w, r.WithContext(transit.With(r.Context(), &hold)))
+	code, v, err := f(w, r.WithContext(admission.WithHold(r.Context(), &hold)))
 	if code == 0 {
 		return w.Code, w.Body.String(), err
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -54,9 +54,10 @@ func readObject[T any](w http.ResponseWriter, r *http.Request, limit int64, v *T
 }
 
 // readBody reads the request's body. It rejects a body of more than limit bytes, or one for which
-// the request's hold (see transit.Of) gets no memory. The hold stays until the request is over.
+// the request's hold (see admission.HoldOf) gets no memory. The hold stays until the request is
+// over.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	raw, err := readHeld(http.MaxBytesReader(w, r.Body, limit), transit.Of(r.Context()), min(r.ContentLength, limit))
+	raw, err := readHeld(http.MaxBytesReader(w, r.Body, limit), admission.HoldOf(r.Context()), min(r.ContentLength, limit))
 	if refusal.CodeOf(err) == tidegate.CodeTooManyRequests {
 		return nil, err
 	}
@@ -66,13 +67,13 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	case err == nil:
 		return raw, nil
 	case isTooLarge:
-		return nil, refusal.New(protocol.CodePayloadTooLarge, "body", fmt.Sprintf("the body exceeds the limit of %d bytes", tooLarge.Limit))
+		return nil, refusal.New(protocol.CodePayloadTooLarge, "body", "the body exceeds the limit of %d bytes", tooLarge.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, refusal.New(tidegate.CodeRequestTimeout, "body", "the body did not arrive"+readTime(r))
+		return nil, refusal.New(tidegate.CodeRequestTimeout, "body", "%s", "the body did not arrive"+readTime(r))
 	case isOnNetwork:
 		err = onNetwork.Err // without the addresses
 	}
-	return nil, refusal.New(tidegate.CodeBadRequest, "body", "the body could not be read: "+err.Error())
+	return nil, refusal.New(tidegate.CodeBadRequest, "body", "%s", "the body could not be read: "+err.Error())
 }
 
 const (
@@ -86,7 +87,7 @@ const (
 
 // readHeld reads r, which has length bytes, or -1 if the length is unknown. It reads in pieces,
 // each as large as all before it, and reserves memory for each piece before it reads it.
-func readHeld(r io.Reader, h *transit.Hold, length int64) ([]byte, error) {
+func readHeld(r io.Reader, h *admission.Hold, length int64) ([]byte, error) {
 	room := int64(firstRead)
 	if length >= 0 {
 		room = min(room, length+1) // one more for io.EOF
@@ -160,7 +161,7 @@ func jsonEncoding(r *http.Request) string {
 // the type is among those.
 func contentType(r *http.Request, types ...string) (string, error) {
 	bad := func(format string, args ...any) error {
-		return &withStatus{refusal.New(tidegate.CodeBadRequest, "Content-Type", fmt.Sprintf(format, args...)), http.StatusUnsupportedMediaType}
+		return &withStatus{refusal.New(tidegate.CodeBadRequest, "Content-Type", format, args...), http.StatusUnsupportedMediaType}
 	}
 	if e := jsonEncoding(r); e != "" {
 		return "", bad("the Content-Encoding is %.100q; send the body without encoding", e)
@@ -178,7 +179,7 @@ func contentType(r *http.Request, types ...string) (string, error) {
 }
 
 func badBody(format string, args ...any) error {
-	return refusal.New(tidegate.CodeBadRequest, "body", "the body: "+fmt.Sprintf(format, args...))
+	return refusal.New(tidegate.CodeBadRequest, "body", "%s", "the body: "+fmt.Sprintf(format, args...))
 }
 
 // decodeJSON decodes one JSON object into v, and reports the position of a fault. It rejects
@@ -211,7 +212,7 @@ type lineReader struct {
 	Retained int // bytes of lines that the caller retains; the hold includes them
 
 	r    *bufio.Reader
-	hold *transit.Hold
+	hold *admission.Hold
 	buf  []byte
 }
 
@@ -223,7 +224,7 @@ const lineBuffer = 64 << 10
 
 // newLineReader returns a reader of lines of at most limit bytes, for which h holds memory. Its
 // error is that of h.
-func newLineReader(r io.Reader, limit int, h *transit.Hold) (*lineReader, error) {
+func newLineReader(r io.Reader, limit int, h *admission.Hold) (*lineReader, error) {
 	l := &lineReader{Max: limit, hold: h}
 	if err := l.Hold(true); err != nil {
 		return nil, err

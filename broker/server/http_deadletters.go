@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
@@ -11,10 +10,10 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
@@ -59,7 +58,7 @@ func newest(q *urlQuery) (bool, error) {
 	case "newest":
 		return true, nil
 	default:
-		return false, refusal.New(tidegate.CodeBadRequest, "order", fmt.Sprintf("order is %.100q; give oldest or newest", order))
+		return false, refusal.New(tidegate.CodeBadRequest, "order", "order is %.100q; give oldest or newest", order)
 	}
 }
 
@@ -119,7 +118,7 @@ func (h *adminRoutes) ListDeadLetters(_ http.ResponseWriter, r *http.Request) (i
 		return http.StatusOK, counted, err
 	}
 	letters.Bodies = bodies || text
-	held := transit.Of(r.Context())
+	held := admission.HoldOf(r.Context())
 	bytes := pageBytes(held.Limit())
 	if err := held.Resize(min(jsonFactor*(bytes+int64(h.maxBody)), held.Largest()), false); err != nil {
 		return 0, nil, err
@@ -193,7 +192,7 @@ func placed(raw []byte) bool {
 
 // maxEdit bounds a request with an edited body, in bytes: base64 makes four of three.
 func (h *adminRoutes) maxEdit(r *http.Request) int64 {
-	held := transit.Of(r.Context())
+	held := admission.HoldOf(r.Context())
 	return max(maxAdminBody, min(2*int64(h.maxBody)+maxAdminBody, held.Largest()/bodyFactor-firstRead))
 }
 
@@ -219,7 +218,7 @@ func (h *adminRoutes) PurgeDeadLetters(_ http.ResponseWriter, r *http.Request) (
 			"removing dead letters is permanent; give either all=true, or a selection by topic, message_id, reason, fingerprint, since or before")
 	}
 	if sel.SentAs != "" && len(sel.MessageIDs) != 1 {
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, sentAs, fmt.Sprintf("%s names the message that replaces one dead letter, and the request selects %d by message_id", sentAs, len(sel.MessageIDs)))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, sentAs, "%s names the message that replaces one dead letter, and the request selects %d by message_id", sentAs, len(sel.MessageIDs))
 	}
 	if err := h.permitLettersIn(r, sel.In, access.OnTopic(access.Admin, sel.In)); err != nil {
 		return 0, nil, err
@@ -269,7 +268,7 @@ func (h *adminRoutes) ListLeases(_ http.ResponseWriter, r *http.Request) (int, a
 	case "due":
 		query.ByDue = true
 	default:
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "sort", fmt.Sprintf("sort is %.100q; give position or due", sort))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "sort", "sort is %.100q; give position or due", sort)
 	}
 	page, err := h.engine.Leases(r.PathValue("group"), r.PathValue("topic"), query)
 	return http.StatusOK, page, err

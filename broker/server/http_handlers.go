@@ -14,13 +14,13 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -78,7 +78,7 @@ func alike(errs []error) error {
 // checkCount rejects a number of entries that one request cannot have.
 func checkCount(field string, n int) error {
 	if n < 1 || n > refusal.MaxMany {
-		return refusal.New(tidegate.CodeBadRequest, field, fmt.Sprintf("%s has %d entries; give 1 to %d", field, n, refusal.MaxMany))
+		return refusal.New(tidegate.CodeBadRequest, field, "%s has %d entries; give 1 to %d", field, n, refusal.MaxMany)
 	}
 	return nil
 }
@@ -112,11 +112,11 @@ type messageRoutes struct {
 	Engine messageEngine
 	Gate   *auth.Gate
 
-	Life           context.Context //nolint:containedctx // the server's own: it ends when the server begins to end
-	Bodies         *transit.Budget // of requests and responses under way
-	MaxBody        int             // the largest body of a message, in bytes
-	MaxLongPolling time.Duration   // of a receive
-	IdleTimeout    time.Duration   // how long a stream may bring no line
+	Life           context.Context   //nolint:containedctx // the server's own: it ends when the server begins to end
+	Bodies         *admission.Budget // of requests and responses under way
+	MaxBody        int               // the largest body of a message, in bytes
+	MaxLongPolling time.Duration     // of a receive
+	IdleTimeout    time.Duration     // how long a stream may bring no line
 
 	server messageServer
 }
@@ -193,11 +193,11 @@ func (m *jsonMessage) Message(topic string, now time.Time) (*tidegate.Message, e
 		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", "deliver_at and deliver_after exclude each other; give one of them")
 	case m.DeliverAfter != nil && *m.DeliverAfter < 0:
 		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_after",
-			fmt.Sprintf("deliver_after is %v; it must not be negative", time.Duration(*m.DeliverAfter)))
+			"deliver_after is %v; it must not be negative", time.Duration(*m.DeliverAfter))
 	case m.DeliverAt != nil && !refusal.Storable(*m.DeliverAt):
-		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", outside("deliver_at", *m.DeliverAt))
+		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", "%s", outside("deliver_at", *m.DeliverAt))
 	case m.BornAt != nil && !refusal.Storable(*m.BornAt):
-		return out, refusal.New(tidegate.CodeBadRequest, "born_at", outside("born_at", *m.BornAt))
+		return out, refusal.New(tidegate.CodeBadRequest, "born_at", "%s", outside("born_at", *m.BornAt))
 	}
 	if m.BodyText != nil {
 		out.Body = []byte(*m.BodyText)
@@ -235,7 +235,7 @@ func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
 	for key, values := range query {
 		last := values[len(values)-1]
 		bad := func(format string, args ...any) error {
-			return refusal.New(tidegate.CodeBadRequest, key, "the query parameter "+fmt.Sprintf("%.100q ", key)+fmt.Sprintf(format, args...))
+			return refusal.New(tidegate.CodeBadRequest, key, "%s", "the query parameter "+fmt.Sprintf("%.100q ", key)+fmt.Sprintf(format, args...))
 		}
 		name, property := strings.CutPrefix(key, "property.")
 		switch {
@@ -291,7 +291,7 @@ type messageServer interface {
 	through(ctx context.Context, call Call, do func(context.Context) error) error
 
 	// parkHTTP holds the memory of a receive that waits.
-	parkHTTP(r *http.Request) (transit.Hold, error)
+	parkHTTP(r *http.Request) (admission.Hold, error)
 
 	// enlistHTTP adds a receive to those of its client. The context that it returns ends with ctx,
 	// or when the client or the server ends. The caller calls delist, with whether the receive
@@ -422,7 +422,7 @@ func (g *auditRing) Page(q *status.AuditQuery) (status.AuditPage, error) {
 	page := status.AuditPage{Records: []status.AuditRecord{}}
 	limit := q.Limit
 	if limit < 0 || limit > maxAuditPage {
-		return page, refusal.New(tidegate.CodeBadRequest, "limit", fmt.Sprintf("limit is %d; give 1 to %d, or leave it out for %d", limit, maxAuditPage, defaultAuditPage))
+		return page, refusal.New(tidegate.CodeBadRequest, "limit", "limit is %d; give 1 to %d, or leave it out for %d", limit, maxAuditPage, defaultAuditPage)
 	}
 	if limit == 0 {
 		limit = defaultAuditPage
@@ -431,7 +431,7 @@ func (g *auditRing) Page(q *status.AuditQuery) (status.AuditPage, error) {
 	if q.After != "" {
 		var err error
 		if after, err = strconv.ParseInt(q.After, 10, 64); err != nil || after < 1 {
-			return page, refusal.New(tidegate.CodeBadRequest, "after", fmt.Sprintf("after is %.100q; give next of the page before", q.After))
+			return page, refusal.New(tidegate.CodeBadRequest, "after", "after is %.100q; give next of the page before", q.After)
 		}
 	}
 	g.mu.Lock()

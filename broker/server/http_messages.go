@@ -16,12 +16,12 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -48,19 +48,19 @@ func (h *adminRoutes) BrowseMessages(_ http.ResponseWriter, r *http.Request) (in
 		return 0, nil, q.Err
 	}
 	if query.Delayed = state == "delayed"; state != "" && !query.Delayed {
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "state", fmt.Sprintf("state is %.100q; give delayed, or leave it out", state))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "state", "state is %.100q; give delayed, or leave it out", state)
 	}
 	switch order {
 	case "", "oldest":
 	case "newest":
 		query.Newest = true
 	default:
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "order", fmt.Sprintf("order is %.100q; give oldest or newest", order))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "order", "order is %.100q; give oldest or newest", order)
 	}
 	for _, p := range properties {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok {
-			return 0, nil, refusal.New(tidegate.CodeBadRequest, "property", fmt.Sprintf("property is %.100q; give NAME=VALUE", p))
+			return 0, nil, refusal.New(tidegate.CodeBadRequest, "property", "property is %.100q; give NAME=VALUE", p)
 		}
 		if query.Properties == nil {
 			query.Properties = map[string]string{}
@@ -93,7 +93,7 @@ func (h *adminRoutes) withContents(r *http.Request, query *status.MessageQuery, 
 			return err
 		}
 	}
-	held := transit.Of(r.Context())
+	held := admission.HoldOf(r.Context())
 	room := pageBytes(held.Limit())
 	if err := held.Resize(min(jsonFactor*(room+int64(h.maxBody)), held.Largest()), false); err != nil {
 		return err
@@ -209,13 +209,13 @@ func (r rewindRequest) position() (p status.Position, err error) {
 		p.Latest = true
 	default:
 		if p.Time, err = time.Parse(time.RFC3339, r.To); err != nil {
-			return p, refusal.New(tidegate.CodeBadRequest, "to", fmt.Sprintf("to is %.100q; give earliest, latest or a time such as 2026-01-31T12:00:00Z", r.To))
+			return p, refusal.New(tidegate.CodeBadRequest, "to", "to is %.100q; give earliest, latest or a time such as 2026-01-31T12:00:00Z", r.To)
 		}
 	}
 	for text, offset := range r.Offsets {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
-			return p, refusal.New(tidegate.CodeBadRequest, "offsets", fmt.Sprintf("offsets has the key %.100q; give queue numbers as keys", text))
+			return p, refusal.New(tidegate.CodeBadRequest, "offsets", "offsets has the key %.100q; give queue numbers as keys", text)
 		}
 		if p.Offsets == nil {
 			p.Offsets = map[int]int64{}
@@ -315,7 +315,7 @@ func (h *messageRoutes) SendMessages(w http.ResponseWriter, r *http.Request) (in
 	}
 	if raw := r.URL.RawQuery; raw != "" && (kind == typeJSON || kind == typeNDJSON) {
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "query",
-			fmt.Sprintf("the query %.100q is only for a body of type %s or %s; in JSON, set the fields of the message", raw, typeBytes, typeText))
+			"the query %.100q is only for a body of type %s or %s; in JSON, set the fields of the message", raw, typeBytes, typeText)
 	}
 	switch kind {
 	case typeNDJSON:
@@ -435,7 +435,7 @@ const (
 // their order, when it is stored. Lines that have arrived by then are stored together.
 func (to *httpSending) stream(w http.ResponseWriter, r *http.Request) (int, any, error) {
 	h, out := to.h, newLineWriter(w)
-	lines, err := newLineReader(r.Body, 2*h.MaxBody+maxAdminBody, transit.Of(r.Context())) // base64 makes four bytes of three
+	lines, err := newLineReader(r.Body, 2*h.MaxBody+maxAdminBody, admission.HoldOf(r.Context())) // base64 makes four bytes of three
 	if err != nil {
 		return 0, nil, err
 	}
@@ -507,7 +507,7 @@ func (to *httpSending) endStream(out *lineWriter, err error) (int, any, error) {
 	case to.h.isDraining() && (late || errors.Is(err, tidegate.ErrClosed)):
 		err = closing()
 	case late: // net/http has ended the request's context as well
-		err = refusal.New(tidegate.CodeRequestTimeout, "body", fmt.Sprintf("no line arrived for %v", to.h.IdleTimeout))
+		err = refusal.New(tidegate.CodeRequestTimeout, "body", "no line arrived for %v", to.h.IdleTimeout)
 	case refusal.CodeOf(err) == tidegate.CodeTooManyRequests:
 	default:
 		return 0, nil, responseCut(err)
@@ -531,7 +531,7 @@ func (to *httpSending) gather(lines *lineReader) (b streamBatch, _ error) {
 		var m jsonMessage
 		switch {
 		case errors.Is(err, errLineTooLong):
-			err = refusal.New(protocol.CodePayloadTooLarge, "line", fmt.Sprintf("the line exceeds the limit of %d bytes", lines.Max))
+			err = refusal.New(protocol.CodePayloadTooLarge, "line", "the line exceeds the limit of %d bytes", lines.Max)
 		case err != nil:
 			return b, err
 		case len(line) == 0:
@@ -617,13 +617,13 @@ func (q *httpReceiveRequest) poll(group, topic string, least, most time.Duration
 	case "SQL92":
 		p.Filter.SQL = true
 	default:
-		return p, refusal.New(tidegate.CodeIllegalFilterExpression, "filter.type", fmt.Sprintf("filter.type is %.50q; give TAG or SQL92", q.Filter.Type))
+		return p, refusal.New(tidegate.CodeIllegalFilterExpression, "filter.type", "filter.type is %.50q; give TAG or SQL92", q.Filter.Type)
 	}
 	if q.MaxBytes < 0 {
-		return p, refusal.New(tidegate.CodeBadRequest, "max_bytes", fmt.Sprintf("max_bytes is %d; give 1 or more, or leave it out for no limit", q.MaxBytes))
+		return p, refusal.New(tidegate.CodeBadRequest, "max_bytes", "max_bytes is %d; give 1 or more, or leave it out for no limit", q.MaxBytes)
 	}
 	if q.Wait != nil && *q.Wait < 0 {
-		return p, refusal.New(protocol.CodeIllegalPollingTime, "wait", fmt.Sprintf("wait is %v; it must not be negative", time.Duration(*q.Wait)))
+		return p, refusal.New(protocol.CodeIllegalPollingTime, "wait", "wait is %v; it must not be negative", time.Duration(*q.Wait))
 	}
 	return p, nil
 }
@@ -656,7 +656,7 @@ func (h *messageRoutes) ReceiveMessages(w http.ResponseWriter, r *http.Request) 
 	if req.Max != nil {
 		if from.poll.Max = *req.Max; *req.Max < 1 || *req.Max > refusal.MaxReceive {
 			return 0, nil, refusal.New(tidegate.CodeBadRequest, "max",
-				fmt.Sprintf("max is %d; give 1 to %d, or request a stream with the header Accept: %s", *req.Max, refusal.MaxReceive, typeNDJSON))
+				"max is %d; give 1 to %d, or request a stream with the header Accept: %s", *req.Max, refusal.MaxReceive, typeNDJSON)
 		}
 	}
 	var shortened *settings.Duration // the wait, if it is shorter than requested
@@ -670,7 +670,7 @@ func (h *messageRoutes) ReceiveMessages(w http.ResponseWriter, r *http.Request) 
 	if err != nil {
 		return 0, nil, err
 	}
-	held := transit.Of(r.Context())
+	held := admission.HoldOf(r.Context())
 	if err := held.Resize(held.Bytes(), true); err != nil {
 		return 0, nil, err
 	}
@@ -723,9 +723,9 @@ func (f *httpReceiving) some(r *http.Request) (ds []*tidegate.Delivery, err erro
 		defer func() { delist(err == nil) }()
 		parked, stop := f.h.whileAllowed(listed)
 		defer stop()
-		held := transit.Of(r.Context())
+		held := admission.HoldOf(r.Context())
 		held.Release() // of the previous batch
-		f.poll.Memory = transit.BodiesIn(held, f.poll.Max, jsonFactorOfMessages)
+		f.poll.Memory = admission.BodiesIn(held, f.poll.Max, jsonFactorOfMessages)
 		f.poll.Holder = holder
 		ds, err = f.h.Engine.Poll(parked, f.poll)
 		if err != nil && ctx.Err() == nil && session.EndedHere(parked) {
@@ -763,7 +763,7 @@ func (f *httpReceiving) stream(w http.ResponseWriter, r *http.Request, req *http
 	case req.MaxBytes != 0:
 		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max_bytes", "max_bytes limits one receive, and a stream has many; leave it out, and read the stream at your own speed")
 	case req.Max != nil && *req.Max < 1:
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max", fmt.Sprintf("max is %d; give 1 or more, or leave it out for an endless stream", *req.Max))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "max", "max is %d; give 1 or more, or leave it out for an endless stream", *req.Max)
 	case req.Max != nil:
 		left = *req.Max
 	}
@@ -790,7 +790,7 @@ func (f *httpReceiving) stream(w http.ResponseWriter, r *http.Request, req *http
 		case err != nil:
 			return 0, nil, responseCut(out.End(err))
 		case len(ds) > 0:
-			held := transit.Of(r.Context())
+			held := admission.HoldOf(r.Context())
 			if err = held.Resize(held.Bytes(), true); err != nil {
 				break
 			}

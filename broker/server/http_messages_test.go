@@ -14,10 +14,9 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/allocated"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
@@ -299,7 +298,7 @@ func (endless) Read(b []byte) (int, error) {
 
 func newLines(t *testing.T, r io.Reader, limit int) *lineReader {
 	t.Helper()
-	l := assert.Value(newLineReader(r, limit, transit.Of(t.Context())))(t)
+	l := assert.Value(newLineReader(r, limit, admission.HoldOf(t.Context())))(t)
 	return l
 }
 
@@ -394,7 +393,7 @@ func TestCrowdedJSON(t *testing.T) {
 	}
 	raw := []byte(`{"messages":` + list(5_000_000, "{}") + `}`)
 	var err error
-	if n := allocated.Bytes(func() {
+	if n := assert.AllocatedBytes(func() {
 		err = decodeJSON(raw, new(struct {
 			Messages []jsonMessage `json:"messages"`
 		}))

@@ -21,7 +21,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/nearest"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -183,14 +183,14 @@ func values(r *http.Request) (url.Values, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, refusal.New(tidegate.CodeBadRequest, "query",
-			fmt.Sprintf("the query %.200q is malformed (%v); in a value, write %% as %%25 and ; as %%3B", r.URL.RawQuery, err))
+			"the query %.200q is malformed (%v); in a value, write %% as %%25 and ; as %%3B", r.URL.RawQuery, err)
 	}
 	return values, nil
 }
 
 func (q *urlQuery) fail(name, format string, args ...any) {
 	if q.Err == nil {
-		q.Err = refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("parameter %.100q: "+format, append([]any{name}, args...)...))
+		q.Err = refusal.New(tidegate.CodeBadRequest, name, "parameter %.100q: "+format, append([]any{name}, args...)...)
 	}
 }
 
@@ -345,20 +345,17 @@ func ifMatch(r *http.Request, what, name string) (may func(revision string) erro
 	text := strings.Join(given, ", ")
 	wanted, ok := revisions(text)
 	if !ok {
-		return nil, refusal.New(tidegate.CodeBadRequest, headerIfMatch, fmt.Sprintf(
-			`the header If-Match is %.100q; give the ETag of a response with its quotes, several of them with commas between, or *`, text))
+		return nil, refusal.New(tidegate.CodeBadRequest, headerIfMatch, `the header If-Match is %.100q; give the ETag of a response with its quotes, several of them with commas between, or *`, text)
 	}
 	return func(now string) error {
 		switch {
 		case now == "":
-			return refusal.New(protocol.CodePreconditionFailed, name, fmt.Sprintf(
-				"the %s %s does not exist, but If-Match demands that it does; leave If-Match out to create it", what, name))
+			return refusal.New(protocol.CodePreconditionFailed, name, "the %s %s does not exist, but If-Match demands that it does; leave If-Match out to create it", what, name)
 		case text == "*" || slices.Contains(wanted, now):
 			return nil
 		}
-		return refusal.New(protocol.CodePreconditionFailed, name, fmt.Sprintf(
-			`the settings of the %s %s have the revision %q, and If-Match demands %.100s: another change came first; read the %s again, and repeat the change with its ETag`,
-			what, name, now, text, what))
+		return refusal.New(protocol.CodePreconditionFailed, name, `the settings of the %s %s have the revision %q, and If-Match demands %.100s: another change came first; read the %s again, and repeat the change with its ETag`,
+			what, name, now, text, what)
 	}, nil
 }
 

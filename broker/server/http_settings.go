@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
@@ -86,8 +86,7 @@ func (h *adminRoutes) PutTopic(w http.ResponseWriter, r *http.Request) (int, any
 		return 0, nil, err
 	}
 	if c.Queues == 0 && entryNames(raw, "queues") {
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "queues", fmt.Sprintf(
-			"queues is 0; give 1 to %d, or leave it out for %d in a new topic", settings.MaxQueues, settings.Topic{}.WithDefaults().Queues))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "queues", "queues is 0; give 1 to %d, or leave it out for %d in a new topic", settings.MaxQueues, settings.Topic{}.WithDefaults().Queues)
 	}
 	may, err := ifMatch(r, "topic", name)
 	if err != nil {
@@ -310,20 +309,20 @@ func pageQueryOf(r *http.Request, more ...string) (l pageQuery, err error) {
 	case "":
 		for _, name := range more {
 			if q.Err == nil && q.Text(name) != "" {
-				return l, refusal.New(tidegate.CodeBadRequest, name, name+" needs view="+viewSummary)
+				return l, refusal.New(tidegate.CodeBadRequest, name, "%s", name+" needs view="+viewSummary)
 			}
 		}
 	default:
-		return l, refusal.New(tidegate.CodeBadRequest, "view", fmt.Sprintf("view is %.100q; give %s, or leave it out", view, viewSummary))
+		return l, refusal.New(tidegate.CodeBadRequest, "view", "view is %.100q; give %s, or leave it out", view, viewSummary)
 	}
 	if q.Err != nil {
 		return l, q.Err
 	}
 	if _, err := path.Match(l.match, ""); err != nil {
-		return l, refusal.New(tidegate.CodeBadRequest, "match", fmt.Sprintf("match is %.100q: %v; give a name with *, ? and [a-z]", l.match, err))
+		return l, refusal.New(tidegate.CodeBadRequest, "match", "match is %.100q: %v; give a name with *, ? and [a-z]", l.match, err)
 	}
 	if l.limit < 0 || l.limit > maxList {
-		return l, refusal.New(tidegate.CodeBadRequest, "limit", fmt.Sprintf("limit is %d; give 1 to %d, or leave it out for %d", l.limit, maxList, defaultList))
+		return l, refusal.New(tidegate.CodeBadRequest, "limit", "limit is %d; give 1 to %d, or leave it out for %d", l.limit, maxList, defaultList)
 	}
 	if l.limit == 0 {
 		l.limit = defaultList
@@ -466,7 +465,7 @@ func orderOf[T any](l *pageQuery, values map[string]func(*T) float64) (func(*T) 
 	if f := values[key]; f != nil {
 		return f, nil
 	}
-	return nil, refusal.New(tidegate.CodeBadRequest, "sort", fmt.Sprintf("sort is %.100q; give name, %s, after a - for the highest first", l.sort, words(values)))
+	return nil, refusal.New(tidegate.CodeBadRequest, "sort", "sort is %.100q; give name, %s, after a - for the highest first", l.sort, words(values))
 }
 
 // stateOf returns the condition of a list.
@@ -477,7 +476,7 @@ func stateOf[T any](l *pageQuery, states map[string]func(*T) bool) (func(*T) boo
 	if f := states[l.state]; f != nil {
 		return f, nil
 	}
-	return nil, refusal.New(tidegate.CodeBadRequest, "state", fmt.Sprintf("state is %.100q; give %s", l.state, words(states)))
+	return nil, refusal.New(tidegate.CodeBadRequest, "state", "state is %.100q; give %s", l.state, words(states))
 }
 
 func words[V any](m map[string]V) string {
@@ -486,7 +485,7 @@ func words[V any](m map[string]V) string {
 }
 
 func badAfter(l *pageQuery) error {
-	return refusal.New(tidegate.CodeBadRequest, "after", fmt.Sprintf("after is %.100q; give next of the page before, with the same sort", l.after))
+	return refusal.New(tidegate.CodeBadRequest, "after", "after is %.100q; give next of the page before, with the same sort", l.after)
 }
 
 // A snapshotResult is a consistent copy of the data directory.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -216,7 +216,7 @@ func (h *messageRoutes) Retry(w http.ResponseWriter, r *http.Request) (int, any,
 	case req.After != nil:
 		after = max(time.Duration(*req.After), transport.BySchedule+1) // too short, and nothing else
 	case req.Attempt < 0:
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt", fmt.Sprintf("attempt is %d; give 1 or more, 1 is the first delivery", req.Attempt))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "attempt", "attempt is %d; give 1 or more, 1 is the first delivery", req.Attempt)
 	default:
 		if _, err := h.Engine.Group(d.ConsumerGroup); err != nil {
 			return 0, nil, err

@@ -22,12 +22,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
-	"github.com/tidegate/tidegate/internal/connlimit"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -129,7 +127,7 @@ type rpc[Q proto.Message, R response] struct {
 func (r *rpc[Q, R]) serve(s *Server, ctx context.Context) (resp R, err error) {
 	begin := time.Now()
 	defer func() { s.requests.Observe(r.op, begin, resp.GetStatus().GetCode(), err) }()
-	conn := tlssniff.InfoOf(ctx).Link.Limit()
+	conn := admission.LinkInfoOf(ctx).Link.Limit()
 	defer conn.End()
 	if !conn.Begin() {
 		return resp, errClosing
@@ -227,7 +225,7 @@ func statusOnly[R response](st *rmqpb.Status) R {
 func (s *Server) recovered(op string, err *error) {
 	if v := recover(); v != nil {
 		s.log.Error("panic", "operation", op, "panic", v, "stack", string(debug.Stack()))
-		*err = refusal.New(tidegate.CodeInternalServerError, op, fmt.Sprintf("internal failure of the broker: %v", v))
+		*err = refusal.New(tidegate.CodeInternalServerError, op, "internal failure of the broker: %v", v)
 	}
 }
 
@@ -361,7 +359,7 @@ func (s *Server) through(ctx context.Context, call Call, do func(context.Context
 // gRPC status would look like a broken connection.
 
 func notImplemented(op, instead string) error {
-	return refusal.New(tidegate.CodeNotImplemented, op, "this broker does not implement "+op+": "+instead)
+	return refusal.New(tidegate.CodeNotImplemented, op, "%s", "this broker does not implement "+op+": "+instead)
 }
 
 const (
@@ -463,7 +461,7 @@ func memoryLimit() int64 { return debug.SetMemoryLimit(-1) }
 //   - gRPC takes no more requests of one connection at a time than maxStreams, or half of the
 //     places.
 //   - Reading from a connection pauses while too many handlers have not begun, some of them its
-//     own, and while its client cancels too many streams, see tlssniff.Link.
+//     own, and while its client cancels too many streams, see admission.Link.
 //   - A request whose handler begins takes a place of all connections' budget, and is rejected if
 //     there is none. It has its place until gRPC has written the response, whether the handler has
 //     returned or not, and the bytes of the response stay in the budget of bodies as long. So
@@ -486,15 +484,15 @@ func placesOf(maxParked int64) int64 { return max(maxParked, leastPlaces*placeSi
 
 // place takes the place of a request over gRPC whose handler begins. The caller calls ended when
 // the handler ends. The error is a status of gRPC, which needs no place itself.
-func (s *Server) place(ctx context.Context) (p *transit.Place, ended func(), err error) {
-	var peer transit.Peer
-	link, began := tlssniff.InfoOf(ctx).Link, time.Now()
+func (s *Server) place(ctx context.Context) (p *admission.Place, ended func(), err error) {
+	var peer admission.PlaceOwner
+	link, began := admission.LinkInfoOf(ctx).Link, time.Now()
 	if link != nil {
 		peer = link
 	}
 	link.Begun()
 	ended = func() {
-		if errors.Is(ctx.Err(), context.Canceled) && time.Since(began) < tlssniff.ResetTime {
+		if errors.Is(ctx.Err(), context.Canceled) && time.Since(began) < admission.ResetTime {
 			link.Reset()
 		}
 	}
@@ -512,7 +510,7 @@ func (s *Server) place(ctx context.Context) (p *transit.Place, ended func(), err
 type placedStream struct {
 	grpc.ServerStream
 	ctx   context.Context //nolint:containedctx // the stream's
-	place *transit.Place
+	place *admission.Place
 }
 
 // Context implements grpc.ServerStream.
@@ -528,7 +526,7 @@ func (p *placedStream) SendMsg(m any) error {
 // counts those that gRPC will call a handler for.
 func (s *Server) opened(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if ctx.Err() == nil && s.methods[info.FullMethodName] && len(info.Header["grpc-encoding"]) == 0 {
-		tlssniff.InfoOf(ctx).Link.Opened()
+		admission.LinkInfoOf(ctx).Link.Opened()
 	}
 	return ctx, nil
 }
@@ -548,12 +546,12 @@ func methodNames(d *grpc.ServiceDesc) map[string]bool {
 // connections is the server as its connections see it.
 type connections struct{ s *Server }
 
-// RefusedPlainText implements tlssniff.Host.
+// RefusedPlainText implements admission.LinkHost.
 func (c connections) RefusedPlainText(at net.Addr) { c.s.gate.RefusedPlainText(at) }
 
-// Ended implements tlssniff.Host. It takes back the memory of responses that gRPC has dropped with
-// their connection.
-func (c connections) Ended(l *tlssniff.Link) {
+// Ended implements admission.LinkHost. It takes back the memory of responses that gRPC has dropped
+// with their connection.
+func (c connections) Ended(l *admission.Link) {
 	c.s.bodies.Ended(l)
 	c.s.places.Ended(l)
 }
@@ -561,7 +559,7 @@ func (c connections) Ended(l *tlssniff.Link) {
 // holdForResponse reserves the memory of a request over gRPC for its response, until the response
 // is written. response is its size in bytes. It returns an error with code 42900 if the response is
 // much larger than the held memory, and no further memory is available.
-func holdForResponse(ctx context.Context, h *transit.Hold, response int) error {
+func holdForResponse(ctx context.Context, h *admission.Hold, response int) error {
 	need, held := smallResponse+int64(response), h.Bytes()
 	if need > largerResponse*held {
 		if err := h.Resize(need, false); err != nil {
@@ -569,7 +567,7 @@ func holdForResponse(ctx context.Context, h *transit.Hold, response int) error {
 		}
 		held = need
 	}
-	transit.PlaceOf(ctx).TakeOver(h, min(need, held))
+	admission.PlaceOf(ctx).TakeOver(h, min(need, held))
 	return nil
 }
 
@@ -583,8 +581,8 @@ const (
 )
 
 // hold returns an empty hold for a request over gRPC.
-func hold(ctx context.Context, b *transit.Budget) transit.Hold {
-	if link := tlssniff.InfoOf(ctx).Link; link != nil {
+func hold(ctx context.Context, b *admission.Budget) admission.Hold {
+	if link := admission.LinkInfoOf(ctx).Link; link != nil {
 		return b.Hold(link, link)
 	}
 	return b.Hold(nil, nil)
@@ -596,7 +594,7 @@ func (s *Server) intake(ctx context.Context) *requests.Intake {
 }
 
 // park reserves the memory for a waiting receive. request is the size of its request in bytes.
-func (s *Server) park(ctx context.Context, request int64) (transit.Hold, error) {
+func (s *Server) park(ctx context.Context, request int64) (admission.Hold, error) {
 	h := hold(ctx, s.parked)
 	size := parkedSize + request
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -610,7 +608,7 @@ func (s *Server) park(ctx context.Context, request int64) (transit.Hold, error) 
 }
 
 // deliver sends a response that holds memory, and ends the connection if the client reads it more
-// slowly than transit.Pace allows.
+// slowly than admission.Pace allows.
 func deliver(in *requests.Intake, send func() error) error {
 	size := in.Hold.Bytes()
 	if err := in.Hold.Resize(size, true); err != nil {
@@ -633,15 +631,15 @@ func (s *Server) ConnContext(ctx context.Context, c net.Conn) context.Context {
 
 // limitOf returns the connection of a request over HTTP as the limit of connections counts it, nil
 // without a limit.
-func limitOf(r *http.Request) *connlimit.Conn {
+func limitOf(r *http.Request) *admission.Conn {
 	c, _ := r.Context().Value(connKey{}).(net.Conn)
-	return connlimit.Of(c)
+	return admission.ConnOf(c)
 }
 
 // A link is the connection of a request over HTTP.
 type link struct{ c net.Conn }
 
-// End implements transit.Conn. The end of TLS would wait for the client.
+// End implements admission.Ender. The end of TLS would wait for the client.
 func (l link) End() {
 	if t, ok := l.c.(*tls.Conn); ok {
 		_ = t.NetConn().Close()
@@ -651,7 +649,7 @@ func (l link) End() {
 }
 
 // holdHTTP is hold for a request over HTTP.
-func holdHTTP(r *http.Request, b *transit.Budget) transit.Hold {
+func holdHTTP(r *http.Request, b *admission.Budget) admission.Hold {
 	if c, ok := r.Context().Value(connKey{}).(net.Conn); ok {
 		return b.Hold(c, link{c})
 	}
@@ -659,7 +657,7 @@ func holdHTTP(r *http.Request, b *transit.Budget) transit.Hold {
 }
 
 // parkHTTP is park for a request over HTTP.
-func (s *Server) parkHTTP(r *http.Request) (transit.Hold, error) {
+func (s *Server) parkHTTP(r *http.Request) (admission.Hold, error) {
 	h := holdHTTP(r, s.parked)
 	err := h.Resize(parkedSize, true)
 	return h, err

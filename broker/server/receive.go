@@ -16,11 +16,11 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -53,7 +53,7 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	_ = stream.SetHeader(s.features())
 	f := &wire.Deliveries{Packed: requests.Announces(ctx, wire.FeaturePacked), CRC: requests.Header(ctx, wire.HeaderLanguage) == requests.LanguageGo}
 	in := s.intake(ctx)
-	defer func() { transit.PlaceOf(ctx).TakeOver(&in.Hold, in.Hold.Bytes()) }()
+	defer func() { admission.PlaceOf(ctx).TakeOver(&in.Hold, in.Hold.Bytes()) }()
 	ds, err := s.receive(ctx, in, f)
 	if err != nil {
 		if g, ok := errors.AsType[*refusal.Cut](err); ok {
@@ -171,7 +171,7 @@ func (s *Server) receive(ctx context.Context, in *requests.Intake, f *wire.Deliv
 // poll carries out a receive that was admitted under some rules, and turns a panic into an error.
 // When the rules change, it ends without an error; the next receive is checked against the new
 // rules.
-func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, req *rmqpb.ReceiveMessageRequest, h *transit.Hold, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
+func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, req *rmqpb.ReceiveMessageRequest, h *admission.Hold, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
 	place, err := s.park(ctx, h.Bytes())
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 	if c.Profile() == nil { // else its stream has reported the address
 		c.At(requests.PeerAddress(ctx))
 	}
-	p.Holder, p.Encoder, p.Memory = c.Holder(), f, transit.BodiesIn(h, p.Max, 1)
+	p.Holder, p.Encoder, p.Memory = c.Holder(), f, admission.BodiesIn(h, p.Max, 1)
 	s.engine.Touch(client)
 	if w := s.watch(ctx, c, p.Topic, req.GetMessageQueue().GetId()); w != nil {
 		p.Watch, p.Wait = w.Watch, 0 // instead of the wait
@@ -256,7 +256,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	if out.Push {
 		if out.Queue = int(req.GetMessageQueue().GetId()); out.Queue < anyQueue {
 			return out, refusal.New(tidegate.CodeBadRequest, "message_queue.id",
-				fmt.Sprintf("the message_queue.id is %d; give the number of a queue, or -1 for all", out.Queue))
+				"the message_queue.id is %d; give the number of a queue, or -1 for all", out.Queue)
 		}
 	}
 	var err error
@@ -265,7 +265,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	}
 	if req.GetBatchSize() < 0 {
 		return out, refusal.New(tidegate.CodeBadRequest, "batch_size",
-			fmt.Sprintf("the batch_size is %d; give 1 to %d", req.GetBatchSize(), most))
+			"the batch_size is %d; give 1 to %d", req.GetBatchSize(), most)
 	}
 	if req.GetAutoRenew() {
 		out.Owner = client
@@ -279,13 +279,13 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 		out.Filter = tidegate.Filter{Expression: f.GetExpression(), SQL: true}
 	default:
 		return out, refusal.New(tidegate.CodeIllegalFilterExpression, "filter_expression",
-			fmt.Sprintf("the filter_expression has the type %d; give TAG (1) or SQL (2)", f.GetType()))
+			"the filter_expression has the type %d; give TAG (1) or SQL (2)", f.GetType())
 	}
 	var asked, left time.Duration = -1, -1
 	if d := req.GetLongPollingTimeout(); d != nil {
 		if asked = d.AsDuration(); d.CheckValid() != nil || asked < 0 {
 			return out, refusal.New(protocol.CodeIllegalPollingTime, "long_polling_timeout",
-				fmt.Sprintf("the long_polling_timeout is %v; it must not be negative", asked))
+				"the long_polling_timeout is %v; it must not be negative", asked)
 		}
 	}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -298,7 +298,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 			code = tidegate.CodeBadRequest
 		}
 		return out, refusal.New(code, "long_polling_timeout",
-			fmt.Sprintf("the request's deadline is in %v, but a long poll takes at least %v; set a later deadline", left, s.o.MinLongPolling))
+			"the request's deadline is in %v, but a long poll takes at least %v; set a later deadline", left, s.o.MinLongPolling)
 	}
 	return out, nil
 }
@@ -425,7 +425,7 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	v, ends, err := wire.ChangeVerdict(func(name string) string { return requests.Header(ctx, name) }, d.AsDuration(), failed)
 	switch {
 	case err != nil:
-		return nil, refusal.New(tidegate.CodeBadRequest, wire.HeaderReconsume, err.Error())
+		return nil, refusal.New(tidegate.CodeBadRequest, wire.HeaderReconsume, "%s", err.Error())
 	case ends:
 		err = s.settle(ctx, &delivery, v)
 	default:

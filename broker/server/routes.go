@@ -16,11 +16,11 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/console"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
@@ -59,7 +59,7 @@ func (i input) check(w http.ResponseWriter, r *http.Request) error {
 		if i&bodyInput != 0 {
 			text += "; give them in the body, as JSON"
 		}
-		return refusal.New(tidegate.CodeBadRequest, "query", text)
+		return refusal.New(tidegate.CodeBadRequest, "query", "%s", text)
 	}
 	if i&matchInput == 0 && r.Method != http.MethodGet && r.Method != http.MethodHead && r.Header.Get(headerIfMatch) != "" {
 		return refusal.New(tidegate.CodeBadRequest, headerIfMatch,
@@ -291,7 +291,7 @@ func (s *Server) run(rt route) http.HandlerFunc {
 			in, err := s.enter(w, r, rt)
 			conn.Authenticated(err == nil && auth.Authenticated(in))
 			if err == nil {
-				in = untimed(in.WithContext(transit.With(in.Context(), &held)), w)
+				in = untimed(in.WithContext(admission.WithHold(in.Context(), &held)), w)
 				err = rt.takes.check(w, in)
 			}
 			if err != nil {
@@ -423,7 +423,7 @@ func (s *Server) history(_ http.ResponseWriter, r *http.Request) (int, any, erro
 	case "day":
 		q.Day = true
 	default:
-		return 0, nil, refusal.New(tidegate.CodeBadRequest, "window", fmt.Sprintf("window is %.100q; give hour or day", window))
+		return 0, nil, refusal.New(tidegate.CodeBadRequest, "window", "window is %.100q; give hour or day", window)
 	}
 	q.Topics, q.Groups = names.Topics, names.Groups
 	h, err := s.engine.History(r.Context(), q)
@@ -632,7 +632,7 @@ func (s *Server) watchOf(r *http.Request) (every time.Duration, w *liveWatch, er
 	every = defaultEvery
 	if text := q.Text("every"); text != "" {
 		if every, err = time.ParseDuration(text); err != nil || every < minEvery || every > maxEvery {
-			return 0, nil, refusal.New(tidegate.CodeBadRequest, "every", fmt.Sprintf("every is %.100q; give a duration from %v to %v, such as 2s", text, minEvery, maxEvery))
+			return 0, nil, refusal.New(tidegate.CodeBadRequest, "every", "every is %.100q; give a duration from %v to %v, such as 2s", text, minEvery, maxEvery)
 		}
 	}
 	w, err = namesOf(q)
@@ -654,7 +654,7 @@ func namesOf(q *urlQuery) (*liveWatch, error) {
 		return nil, q.Err
 	}
 	if n := len(w.Topics) + len(w.Groups); n > maxWatched {
-		return nil, refusal.New(tidegate.CodeBadRequest, "topics", fmt.Sprintf("the request names %d topics and groups; the limit is %d", n, maxWatched))
+		return nil, refusal.New(tidegate.CodeBadRequest, "topics", "the request names %d topics and groups; the limit is %d", n, maxWatched)
 	}
 	return w, nil
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
@@ -77,7 +77,7 @@ func (s *Server) incoming(to *tidegate.Message, m *rmqpb.Message, all *string, n
 	topic := m.GetTopic().GetName()
 	if all != nil && topic != *all {
 		return born, refusal.New(protocol.CodeMessageCorrupted, "topic",
-			fmt.Sprintf("its topic is %.130q, and that of the first message is %.130q; give all messages of a request the same topic", topic, *all))
+			"its topic is %.130q, and that of the first message is %.130q; give all messages of a request the same topic", topic, *all)
 	}
 	if err := requests.CheckNamespace(m.GetTopic()); err != nil {
 		return born, err
@@ -91,7 +91,7 @@ func (s *Server) incoming(to *tidegate.Message, m *rmqpb.Message, all *string, n
 			return born, err
 		}
 		return born, refusal.New(tidegate.CodeMessagePropertyConflict, "message_type",
-			fmt.Sprintf("the message has the type %v, and the topic has the type %s; this broker has no topics for messages of this type", kind, c.Type))
+			"the message has the type %v, and the topic has the type %s; this broker has no topics for messages of this type", kind, c.Type)
 	}
 	return born, nil
 }
@@ -208,7 +208,7 @@ func (s *Server) endTransaction(ctx context.Context, client string, req *rmqpb.E
 	how, ok := resolutions[req.GetResolution()]
 	if !ok {
 		return nil, refusal.New(tidegate.CodeBadRequest, "resolution",
-			fmt.Sprintf("the resolution is %d; give COMMIT (1), ROLLBACK (2), or 0 if it is unknown", req.GetResolution()))
+			"the resolution is %d; give COMMIT (1), ROLLBACK (2), or 0 if it is unknown", req.GetResolution())
 	}
 	if err := s.engine.EndTransaction(ctx, engine.TransactionEnd{
 		Topic: req.GetTopic().GetName(), TransactionID: req.GetTransactionId(), MessageID: req.GetMessageId(), Resolution: how,

@@ -187,14 +187,13 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/metrics"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 )
@@ -254,16 +253,16 @@ type Server struct {
 	maxBody   int              // bytes
 	sessions  *session.Clients
 	watches   *session.Limit // of all Telemetry streams
-	sniffer   *tlssniff.Credentials
+	sniffer   *admission.Credentials
 	requests  *metrics.Requests
 	grpc      *grpc.Server
 	http      http.Handler
 	gate      *auth.Gate
 	methods   map[string]bool // full names of the RPCs
 
-	bodies *transit.Budget // of requests and responses under way
-	parked *transit.Budget // of receives that wait for messages
-	places *transit.Budget // of requests over gRPC, from their headers on
+	bodies *admission.Budget // of requests and responses under way
+	parked *admission.Budget // of receives that wait for messages
+	places *admission.Budget // of requests over gRPC, from their headers on
 
 	surveys *sharedSurvey // of all topics and groups
 	filler  listFiller    // of overviews
@@ -293,7 +292,7 @@ func newServer(e *engine.Engine, messages messageEngine, o Options) (*Server, er
 		return nil, err
 	}
 	if o.TLS == nil {
-		if o.TLS, err = tlssniff.SelfSigned(); err != nil {
+		if o.TLS, err = admission.SelfSigned(); err != nil {
 			return nil, err
 		}
 	}
@@ -316,16 +315,16 @@ func newServer(e *engine.Engine, messages messageEngine, o Options) (*Server, er
 		gate:      auth.NewGate(o.Logger, o.hosts()),
 		sessions:  session.New(settingsOf(memoryLimit()), e),
 		watches:   session.NewLimit(o.MaxParkedBytes / session.WatchSize),
-		bodies:    transit.New("memory for requests and responses", o.MaxTransitBytes, patience),
-		parked:    transit.New("memory for waiting receives", o.MaxParkedBytes, 0),
-		places:    transit.New("memory for requests under way", placesOf(o.MaxParkedBytes), 0),
+		bodies:    admission.NewBudget("memory for requests and responses", o.MaxTransitBytes, patience),
+		parked:    admission.NewBudget("memory for waiting receives", o.MaxParkedBytes, 0),
+		places:    admission.NewBudget("memory for requests under way", placesOf(o.MaxParkedBytes), 0),
 		methods:   methodNames(&description),
 	}
 	s.surveys = newSharedSurvey(e, s.sessions)
 	if err := s.SetAccess(o.Access); err != nil {
 		return nil, fmt.Errorf("server options: %w", err)
 	}
-	s.sniffer = tlssniff.New(o.TLS, o.MaxSilentConnections, o.RequireTLS, connections{s})
+	s.sniffer = admission.NewCredentials(o.TLS, o.MaxSilentConnections, o.RequireTLS, connections{s})
 	s.life, s.endLife = context.WithCancel(context.Background()) // the server's own
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.sniffer),
@@ -514,8 +513,8 @@ func (s *Server) metricsHandler() http.Handler {
 }
 
 // budgets are the bounds of the memory, by use.
-func (s *Server) budgets() map[string]*transit.Budget {
-	return map[string]*transit.Budget{"requests": s.bodies, "waiting_receives": s.parked, "streams": s.places}
+func (s *Server) budgets() map[string]*admission.Budget {
+	return map[string]*admission.Budget{"requests": s.bodies, "waiting_receives": s.parked, "streams": s.places}
 }
 
 // The sizes of a page of clients.
@@ -542,7 +541,7 @@ func clientQuery(r *http.Request) (out status.ClientQuery, err error) {
 		Language: q.Text("language"), Version: q.Text("version"), Outdated: q.Yes("outdated"), After: q.Text("after"), Limit: q.Number("limit"),
 	}
 	bad := func(name, format string, args ...any) (status.ClientQuery, error) {
-		return out, refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf(format, args...))
+		return out, refusal.New(tidegate.CodeBadRequest, name, format, args...)
 	}
 	idle := q.Text("idle")
 	if q.Err != nil {

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net"
@@ -18,13 +17,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/auth"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
-	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -63,7 +61,7 @@ func (s *Server) telemetry(raw grpc.ServerStream) (err error) {
 		t.TakeWatches(s.watches)
 	}
 	if requests.Announces(ctx, wire.FeatureHeartbeats) {
-		t.SharesHeartbeats(tlssniff.InfoOf(ctx).Link)
+		t.SharesHeartbeats(admission.LinkInfoOf(ctx).Link)
 	}
 	defer t.End()
 	defer s.sessions.Detach(id, t)
@@ -320,7 +318,7 @@ func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
 		return err
 	}
 	if n := len(at.GetAddresses()); n > maxAddresses {
-		return refusal.New(tidegate.CodeIllegalAccessPoint, "endpoints", fmt.Sprintf("the endpoints have %d addresses; the limit is %d", n, maxAddresses))
+		return refusal.New(tidegate.CodeIllegalAccessPoint, "endpoints", "the endpoints have %d addresses; the limit is %d", n, maxAddresses)
 	}
 	for _, a := range at.GetAddresses() {
 		if n := len(a.GetHost()); n > maxHost {
@@ -401,7 +399,7 @@ func (s *Server) recallMessage(ctx context.Context, _ string, req *rmqpb.RecallM
 func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.HeartbeatRequest) (*rmqpb.HeartbeatResponse, error) {
 	s.engine.Touch(client) // the client is alive, known or not, and keeps its deliveries
 	if requests.Announces(ctx, wire.FeatureHeartbeats) {
-		tlssniff.InfoOf(ctx).Link.Beat(time.Now())
+		admission.LinkInfoOf(ctx).Link.Beat(time.Now())
 	}
 	if err := session.Serves(req.GetClientType()); err != nil {
 		s.sessions.Refuse(client, s.origin(ctx, client), err, true)
@@ -475,7 +473,7 @@ func method[Q proto.Message, R response](op string, do func(*Server, context.Con
 			return nil, err
 		}
 		defer ended()
-		resp, err := r.serve(s, transit.WithPlace(ctx, place))
+		resp, err := r.serve(s, admission.WithPlace(ctx, place))
 		if err != nil {
 			place.End()
 			return nil, err
@@ -494,11 +492,11 @@ func streamed(f func(*Server, grpc.ServerStream) error) grpc.StreamHandler {
 		}
 		defer ended()
 		defer place.End()
-		conn := tlssniff.InfoOf(stream.Context()).Link.Limit()
+		conn := admission.LinkInfoOf(stream.Context()).Link.Limit()
 		defer conn.End()
 		if !conn.Begin() {
 			return errClosing
 		}
-		return f(s, &placedStream{stream, transit.WithPlace(stream.Context(), place), place})
+		return f(s, &placedStream{stream, admission.WithPlace(stream.Context(), place), place})
 	}
 }

@@ -25,11 +25,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/allocated"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rawclient"
@@ -61,7 +60,7 @@ func (e *env) open(c *rawclient.Conn, op string, data []byte, end bool) {
 }
 
 // A filling is holds of many connections, which do not yield.
-type filling []*transit.Hold
+type filling []*admission.Hold
 
 // Release empties all of them.
 func (f filling) Release() {
@@ -71,7 +70,7 @@ func (f filling) Release() {
 }
 
 // fillUp uses up a budget except for the given bytes.
-func fillUp(b *transit.Budget, left int64) (f filling) {
+func fillUp(b *admission.Budget, left int64) (f filling) {
 	for free := b.Limit() - b.Held(); free > left && free > 1; free = b.Limit() - b.Held() {
 		h := b.Hold(new(int), nil)
 		_ = h.Resize(max(min(free/2, free-left), 1), false)
@@ -111,12 +110,12 @@ func TestHalfSentRequests(t *testing.T) {
 		if _, ms := e.receive(e.ctx(), receiveRequest("normal")); len(ms) != 1 {
 			t.Errorf("others receive %d messages", len(ms))
 		}
-		time.Sleep(transit.Pace(8 << 20))
+		time.Sleep(admission.Pace(8 << 20))
 		synctest.Wait()
 		select {
 		case <-c.Closed():
 		default:
-			t.Errorf("the connection is open after %v", transit.Pace(8<<20))
+			t.Errorf("the connection is open after %v", admission.Pace(8<<20))
 		}
 		assert.That(t, e.s.Parts().Slow != 0, "it was not counted")
 		e.settled()
@@ -128,7 +127,7 @@ func TestHalfSentSmallRequest(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		c := e.raw(1 << 16)
 		e.open(c, "AckMessage", []byte{0, 0}, false)
-		time.Sleep(transit.Pace(requests.StreamWindow) - time.Nanosecond)
+		time.Sleep(admission.Pace(requests.StreamWindow) - time.Nanosecond)
 		synctest.Wait()
 		assert.That(t, e.s.Parts().Bodies.Held() != 0, "it holds nothing")
 		time.Sleep(time.Nanosecond)
@@ -164,7 +163,7 @@ func TestUnreadReceive(t *testing.T) {
 		synctest.Wait()
 		held := e.s.Parts().Bodies.Held()
 		assert.That(t, held >= 2*size && held <= 3*size, "two messages of %d bytes hold %d", size, held)
-		time.Sleep(transit.Pace(held))
+		time.Sleep(admission.Pace(held))
 		<-c.Closed()
 		e.settled()
 		if _, ms := e.receive(e.ctx(), receiveRequest("normal")); len(ms) != 2 || ms[0].GetSystemProperties().GetDeliveryAttempt() != 1 {
@@ -259,7 +258,7 @@ func TestHTTPBodiesAreBounded(t *testing.T) {
 func TestObserverSendsNoBody(t *testing.T) {
 	e := start(t, server.Options{Access: someAccess()})
 	answer, raw := &rmqpb.SendMessageResponse{}, make([]byte, 16<<20)
-	n := allocated.Bytes(func() {
+	n := assert.AllocatedBytes(func() {
 		assert.Must(t, e.invokeRaw(signed(t.Context(), "consumer"), "SendMessage", raw, answer))
 	})
 	refused(t, answer.GetStatus(), tidegate.CodeForbidden, "consumer is not permitted to send to any topic")
@@ -296,7 +295,7 @@ func TestManyEmptyMessagesAreNotDecoded(t *testing.T) {
 		{"a key", signed(t.Context(), "producer"), tidegate.CodeBadRequest, []string{"1000", "messages"}},
 	} {
 		var answer rmqpb.SendMessageResponse
-		n := allocated.Bytes(func() {
+		n := assert.AllocatedBytes(func() {
 			assert.Must(t, e.invokeRaw(c.ctx, "SendMessage", raw, &answer))
 		})
 		if refused(named{t, c.who}, answer.GetStatus(), c.code, c.words...); n > 8<<20 {

@@ -54,7 +54,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/internal/fingerprint"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A Letter is a dead letter.
@@ -95,7 +95,7 @@ func (l *Letter) Generation() int { return l.Origin.Redrives }
 // hexadecimal digits. It ignores upper and lower case, words with digits and quoted texts in the
 // reason. For example, "order 17 not found" and "order 18 not found" have the same fingerprint.
 func (l *Letter) Fingerprint() string {
-	return fingerprint.Of(l.Origin.Topic, l.Origin.Reason)
+	return protocol.Fingerprint(l.Origin.Topic, l.Origin.Reason)
 }
 
 // A Filter selects the dead letters that match all of its fields. A zero field matches every

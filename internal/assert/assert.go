@@ -5,6 +5,7 @@ package assert
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 )
@@ -107,4 +108,14 @@ func MustThat(tb testing.TB, holds bool, format string, args ...any) {
 		tb.Helper()
 		tb.Fatalf(format, args...)
 	}
+}
+
+// AllocatedBytes returns how many bytes the process allocates while f runs. Other goroutines and
+// the runtime may contribute, so the limit of a test leaves room for them.
+func AllocatedBytes(f func()) int {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return int(after.TotalAlloc - before.TotalAlloc) //nolint:gosec // far below the largest int
 }

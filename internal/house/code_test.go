@@ -442,7 +442,7 @@ func TestClassesAreListed(t *testing.T) {
 var typedErrors = map[string]string{
 	"":                                 "it is never nil",
 	"broker/server/internal/auth":      "the callers encode its code and its delay; nil admits the request",
-	"broker/server/internal/refusal":   "the callers encode its code and its delay",
+	"broker/internal/refusal":          "the callers encode its code and its delay",
 	"internal/httpapi":                 "it is never nil, and the callers add the operation",
 	"producer":                         "a SendError gets its attempts and its reason from the callers",
 	"ratelimit":                        "the exported methods add the subject",

@@ -86,14 +86,14 @@ var importTable = map[string]row{
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
 	},
 	"consumer/deadletter": {
-		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/filelock", "internal/fingerprint", "internal/httpapi"},
+		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/filelock", "internal/httpapi"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/fingerprint", "internal/powerloss", "internal/tally", "internal/wallclock", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
+	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/powerloss", "internal/tally", "internal/wallclock", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/httpapi", "internal/rmqpb", "internal/wire", "internal/access", "internal/connlimit", "internal/console", "internal/nearest", "internal/rawclient"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/httpapi", "internal/rmqpb", "internal/wire", "internal/access", "internal/admission", "internal/console", "internal/nearest", "internal/rawclient"},
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -111,7 +111,7 @@ var importTable = map[string]row{
 	"internal/rmqpb":      {},                                                     // the generated protocol
 	"internal/wire":       {imports: []string{"", "transport", "internal/rmqpb"}}, // its codec, for transport/rocketmq and broker/server
 	"internal/access":     {},                                                     // access keys of broker/server and the program
-	"internal/connlimit":  {},                                                     // connections of broker/server and the program
+	"internal/admission":  {imports: []string{""}},                                // connections and memory of broker/server and the program
 	"internal/nearest":    {},                                                     // "did you mean" of broker/server and the program
 	"internal/rawclient":  {},                                                     // tests only: gRPC calls
 	"internal/amqppeer":   {},                                                     // tests only: a server of AMQP
@@ -126,8 +126,6 @@ var importTable = map[string]row{
 	"internal/console/browsertest": { // a nested module: tests only, in a browser
 		tests: []string{"", "broker", "broker/server", "producer", "transport", "transport/rocketmq", "internal/console", "internal/httpapi"},
 	},
-
-	"internal/fingerprint": {}, // classes of dead letters, of broker and consumer
 
 	"cmd":      {imports: []string{"..."}},
 	"mocks":    {imports: []string{"", "transport"}, tests: []string{"producer"}}, // the example

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/internal/fingerprint"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // The limits of classes, which bound their memory. Letters beyond a limit count in one class of
@@ -30,7 +30,7 @@ type Classified struct {
 // NewLetter returns the letter of a message that has the properties of its origin.
 func NewLetter(m *store.Message) Classified {
 	o, _ := m.DeadLetter()
-	return Classified{Group: o.Group, Topic: o.Topic, Reason: o.Reason, Redrives: o.Redrives, Fingerprint: fingerprint.Of(o.Topic, o.Reason)}
+	return Classified{Group: o.Group, Topic: o.Topic, Reason: o.Reason, Redrives: o.Redrives, Fingerprint: protocol.Fingerprint(o.Topic, o.Reason)}
 }
 
 type key struct{ group, fingerprint string }

@@ -18,7 +18,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/internal/fingerprint"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -71,7 +70,7 @@ func matches(f *status.DeadLetterFilter, m *store.Message, origin tidegate.DeadL
 		strings.Contains(origin.Reason, f.Reason) &&
 		(f.Since.IsZero() || !m.StoredAt.Before(f.Since)) &&
 		(f.Before.IsZero() || m.StoredAt.Before(f.Before)) &&
-		(f.Fingerprint == "" || f.Fingerprint == fingerprint.Of(origin.Topic, origin.Reason))
+		(f.Fingerprint == "" || f.Fingerprint == protocol.Fingerprint(origin.Topic, origin.Reason))
 }
 
 // A Position is a place in a topic; the zero value is the beginning.

@@ -11,7 +11,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/internal/fingerprint"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -48,8 +47,8 @@ func TestFilter(t *testing.T) {
 		{status.DeadLetterFilter{MessageIDs: []string{"b"}}, false},
 		{status.DeadLetterFilter{Reason: "customer"}, true},
 		{status.DeadLetterFilter{Reason: "Customer"}, false},
-		{status.DeadLetterFilter{Fingerprint: fingerprint.Of("t", "No  such customer")}, true},
-		{status.DeadLetterFilter{Fingerprint: fingerprint.Of("u", "no such customer")}, false},
+		{status.DeadLetterFilter{Fingerprint: protocol.Fingerprint("t", "No  such customer")}, true},
+		{status.DeadLetterFilter{Fingerprint: protocol.Fingerprint("u", "no such customer")}, false},
 		{status.DeadLetterFilter{Fingerprint: "x"}, false},
 		{status.DeadLetterFilter{Since: at}, true},
 		{status.DeadLetterFilter{Since: at.Add(1)}, false},

@@ -14,10 +14,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -384,7 +384,7 @@ func TestCheckGroupIgnoresOtherGroups(t *testing.T) {
 	for i := range uint32(groups) {
 		c.addGroup(newGroup(fmt.Sprint("other", i), i+1, settings.Group{}.WithDefaults()))
 	}
-	if got := allocated.Bytes(func() {
+	if got := assert.AllocatedBytes(func() {
 		for range checks {
 			if err := c.CheckGroup("g", settings.Group{}); err != nil {
 				t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/internal/fingerprint"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -305,7 +304,7 @@ func failure(f *deadletter.Failure) status.Failure {
 		Reason: f.Reason, Cause: f.Cause, Fate: f.Fate, Delay: settings.Duration(f.Delay),
 	}
 	if f.Reason != "" {
-		out.Fingerprint = fingerprint.Of(f.Topic, f.Reason)
+		out.Fingerprint = protocol.Fingerprint(f.Topic, f.Reason)
 	}
 	return out
 }

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/filter"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -327,7 +327,7 @@ func TestAddSubscriptionDoesNotCopy(t *testing.T) {
 	)
 	tp := newTopic(TopicConfig{}, settings.Topic{})
 	s := &number{}
-	if got := allocated.Bytes(func() {
+	if got := assert.AllocatedBytes(func() {
 		for range n {
 			tp.AddSubscription(s)
 		}

@@ -1,4 +1,6 @@
-// Package refusal has the errors that several packages of the broker return, with RocketMQ's codes.
+// Package refusal has the errors of rejected requests, with RocketMQ's codes: those that several
+// packages of the broker return, their text, code and delay for gRPC and HTTP, and the bounds of
+// requests that both protocols have in common.
 package refusal
 
 import (
@@ -12,8 +14,8 @@ import (
 )
 
 // New returns an error with a formatted message, and without an operation. WithOp adds the
-// operation.
-func New(code tidegate.Code, subject, format string, args ...any) error {
+// operation. The result is never nil. It has its concrete type because callers read its fields.
+func New(code tidegate.Code, subject, format string, args ...any) *tidegate.Error {
 	return &tidegate.Error{Code: code, Subject: subject, Message: fmt.Sprintf(format, args...)}
 }
 

@@ -23,7 +23,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/access"
@@ -117,7 +117,7 @@ func decide(p *access.Policy, who access.Identity, reason access.Reason, needs [
 // secret can be in the wrong place.
 func refusalError(p *access.Policy, reason access.Reason, forbidden error) *tidegate.Error {
 	unauthorized := func(subject, text string) *tidegate.Error {
-		return refusal.New(tidegate.CodeUnauthorized, subject, text)
+		return refusal.New(tidegate.CodeUnauthorized, subject, "%s", text)
 	}
 	switch reason {
 	case access.NoCredentials:
@@ -135,7 +135,7 @@ func refusalError(p *access.Policy, reason access.Reason, forbidden error) *tide
 	case access.PlainPassword:
 		return unauthorized(wire.HeaderAuthorization, "the client sent its secret in plain text over the network, where others can read it; change this secret, and use TLS or sign the requests")
 	}
-	return refusal.New(tidegate.CodeForbidden, "access", forbidden.Error()+"; give the key a rule that allows it")
+	return refusal.New(tidegate.CodeForbidden, "access", "%s", forbidden.Error()+"; give the key a rule that allows it")
 }
 
 func (g *Gate) deny(op, at, key string, r *denial) {
@@ -214,7 +214,7 @@ func fromPage(r *http.Request) *denial {
 		return nil
 	}
 	return &denial{reasonOrigin, refusal.New(tidegate.CodeForbidden, "origin",
-		fmt.Sprintf("a web page of origin %.200q may not change this broker", r.Header.Get("Origin")))}
+		"a web page of origin %.200q may not change this broker", r.Header.Get("Origin"))}
 }
 
 // forOther rejects a request without credentials that arrived at a loopback address and has a host
@@ -224,9 +224,9 @@ func (g *Gate) forOther(r *http.Request, who *access.Identity) *denial {
 	if g.hosts.Any || who != nil && !who.Anonymous() || r.TLS != nil || !overLoopback(r) || g.hosts.own(r.Host) {
 		return nil
 	}
-	return &denial{reasonHost, refusal.New(tidegate.CodeForbidden, "host", fmt.Sprintf("the Host header is %.200q, and the request has no credentials; on a loopback address "+
+	return &denial{reasonHost, refusal.New(tidegate.CodeForbidden, "host", "the Host header is %.200q, and the request has no credentials; on a loopback address "+
 		"the host must be an IP address, localhost, the advertised name or one of http_hosts, because a web page can send other names (DNS rebinding); "+
-		"use one of these, add the name to --http-hosts, or use access keys or TLS", r.Host))}
+		"use one of these, add the name to --http-hosts, or use access keys or TLS", r.Host)}
 }
 
 // overLoopback reports whether a request arrived at a loopback address.

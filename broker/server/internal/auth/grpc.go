@@ -3,7 +3,6 @@ package auth
 import (
 	"context"
 	"crypto/x509"
-	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -12,10 +11,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
-	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/wire"
 )
@@ -42,7 +41,7 @@ func (g *Gate) Authenticate(ctx context.Context, began time.Time, op string) (c 
 	from, _ := peer.FromContext(ctx)
 	who, reason := identify(ctx, c.under.policy, from, began)
 	c.who = who
-	tlssniff.InfoOf(ctx).Link.Limit().Authenticated(reason == "" && !who.Anonymous())
+	admission.LinkInfoOf(ctx).Link.Limit().Authenticated(reason == "" && !who.Anonymous())
 	if first, ok := beforeBody[op]; ok {
 		return c, g.judge(ctx, op, c, reason, first)
 	}
@@ -132,7 +131,7 @@ func identify(ctx context.Context, p *access.Policy, from *peer.Peer, began time
 		}
 	}
 	if from != nil {
-		info, _ := from.AuthInfo.(tlssniff.Info)
+		info, _ := from.AuthInfo.(admission.LinkInfo)
 		if verified, ok := info.AuthInfo.(credentials.TLSInfo); ok {
 			return p.Certificate(certificateNames(verified.State.VerifiedChains)), ""
 		}
@@ -163,10 +162,10 @@ func clientID(ctx context.Context, who *access.Identity) (string, error) {
 	id := requests.Header(ctx, wire.HeaderClientID)
 	switch {
 	case strings.TrimSpace(id) == "":
-		return "", refusal.New(protocol.CodeClientIDRequired, wire.HeaderClientID, "the header "+wire.HeaderClientID+" is missing or blank")
+		return "", refusal.New(protocol.CodeClientIDRequired, wire.HeaderClientID, "%s", "the header "+wire.HeaderClientID+" is missing or blank")
 	case len(id) > maxClientID:
 		return "", refusal.New(protocol.CodeClientIDRequired, wire.HeaderClientID,
-			fmt.Sprintf("the header %s has %d bytes; the limit is %d", wire.HeaderClientID, len(id), maxClientID))
+			"the header %s has %d bytes; the limit is %d", wire.HeaderClientID, len(id), maxClientID)
 	}
 	return scoped(who, id), nil
 }

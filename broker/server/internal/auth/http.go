@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -21,7 +21,7 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request, pattern string, nee
 		g.deny(pattern, r.RemoteAddr, claimedBy(g.policy(), r), bad)
 		return nil, bad.answer
 	}
-	a := &admission{pattern: pattern, needs: needs, began: time.Now()}
+	a := &admitted{pattern: pattern, needs: needs, began: time.Now()}
 	if err := g.readmit(r, a); err != nil {
 		if err.Code == tidegate.CodeUnauthorized {
 			w.Header()["Www-Authenticate"] = challenges(r)
@@ -32,11 +32,11 @@ func (g *Gate) Enter(w http.ResponseWriter, r *http.Request, pattern string, nee
 		g.deny(pattern, r.RemoteAddr, access.Identity{}.String(), bad)
 		return nil, bad.answer
 	}
-	return r.WithContext(context.WithValue(r.Context(), admissionKey{}, a)), nil
+	return r.WithContext(context.WithValue(r.Context(), admittedKey{}, a)), nil
 }
 
-// An admission belongs to one request. Only the goroutine of the request uses it.
-type admission struct {
+// An admitted belongs to one request. Only the goroutine of the request uses it.
+type admitted struct {
 	pattern string
 	needs   []access.Need
 	began   time.Time // when its signature was to be fresh
@@ -45,11 +45,11 @@ type admission struct {
 	who   *access.Identity // nil: nothing is restricted
 }
 
-// admissionKey is where a request's context has its *admission.
-type admissionKey struct{}
+// admittedKey is where a request's context has its *admitted.
+type admittedKey struct{}
 
 func identityOf(r *http.Request) *access.Identity {
-	if a, ok := r.Context().Value(admissionKey{}).(*admission); ok {
+	if a, ok := r.Context().Value(admittedKey{}).(*admitted); ok {
 		return a.who
 	}
 	return nil
@@ -57,7 +57,7 @@ func identityOf(r *http.Request) *access.Identity {
 
 // StillAllowed rejects the rest of a request if the current rules would not admit it.
 func (g *Gate) StillAllowed(r *http.Request) error {
-	a, ok := r.Context().Value(admissionKey{}).(*admission)
+	a, ok := r.Context().Value(admittedKey{}).(*admitted)
 	if !ok || a.under == g.current.Load() {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (g *Gate) StillAllowed(r *http.Request) error {
 
 // readmit admits the request again under the present policy. It returns a concrete type, nil if the
 // request is admitted, because admitHTTP does; Permit turns it into an error.
-func (g *Gate) readmit(r *http.Request, a *admission) *tidegate.Error {
+func (g *Gate) readmit(r *http.Request, a *admitted) *tidegate.Error {
 	a.under = g.current.Load()
 	var err *tidegate.Error
 	a.who, err = g.admitHTTP(a.pattern, r, a.under.policy, a.began, a.needs)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/internal/access"
 	"github.com/tidegate/tidegate/internal/wire"
 )
@@ -367,7 +367,7 @@ func (g *Gate) Login(w http.ResponseWriter, r *http.Request) (kept string, expir
 		return "", time.Time{}, nil
 	}
 	if hasSession(r) {
-		return "", time.Time{}, refusal.New(tidegate.CodeBadRequest, headerSession, "a session cannot begin another one; give the access key and its secret, without the header "+headerSession)
+		return "", time.Time{}, refusal.New(tidegate.CodeBadRequest, headerSession, "%s", "a session cannot begin another one; give the access key and its secret, without the header "+headerSession)
 	}
 	digest, known := p.Digest(who.String())
 	if who.Anonymous() || !known {
@@ -423,7 +423,7 @@ func (g *Gate) PaceLogin(r *http.Request, err error) error {
 // Recheck rejects the rest of a stream if the current rules would not admit it, or if its session
 // has ended. A stream is a use of its session.
 func (g *Gate) Recheck(r *http.Request) error {
-	a, ok := r.Context().Value(admissionKey{}).(*admission)
+	a, ok := r.Context().Value(admittedKey{}).(*admitted)
 	if !ok || a.under == g.current.Load() && !hasSession(r) {
 		return nil
 	}

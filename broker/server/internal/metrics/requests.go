@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -191,11 +191,11 @@ func (r *Requests) collectors() []prometheus.Collector {
 
 // Transit returns the metrics of the memory for requests and responses: one budget by the name of
 // each use.
-func Transit(budgets map[string]*transit.Budget) prometheus.Collector {
+func Transit(budgets map[string]*admission.Budget) prometheus.Collector {
 	return transitCollector(budgets)
 }
 
-type transitCollector map[string]*transit.Budget
+type transitCollector map[string]*admission.Budget
 
 var (
 	useLabels           = []string{"use"} // "requests", "waiting_receives" or "streams"

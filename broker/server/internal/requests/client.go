@@ -3,7 +3,6 @@ package requests
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net"
 	"net/netip"
@@ -17,7 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 )
@@ -61,7 +60,7 @@ func MaxBytes(ctx context.Context) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
 		return 0, refusal.New(tidegate.CodeBadRequest, wire.HeaderMaxBytes,
-			fmt.Sprintf("the header %s is %.40q; give a number of bytes, or 0 for no bound", wire.HeaderMaxBytes, text))
+			"the header %s is %.40q; give a number of bytes, or 0 for no bound", wire.HeaderMaxBytes, text)
 	}
 	return n, nil
 }

@@ -1,7 +1,7 @@
 // Package requests has the parts of the broker's RPCs that call neither the engine nor a
 // connection: the reading of requests within limits ([Intake]), the checks of sent messages
 // ([Message]), the headers, and statuses, endpoints and retry policies for clients. It reads the
-// clock, and reserves the memory of large requests and responses in package transit. The codec
+// clock, and reserves the memory of large requests and responses in package admission. The codec
 // itself is in package wire.
 package requests
 
@@ -9,7 +9,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 
 	"google.golang.org/grpc"
@@ -19,8 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -52,9 +51,9 @@ type messageReader interface {
 
 // An Intake reads the requests of one RPC. One goroutine at a time uses it.
 type Intake struct {
-	Hold    transit.Hold // the memory for the request; the caller releases it
-	MaxSend int          // bytes of a SendMessage
-	Streams bool         // more requests may follow
+	Hold    admission.Hold // the memory for the request; the caller releases it
+	MaxSend int            // bytes of a SendMessage
+	Streams bool           // more requests may follow
 
 	shared mem.Buffer     // memory that the bodies of the last request lie in; nil: they have their own
 	sent   *wire.SendList // memory of the messages of the last request; nil: it is not used again
@@ -62,7 +61,7 @@ type Intake struct {
 
 // Read reads the next request of the RPC with the context ctx. refused is the error for a client
 // whose request is too large or gets no memory. err is a gRPC status, or io.EOF after the last
-// request of a stream. Read closes the connection if the request takes longer than transit.Pace.
+// request of a stream. Read closes the connection if the request takes longer than admission.Pace.
 func (in *Intake) Read(ctx context.Context, request proto.Message) (refused, err error) {
 	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(messageReader)
 	if !ok {
@@ -152,7 +151,7 @@ func (in *Intake) checkLength(request proto.Message, n int64) (refused, err erro
 
 func smaller(n, limit int64) error {
 	if n > limit {
-		return refusal.New(protocol.CodePayloadTooLarge, "request", fmt.Sprintf("the request has %d bytes; the limit is %d", n, limit))
+		return refusal.New(protocol.CodePayloadTooLarge, "request", "the request has %d bytes; the limit is %d", n, limit)
 	}
 	return nil
 }
@@ -241,7 +240,7 @@ func checkSize(request proto.Message, raw []byte) error {
 			_ = walk(m, wire.TagMessageBody, "", func(_ int, body []byte) error { beside -= len(body); return nil })
 			if beside > maxBesideBody {
 				return refusal.New(tidegate.CodeMessagePropertiesTooLarge, "message",
-					fmt.Sprintf("message %d has %d bytes in addition to its body; the limit is %d", i+1, beside, maxBesideBody))
+					"message %d has %d bytes in addition to its body; the limit is %d", i+1, beside, maxBesideBody)
 			}
 			return nil
 		})
@@ -260,7 +259,7 @@ func walk(raw []byte, tag uint64, name string, f func(i int, value []byte) error
 			continue
 		}
 		if i == refusal.MaxMany && name != "" {
-			return refusal.New(tidegate.CodeBadRequest, name, fmt.Sprintf("the request exceeds the limit of %d %s", refusal.MaxMany, name))
+			return refusal.New(tidegate.CodeBadRequest, name, "the request exceeds the limit of %d %s", refusal.MaxMany, name)
 		}
 		if err := f(i, r.Bytes()); err != nil {
 			return err

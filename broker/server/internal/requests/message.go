@@ -2,7 +2,6 @@ package requests
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"strconv"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -60,23 +59,23 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 	if t := p.GetBornTimestamp(); t != nil {
 		if born = t.AsTime(); t.CheckValid() != nil || !refusal.Storable(born) {
 			return out, born, refusal.New(tidegate.CodeBadRequest, "born_timestamp",
-				fmt.Sprintf("the born_timestamp is %d s after 1970; give one between 1970 and %d", t.GetSeconds(), refusal.LastYear))
+				"the born_timestamp is %d s after 1970; give one between 1970 and %d", t.GetSeconds(), refusal.LastYear)
 		}
 	}
 	if t := p.GetDeliveryTimestamp(); t != nil {
 		if err := t.CheckValid(); err != nil {
-			return out, born, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp", err.Error())
+			return out, born, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp", "%s", err.Error())
 		}
 		out.DeliverAt = t.AsTime()
 		if ahead := out.DeliverAt.Sub(now); ahead > maxDelay {
 			return out, born, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp",
-				fmt.Sprintf("the delivery_timestamp is %v ahead; the limit is %v", ahead.Round(time.Millisecond), maxDelay))
+				"the delivery_timestamp is %v ahead; the limit is %v", ahead.Round(time.Millisecond), maxDelay)
 		}
 	}
 	if d := p.GetOrphanedTransactionRecoveryDuration(); d != nil {
 		if v := d.AsDuration(); d.CheckValid() != nil || v < 0 || v > maxRecovery {
 			return out, born, refusal.New(tidegate.CodeBadRequest, "orphaned_transaction_recovery_duration",
-				fmt.Sprintf("the orphaned_transaction_recovery_duration is %v; give 0 to %v", v, maxRecovery))
+				"the orphaned_transaction_recovery_duration is %v; give 0 to %v", v, maxRecovery)
 		}
 	}
 	if err := checkDigest(p.GetBodyDigest(), out.Body); err != nil {
@@ -92,7 +91,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 		out.Body = body
 	default:
 		return out, born, refusal.New(protocol.CodeMessageCorrupted, "body_encoding",
-			fmt.Sprintf("the body_encoding is %d; give IDENTITY (1) or GZIP (2)", e))
+			"the body_encoding is %d; give IDENTITY (1) or GZIP (2)", e)
 	}
 	return out, born, nil
 }
@@ -144,10 +143,10 @@ func checkDigest(d *rmqpb.Digest, body []byte) error {
 		return nil
 	case have == "":
 		return refusal.New(protocol.CodeMessageCorrupted, "body_digest",
-			fmt.Sprintf("the body_digest has the type %d; give CRC32 (1), MD5 (2) or SHA1 (3)", d.GetType()))
+			"the body_digest has the type %d; give CRC32 (1), MD5 (2) or SHA1 (3)", d.GetType())
 	default:
 		return refusal.New(protocol.CodeMessageCorrupted, "body_digest",
-			fmt.Sprintf("the body_digest is %v %.64q, but that of the %d bytes received is %s", d.GetType(), d.GetChecksum(), len(body), have))
+			"the body_digest is %v %.64q, but that of the %d bytes received is %s", d.GetType(), d.GetChecksum(), len(body), have)
 	}
 }
 
@@ -157,13 +156,13 @@ func gunzip(packed []byte, limit int) ([]byte, error) {
 		return nil, nil // an empty body, which the engine rejects as such
 	}
 	corrupted := func(err error) error {
-		return refusal.New(protocol.CodeMessageCorrupted, "body", fmt.Sprintf("the body_encoding is GZIP, but the body of %d bytes is not valid GZIP: %v", len(packed), err))
+		return refusal.New(protocol.CodeMessageCorrupted, "body", "the body_encoding is GZIP, but the body of %d bytes is not valid GZIP: %v", len(packed), err)
 	}
 	body, err := wire.Gunzip(packed, limit)
 	switch {
 	case errors.Is(err, wire.ErrTooLong):
 		return nil, refusal.New(tidegate.CodeMessageBodyTooLarge, "body",
-			fmt.Sprintf("the body of %d bytes exceeds the limit of %d bytes after decompression", len(packed), limit))
+			"the body of %d bytes exceeds the limit of %d bytes after decompression", len(packed), limit)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, corrupted(errors.New("it is truncated"))
 	case err != nil:

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -71,7 +71,7 @@ type Codec struct{ wire.Codec }
 // A Placed is a message of a response, which keeps the request's place until gRPC has written it.
 type Placed struct {
 	Message any
-	Place   *transit.Place
+	Place   *admission.Place
 	Last    bool // it comes in place of the handler, which has returned
 }
 

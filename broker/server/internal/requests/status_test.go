@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tidegate/tidegate/broker/server/internal/transit"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 )
@@ -47,7 +47,7 @@ func TestSendResponsesUseMemoryAgain(t *testing.T) {
 			e.Status, e.MessageId, e.TransactionId, e.Offset, e.RecallHandle = wire.OK, fmt.Sprint(round, i), "t", int64(i), "r"
 			want.Entries = append(want.Entries, proto.CloneOf(e))
 		}
-		place, err := transit.New("places", 1<<20, 0).Take(nil, 1)
+		place, err := admission.NewBudget("places", 1<<20, 0).Take(nil, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
+	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -246,7 +246,7 @@ func (r *Clients) ensureLocked(id string, origin func() string) (*Client, error)
 		}
 		if len(r.byID) >= MaxClients {
 			return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
-				fmt.Sprintf("%v: %d clients are connected, which is the limit; retry when others have disconnected", tidegate.ErrThrottled, len(r.byID)))
+				"%v: %d clients are connected, which is the limit; retry when others have disconnected", tidegate.ErrThrottled, len(r.byID))
 		}
 		c = &Client{id: id, origin: origin(), since: time.Now(), holder: engine.NewHolder(id)}
 		r.byID[id] = c
@@ -309,8 +309,8 @@ func (r *Clients) Attach(id string, origin func() string, t *Stream, p *Profile,
 	if !r.fitsLocked(c, bytes) {
 		r.dropLocked(c)
 		return nil, refusal.New(tidegate.CodeTooManyRequests, "clients",
-			fmt.Sprintf("%v: the settings of this client have %d bytes; those of %d clients have %d bytes, %d of them from the key and address of this client, and the limit of all is %d; "+
-				"retry when others have disconnected", tidegate.ErrThrottled, bytes, len(r.byID), r.settingsBytes, r.originBytes[c.origin], r.settingsLimit))
+			"%v: the settings of this client have %d bytes; those of %d clients have %d bytes, %d of them from the key and address of this client, and the limit of all is %d; "+
+				"retry when others have disconnected", tidegate.ErrThrottled, bytes, len(r.byID), r.settingsBytes, r.originBytes[c.origin], r.settingsLimit)
 	}
 	if c.streams == nil {
 		c.streams = map[*Stream]struct{}{}
@@ -635,7 +635,7 @@ func Serves(t rmqpb.ClientType) error {
 	case rmqpb.ClientType_LITE_PUSH_CONSUMER, rmqpb.ClientType_LITE_SIMPLE_CONSUMER:
 		why = "the broker does not serve, because it has no lite topics; use a PUSH_CONSUMER or a SIMPLE_CONSUMER"
 	}
-	return refusal.New(tidegate.CodeNotImplemented, "client_type", fmt.Sprintf("client_type is %v, which %s", t, why))
+	return refusal.New(tidegate.CodeNotImplemented, "client_type", "client_type is %v, which %s", t, why)
 }
 
 // ProfileOf checks a client's settings, whose type Serves accepts. Its error ends the stream, as
@@ -643,7 +643,7 @@ func Serves(t rmqpb.ClientType) error {
 func ProfileOf(in *rmqpb.Settings, language, version string, packed bool) (*Profile, error) {
 	p := &Profile{clientType: in.GetClientType(), Language: cut(language), Version: cut(version), Packed: packed}
 	bad := func(format string, args ...any) (*Profile, error) {
-		return nil, refusal.New(tidegate.CodeBadRequest, "settings", fmt.Sprintf("settings: "+format, args...))
+		return nil, refusal.New(tidegate.CodeBadRequest, "settings", "settings: "+format, args...)
 	}
 	var topics []*rmqpb.Resource
 	switch pubSub := in.GetPubSub().(type) {

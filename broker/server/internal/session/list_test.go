@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/allocated"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -137,7 +137,7 @@ func TestPageIsCheap(t *testing.T) {
 	const n = 10_000
 	r := crowd(t, n)
 	var page status.ClientPage
-	bytes := allocated.Bytes(func() { page = r.Page(everything(status.ClientQuery{}), all{}) })
+	bytes := assert.AllocatedBytes(func() { page = r.Page(everything(status.ClientQuery{}), all{}) })
 	if page.Total != n || len(page.Clients) != 100 || len(page.Versions) != 2 {
 		t.Fatalf("%d clients, %d on the page, versions %v", page.Total, len(page.Clients), page.Versions)
 	}

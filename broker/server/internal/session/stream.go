@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
-	"github.com/tidegate/tidegate/broker/server/internal/tlssniff"
+	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 )
@@ -27,8 +27,8 @@ type Stream struct {
 	kick  chan struct{} // capacity 1: there are checks or reports to write
 	limit *Limit        // of watches; nil if the client does not read them
 
-	shares bool           // see SharesHeartbeats
-	beats  *tlssniff.Link // has the heartbeats that the client shares; nil without
+	shares bool            // see SharesHeartbeats
+	beats  *admission.Link // has the heartbeats that the client shares; nil without
 
 	mu     sync.Mutex
 	checks []*rmqpb.RecoverOrphanedTransactionCommand // guarded by mu
@@ -58,7 +58,7 @@ func NewStream(client Sender) *Stream {
 // SharesHeartbeats notes that the client may share the heartbeats of other clients on its
 // connection. The client does not learn from heartbeats that the server has lost its settings, so
 // the stream has to ask for them. SharesHeartbeats is called before Clients.Attach.
-func (t *Stream) SharesHeartbeats(on *tlssniff.Link) { t.shares, t.beats = true, on }
+func (t *Stream) SharesHeartbeats(on *admission.Link) { t.shares, t.beats = true, on }
 
 // Offer has a check of that size written to the stream, and returns false if
 // too many wait already. It never blocks.

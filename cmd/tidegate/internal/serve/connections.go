@@ -11,7 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate/broker/server"
-	"github.com/tidegate/tidegate/internal/connlimit"
+	"github.com/tidegate/tidegate/internal/admission"
 )
 
 // Bounds of the result of maxConnections.
@@ -58,7 +58,7 @@ func listen(ctx context.Context, address string, most int, logger *slog.Logger, 
 		return nil, err
 	}
 	full := fullLog{logger: logger, address: lis.Addr().String(), most: most, lines: rate.Sometimes{Interval: fullInterval}}
-	return connlimit.Limit(lis, most, full.note), nil
+	return admission.LimitConns(lis, most, full.note), nil
 }
 
 // A fullLog logs that an address has as many connections as it may have. One goroutine at a time

@@ -1,7 +1,4 @@
-// Package tlssniff lets one port take TLS and plain text: by the first byte of each
-// connection. It bounds those that are silent, and makes the certificate of a
-// server that was given none.
-package tlssniff
+package admission
 
 import (
 	"container/list"
@@ -25,7 +22,6 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/internal/connlimit"
 )
 
 const (
@@ -43,13 +39,13 @@ const (
 type Credentials struct {
 	tls, plain credentials.TransportCredentials
 	requireTLS bool
-	pending    *pending
-	host       Host
+	pending    *silentConns
+	host       LinkHost
 	crowd      crowd
 }
 
-// A Host is the server that the connections are for.
-type Host interface {
+// A LinkHost is the server that the connections are for.
+type LinkHost interface {
 	// RefusedPlainText is called with the client's address for each connection in plain text that
 	// is rejected.
 	RefusedPlainText(at net.Addr)
@@ -58,11 +54,11 @@ type Host interface {
 	Ended(l *Link)
 }
 
-// New returns credentials that use c for TLS. most is the maximum of connections whose clients have
-// not sent enough; a further one closes the connection that has been silent longest. With
-// requireTLS, connections in plain text are rejected.
-func New(c *tls.Config, most int, requireTLS bool, host Host) *Credentials {
-	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), requireTLS: requireTLS, pending: &pending{most: most}, host: host}
+// NewCredentials returns credentials that use c for TLS. most is the maximum of connections whose
+// clients have not sent enough; a further one closes the connection that has been silent longest.
+// With requireTLS, connections in plain text are rejected.
+func NewCredentials(c *tls.Config, most int, requireTLS bool, host LinkHost) *Credentials {
+	return &Credentials{tls: credentials.NewTLS(c), plain: insecure.NewCredentials(), requireTLS: requireTLS, pending: &silentConns{most: most}, host: host}
 }
 
 // Close closes the connections whose clients have not sent enough, and each new one.
@@ -101,24 +97,24 @@ func (s *Credentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthI
 		raw.Close()
 		return nil, nil, err
 	}
-	link := &Link{raw: raw, limit: connlimit.Of(raw), crowd: &s.crowd}
-	return &greetedConn{Conn: out, left: prefaceSize, silent: silent, link: link, host: s.host}, Info{info, link}, nil
+	link := &Link{raw: raw, limit: ConnOf(raw), crowd: &s.crowd}
+	return &greetedConn{Conn: out, left: prefaceSize, silent: silent, link: link, host: s.host}, LinkInfo{info, link}, nil
 }
 
-// Info is the information about a connection in the context of its requests.
-type Info struct {
+// LinkInfo is the information about a connection in the context of its requests.
+type LinkInfo struct {
 	credentials.AuthInfo // of the security protocol: a credentials.TLSInfo with TLS
 	Link                 *Link
 }
 
-// InfoOf returns the information about the connection of a request. The zero value means that
+// LinkInfoOf returns the information about the connection of a request. The zero value means that
 // nothing is known.
-func InfoOf(ctx context.Context) Info {
+func LinkInfoOf(ctx context.Context) LinkInfo {
 	if p, ok := peer.FromContext(ctx); ok {
-		info, _ := p.AuthInfo.(Info)
+		info, _ := p.AuthInfo.(LinkInfo)
 		return info
 	}
-	return Info{}
+	return LinkInfo{}
 }
 
 // ClientHandshake implements credentials.TransportCredentials. A server makes none.
@@ -157,7 +153,7 @@ type greetedConn struct {
 	left   int
 	silent silent
 	link   *Link
-	host   Host
+	host   LinkHost
 }
 
 func (c *greetedConn) Read(b []byte) (int, error) {
@@ -181,9 +177,9 @@ func (c *greetedConn) Close() error {
 	return err
 }
 
-// pending has the connections whose clients have not sent enough to identify the protocol, the
+// silentConns has the connections whose clients have not sent enough to identify the protocol, the
 // oldest first.
-type pending struct {
+type silentConns struct {
 	most int // of them
 
 	mu     sync.Mutex
@@ -193,7 +189,7 @@ type pending struct {
 
 // A silent is a connection that is pending until settle is called.
 type silent struct {
-	in *pending
+	in *silentConns
 	at *list.Element
 }
 
@@ -207,7 +203,7 @@ func (s silent) settle() {
 }
 
 // add registers c.
-func (p *pending) add(c net.Conn) (silent, error) {
+func (p *silentConns) add(c net.Conn) (silent, error) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -226,7 +222,7 @@ func (p *pending) add(c net.Conn) (silent, error) {
 }
 
 // close closes all that are pending, and every one that comes.
-func (p *pending) close() {
+func (p *silentConns) close() {
 	p.mu.Lock()
 	p.closed = true
 	var conns []net.Conn
@@ -241,7 +237,7 @@ func (p *pending) close() {
 }
 
 // len returns how many are pending.
-func (p *pending) len() int {
+func (p *silentConns) len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.conns.Len()

@@ -1,4 +1,4 @@
-package policies
+package consumer
 
 import (
 	"maps"
@@ -12,9 +12,9 @@ import (
 	"github.com/tidegate/tidegate/consumer/policy"
 )
 
-func set(t *testing.T, list ...policy.Policy) *Set {
+func set(t *testing.T, list ...policy.Policy) *policySet {
 	t.Helper()
-	s, err := New(list...)
+	s, err := newPolicySet(list...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestSetCopiesProperties(t *testing.T) {
 
 // Every fault names the policy, the field, the value and its limit.
 func TestNewRejects(t *testing.T) {
-	many := make([]policy.Policy, most+1)
+	many := make([]policy.Policy, maxPolicies+1)
 	for i := range many {
 		many[i] = policy.Policy{Tag: strings.Repeat("x", i+1), MaxAttempts: 1}
 	}
@@ -97,7 +97,7 @@ func TestNewRejects(t *testing.T) {
 		{[]policy.Policy{{MaxAttempts: -1}, {Tag: "a", Exhausted: 9}}, []string{"Policies[0].MaxAttempts", "Policies[1].Exhausted"}},
 		{many, []string{`"Policies": 40000 BAD_REQUEST: 1025 are too many; give at most 1024`}},
 	} {
-		s, err := New(tt.list...)
+		s, err := newPolicySet(tt.list...)
 		if err == nil || s != nil {
 			t.Errorf("%q: no error", tt.want)
 			continue

@@ -1,4 +1,4 @@
-package connlimit
+package admission
 
 import (
 	"errors"
@@ -67,7 +67,7 @@ type limited struct {
 
 func newLimited(t *testing.T, most int) *limited {
 	x := &limited{t: t, net: &network{make(chan net.Conn, 100), make(chan struct{})}, accepted: make(chan *Conn, 100)}
-	x.Listener = Limit(x.net, most, func(waits bool) { x.reports = append(x.reports, waits) })
+	x.Listener = LimitConns(x.net, most, func(waits bool) { x.reports = append(x.reports, waits) })
 	go func() {
 		for {
 			c, err := x.Accept()
@@ -100,8 +100,8 @@ func (x *limited) waiting() *Conn {
 	}
 }
 
-// ended reports whether the server has closed the connection.
-func ended(c net.Conn) bool {
+// endedConn reports whether the server has closed the connection.
+func endedConn(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now())
 	_, err := c.Read(make([]byte, 1))
 	return errors.Is(err, io.EOF)
@@ -148,11 +148,11 @@ func TestNewConnectionsGetIn(t *testing.T) {
 			}
 			defer c.Close()
 			s.Begin()
-			if !ended(clients[want]) {
+			if !endedConn(clients[want]) {
 				t.Errorf("for new connection %d, connection %d was not closed", i, want)
 			}
 		}
-		if ended(clients[0]) || ended(clients[1]) {
+		if endedConn(clients[0]) || endedConn(clients[1]) {
 			t.Error("a connection with a request under way or an authenticated client was closed")
 		}
 		if !slices.Equal(x.reports, []bool{false, false}) {
@@ -171,8 +171,8 @@ func TestNewConnectionsWait(t *testing.T) {
 		after time.Duration
 	}{
 		"it ends":                         {func(_ net.Conn, s *Conn) { s.Close() }, 0},
-		"it has been idle for the grace":  {func(_ net.Conn, s *Conn) { s.End() }, grace},
-		"it is not authenticated anymore": {func(_ net.Conn, s *Conn) { s.Begin(); s.Authenticated(false); s.End(); s.End() }, grace},
+		"it has been idle for the grace":  {func(_ net.Conn, s *Conn) { s.End() }, idleGrace},
+		"it is not authenticated anymore": {func(_ net.Conn, s *Conn) { s.Begin(); s.Authenticated(false); s.End(); s.End() }, idleGrace},
 	} {
 		inBubble(t, 1, func(x *limited) {
 			client, server := x.dial()
@@ -196,7 +196,7 @@ func TestNewConnectionsWait(t *testing.T) {
 			}
 			time.Sleep(1)
 			synctest.Wait()
-			if x.waiting() == nil || !ended(client) {
+			if x.waiting() == nil || !endedConn(client) {
 				t.Errorf("%s: not accepted after %v", name, free.after)
 			}
 			if !slices.Equal(x.reports, []bool{true}) {
@@ -214,7 +214,7 @@ func TestBeginOnAClosingConnection(t *testing.T) {
 			t.Error("a request may not begin on an open connection")
 		}
 		server.End()
-		time.Sleep(grace)
+		time.Sleep(idleGrace)
 		if _, s := x.dial(); s == nil {
 			t.Fatal("a new connection has to wait")
 		}
@@ -232,7 +232,7 @@ func TestCloseWhileWaiting(t *testing.T) {
 		server.Begin()
 		late, _ := x.dial()
 		x.t.Cleanup(func() {
-			if !ended(late) {
+			if !endedConn(late) {
 				t.Error("the connection that waited is open")
 			}
 			if _, more := <-x.accepted; more {
@@ -245,7 +245,7 @@ func TestCloseWhileWaiting(t *testing.T) {
 // Without a limit, nothing is counted.
 func TestNoLimit(t *testing.T) {
 	a, _ := net.Pipe()
-	c := Of(a)
+	c := ConnOf(a)
 	if c != nil || !c.Begin() {
 		t.Error("a connection of another listener has a limit")
 	}

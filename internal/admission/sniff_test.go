@@ -1,4 +1,4 @@
-package tlssniff
+package admission
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ func (noHost) Ended(*Link)               {}
 // Silent connections are bounded: the oldest makes room.
 func TestPendingIsBounded(t *testing.T) {
 	const most = 8
-	p := &pending{most: most}
+	p := &silentConns{most: most}
 	first, other := net.Pipe()
 	defer other.Close()
 	if _, err := p.add(first); err != nil {
@@ -64,7 +64,7 @@ func FuzzSniff(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := New(c, 1, false, noHost{})
+		s := NewCredentials(c, 1, false, noHost{})
 		client, server := net.Pipe()
 		done := make(chan struct{})
 		go func() {

@@ -1,4 +1,4 @@
-package tlssniff
+package admission
 
 import (
 	"net"
@@ -7,15 +7,13 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-
-	"github.com/tidegate/tidegate/internal/connlimit"
 )
 
 // A Link is a connection below TLS. Its methods also work with a nil Link, which means an unknown
 // connection.
 type Link struct {
 	raw   net.Conn
-	limit *connlimit.Conn // nil: the number of connections has no limit
+	limit *Conn // nil: the number of connections has no limit
 	crowd *crowd
 
 	beat atomic.Int64 // the time of the last heartbeat for all clients, in ns since 1970; 0 before
@@ -53,7 +51,7 @@ func (l *Link) LastBeat() int64 {
 }
 
 // Limit returns the connection as the limit of connections counts it, nil without a limit.
-func (l *Link) Limit() *connlimit.Conn {
+func (l *Link) Limit() *Conn {
 	if l == nil {
 		return nil
 	}

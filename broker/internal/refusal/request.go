@@ -1,25 +1,16 @@
-// Package refusal has the errors of rejected requests, for gRPC and HTTP: the code, the text and
-// the delay of an error, and the bounds that both protocols have in common.
 package refusal
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
 )
 
-// New returns the error of a rejected request, with a code, a subject and a reason.
-// The result is never nil. It has its concrete type because callers read its fields.
-func New(code tidegate.Code, subject, text string) *tidegate.Error {
-	return &tidegate.Error{Code: code, Subject: subject, Message: text}
-}
-
 // TooLong returns the error of a field whose n bytes exceed the limit.
 func TooLong(code tidegate.Code, field string, n, limit int) error {
-	return New(code, field, fmt.Sprintf("the %s has %d bytes; the limit is %d", field, n, limit))
+	return New(code, field, "the %s has %d bytes; the limit is %d", field, n, limit)
 }
 
 // Text returns subject, text and cause of e, in one line.

@@ -1,6 +1,4 @@
-// Package transit bounds the memory that requests and responses take on their way through the
-// server, in bytes and for the whole process, and divides it among the connections.
-package transit
+package admission
 
 import (
 	"context"
@@ -10,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/server/internal/refusal"
 )
 
 const (
@@ -46,19 +43,19 @@ type share struct {
 	held    int64
 	waiting int64     // the part of held whose requests wait for the client
 	since   time.Time // when the first of them began to
-	conn    Conn      // nil if it cannot be ended
+	conn    Ender     // nil if it cannot be ended
 	epoch   int       // how many times the waiting part was taken away
 	ending  int64     // its part of Budget.ending
 	ended   bool      // the connection has ended
 }
 
-// A Conn is a connection that can be ended, from any goroutine and without waiting.
-type Conn interface{ End() }
+// An Ender is a connection that can be ended, from any goroutine and without waiting.
+type Ender interface{ End() }
 
-// New returns a budget of limit bytes. The name is the subject of its rejections. patience is how
-// long a connection that waits for its client is preferred to others that hold no less. Zero means
-// no limit.
-func New(name string, limit int64, patience time.Duration) *Budget {
+// NewBudget returns a budget of limit bytes. The name is the subject of its rejections. patience is
+// how long a connection that waits for its client is preferred to others that hold no less. Zero
+// means no limit.
+func NewBudget(name string, limit int64, patience time.Duration) *Budget {
 	return &Budget{name: name, limit: limit, patience: patience, shares: map[any]*share{}}
 }
 
@@ -78,7 +75,7 @@ func yields(waiting int64, long, patience time.Duration, own int64) bool {
 
 // Hold returns an empty hold of a connection. by identifies the connection and must be comparable;
 // conn is nil if the connection cannot be ended.
-func (b *Budget) Hold(by any, conn Conn) Hold { return Hold{budget: b, by: by, conn: conn} }
+func (b *Budget) Hold(by any, conn Ender) Hold { return Hold{budget: b, by: by, conn: conn} }
 
 // Limit returns the size of the budget in bytes.
 func (b *Budget) Limit() int64 { return b.limit }
@@ -107,7 +104,7 @@ func (b *Budget) Slow() int64 { return b.slow.Load() }
 type Hold struct {
 	budget *Budget
 	by     any
-	conn   Conn
+	conn   Ender
 
 	share   *share // nil: it holds nothing
 	bytes   int64
@@ -145,7 +142,7 @@ func (h *Hold) Resize(bytes int64, waits bool) error {
 	b.mu.Lock()
 	h.settleLocked()
 	more := bytes - h.bytes
-	var victim Conn
+	var victim Ender
 	if more > 0 && !fits(b.limit, b.held, h.own(), more) {
 		if victim = b.reclaimLocked(h, more); victim == nil {
 			held, own := b.held, h.own()
@@ -269,7 +266,7 @@ func (b *Budget) takeLocked(s *share) {
 // reclaimLocked takes memory from the connection with the most bytes that wait for its client, and
 // returns the connection, which the caller ends. It returns nil if no connection has a lower
 // priority than the hold, or if its memory would not suffice.
-func (b *Budget) reclaimLocked(h *Hold, more int64) Conn {
+func (b *Budget) reclaimLocked(h *Hold, more int64) Ender {
 	own, now := h.own()+more, time.Now()
 	var most *share
 	for key, s := range b.shares {
@@ -306,21 +303,21 @@ func (b *Budget) full(held, own, more int64) error {
 // returned, so a Place outlives the handler: it counts the messages that gRPC still has.
 // Goroutines may share it.
 type Place struct {
-	peer Peer // nil: it is not known
+	peer PlaceOwner // nil: it is not known
 	own  Hold
 	body Hold         // the hold that TakeOver took
 	refs atomic.Int64 // the handler, and each message that gRPC has
 }
 
-// A Peer is the connection of a Place.
-type Peer interface {
-	Conn
+// A PlaceOwner is the connection of a Place.
+type PlaceOwner interface {
+	Ender
 	Ended() bool // from then on gRPC may drop messages without a word
 }
 
 // Take takes a place of so many bytes for a request of a connection, nil if it is not known. It
 // returns an error with code 42900 if there is no room. The caller has to call End if err is nil.
-func (b *Budget) Take(peer Peer, bytes int64) (*Place, error) {
+func (b *Budget) Take(peer PlaceOwner, bytes int64) (*Place, error) {
 	p := &Place{peer: peer}
 	if peer == nil {
 		p.own = b.Hold(p, nil)
@@ -390,8 +387,14 @@ func PlaceOf(ctx context.Context) *Place {
 	return p
 }
 
-// besideBody is the approximate memory of a delivery in a response except for its body, in bytes.
-const besideBody = 1 << 10
+const (
+	// besideBody is the approximate memory of a delivery in a response except for its body, in
+	// bytes.
+	besideBody = 1 << 10
+
+	// mostReceived is the most messages in one receive (RocketMQ: 32).
+	mostReceived = 32
+)
 
 // Bodies are the bodies of a response, in the memory of a Hold.
 type Bodies struct {
@@ -402,7 +405,7 @@ type Bodies struct {
 // BodiesIn returns the bodies of a response of at most so many messages. Each byte of a body takes
 // factor bytes.
 func BodiesIn(h *Hold, most int, factor int64) *Bodies {
-	return &Bodies{h, int64(max(most, refusal.MaxReceive)) * besideBody, factor}
+	return &Bodies{h, int64(max(most, mostReceived)) * besideBody, factor}
 }
 
 // Admit holds memory for bodies of so many bytes in all. The engine calls it before it stores them.
@@ -410,11 +413,13 @@ func (b *Bodies) Admit(bytes int64) error { return b.hold.Resize(b.beside+b.fact
 
 type holdKey struct{}
 
-// With returns a context that carries the hold of a request.
-func With(ctx context.Context, h *Hold) context.Context { return context.WithValue(ctx, holdKey{}, h) }
+// WithHold returns a context that carries the hold of a request.
+func WithHold(ctx context.Context, h *Hold) context.Context {
+	return context.WithValue(ctx, holdKey{}, h)
+}
 
-// Of returns the hold of the request that a context belongs to, or one of an endless budget.
-func Of(ctx context.Context) *Hold {
+// HoldOf returns the hold of the request that a context belongs to, or one of an endless budget.
+func HoldOf(ctx context.Context) *Hold {
 	if h, ok := ctx.Value(holdKey{}).(*Hold); ok {
 		return h
 	}
@@ -422,7 +427,7 @@ func Of(ctx context.Context) *Hold {
 	return &h
 }
 
-var endless = New("memory", 1<<62, 0)
+var endless = NewBudget("memory", 1<<62, 0)
 
 const (
 	// grace is how long a request or response may take in any case.

@@ -1,12 +1,12 @@
-package transit
+package admission
 
 import "testing"
 
-// A peer is a connection that a test ends.
-type peer struct{ ended bool }
+// A fakePeer is a connection that a test ends.
+type fakePeer struct{ ended bool }
 
-func (p *peer) End()        { p.ended = true }
-func (p *peer) Ended() bool { return p.ended }
+func (p *fakePeer) End()        { p.ended = true }
+func (p *fakePeer) Ended() bool { return p.ended }
 
 // A place is held until its handler has returned and each message is written, in any order.
 func TestPlaceOutlivesItsHandler(t *testing.T) {
@@ -15,8 +15,8 @@ func TestPlaceOutlivesItsHandler(t *testing.T) {
 		"the handler first":  {(*Place).End, func(p *Place) { p.Put(nil) }, func(p *Place) { p.Put(nil) }},
 		"in between":         {func(p *Place) { p.Put(nil) }, (*Place).End, func(p *Place) { p.Put(nil) }},
 	} {
-		places, bodies := New("places", 100, 0), New("bodies", 100, 0)
-		conn := &peer{}
+		places, bodies := NewBudget("places", 100, 0), NewBudget("bodies", 100, 0)
+		conn := &fakePeer{}
 		p, err := places.Take(conn, 10)
 		if err != nil {
 			t.Fatal(err)
@@ -44,8 +44,8 @@ func TestPlaceOutlivesItsHandler(t *testing.T) {
 // gRPC may never report the data that it drops with a connection, before the handler returns or
 // after it.
 func TestPlacesEndWithTheirConnection(t *testing.T) {
-	places := New("places", 100, 0)
-	conn := &peer{}
+	places := NewBudget("places", 100, 0)
+	conn := &fakePeer{}
 	var all []*Place
 	for range 3 {
 		p, err := places.Take(conn, 10)
@@ -61,7 +61,7 @@ func TestPlacesEndWithTheirConnection(t *testing.T) {
 	if places.Held() != 0 {
 		t.Errorf("when the connection has ended, %d bytes are held", places.Held())
 	}
-	bodies := New("bodies", 100, 0)
+	bodies := NewBudget("bodies", 100, 0)
 	h := bodies.Hold(conn, conn)
 	if err := h.Resize(20, false); err != nil {
 		t.Fatal(err)
@@ -81,8 +81,8 @@ func TestPlacesEndWithTheirConnection(t *testing.T) {
 // The memory of a connection that is being closed counts until it has ended, whether or not its
 // requests release it.
 func TestEndedConnectionsDoNotCount(t *testing.T) {
-	b := New("places", 100, 0)
-	greedy := &peer{}
+	b := NewBudget("places", 100, 0)
+	greedy := &fakePeer{}
 	first, err := b.Take(greedy, 40)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestEndedConnectionsDoNotCount(t *testing.T) {
 }
 
 func TestPlacesAreRejected(t *testing.T) {
-	b := New("places", 100, 0)
+	b := NewBudget("places", 100, 0)
 	if _, err := b.Take(nil, 51); err == nil || b.Refused() != 1 {
 		t.Errorf("more than half of all: %v, %d refused", err, b.Refused())
 	}

@@ -1,4 +1,4 @@
-package fingerprint
+package protocol
 
 import (
 	"regexp"
@@ -10,7 +10,7 @@ import (
 func TestOfIsStable(t *testing.T) {
 	t.Parallel()
 	// printf 'orders\0order # is unknown' | sha256sum | head -c 12
-	if got := Of("orders", "Order 17 is unknown\ngoroutine 3"); got != "a1474c121e36" {
+	if got := Fingerprint("orders", "Order 17 is unknown\ngoroutine 3"); got != "a1474c121e36" {
 		t.Errorf("the fingerprint is %s", got)
 	}
 }
@@ -29,7 +29,7 @@ func FuzzNormal(f *testing.F) {
 	f.Fuzz(func(t *testing.T, reason string) {
 		line, _, _ := strings.Cut(reason, "\n")
 		want := strings.Join(strings.Fields(variable.ReplaceAllString(strings.ToLower(line), "#")), " ")
-		if got := normal(reason); got != want {
+		if got := normalReason(reason); got != want {
 			t.Errorf("%q is %q, want %q", reason, got, want)
 		}
 	})
@@ -37,6 +37,6 @@ func FuzzNormal(f *testing.F) {
 
 func BenchmarkOf(b *testing.B) {
 	for b.Loop() {
-		Of("orders", `order 4711 of customer "Müller" timed out after 1.5s at 10.0.0.7:5432`)
+		Fingerprint("orders", `order 4711 of customer "Müller" timed out after 1.5s at 10.0.0.7:5432`)
 	}
 }

@@ -1,11 +1,4 @@
-// Package connlimit bounds the open connections of a listener. When the limit is reached, a new
-// connection takes the place of the one that has been idle longest, so clients that open
-// connections and keep them cannot lock other clients out.
-//
-// The server reports on each connection when a request begins and ends, and whether its client is
-// authenticated. A connection with a request under way, or whose last request was authenticated,
-// is never closed for another one.
-package connlimit
+package admission
 
 import (
 	"cmp"
@@ -42,9 +35,9 @@ func newConn(raw net.Conn, l *Listener) *Conn {
 	return c
 }
 
-// Of returns the Conn that c is or, as a *tls.Conn does, stands on. It returns nil if there is
+// ConnOf returns the Conn that c is or, as a *tls.Conn does, stands on. It returns nil if there is
 // none.
-func Of(c net.Conn) *Conn {
+func ConnOf(c net.Conn) *Conn {
 	for {
 		switch v := c.(type) {
 		case *Conn:
@@ -87,9 +80,9 @@ func (c *Conn) Authenticated(yes bool) {
 // Close implements net.Conn.
 func (c *Conn) Close() error { return c.close() }
 
-// grace is how long a connection must have been idle before it is closed for another one. New
+// idleGrace is how long a connection must have been idle before it is closed for another one. New
 // clients use the time to begin with a request, and responses to reach the network.
-const grace = time.Second
+const idleGrace = time.Second
 
 // A Listener accepts a limited number of connections at a time. One goroutine at a time calls
 // Accept.
@@ -109,12 +102,12 @@ type Listener struct {
 	idle []candidate        // guarded by mu: the rest of the last survey, longest idle first
 }
 
-// Limit returns a listener that has at most so many connections of lis open, each a [*Conn]. When
-// the limit is reached, Accept closes the connection that has been idle longest in favour of the
-// new one. If there is none that it may close, Accept waits until there is, and the clients that
-// come after the new one wait in the queue of the operating system. full is called when a
+// LimitConns returns a listener that has at most so many connections of lis open, each a [*Conn].
+// When the limit is reached, Accept closes the connection that has been idle longest in favour of
+// the new one. If there is none that it may close, Accept waits until there is, and the clients
+// that come after the new one wait in the queue of the operating system. full is called when a
 // connection meets the limit, with whether it has to wait; it must not block.
-func Limit(lis net.Listener, most int, full func(waits bool)) *Listener {
+func LimitConns(lis net.Listener, most int, full func(waits bool)) *Listener {
 	l := &Listener{
 		Listener: lis, most: most, full: full, began: time.Now(),
 		room: make(chan struct{}, 1), closed: make(chan struct{}), open: map[*Conn]struct{}{},
@@ -176,7 +169,7 @@ func (l *Listener) admit(c *Conn) (admitted bool, victim *Conn, again time.Durat
 }
 
 // victimLocked returns the connection that has been idle longest at now, counted from the
-// listener's begin, and marks it as closing. It returns nil and when to look again if there is
+// Listener's begin, and marks it as closing. It returns nil and when to look again if there is
 // none.
 //
 // A connection that has not changed since the last survey has been idle for longer than each
@@ -189,7 +182,7 @@ func (l *Listener) victimLocked(now time.Duration) (victim *Conn, again time.Dur
 				l.idle = l.idle[1:]
 				continue
 			}
-			if due := first.since + grace - now; due > 0 {
+			if due := first.since + idleGrace - now; due > 0 {
 				return nil, due
 			}
 			l.idle = l.idle[1:]
@@ -198,7 +191,7 @@ func (l *Listener) victimLocked(now time.Duration) (victim *Conn, again time.Dur
 			}
 		}
 		if surveyed {
-			return nil, grace
+			return nil, idleGrace
 		}
 		all := make([]candidate, 0, len(l.open))
 		for c := range l.open {
@@ -212,7 +205,7 @@ func (l *Listener) victimLocked(now time.Duration) (victim *Conn, again time.Dur
 type candidate struct {
 	conn  *Conn
 	state uint64
-	since time.Duration // when it was accepted or its last request ended, after the listener's begin
+	since time.Duration // when it was accepted or its last request ended, after the Listener's begin
 }
 
 func (c *Conn) candidate() candidate {

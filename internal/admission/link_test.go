@@ -1,4 +1,4 @@
-package tlssniff
+package admission
 
 import (
 	"testing"

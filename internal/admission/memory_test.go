@@ -1,4 +1,4 @@
-package transit
+package admission
 
 import (
 	"errors"
@@ -67,7 +67,7 @@ func TestYields(t *testing.T) {
 func TestGreedyConnectionsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, n := range []int{1, 2, 10, 100, 500} {
-			b := New("test", 128<<20, time.Second)
+			b := NewBudget("test", 128<<20, time.Second)
 			closed := map[int]bool{}
 			for i := range n {
 				for {
@@ -96,7 +96,7 @@ func TestGreedyConnectionsMakeRoom(t *testing.T) {
 // had.
 func TestConnectionsAreClosedInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := New("test", 1000, time.Second)
+		b := NewBudget("test", 1000, time.Second)
 		holds := make([]Hold, 3)
 		for i, n := range []int64{500, 250, 125} {
 			holds[i] = b.Hold(i, ended(func() {}))
@@ -123,7 +123,7 @@ func TestConnectionsAreClosedInTurn(t *testing.T) {
 // no more than the asking one is closed only after it has waited for a second.
 func TestOnlyConnectionsThatWaitYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := New("test", 100, time.Second)
+		b := NewBudget("test", 100, time.Second)
 		closed := 0
 		busy, equal := b.Hold("busy", ended(func() { t.Error("a busy connection was closed") })), b.Hold("equal", ended(func() { closed++ }))
 		if err := errors.Join(busy.Resize(50, true), busy.Resize(50, false), equal.Resize(25, true)); err != nil {
@@ -150,7 +150,7 @@ func TestOnlyConnectionsThatWaitYield(t *testing.T) {
 }
 
 func TestRejectionReportsHeldMemory(t *testing.T) {
-	b := New("request memory", 100, time.Second)
+	b := NewBudget("request memory", 100, time.Second)
 	h, other := b.Hold(1, nil), b.Hold(2, nil)
 	if err := other.Resize(30, false); err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestRejectionReportsHeldMemory(t *testing.T) {
 
 // With any behaviour of the connections, no more than the limit is held, and nothing at the end.
 func TestAccounting(t *testing.T) {
-	b := New("test", 1<<20, 1)
+	b := NewBudget("test", 1<<20, 1)
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
@@ -217,7 +217,7 @@ func TestPace(t *testing.T) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := New("memory", 100, 0)
+		b := NewBudget("memory", 100, 0)
 		closed := make(chan struct{}, 2)
 		known, unknown := b.Hold(1, ended(func() { closed <- struct{}{} })), b.Hold(2, nil)
 		const size = 1 << 20
