@@ -18,6 +18,15 @@ var (
 	clock  = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
 )
 
+// claimsPurity reports whether a file has the comment of a package that claims pure functions.
+func claimsPurity(s source) bool {
+	if s.file.Doc == nil {
+		return false
+	}
+	first, _, _ := strings.Cut(s.file.Doc.Text(), "\n\n") // later paragraphs speak of other packages too
+	return pureClaim.MatchString(strings.Join(strings.Fields(first), " "))
+}
+
 // TestPurePackages requires that a package whose comment claims pure functions has no lock, no I/O
 // and no clock.
 func TestPurePackages(t *testing.T) {
@@ -25,11 +34,7 @@ func TestPurePackages(t *testing.T) {
 	list := load(t, sources)
 	pure := map[string]bool{}
 	for _, s := range list {
-		if s.test() || s.file.Doc == nil {
-			continue
-		}
-		first, _, _ := strings.Cut(s.file.Doc.Text(), "\n\n") // later paragraphs speak of other packages too
-		if pureClaim.MatchString(strings.Join(strings.Fields(first), " ")) {
+		if !s.test() && claimsPurity(s) {
 			pure[s.dir] = true
 		}
 	}
