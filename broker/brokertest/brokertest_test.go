@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
@@ -52,16 +54,12 @@ func TestInterceptDelaysRejectsAndThrottles(t *testing.T) {
 		_, err = with(func(context.Context, server.Call, func(context.Context) error) error {
 			return &tidegate.Error{Code: tidegate.CodeForbidden, Message: "not today"}
 		})
-		if !errors.Is(err, tidegate.ErrForbidden) {
-			t.Errorf("refused: %v", err)
-		}
+		assert.Is(t, "refused", err, tidegate.ErrForbidden)
 		took, err := with(func(context.Context, server.Call, func(context.Context) error) error { return brokertest.ErrNoAnswer })
 		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored || took != 3*time.Second {
 			t.Errorf("no response: %v after %v", err, took)
 		}
-		if err := send(); err != nil {
-			t.Errorf("after everything was removed: %v", err)
-		}
+		assert.NoError(t, send(), "after everything was removed")
 	})
 }
 

@@ -2,19 +2,29 @@ package brokertest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/endtoend"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/rocketmq"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // seen are the deliveries of one message.
@@ -43,20 +53,14 @@ func consumeWith(t *testing.T, b *brokertest.Broker, c brokertest.Chaos, n int) 
 			of[body].attempts = append(of[body].attempts, d.Attempt)
 			return nil
 		}, consumer.PushOptions{Concurrency: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
 	b.WaitIdle("billing", "orders")
 	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if len(of) != n {
-		t.Errorf("%d of %d messages were delivered", len(of), n)
-	}
+	assert.NoError(t, <-done)
+	assert.Equal(t, "messages were delivered", len(of), n)
 	return order, of
 }
 
@@ -95,9 +99,7 @@ func TestChaosPostpones(t *testing.T) {
 				t.Errorf("message %s came after %v", body, s.times[0])
 			}
 		}
-		if late < 60 || late > 140 {
-			t.Errorf("%d of 200 messages were late, want about half", late)
-		}
+		assert.That(t, late >= 60 && late <= 140, "%d of 200 messages were late, want about half", late)
 	})
 }
 
@@ -156,4 +158,169 @@ func TestChaosRejectsBadValues(t *testing.T) {
 			t.Errorf("%+v: %q, want %q in it", c, got, want)
 		}
 	}
+}
+
+// After a ChangeInvisibleDuration whose response was lost, the repetition succeeds. Ack and
+// DeadLetter with the earlier handle succeed too. When the invisible time is over they do not.
+func TestSimpleAfterALostChange(t *testing.T) {
+	for name, settle := range map[string]func(context.Context, *consumer.Simple, *tidegate.Delivery) error{
+		"ack": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error { return s.Ack(ctx, d) },
+		"dead letter": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error {
+			_, err := s.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "x"})
+			return err
+		},
+		"change": func(ctx context.Context, s *consumer.Simple, d *tidegate.Delivery) error {
+			if err := s.ChangeInvisibleDuration(ctx, d, 2*time.Minute); err != nil {
+				return err
+			}
+			if left := time.Until(d.InvisibleUntil); left < 119*time.Second {
+				return errors.New("the repetition did not extend the invisible time")
+			}
+			return s.Ack(ctx, d)
+		},
+	} {
+		brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+			b.CreateTopic("orders", settings.Topic{})
+			b.CreateGroup("billing", settings.Group{})
+			b.Send(&tidegate.Message{ID: "m", Topic: "orders", Body: []byte("x")})
+			s, err := consumer.NewSimple(b.Client(), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{})
+			assert.Must(t, err)
+			ds, err := s.Receive(t.Context(), 1)
+			if err != nil || len(ds) != 1 {
+				t.Fatal(ds, err)
+			}
+			late := *ds[0]
+			remove := b.Intercept(func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
+				return errors.Join(next(ctx), brokertest.ErrConnectionLost)
+			})
+			if err := s.ChangeInvisibleDuration(t.Context(), ds[0], time.Minute); err == nil || ds[0].Handle != late.Handle {
+				t.Fatal("the response was not lost", err)
+			}
+			remove()
+			assert.NoError(t, settle(t.Context(), s, ds[0]), "%s after a lost change", name)
+			if n := b.Stats("billing", "orders").Inflight; n != 0 {
+				t.Errorf("%s: %d messages in flight", name, n)
+			}
+			time.Sleep(3 * time.Minute)
+			if err := settle(t.Context(), s, &late); name != "dead letter" && !errors.Is(err, tidegate.ErrInvalidHandle) { // that can be repeated
+				t.Errorf("%s after the end: %v", name, err)
+			}
+		})
+	}
+}
+
+// The engine in the same process, and the same engine through gRPC, pass the
+// suite that every transport passes.
+func TestTransports(t *testing.T) {
+	for name, open := range map[string]func(*brokertest.Broker) transport.Transport{
+		"engine": func(b *brokertest.Broker) transport.Transport { return b.Broker },
+		"grpc":   func(b *brokertest.Broker) transport.Transport { return b.Client() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := transporttest.AllGuarantees()
+			s.Virtual, s.Capabilities = true, transport.Capabilities{
+				Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, RepeatChange: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
+				Watch: name == "grpc",
+			}
+			transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
+				b := brokertest.New(t)
+				fixture := transporttest.Fixture{
+					Transport: open(b),
+					CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
+						_, err := b.PutTopic(ctx, name, settings.Topic{Type: kind})
+						return err
+					},
+					CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {
+						g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps)}
+						if s.FIFO {
+							g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
+						}
+						_, err := b.PutGroup(ctx, name, g)
+						return err
+					},
+				}
+				if name == "grpc" {
+					fixture.Disconnect = b.Disconnect
+				}
+				return fixture
+			}, s)
+		})
+	}
+}
+
+func TestDisconnectAndReconnect(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", settings.Topic{})
+		p := endtoend.NewProducer(t, b, producer.Options{})
+		endtoend.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("before")})
+		b.Disconnect()
+		b.Disconnect()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if r, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("during")}); !errors.Is(err, tidegate.ErrUnavailable) {
+			t.Errorf("while the network is cut: %+v, %v; want ErrUnavailable", r, err)
+		}
+		assert.That(t, assert.Err(b.Dial(t.Context(), "")) != nil, "Dial succeeds while the network is cut")
+		b.Reconnect()
+		time.Sleep(5 * time.Minute) // longer than any backoff of the connection
+		endtoend.MustSend(t, p, &tidegate.Message{Topic: "orders", Body: []byte("after")})
+	})
+}
+
+// After a restart the broker has all stored messages, redelivers unacknowledged ones, and its
+// clients reconnect.
+func TestRestartKeepsTheData(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", settings.Topic{})
+		p := endtoend.NewProducer(t, b, producer.Options{})
+		var ids []string
+		for _, body := range []string{"acknowledged", "in flight", "ready"} {
+			r := assert.Value(p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte(body)}))(t)
+			ids = append(ids, r.MessageID)
+		}
+		c := assert.Value(consumer.NewSimple(b.Client(), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{}))(t)
+		var held []*tidegate.Delivery
+		for range 2 {
+			ds, err := c.Receive(t.Context(), 1)
+			assert.MustThat(t, err == nil && len(ds) == 1, "%v, %v", ds, err)
+			held = append(held, ds...)
+		}
+		assert.Must(t, c.Ack(t.Context(), held[0]))
+		engine := b.Broker
+		b.Restart()
+		assert.That(t, b.Broker != engine, "the engine is the old one")
+		got := map[string]bool{}
+		for start := time.Now(); len(got) < 2 && time.Since(start) < 10*time.Minute; {
+			ds, err := c.Receive(t.Context(), 10)
+			if err != nil {
+				time.Sleep(time.Second)
+				continue
+			}
+			for _, d := range ds {
+				got[d.ID] = true
+				assert.NoError(t, c.Ack(t.Context(), d))
+			}
+		}
+		if got[ids[0]] || got[held[0].ID] || len(got) != 2 {
+			t.Errorf("after the restart: %v, want all but the acknowledged message", got)
+		}
+	})
+}
+
+func TestClientWithItsOwnDialer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, other := brokertest.New(t), brokertest.New(t)
+		if b.Address() == other.Address() {
+			t.Errorf("two brokers have the address %s", b.Address())
+		}
+		b.CreateTopic("orders", settings.Topic{})
+		var dials atomic.Int64
+		c := b.ClientWith(rocketmq.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return b.Dial(ctx, addr)
+		}})
+		if _, err := c.ProducerSettings(t.Context(), "orders"); err != nil || dials.Load() == 0 {
+			t.Errorf("%d connections through the test's own Dialer, %v", dials.Load(), err)
+		}
+	})
 }

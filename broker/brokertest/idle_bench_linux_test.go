@@ -3,6 +3,8 @@ package brokertest_test
 import (
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/tidegate/tidegate/broker/brokertest"
@@ -26,9 +28,7 @@ func inBubbles(b *testing.B, f func(tb testing.TB, b *brokertest.Broker)) {
 // cpu returns the CPU time of the process in seconds.
 func cpu(b *testing.B) float64 {
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 

@@ -2,6 +2,7 @@ package brokertest
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A log is a buffer for several goroutines.
@@ -43,9 +45,7 @@ func TestWatchReportsSlowHandlers(t *testing.T) {
 		slow()
 		time.Sleep(time.Minute)
 		const want = "brokertest: the handler has not returned for 30s of real time: message slow of topic orders (group billing, attempt 3)\n"
-		if got := out.String(); got != want {
-			t.Errorf("the watch wrote %q, want %q", got, want)
-		}
+		assert.Equal(t, "the watch wrote", out.String(), want)
 		// It works again after a time without handlers.
 		defer w.begin("broker", "billing", &tidegate.Delivery{Message: tidegate.Message{ID: "later", Topic: "orders"}, Attempt: 1})()
 		time.Sleep(time.Minute)
@@ -70,11 +70,34 @@ func TestRunningHandlersAreListed(t *testing.T) {
 			"; the handler has not returned for 4m0s: message 2 of topic orders (group billing, attempt 1)" +
 			"; the handler has not returned for 3m0s: message 3 of topic orders (group billing, attempt 1)" +
 			"; and 2 more handlers"
-		if got := w.of("a", "billing"); got != want {
-			t.Errorf("handlers of a/billing: %q, want %q", got, want)
-		}
-		if got := w.of("c", "billing"); got != "" {
-			t.Errorf("handlers of c/billing: %q, want none", got)
-		}
+		assert.Equal(t, "handlers of a/billing", w.of("a", "billing"), want)
+		assert.Equal(t, "handlers of c/billing", w.of("c", "billing"), "")
 	})
+}
+
+// Chaos changes the order of messages, except within a message group.
+func TestReorderKeepsMessageGroups(t *testing.T) {
+	moved := false
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var ds []*tidegate.Delivery
+		for i := range 12 {
+			ds = append(ds, &tidegate.Delivery{Offset: int64(i), Message: tidegate.Message{MessageGroup: []string{"", "a", "b"}[r.IntN(3)]}})
+		}
+		last, seen := map[string]int64{"a": -1, "b": -1}, map[int64]bool{}
+		for i, d := range reorder(ds, r) {
+			moved = moved || d.Offset != int64(i)
+			assert.MustThat(t, !seen[d.Offset], "seed %d: offset %d comes twice", seed, d.Offset)
+			seen[d.Offset] = true
+			if d.MessageGroup == "" {
+				continue
+			}
+			if d.Offset < last[d.MessageGroup] {
+				t.Errorf("seed %d: in message group %s, offset %d comes after %d", seed, d.MessageGroup, d.Offset, last[d.MessageGroup])
+			}
+			last[d.MessageGroup] = d.Offset
+		}
+		assert.That(t, len(seen) == len(ds), "seed %d: %d of %d messages are left", seed, len(seen), len(ds))
+	}
+	assert.That(t, moved, "nothing was moved")
 }

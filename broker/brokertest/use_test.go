@@ -8,14 +8,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/endtoend"
 )
 
@@ -121,13 +124,9 @@ func TestConsumeUnknownTopicFails(t *testing.T) {
 		start := time.Now()
 		got := f.catch(func() { b.Consume("billing", "ordres", func(context.Context, *tidegate.Delivery) error { return nil }) })
 		for _, want := range []string{"ordres", "the topics are orders", "CreateTopic"} {
-			if !strings.Contains(got, want) {
-				t.Errorf("the test failed with %q, want %q in it", got, want)
-			}
+			assert.That(t, strings.Contains(got, want), "the test failed with %q, want %q in it", got, want)
 		}
-		if took := time.Since(start); took != 0 {
-			t.Errorf("it failed after %v, want at once", took)
-		}
+		assert.Equal(t, "it failed after", time.Since(start), 0)
 	})
 }
 
@@ -146,9 +145,7 @@ func TestConsumeDeadLettersBeforeTheFirst(t *testing.T) {
 		b.Send(endtoend.Order(1))
 		select {
 		case body := <-letters:
-			if body != "1" {
-				t.Errorf("the dead letter is %q, want 1", body)
-			}
+			assert.Equal(t, "the dead letter is", body, "1")
 		case <-time.After(time.Hour):
 			t.Error("no dead letter within an hour")
 		}
@@ -173,9 +170,7 @@ func TestWaitNamesTheRunningHandler(t *testing.T) {
 		got := f.catch(func() { b.WaitIdle("billing", "invoices") })
 		close(release)
 		want := "the handler has not returned for 1h0m0s: message " + r[0].MessageID + " of topic orders (group billing, attempt 1)"
-		if !strings.Contains(got, want) {
-			t.Errorf("the test failed with %q, want %q in it", got, want)
-		}
+		assert.That(t, strings.Contains(got, want), "the test failed with %q, want %q in it", got, want)
 	})
 }
 
@@ -245,11 +240,80 @@ func TestWaitIdleWithoutConsumers(t *testing.T) {
 					t.Errorf("the wait took %v", took)
 				}
 				for _, want := range tt.want {
-					if !strings.Contains(text, want) {
-						t.Errorf("the test fails with %q, want %q in it", text, want)
-					}
+					assert.That(t, strings.Contains(text, want), "the test fails with %q, want %q in it", text, want)
 				}
 			})
 		})
 	}
+}
+
+// countRequests counts the requests to the broker.
+func countRequests(b *brokertest.Broker) *atomic.Int64 {
+	var n atomic.Int64
+	b.Intercept(func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
+		n.Add(1)
+		return next(ctx)
+	})
+	return &n
+}
+
+// consumeNothing runs an idle consumer for three hours.
+func consumeNothing(tb testing.TB, b *brokertest.Broker) {
+	b.CreateTopic("orders", settings.Topic{})
+	b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return nil })
+	<-time.After(3 * time.Hour)
+	assert.Equal(tb, "the consumer has not received", b.Stats("billing", "orders").Topic, "orders")
+}
+
+// failAlways takes a message through the whole retry schedule.
+func failAlways(tb testing.TB, b *brokertest.Broker) {
+	b.CreateTopic("orders", settings.Topic{})
+	b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error { return errors.New("out of stock") })
+	start := time.Now()
+	b.Send(&tidegate.Message{Topic: "orders", Body: []byte("3 apples")})
+	b.WaitDeadLetter("billing")
+	// RocketMQ's 16 intervals from 10 s to 2 h are 4 h 46 m in all.
+	assert.Equal(tb, "a dead letter after", time.Since(start).Round(time.Minute), 4*time.Hour+46*time.Minute)
+}
+
+// Requests are nearly the whole cost of an idle consumer. Every five minutes it sends a
+// receive, a heartbeat and a request for changes, which are 108 in three hours.
+func TestIdleConsumerSendsFewRequests(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		n := countRequests(b)
+		consumeNothing(t, b)
+		if n := n.Load(); n > 120 {
+			t.Errorf("%d requests in three hours, want at most 120", n)
+		}
+	})
+}
+
+func TestRetryScheduleTakesFewRequests(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		n := countRequests(b)
+		failAlways(t, b)
+		if n := n.Load(); n > 280 {
+			t.Errorf("%d requests for the retry schedule, want at most 280", n)
+		}
+	})
+}
+
+// A queue that is added while the consumer is idle is found, although the intervals are long.
+func TestIdleConsumerFindsNewQueues(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
+		b.CreateGroup("billing", settings.Group{FIFO: true})
+		var handled atomic.Int64
+		b.Consume("billing", "orders", func(context.Context, *tidegate.Delivery) error {
+			handled.Add(1)
+			return nil
+		})
+		time.Sleep(time.Hour)
+		b.CreateTopic("orders", settings.Topic{Type: settings.TopicFIFO, Queues: 8})
+		for _, group := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+			b.Send(&tidegate.Message{Topic: "orders", MessageGroup: group, Body: []byte("3 apples")})
+		}
+		b.WaitIdle("billing", "orders")
+		assert.Equal(t, "messages of 8 were handled", handled.Load(), 8)
+	})
 }

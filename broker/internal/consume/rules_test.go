@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 const ms = time.Millisecond
@@ -146,9 +148,7 @@ func TestLadder(t *testing.T) {
 		}
 	}
 	slow := RetryRules{Delay: time.Second, Multiplier: 1.001, Longest: time.Hour}
-	if got := slow.Ladder(); len(got) != maxSteps {
-		t.Errorf("%d steps, want %d", len(got), maxSteps)
-	}
+	assert.Equal(t, "steps", len(slow.Ladder()), maxSteps)
 }
 
 // Artemis: undelivered messages: "a message sent to the `stocks` address that couldn't be delivered
@@ -180,6 +180,179 @@ func TestDeadLetterTopics(t *testing.T) {
 	} {
 		if got := c.rules.DeadLetterTopics("own", c.topic, c.early); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestLastAttempt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		most, attempt int
+		want          bool
+	}{{3, 2, false}, {3, 3, true}, {3, math.MaxInt, true}, {1, 1, true}, {-1, 1, false}, {-1, math.MaxInt, false}, {0, 99, false}} {
+		if got := (&Policy{MaxAttempts: c.most}).LastAttempt(c.attempt); got != c.want {
+			t.Errorf("of %d, attempt %d is the last one: %t", c.most, c.attempt, got)
+		}
+	}
+}
+
+// The action after the last attempt depends on the policy, the event and the message.
+func TestExhaustion(t *testing.T) {
+	t.Parallel()
+	park, block := Policy{MaxAttempts: 17, OnExhausted: ThenPark}, Policy{MaxAttempts: 17, OnExhausted: ThenBlock}
+	dead := Policy{MaxAttempts: 17, OnExhausted: ThenDeadLetter}
+	none := Policy{MaxAttempts: -1, OnExhausted: ThenPark}
+	limited := Policy{MaxAttempts: 1, MaxRedeliveries: 3, OnExhausted: ThenPark}
+	for i, c := range []struct {
+		policy   Policy
+		event    Event
+		attempt  int
+		group    string
+		negative bool
+		want     Exhaustion
+	}{
+		{dead, EventFail, 16, "", false, AttemptsLeft},
+		{dead, EventFail, 17, "", false, ThenDeadLetter},
+		{dead, EventFail, 17, "a", false, ThenDeadLetter},
+		{park, EventFail, 16, "a", false, AttemptsLeft},
+		{park, EventTimeout, 18, "a", false, ThenPark},
+		{park, EventFail, 17, "", false, ThenDeadLetter},
+		{block, EventDue, 17, "a", false, ThenBlock},
+		{block, EventFail, 17, "", false, ThenDeadLetter},
+		{none, EventFail, 1000, "a", false, AttemptsLeft},
+		{dead, EventNegativeAck, 99, "", false, AttemptsLeft}, // it has no maximum by default
+		{limited, EventNegativeAck, 3, "a", false, AttemptsLeft},
+		{limited, EventNegativeAck, 4, "a", false, ThenPark},
+		{limited, EventDue, 2, "a", true, AttemptsLeft}, // the wait after one has no maximum
+		{limited, EventDue, 2, "a", false, ThenPark},
+	} {
+		l := &Lease{Lease: store.Lease{Attempt: c.attempt, Group: c.group, Negative: c.negative}}
+		if got := c.policy.exhaustion(c.event, l); got != c.want {
+			t.Errorf("case %d: %d, want %d", i, got, c.want)
+		}
+	}
+}
+
+// Every message has a draw of its own for each failure, which is always the same.
+func TestDraw(t *testing.T) {
+	t.Parallel()
+	p := New(Config{Group: 1, Topic: 2})
+	p.AddQueue(store.Mark{})
+	seen := map[Draw]bool{}
+	for i := range 1000 {
+		l := &Lease{cursor: p.cursors[0], offset: int64(i / 4)}
+		l.Attempt, l.Serial = i/2%2, uint32(i%2)
+		d := p.draw(l)
+		if d != p.draw(l) || seen[d] {
+			t.Fatalf("draw %d is %+v; seen: %t", i, d, seen[d])
+		}
+		seen[d] = true
+	}
+}
+
+func TestRenewedUntil(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(1e9, 0)
+	for _, c := range []struct{ seen, longest, want time.Duration }{
+		{0, 12 * time.Hour, time.Minute},
+		{30 * time.Second, 12 * time.Hour, 90 * time.Second},
+		{5 * time.Hour, 12 * time.Hour, 3 * time.Hour},
+		{5 * time.Hour, time.Hour, time.Hour},
+	} {
+		if got := renewedUntil(start.Add(c.seen), start, c.longest).Sub(start); got != c.want {
+			t.Errorf("heartbeat after %v, at most %v: until %v, want %v", c.seen, c.longest, got, c.want)
+		}
+	}
+}
+
+// Equal numbers give equal draws in every version of the broker, because due times from before a
+// restart are derived from them.
+func TestDrawFrom(t *testing.T) {
+	for _, c := range []struct {
+		got  Draw
+		want Draw
+	}{
+		{drawFrom(1, 2, 3, 4, 5, 6), Draw{true, 6927598689757807.0 / (1 << 53)}},
+		{drawFrom(7, 1, 0, 1000, 1<<31, 1), Draw{false, 1361872726598930.0 / (1 << 53)}},
+	} {
+		assert.Equal(t, "it is", c.got, c.want)
+	}
+}
+
+// Draws for things that differ a little differ, and together they are spread evenly.
+func TestDrawsAreSpread(t *testing.T) {
+	const n = 20000
+	var sum float64
+	negative := 0
+	seen := map[float64]bool{}
+	for i := range uint64(n) {
+		d := drawFrom(1, 1, 0, i/4, 7, i%4)
+		if d.Number < 0 || d.Number >= 1 || seen[d.Number] {
+			t.Fatalf("draw %d is %+v; seen: %t", i, d, seen[d.Number])
+		}
+		seen[d.Number] = true
+		sum += d.Number
+		if d.Negative {
+			negative++
+		}
+	}
+	if mean := sum / n; math.Abs(mean-.5) > .02 {
+		t.Errorf("the numbers' mean is %v", mean)
+	}
+	if share := float64(negative) / n; math.Abs(share-.5) > .02 {
+		t.Errorf("%v of the draws are negative", share)
+	}
+}
+
+// A due time that is read from the disk is never further ahead than the duration for which it was
+// set, and a delivery never begins in the future. Times in the past stay what they are.
+func TestRestoredTimes(t *testing.T) {
+	t.Parallel()
+	set := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		state      State
+		since, due time.Duration // after set
+		span       time.Duration // 0: a record of an earlier version
+		now        time.Duration // after set
+		wantDue    time.Duration // after now
+		wantSince  time.Duration // after now
+	}{
+		"the clock runs on":                  {Inflight, 0, 10 * time.Second, 10 * time.Second, 4 * time.Second, 6 * time.Second, -4 * time.Second},
+		"an hour behind":                     {Inflight, 0, 10 * time.Second, 10 * time.Second, -time.Hour, 10 * time.Second, 0},
+		"a retry, an hour behind":            {WaitingRetry, -time.Minute, 5 * time.Second, 5 * time.Second, -time.Hour, 5 * time.Second, 0},
+		"a minute behind, a longer retry":    {WaitingRetry, 0, time.Hour, time.Hour, -time.Minute, time.Hour, 0},
+		"in 1970":                            {Inflight, 0, 10 * time.Second, 10 * time.Second, -set.Sub(time.Unix(0, 0)), 10 * time.Second, 0},
+		"four days ahead":                    {Inflight, 0, 10 * time.Second, 10 * time.Second, 96 * time.Hour, 10*time.Second - 96*time.Hour, -96 * time.Hour},
+		"an extension":                       {Inflight, -time.Hour, time.Minute, time.Minute, -30 * time.Minute, time.Minute, -30 * time.Minute},
+		"an old record":                      {Inflight, 0, 10 * time.Second, 0, 4 * time.Second, 6 * time.Second, -4 * time.Second},
+		"an old record, an hour behind":      {Inflight, 0, 10 * time.Second, 0, -time.Hour, 10 * time.Second, 0},
+		"an old retry, an hour behind":       {WaitingRetry, -20 * time.Second, 10 * time.Second, 0, -time.Hour, 30 * time.Second, 0},
+		"parked since then, an hour behind":  {Parked, -time.Minute, 0, 0, -time.Hour, time.Hour, 0},
+		"ready again, then an hour behind":   {Ready, -time.Minute, 0, 0, -time.Hour, time.Minute, 0},
+		"ready again, and the clock runs on": {Ready, -time.Minute, 0, 0, time.Hour, -time.Hour, -time.Hour - time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			now := set.Add(c.now)
+			due, since := restoredTimes(&store.Lease{State: uint8(c.state), Due: set.Add(c.due), Since: set.Add(c.since), Span: c.span}, now)
+			if due.Sub(now) != c.wantDue || since.Sub(now) != c.wantSince {
+				t.Errorf("due in %v, want %v; delivered %v, want %v", due.Sub(now), c.wantDue, since.Sub(now), c.wantSince)
+			}
+		})
+	}
+	if due, since := restoredTimes(&store.Lease{}, set); !due.IsZero() || !since.IsZero() {
+		t.Errorf("a lease without times gets %v and %v", due, since)
+	}
+}
+
+// Restored times have a monotonic part, so a later step of the wall clock does not change them.
+func TestRestoredTimesAreMonotonic(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	due, since := restoredTimes(&store.Lease{State: uint8(Inflight), Due: now.Round(0).Add(time.Second), Since: now.Round(0)}, now)
+	for _, at := range []time.Time{due, since} {
+		if at == at.Round(0) { // Round(0) removes the monotonic part
+			t.Errorf("%v has no monotonic part", at)
 		}
 	}
 }

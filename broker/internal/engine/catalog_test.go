@@ -27,10 +27,7 @@ import (
 func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 	t.Helper()
 	logger := slog.New(slog.DiscardHandler)
-	st, err := store.Open(store.Options{Dir: "data", FS: fs, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := assert.Value(store.Open(store.Options{Dir: "data", FS: fs, Logger: logger}))(t)
 	life, end := context.WithCancelCause(t.Context())
 	loop := newMaintenance(life, logger, nil)
 	d := NewDirectory(nil)
@@ -41,10 +38,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 	var times atomic.Pointer[settings.Transaction]
 	times.Store(&settings.Transaction{})
 	owners := &Owners{}
-	l, err := NewLimits(LimitsConfig{Store: st, Logger: logger}, settings.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := assert.Value(NewLimits(LimitsConfig{Store: st, Logger: logger}, settings.Limits{}))(t)
 	calls := &calls{}
 	c = NewCatalog(CatalogConfig{
 		Store: st, Logger: logger, Loop: loop, Delayed: delayed, Transactions: transactions, Owners: owners, Directory: d,
@@ -59,9 +53,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 		},
 		Servers: host{d}, Transaction: &times, MaxAutoGroups: 1,
 	})
-	if err := c.Recover(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, c.Recover())
 	var closed bool
 	closeStore = func() {
 		if closed {
@@ -75,9 +67,7 @@ func open(t *testing.T, fs vfs.FS) (c *Catalog, closeStore func()) {
 		for _, s := range subs {
 			s.Stop()
 		}
-		if err := st.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, st.Close())
 	}
 	t.Cleanup(closeStore)
 	return c, closeStore
@@ -119,23 +109,15 @@ func stored(t *testing.T, c *Catalog) map[[2]uint32]bool {
 	if err := c.config.Store.Messages.Barrier().Wait(); err != nil { // the earlier batches are written
 		t.Fatal(err)
 	}
-	if err := c.config.Store.Subscriptions(func(group, topic uint32) error { out[[2]uint32{group, topic}] = true; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, c.config.Store.Subscriptions(func(group, topic uint32) error { out[[2]uint32{group, topic}] = true; return nil }))
 	return out
 }
 
 // topicAndGroup creates the topic t and the group g.
 func topicAndGroup(t *testing.T, c *Catalog, start settings.Start) (*Topic, *Group) {
 	t.Helper()
-	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := c.PutGroup(t.Context(), "g", settings.Group{Start: start}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tp := assert.Value(c.PutTopic(t.Context(), "t", settings.Topic{}, nil))(t)
+	g := assert.Value(c.PutGroup(t.Context(), "g", settings.Group{Start: start}, nil))(t)
 	return tp, g
 }
 
@@ -152,51 +134,29 @@ func TestRecover(t *testing.T) {
 	fs := vfs.NewMem()
 	c, closeStore := open(t, fs)
 	persist := true
-	if err := c.PutAddress(t.Context(), "orders.#", settings.Address{PersistDeliveryCountBeforeDelivery: &persist}, nil); err != nil {
-		t.Fatal(err)
-	}
-	before, err := c.PutTopic(t.Context(), "orders.eu", settings.Topic{Queues: 3}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Subscribe(t.Context(), "automatic", "orders.eu"); err != nil {
-		t.Fatal(err)
-	}
-	declared, err := c.PutGroup(t.Context(), "declared", settings.Group{MaxAttempts: 7}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, c.PutAddress(t.Context(), "orders.#", settings.Address{PersistDeliveryCountBeforeDelivery: &persist}, nil))
+	before := assert.Value(c.PutTopic(t.Context(), "orders.eu", settings.Topic{Queues: 3}, nil))(t)
+	assert.Must(t, assert.Err(c.Subscribe(t.Context(), "automatic", "orders.eu")))
+	declared := assert.Value(c.PutGroup(t.Context(), "declared", settings.Group{MaxAttempts: 7}, nil))(t)
 	closeStore()
 
 	c, _ = open(t, fs)
-	after, err := c.Topic("orders.eu")
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := assert.Value(c.Topic("orders.eu"))(t)
 	if after.ID() != before.ID() || len(after.Queues()) != 3 || !after.Address().Persist {
 		t.Errorf("the topic has number %d, %d queues and the address settings %+v", after.ID(), len(after.Queues()), after.Address())
 	}
-	g, err := c.Group("declared")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := assert.Value(c.Group("declared"))(t)
 	if g.ID() != declared.ID() || g.Settings().MaxAttempts != 7 || g.Automatic() {
 		t.Errorf("the declared group has number %d, %d attempts, automatic %t", g.ID(), g.Settings().MaxAttempts, g.Automatic())
 	}
-	automatic, err := c.Group("automatic")
-	if err != nil {
-		t.Fatal(err)
-	}
+	automatic := assert.Value(c.Group("automatic"))(t)
 	if !automatic.Automatic() || c.Find(automatic.ID(), after.ID()) == nil || len(after.Subscriptions()) != 1 {
 		t.Errorf("the auto-created group is automatic %t; its topic has %d subscriptions", automatic.Automatic(), len(after.Subscriptions()))
 	}
 	if _, err := c.EnsureGroup(t.Context(), "another"); code(err) != tidegate.CodeConsumerGroupNotFound {
 		t.Errorf("one auto-created group too many: %v", err)
 	}
-	next, err := c.PutTopic(t.Context(), "next", settings.Topic{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := assert.Value(c.PutTopic(t.Context(), "next", settings.Topic{}, nil))(t)
 	if next.ID() <= declared.ID() {
 		t.Errorf("a new topic has number %d after %d", next.ID(), declared.ID())
 	}
@@ -207,20 +167,12 @@ func TestRegisterAfterDeletion(t *testing.T) {
 	t.Parallel()
 	c, _ := open(t, vfs.NewMem())
 	tp, g := topicAndGroup(t, c, "")
-	if err := c.noteSubscription(g, tp); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.DeleteTopic(t.Context(), "t", nil); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, c.noteSubscription(g, tp))
+	assert.Must(t, c.DeleteTopic(t.Context(), "t", nil))
 	s := newSubscription(c.config.Env, g, tp, false)
 	t.Cleanup(s.Stop)
-	if len(stored(t, c)) != 1 {
-		t.Fatal("the deletion did not run before the subscription was registered")
-	}
-	if _, err := c.Register(s); code(err) != tidegate.CodeTopicNotFound {
-		t.Errorf("a subscription to a deleted topic: %v", err)
-	}
+	assert.MustEqual(t, "the deletion did not run before the subscription was registered", len(stored(t, c)), 1)
+	assert.Equal(t, "a subscription to a deleted topic", code(assert.Err(c.Register(s))), tidegate.CodeTopicNotFound)
 	if left := stored(t, c); len(left) != 0 || c.Find(g.ID(), tp.ID()) != nil {
 		t.Errorf("left: records %v, subscription %v", left, c.Find(g.ID(), tp.ID()))
 	}
@@ -231,14 +183,8 @@ func TestRecoverRemovesOrphans(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
 	c, closeStore := open(t, fs)
-	tp, err := c.PutTopic(t.Context(), "t", settings.Topic{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Subscribe(t.Context(), "g", "t")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tp := assert.Value(c.PutTopic(t.Context(), "t", settings.Topic{}, nil))(t)
+	s := assert.Value(c.Subscribe(t.Context(), "g", "t"))(t)
 	if err := c.config.Store.Messages.Add(func(w *store.Batch) {
 		w.PutSubscription(98, tp.ID())
 		w.PutSubscription(s.Group().ID(), 99)
@@ -255,19 +201,13 @@ func TestRecoverRemovesOrphans(t *testing.T) {
 func TestLockAdmin(t *testing.T) {
 	t.Parallel()
 	d := NewDirectory(nil)
-	if err := d.LockAdmin(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, d.LockAdmin(t.Context()))
 	ended := errors.New("ended")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ended)
-	if err := d.LockAdmin(ctx); !errors.Is(err, ended) {
-		t.Errorf("a second holder: %v", err)
-	}
+	assert.Is(t, "a second holder", d.LockAdmin(ctx), ended)
 	d.UnlockAdmin()
-	if err := d.LockAdmin(t.Context()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, d.LockAdmin(t.Context()))
 }
 
 // A deletion writes that a topic is deleted before it removes the topic from the directory. A
@@ -276,18 +216,10 @@ func TestRegisterDuringDeletion(t *testing.T) {
 	t.Parallel()
 	c, _ := open(t, vfs.NewMem())
 	tp, g := topicAndGroup(t, c, "")
-	if err := c.noteSubscription(g, tp); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.config.Store.Messages.Add(func(*store.Batch) { tp.Delete() }, nil).Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Register(newSubscription(c.config.Env, g, tp, false)); err != nil {
-		t.Fatal(err)
-	}
-	if left := stored(t, c); len(left) != 0 {
-		t.Errorf("left: records %v", left)
-	}
+	assert.Must(t, c.noteSubscription(g, tp))
+	assert.Must(t, c.config.Store.Messages.Add(func(*store.Batch) { tp.Delete() }, nil).Wait())
+	assert.Must(t, assert.Err(c.Register(newSubscription(c.config.Env, g, tp, false))))
+	assert.Equal(t, "left: records", len(stored(t, c)), 0)
 }
 
 // A receive that ends while its subscription is written leaves no record without a subscription.
@@ -321,15 +253,9 @@ func TestFIFOChangesBeforeTheFirstSubscription(t *testing.T) {
 	t.Parallel()
 	c, _ := open(t, vfs.NewMem())
 	_, g := topicAndGroup(t, c, "")
-	if !c.setFIFO(g, true) || !g.Settings().FIFO {
-		t.Error("a group without a subscription did not become FIFO")
-	}
-	if _, err := c.Subscribe(t.Context(), "g", "t"); err != nil {
-		t.Fatal(err)
-	}
-	if c.setFIFO(g, false) || !g.Settings().FIFO {
-		t.Error("a group with a subscription did not stay FIFO")
-	}
+	assert.That(t, c.setFIFO(g, true) && g.Settings().FIFO, "a group without a subscription did not become FIFO")
+	assert.Must(t, assert.Err(c.Subscribe(t.Context(), "g", "t")))
+	assert.That(t, !c.setFIFO(g, false) && g.Settings().FIFO, "a group with a subscription did not stay FIFO")
 	if _, err := c.PutGroup(t.Context(), "g", settings.Group{}, nil); code(err) != tidegate.CodeBadRequest {
 		t.Errorf("another value of fifo: %v, want 40000", err)
 	}
@@ -355,18 +281,12 @@ func TestOneCreationOfASubscriptionRuns(t *testing.T) {
 			}()
 			synctest.Wait()
 			cancel(left)
-			if err := <-done; !errors.Is(err, left) {
-				t.Errorf("a receive whose client left: %v", err)
-			}
+			assert.Is(t, "a receive whose client left", <-done, left)
 		}
-		if n := calls.running.Load(); n != 1 {
-			t.Errorf("%d creations of one subscription wait for the disk, want 1", n)
-		}
+		assert.Equal(t, "creations of one subscription wait for the disk", calls.running.Load(), 1)
 		close(disk)
 		s, err := c.Subscribe(t.Context(), "g", "t")
-		if err != nil || s != c.Find(g.ID(), tp.ID()) {
-			t.Errorf("when the disk responds: %v, %v", s, err)
-		}
+		assert.That(t, err == nil && s == c.Find(g.ID(), tp.ID()), "when the disk responds: %v, %v", s, err)
 		closeStore()
 	})
 }
@@ -386,9 +306,7 @@ func TestCheckGroupIgnoresOtherGroups(t *testing.T) {
 	}
 	if got := assert.AllocatedBytes(func() {
 		for range checks {
-			if err := c.CheckGroup("g", settings.Group{}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, c.CheckGroup("g", settings.Group{}))
 		}
 	}); got > limit {
 		t.Errorf("%d checks beside %d groups allocated %d bytes, want at most %d", checks, groups, got, limit)
@@ -418,14 +336,9 @@ func drain(t *testing.T, s *Subscription) int {
 	ds, err := s.Receive(t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{
 		Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Minute,
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	for _, d := range ds {
-		h, err := consume.ParseHandle(d.Handle)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := assert.Value(consume.ParseHandle(d.Handle))(t)
 		errs := make([]error, 1)
 		if s.Ack([]consume.Handle{h}, errs); errs[0] != nil {
 			t.Fatal(errs[0])
@@ -445,16 +358,10 @@ func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
 			tp, g := topicAndGroup(t, c, start)
 			s := newSubscription(c.config.Env, g, tp, false)
 			queues := len(tp.Queues()) + 2
-			if _, err := c.PutTopic(t.Context(), "t", settings.Topic{Queues: queues}, nil); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.Register(s); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(c.PutTopic(t.Context(), "t", settings.Topic{Queues: queues}, nil)))
+			assert.Must(t, assert.Err(c.Register(s)))
 			fill(t, c, tp, 1)
-			if n := drain(t, s); n != queues {
-				t.Errorf("%d messages of %d are delivered", n, queues)
-			}
+			assert.Equal(t, "messages are delivered", drain(t, s), queues)
 		})
 	}
 }
@@ -464,46 +371,28 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := open(t, vfs.NewMem())
-		tp, err := c.OwnTopic(t.Context(), "DLQ.t", settings.Topic{Queues: 1}, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		tp := assert.Value(c.OwnTopic(t.Context(), "DLQ.t", settings.Topic{Queues: 1}, true))(t)
 		fill(t, c, tp, 2)
-		s, err := c.Subscribe(t.Context(), "g", "DLQ.t")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := drain(t, s); n != 2 {
-			t.Fatalf("%d messages are delivered, want 2", n)
-		}
+		s := assert.Value(c.Subscribe(t.Context(), "g", "DLQ.t"))(t)
+		assert.MustEqual(t, "messages are delivered", drain(t, s), 2)
 		time.Sleep(autoDeleteDelay)
-		if err := c.LockAdmin(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, c.LockAdmin(t.Context()))
 		deleted := make(chan bool, 1)
 		go func() {
 			is, err := c.DeleteUnused(tp)
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			deleted <- is
 		}()
 		if synctest.Wait(); len(deleted) > 0 {
 			t.Fatal("the deletion does not wait for the token")
 		}
-		if _, err := c.PutTopicLocked("DLQ.t", settings.Topic{}, false); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.PutTopicLocked("DLQ.t", settings.Topic{}, false)))
 		c.UnlockAdmin()
-		if <-deleted || c.FindTopic("DLQ.t") != tp {
-			t.Fatal("the queue is gone")
-		}
+		assert.MustThat(t, !<-deleted && c.FindTopic("DLQ.t") == tp, "the queue is gone")
 		tp.SetAutomatic(true)
 		if is, err := c.DeleteUnused(tp); !is || err != nil {
 			t.Errorf("an automatic queue that is not in use is deleted: %t, %v", is, err)
 		}
-		if n := c.config.Retention.Freed().Bytes(); n != 200 {
-			t.Errorf("%d bytes can be reclaimed once it is deleted, want 200", n)
-		}
+		assert.Equal(t, "bytes can be reclaimed once it is deleted", c.config.Retention.Freed().Bytes(), 200)
 	})
 }

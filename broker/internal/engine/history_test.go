@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -238,9 +240,7 @@ func (m *modelRun) check() {
 	used := int64(0)
 	for _, s := range m.h.kept {
 		used += seriesSize + int64(cap(s.hour.encoded)+cap(s.day.encoded))
-		if s.track != m.h.Total() && m.subjects[s.track] == nil {
-			m.t.Error("a removed subject has a series")
-		}
+		assert.That(m.t, s.track == m.h.Total() || m.subjects[s.track] != nil, "a removed subject has a series")
 	}
 	if used != m.h.Used() || used > m.h.limit {
 		m.t.Errorf("the series use %d bytes of %d; the history counts %d", used, m.h.limit, m.h.Used())
@@ -252,9 +252,7 @@ func (m *modelRun) compare(name string, s *Track, n *naive, w Window, mayLose bo
 	p, lost := m.h.Read(s, w)
 	factor := int64(w.Step / Step)
 	now := int64(m.now / w.Step)
-	if lost && !mayLose {
-		m.t.Fatalf("%s is lost", name)
-	}
+	assert.MustThat(m.t, !lost || mayLose, "%s is lost", name)
 	if want := max(0, now-w.Slots, n.begin/factor); !lost && p.First != want {
 		m.t.Fatalf("%s begins with slot %d, want %d", name, p.First, want)
 	}
@@ -345,9 +343,7 @@ func TestBusiestAreKept(t *testing.T) {
 	h.Begin(0, 4*time.Hour) // all are deleted
 	h.Record(h.Total(), Counts{}, Gauges{})
 	h.End()
-	if len(h.kept) != 1 {
-		t.Errorf("%d series after all subjects are gone, want that of the total", len(h.kept))
-	}
+	assert.Equal(t, "series after all subjects are gone", len(h.kept), 1)
 }
 
 // TestPointsAdd adds subjects that begin at different times.
@@ -368,9 +364,7 @@ func TestPointsAdd(t *testing.T) {
 		for _, p := range order {
 			sum.Add(Points{p.First, slices.Clone(p.Counts), slices.Clone(p.Gauges)})
 		}
-		if !reflect.DeepEqual(sum, want) {
-			t.Errorf("%+v, want %+v", sum, want)
-		}
+		assert.That(t, reflect.DeepEqual(sum, want), "%+v, want %+v", sum, want)
 	}
 }
 
@@ -384,29 +378,9 @@ func TestActivity(t *testing.T) {
 	a := NewActivity(&wakes)
 	a.Note()
 	a.Note()
-	if !a.Clear() || a.Clear() || wakes != 1 {
-		t.Errorf("%d wakes, want 1", wakes)
-	}
+	assert.That(t, a.Clear() && !a.Clear() && wakes == 1, "%d wakes, want 1", wakes)
 	if a.Note(); wakes != 2 {
 		t.Errorf("%d wakes, want 2", wakes)
 	}
 	(*Activity)(nil).Note()
-}
-
-// BenchmarkRound is a round of 10 000 subjects, of which every tenth has changed.
-func BenchmarkRound(b *testing.B) {
-	h, tracks := NewHistory(16<<20), make([]Track, 10_000)
-	n := 0
-	for b.Loop() {
-		n++
-		h.Begin(0, time.Duration(n)*Step)
-		for i := range tracks {
-			c := Counts{}
-			if i%10 == n%10 {
-				c[In] = int64(i)
-			}
-			h.Record(&tracks[i], c, Gauges{})
-		}
-		h.End()
-	}
 }

@@ -12,8 +12,10 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A fixture has a store in memory, the topic t, and the consumption of t by the group g.
@@ -28,22 +30,15 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	logger := slog.New(slog.DiscardHandler)
-	s, err := store.Open(store.Options{Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(store.Open(store.Options{Logger: logger}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	f := &fixture{t: t, topics: map[string]*Topic{}}
 	f.retention = newMaintenance(t.Context(), logger, nil).Add(taskConfig{})
 	f.Letters = NewLetters(LettersConfig{Store: s, Directory: f, Logger: logger, Life: t.Context(), Damaged: new(atomic.Int64)})
 	t.Cleanup(func() {
-		if f.Damaged.Load() > 0 {
-			t.Error("a dead letter is damaged")
-		}
+		assert.That(t, f.Damaged.Load() <= 0, "a dead letter is damaged")
 	})
-	if err := f.create("t", settings.Topic{Queues: 1}, false); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, f.create("t", settings.Topic{Queues: 1}, false))
 	f.consumed.Init(newGroup("g", 100, settings.Group{}.WithDefaults()), f.topics["t"])
 	return f
 }
@@ -90,9 +85,7 @@ func (f *fixture) ids(name string) (ids []string) {
 		return nil
 	}
 	ms, _, err := f.Store.Read(t.ID(), 0, 0, t.Queues()[0].End(), 100, 1<<20)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	assert.Must(f.t, err)
 	for _, m := range ms {
 		ids = append(ids, m.ID)
 	}
@@ -104,24 +97,11 @@ func (f *fixture) bury(id string) {
 	f.t.Helper()
 	const name = "%DLQ%g"
 	if f.topics[name] == nil {
-		if err := f.create(name, settings.Topic{Queues: 1}, false); err != nil {
-			f.t.Fatal(err)
-		}
+		assert.Must(f.t, f.create(name, settings.Topic{Queues: 1}, false))
 	}
 	place := f.send("t", id, nil)
 	death := deadletter.Death{Group: "g", Topic: "t", Offset: place.Offset, Attempts: 16, Reason: "no", SentTo: "t", SentID: id}
 	f.send(name, id, death.Properties(&store.Message{Message: tidegate.Message{ID: id}}))
-}
-
-func TestBrowse(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.bury("a")
-	page, _, err := f.Browse("g", LetterQuery{Limit: 10})
-	want := tidegate.DeadLetter{Topic: "t", MessageID: "a", Group: "g", Attempts: 16, Reason: "no"}
-	if err != nil || len(page) != 1 || page[0].Origin != want {
-		t.Errorf("browsed: %+v, %v", page, err)
-	}
 }
 
 // letterLimits reject every send after the first n.
@@ -134,39 +114,13 @@ func (l *letterLimits) Rejects(*Topic, int64, time.Time) bool {
 	return *l < 0
 }
 
-func TestRedriveAndPurge(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	for _, id := range []string{"a", "b", "c"} {
-		f.bury(id)
-	}
-	two := letterLimits(2)
-	done, err := f.Redrive(t.Context(), "g", LetterSelection{}, &two)
-	if err != nil || done.Redriven != 2 || done.Next != (deadletter.Position{Offset: 2}).String() {
-		t.Errorf("redriven: %+v, %v", done, err)
-	}
-	if ids := f.ids("t"); !slices.Equal(ids, []string{"a", "b", "c", "a", "b"}) {
-		t.Errorf("the topic has %q", ids)
-	}
-	purged, next, err := f.Purge(t.Context(), "g", LetterSelection{})
-	if err != nil || purged != 1 || next != "" || f.ids("%DLQ%g") != nil {
-		t.Errorf("purged: %d, next %q, %v; left are %q", purged, next, err, f.ids("%DLQ%g"))
-	}
-	if !f.topics["%DLQ%g"].HasGaps() {
-		t.Error("retention does not look for gaps")
-	}
-}
-
 // One redrive, purge or other holder runs at a time.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.bury("a")
-		release, err := f.Hold(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		release := assert.Value(f.Hold(t.Context()))(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		ended := make(chan error, 2)
 		for _, ctx := range []context.Context{ctx, t.Context()} {
@@ -180,9 +134,7 @@ func TestHold(t *testing.T) {
 			t.Errorf("%d purges have ended while another holder runs", len(ended))
 		}
 		cancel(errFull)
-		if err := <-ended; !errors.Is(err, errFull) {
-			t.Errorf("the cancelled purge returned %v", err)
-		}
+		assert.Is(t, "the cancelled purge returned", <-ended, errFull)
 		release()
 		if err := <-ended; err != nil || f.ids("%DLQ%g") != nil {
 			t.Errorf("the other purge returned %v", err)
@@ -216,4 +168,155 @@ func TestCheckRetryNames(t *testing.T) {
 			t.Errorf("%s: %v, want an error: %v", name, err, c.clash)
 		}
 	}
+}
+
+// progress is a subscription with a fixed progress in each queue.
+type progress struct {
+	TopicSubscription // nil: the tests call no other method
+
+	unfinished int64 // the first message that the group has received and not finished; -1: none
+	next       int64 // the next new message
+	noQueue    bool  // the subscription does not have the queue yet
+}
+
+func (p progress) Unconsumed(_ uint16, begin, end int64) (first, next int64, ok bool) {
+	if first = max(p.unfinished, begin); p.unfinished < 0 {
+		first = end
+	}
+	return first, p.next, !p.noQueue
+}
+
+// Consumed messages are removed before the slowest group. A few unfinished messages of a group do
+// not prevent the removal of the others.
+func TestConsumedBefore(t *testing.T) {
+	t.Parallel()
+	const begin, end = 10, 10_000
+	for name, c := range map[string]struct {
+		groups []TopicSubscription
+		want   int64
+	}{
+		"no group":                                {nil, begin},
+		"all consumed":                            {[]TopicSubscription{progress{unfinished: -1, next: end}}, end},
+		"half received":                           {[]TopicSubscription{progress{unfinished: -1, next: 5000}}, 5000},
+		"one unfinished":                          {[]TopicSubscription{progress{unfinished: 4500, next: 5000}}, 4500},
+		"one unfinished far behind":               {[]TopicSubscription{progress{unfinished: 100, next: 5000}}, 5000},
+		"unfinished far behind another group":     {[]TopicSubscription{progress{unfinished: 100, next: 5000}, progress{unfinished: -1, next: 600}}, 100},
+		"the slowest of two groups":               {[]TopicSubscription{progress{unfinished: -1, next: end}, progress{unfinished: -1, next: 20}}, 20},
+		"a group without the queue":               {[]TopicSubscription{progress{unfinished: -1, next: end}, progress{unfinished: -1, next: end, noQueue: true}}, begin},
+		"a group that starts before the messages": {[]TopicSubscription{progress{unfinished: -1, next: 0}}, begin},
+	} {
+		q := &retention.QueuePlan{Begin: store.Mark{Offset: begin}, End: end}
+		if got := consumedBefore(c.groups, q); got != c.want {
+			t.Errorf("%s: removed before %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// topics are all topics by number.
+type topics map[uint32]*Topic
+
+func (m topics) TopicsByID() map[uint32]*Topic { return m }
+
+// newRemover returns a Remover on a store in memory, whose loop runs until the end of the test.
+func newRemover(t *testing.T, all topics) *Remover {
+	t.Helper()
+	logger := slog.New(slog.DiscardHandler)
+	st := assert.Value(store.Open(store.Options{Logger: logger}))(t)
+	loop := newMaintenance(t.Context(), logger, nil)
+	r := NewRemoval(RemovalConfig{Store: st, Loop: loop, Logger: logger, Directory: all})
+	loop.Start()
+	t.Cleanup(func() {
+		loop.Stop()
+		assert.NoError(t, st.Close())
+	})
+	return r
+}
+
+// elapse lets virtual time pass, and then all goroutines come to rest.
+func elapse(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// Disk space that the store failed to return is returned a minute later.
+func TestReclaimIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRemover(t, nil)
+		r.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 5, To: 5}, retention.ReclaimBytes) // an empty range cannot be compacted
+		r.ReclaimSoon()
+		elapse(time.Second)
+		assert.MustEqual(t, "bytes are not returned yet", r.Freed().Bytes(), retention.ReclaimBytes)
+		r.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 4, To: 6}, 0)
+		elapse(time.Minute)
+		assert.Equal(t, "bytes are not returned a minute later", r.Freed().Bytes(), 0)
+	})
+}
+
+// Little removed space is not returned: a compaction costs more.
+func TestLittleIsNotReclaimed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRemover(t, nil)
+		r.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 4, To: 6}, retention.ReclaimBytes-1)
+		r.ReclaimSoon()
+		elapse(time.Hour)
+		assert.Equal(t, "bytes wait", r.Freed().Bytes(), retention.ReclaimBytes-1)
+	})
+}
+
+// A look finds the topics whose round is due, and the time of the next one.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all, now := topics{}, time.Now()
+		r := newRemover(t, all)
+		add := func(id uint32, due time.Duration) {
+			all[id] = newTopic(TopicConfig{ID: id, Name: "t", Retention: newMaintenance(t.Context(), r.Logger, nil).Add(taskConfig{})}, settings.Topic{Queues: 1})
+			if due != 0 {
+				all[id].WakeRetention(now.Add(due))
+			}
+		}
+		for id, due := range map[uint32]time.Duration{1: -time.Hour, 2: time.Minute, 3: 0, 4: time.Hour, 5: -1} {
+			add(id, due)
+		}
+		due, next := r.look(now)
+		var ids []uint32
+		for _, tp := range due {
+			ids = append(ids, tp.ID())
+		}
+		if slices.Sort(ids); !slices.Equal(ids, []uint32{1, 5}) || !next.Equal(now.Add(time.Minute)) {
+			t.Errorf("the topics %v are due, and the next one at %v; want 1 and 5, and a minute later", ids, next.Sub(now))
+		}
+		delete(all, 2)
+		delete(all, 4)
+		if _, next := r.look(now); !next.IsZero() {
+			t.Errorf("the next topic is due at %v, want none", next)
+		}
+	})
+}
+
+// A deleted topic leaves the space of its messages; a topic that was never used leaves nothing.
+func TestTopicDeleted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRemover(t, nil)
+		unused := newTopic(TopicConfig{ID: 1, Name: "unused"}, settings.Topic{Queues: 3})
+		r.TopicDeleted(unused)
+		if ranges, deleted := r.Freed().Remembered(); ranges != 0 || deleted != 0 {
+			t.Errorf("an unused topic leaves %d ranges and %d topics", ranges, deleted)
+		}
+		ids := newDuplicates(2, store.IDKey{}, newMaintenance(t.Context(), r.Logger, nil).Add(taskConfig{}))
+		used := newTopic(TopicConfig{ID: 2, Name: "used", IDs: ids}, settings.Topic{Queues: 3, DuplicateWindow: -1})
+		q := used.Queues()[1]
+		if err := r.Store.Messages.Add(func(w *store.Batch) {
+			used.Put(w, q, &store.Message{}, time.Now())
+		}, nil).Wait(); err != nil {
+			t.Fatal(err)
+		}
+		r.TopicDeleted(used)
+		if _, deleted := r.Freed().Remembered(); deleted != 1 {
+			t.Errorf("%d deleted topics are remembered, want 1", deleted)
+		}
+	})
 }

@@ -14,6 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 	"unsafe"
+
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 // startMaintenance returns a loop that was started and stops with the test.
@@ -59,9 +62,7 @@ func (r *recorder) want(t *testing.T, at ...time.Duration) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.Equal(r.at, at) {
-		t.Errorf("it ran at %v, want %v", r.at, at)
-	}
+	assert.Slices(t, "it ran at", r.at, at)
 }
 
 func TestLoopLooksAtTheClockAgain(t *testing.T) {
@@ -110,9 +111,7 @@ func TestClockSetAhead(t *testing.T) {
 		task.at = task.at.Add(-3 * time.Hour) // as if the clock were set ahead by that
 		l.mu.Unlock()
 		elapse(time.Minute)
-		if r.runs() != 1 || r.at[0] > 11*time.Minute {
-			t.Errorf("it ran at %v, want within a minute after 10m", r.at)
-		}
+		assert.That(t, r.runs() == 1 && r.at[0] <= 11*time.Minute, "it ran at %v, want within a minute after 10m", r.at)
 	})
 }
 
@@ -184,9 +183,7 @@ func TestWakeDuringAStep(t *testing.T) {
 		l, r := startMaintenance(t), recordRuns()
 		var under atomic.Int32
 		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
-			if under.Add(1) > 1 {
-				t.Error("two steps of a task run at once")
-			}
+			assert.That(t, under.Add(1) <= 1, "two steps of a task run at once")
 			defer under.Add(-1)
 			_, _ = r.step(ctx, now)
 			time.Sleep(10 * time.Second)
@@ -232,9 +229,7 @@ func TestPauseAfterErrors(t *testing.T) {
 				t.Errorf("the log lacks %q: %s", want, log.String())
 			}
 		}
-		if n := strings.Count(log.String(), "\n"); n != r.runs() {
-			t.Errorf("%d lines are logged for %d errors", n, r.runs())
-		}
+		assert.Equal(t, "lines are logged for errors", strings.Count(log.String(), "\n"), r.runs())
 		fails.Store(false)
 		elapse(5 * time.Second) // it succeeds, so the next error is a first one
 		fails.Store(true)
@@ -275,9 +270,7 @@ func TestMaintenanceHold(t *testing.T) {
 			return time.Time{}, nil
 		}})
 		release, err := task.Hold(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		task.Wake(r.from)
 		elapse(time.Second)
 		r.want(t)
@@ -351,9 +344,7 @@ func TestStartAndStop(t *testing.T) {
 		l.Start()
 		elapse(time.Second)
 		l.Stop() // within the step
-		if took := time.Since(r.from); took != time.Minute+time.Second {
-			t.Errorf("it stopped after %v, want 1m1s", took)
-		}
+		assert.Equal(t, "it stopped after", time.Since(r.from), time.Minute+time.Second)
 		task.Wake(time.Now())
 		l.Start()
 		elapse(time.Hour)
@@ -377,10 +368,7 @@ func TestStopWhileATaskIsHeld(t *testing.T) {
 		l, r := newMaintenance(ctx, slog.New(slog.DiscardHandler), nil), recordRuns()
 		l.Start()
 		task := l.Add(taskConfig{Step: r.step})
-		release, err := task.Hold(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		release := assert.Value(task.Hold(t.Context()))(t)
 		task.Wake(r.from)
 		elapse(time.Second)
 		cancel()
@@ -389,75 +377,6 @@ func TestStopWhileATaskIsHeld(t *testing.T) {
 		synctest.Wait()
 		r.want(t)
 	})
-}
-
-// Tasks with steps of random length are woken and held at random: a step follows each Wake, not
-// before its time, and none runs beside another step of its task or a holder.
-func TestLoopAtRandom(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(20) {
-		synctest.Test(t, func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(seed, 1))
-			l := startMaintenance(t)
-			type model struct {
-				task    *task
-				busy    atomic.Int32
-				pending []time.Time // Wakes that no step followed yet
-			}
-			tasks := make([]*model, 3)
-			for i := range tasks {
-				m := &model{}
-				lengths := rand.New(rand.NewPCG(seed, uint64(i)))
-				m.task = l.Add(taskConfig{Pause: time.Second, MaxPause: 4 * time.Second, Step: func(_ context.Context, now time.Time) (time.Time, error) {
-					if m.busy.Add(1) != 1 {
-						t.Error("a step runs beside another one, or a holder")
-					}
-					defer m.busy.Add(-1)
-					l.mu.Lock()
-					m.pending = slices.DeleteFunc(m.pending, func(at time.Time) bool { return !at.After(now) })
-					var next time.Time // of the work known now; only Wake announces the rest
-					if len(m.pending) > 0 {
-						next = slices.MinFunc(m.pending, time.Time.Compare)
-					}
-					l.mu.Unlock()
-					time.Sleep(time.Duration(lengths.IntN(5)) * time.Second)
-					if lengths.IntN(4) == 0 {
-						return time.Time{}, errors.New("no luck")
-					}
-					return next, nil
-				}})
-				tasks[i] = m
-			}
-			for range 200 {
-				m := tasks[rnd.IntN(len(tasks))]
-				if rnd.IntN(4) == 0 {
-					release, err := m.task.Hold(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
-					if m.busy.Add(1) != 1 {
-						t.Error("a holder beside a step")
-					}
-					time.Sleep(time.Duration(rnd.IntN(3)) * time.Second)
-					m.busy.Add(-1)
-					release()
-					continue
-				}
-				at := time.Now().Add(time.Duration(rnd.IntN(20)-5) * time.Second)
-				l.mu.Lock()
-				m.pending = append(m.pending, at)
-				l.mu.Unlock()
-				m.task.Wake(at)
-				time.Sleep(time.Duration(rnd.IntN(1500)) * time.Millisecond)
-			}
-			elapse(time.Hour)
-			for i, m := range tasks {
-				if len(m.pending) > 0 || !m.task.Due().IsZero() {
-					t.Errorf("seed %d: task %d was woken for %v and did not run; it is due at %v", seed, i, m.pending, m.task.Due())
-				}
-			}
-		})
-	}
 }
 
 // panics has the values of panics.
@@ -488,5 +407,188 @@ func TestPanic(t *testing.T) {
 			}()
 			l.Add(c).runOnce() // not in a goroutine of the loop, which would end the process
 		})
+	}
+}
+
+// Random tasks with work of random due times, steps that take time and fail, and holders. Work is
+// done once it is due, later only by the time of steps, holders and pauses. Each step follows a
+// Wake, a due time that a step returned, or a failure.
+func TestMaintenanceModel(t *testing.T) {
+	t.Parallel()
+	model.Run(t, 10_000, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { runModel(t, r) })
+	})
+}
+
+// A worker is a task with work.
+type worker struct {
+	t    *testing.T
+	task *task
+
+	mu       sync.Mutex
+	work     []time.Time // when each piece of work is due
+	slow     []time.Duration
+	failing  int
+	steps    int
+	failures int
+	wakes    int
+	done     int
+	delays   time.Duration // of steps, holders and pauses so far
+	retry    time.Time     // no step begins before; the end of the pause after a failure
+}
+
+const (
+	workBatch  = 2
+	modelPause = time.Second
+	mostPause  = 8 * time.Second
+)
+
+func (w *worker) step(_ context.Context, now time.Time) (next time.Time, err error) {
+	w.mu.Lock()
+	w.steps++
+	if now.Before(w.retry) {
+		w.t.Errorf("a step begins %v before the end of the pause", w.retry.Sub(now))
+	}
+	var took time.Duration
+	if len(w.slow) > 0 {
+		took, w.slow = w.slow[0], w.slow[1:]
+	}
+	fails := w.failing > 0
+	if fails {
+		w.failing--
+		w.failures++
+		w.delays += mostPause
+	}
+	w.delays += took
+	w.mu.Unlock()
+	if took > 0 {
+		<-time.After(took)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if fails {
+		w.retry = time.Now().Add(modelPause)
+		return time.Time{}, errors.New("planned")
+	}
+	slices.SortFunc(w.work, time.Time.Compare)
+	for n := 0; n < workBatch && len(w.work) > 0 && !w.work[0].After(now); n++ {
+		if late := now.Sub(w.work[0]); late > w.delays {
+			w.t.Errorf("work is done %v late, and steps, holders and pauses took %v", late, w.delays)
+		}
+		w.work = w.work[1:]
+		w.done++
+	}
+	if len(w.work) > 0 {
+		next = w.work[0]
+	}
+	return next, nil
+}
+
+// add adds work, and wakes the task for it.
+func (w *worker) add(due time.Time) {
+	w.mu.Lock()
+	if now := time.Now(); due.Before(now) {
+		w.work = append(w.work, now)
+	} else {
+		w.work = append(w.work, due)
+	}
+	w.wakes++
+	w.mu.Unlock()
+	w.task.Wake(due)
+}
+
+func runModel(t *testing.T, rnd *rand.Rand) {
+	l := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil)
+	defer l.Stop()
+	var workers []*worker
+	for range 1 + rnd.IntN(3) {
+		w := &worker{t: t}
+		w.task = l.Add(taskConfig{Step: w.step, Pause: modelPause, MaxPause: mostPause})
+		workers = append(workers, w)
+	}
+	if rnd.IntN(2) == 0 {
+		l.Start()
+	}
+	var holders sync.WaitGroup
+	for range 10 + rnd.IntN(30) {
+		w := workers[rnd.IntN(len(workers))]
+		some := time.Duration(rnd.Int64N(int64(20 * time.Second)))
+		switch rnd.IntN(6) {
+		case 0, 1:
+			w.add(time.Now().Add(some - 5*time.Second))
+		case 2:
+			w.mu.Lock()
+			w.slow = append(w.slow, some)
+			w.mu.Unlock()
+		case 3:
+			w.mu.Lock()
+			w.failing += rnd.IntN(3)
+			w.mu.Unlock()
+		case 4:
+			w.mu.Lock()
+			w.delays += some
+			w.mu.Unlock()
+			holders.Go(func() {
+				release, err := w.task.Hold(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				<-time.After(some)
+				release()
+			})
+		case 5:
+			l.mu.Lock()
+			started := l.state == started
+			l.mu.Unlock()
+			if !started { // work that is due before Start waits for it
+				for _, w := range workers {
+					w.mu.Lock()
+					w.delays += some + 5*time.Second
+					w.mu.Unlock()
+				}
+			}
+			<-time.After(some)
+		}
+		checkHeldWork(t, l, workers)
+	}
+	l.Start()
+	holders.Wait()
+	longest := time.Minute
+	for _, w := range workers {
+		w.mu.Lock()
+		longest += w.delays + time.Duration(w.failing)*mostPause
+		for _, slow := range w.slow {
+			longest += slow
+		}
+		w.mu.Unlock()
+	}
+	elapse(longest)
+	for i, w := range workers {
+		w.mu.Lock()
+		if len(w.work) > 0 {
+			t.Errorf("task %d has %d pieces of work left, after %v without an event", i, len(w.work), longest)
+		}
+		if most := w.wakes + w.failures + w.done; w.steps > most {
+			t.Errorf("task %d took %d steps for %d wakes, %d failures and %d pieces of work", i, w.steps, w.wakes, w.failures, w.done)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// checkHeldWork checks that a task with work has a step under way or a due time.
+func checkHeldWork(t *testing.T, l *maintenance, workers []*worker) {
+	t.Helper()
+	synctest.Wait()
+	for i, w := range workers {
+		l.mu.Lock()
+		running := w.task.running
+		l.mu.Unlock()
+		w.mu.Lock()
+		held := len(w.work)
+		w.mu.Unlock()
+		if held > 0 && !running && w.task.Due().IsZero() {
+			t.Errorf("task %d has %d pieces of work, and neither a step under way nor a due time", i, held)
+		}
 	}
 }

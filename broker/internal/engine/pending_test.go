@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +20,8 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
-	"github.com/tidegate/tidegate/internal/protocol"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -76,9 +79,7 @@ func (t *fakeTopic) want(tb testing.TB, ids ...string) {
 	tb.Helper()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !slices.Equal(t.delivered, ids) {
-		tb.Errorf("topic %s has %v, want %v", t.name, t.delivered, ids)
-	}
+	assert.That(tb, slices.Equal(t.delivered, ids), "topic %s has %v, want %v", t.name, t.delivered, ids)
 }
 
 // A pendingFixture is a store with the pending messages of two topics.
@@ -122,9 +123,6 @@ func (f *pendingFixture) Ask(c TransactionCheck) bool {
 	return ask != nil && (*ask)(c)
 }
 
-// onCheck has a function asked from now on.
-func (f *pendingFixture) onCheck(ask func(TransactionCheck) bool) { f.ask.Store(&ask) }
-
 func (f *pendingFixture) CreateGivenUp() error {
 	if f.created.Add(1) == 1 {
 		return errors.New("no luck")
@@ -153,12 +151,8 @@ func openPending(t *testing.T, fs vfs.FS) *pendingFixture {
 		}
 	})
 	find := f.finder()
-	if _, err := f.x.Recover(find, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.delayed.Recover(find); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(f.x.Recover(find, time.Now())))
+	assert.Must(t, f.delayed.Recover(find))
 	f.loop.Start()
 	t.Cleanup(f.close)
 	return f
@@ -180,18 +174,14 @@ func (f *pendingFixture) close() {
 	f.cancel()
 	f.cancel = nil
 	f.loop.Stop()
-	if err := f.store.Close(); err != nil {
-		f.t.Error(err)
-	}
+	assert.NoError(f.t, f.store.Close())
 }
 
 // delay stores a delayed message with a body of 10 bytes.
 func (f *pendingFixture) delay(t *fakeTopic, id string, after time.Duration) (d store.Delayed) {
 	f.t.Helper()
 	m := store.Message{Message: tidegate.Message{ID: id, Body: make([]byte, 10), DeliverAt: time.Now().Add(after)}}
-	if err := f.store.Messages.Add(func(w *store.Batch) { d = f.delayed.Put(w, t, &m, time.Now()) }, nil).Wait(); err != nil {
-		f.t.Fatal(err)
-	}
+	assert.Must(f.t, f.store.Messages.Add(func(w *store.Batch) { d = f.delayed.Put(w, t, &m, time.Now()) }, nil).Wait())
 	f.delayed.Wake(d.Due)
 	return d
 }
@@ -201,18 +191,9 @@ func (f *pendingFixture) half(t *fakeTopic, id string) (h store.HalfID) {
 	f.t.Helper()
 	m := store.Message{Message: tidegate.Message{ID: id, Body: make([]byte, 10)}}
 	var due time.Time
-	if err := f.store.Messages.Add(func(w *store.Batch) { h, due = f.x.Put(w, t, &m, 0, time.Now()) }, nil).Wait(); err != nil {
-		f.t.Fatal(err)
-	}
+	assert.Must(f.t, f.store.Messages.Add(func(w *store.Batch) { h, due = f.x.Put(w, t, &m, 0, time.Now()) }, nil).Wait())
 	f.x.Wake(due)
 	return h
-}
-
-func (f *pendingFixture) wantDelayed(t *fakeTopic, messages int64) {
-	f.t.Helper()
-	if n, bytes := t.counters.Delayed(); n != messages || bytes != 10*messages {
-		f.t.Errorf("%d messages wait in %s, %d bytes; want %d", n, t.name, bytes, messages)
-	}
 }
 
 // After a start with a clock that is behind, checks of transactions and the retries of the broker
@@ -224,16 +205,12 @@ func TestRecoverWithClockBehind(t *testing.T) {
 		a := f.topics[1]
 		id := f.half(a, "half")
 		was, _, err := f.store.HalfState(id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		timeout := time.Until(was.Due)
 		user := f.delay(a, "user", time.Minute)
 		retry := store.Message{Message: tidegate.Message{ID: "retry", Body: make([]byte, 10), DeliverAt: time.Now().Add(10 * time.Second),
 			Properties: map[string]string{"RETRY_TOPIC": a.name}}}
-		if err := f.store.Messages.Add(func(w *store.Batch) { f.delayed.Put(w, a, &retry, time.Now()) }, nil).Wait(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, f.store.Messages.Add(func(w *store.Batch) { f.delayed.Put(w, a, &retry, time.Now()) }, nil).Wait())
 		now := time.Now().Add(-time.Hour) // of the next start
 		newest, err := f.x.Recover(f.finder(), now)
 		if err := errors.Join(err, f.delayed.AdvanceRetries(a, now)); err != nil || !newest.Equal(time.Now()) {
@@ -254,81 +231,7 @@ func TestRecoverWithClockBehind(t *testing.T) {
 			}
 		}
 		due, _, _, err := f.store.Due(time.Time{}, now.Add(10*time.Second), 9, 99)
-		if err != nil || len(due) != 1 {
-			t.Errorf("%d messages are due, %v; want the retry alone", len(due), err)
-		}
-	})
-}
-
-func TestDelayed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		f := openPending(t, fs)
-		a, b := f.topics[1], f.topics[2]
-		f.delay(a, "3", 3*time.Minute)
-		f.delay(a, "1", time.Minute)
-		f.delay(b, "2", 2*time.Minute)
-		recalled := f.delay(a, "4", 4*time.Minute)
-		f.delay(b, "5", 5*time.Minute)
-		f.wantDelayed(a, 3)
-		elapse(time.Minute - 1)
-		a.want(t)
-		elapse(time.Minute + 1)
-		a.want(t, "1")
-		b.want(t, "2")
-		f.wantDelayed(a, 2)
-		if id, ok, err := f.delayed.Recall(t.Context(), a, recalled); id != "4" || !ok || err != nil || a.forgotten != 1 {
-			t.Errorf("recalled %q, %v, %v", id, ok, err)
-		}
-		if _, ok, err := f.delayed.Recall(t.Context(), a, recalled); ok || err != nil {
-			t.Errorf("recalled twice: %v, %v", ok, err)
-		}
-		f.close()
-
-		f = openPending(t, fs)
-		a, b = f.topics[1], f.topics[2]
-		f.wantDelayed(a, 1)
-		f.short.Store(true)
-		elapse(2 * time.Minute)
-		a.want(t)
-		f.short.Store(false)
-		elapse(time.Second)
-		a.want(t, "3")
-		elapse(time.Hour)
-		a.want(t, "3")
-		b.want(t, "5")
-		f.wantDelayed(a, 0)
-		f.wantDelayed(b, 0)
-		if at := f.delayed.From(); !at.Equal(farAhead) {
-			t.Errorf("nothing waits, and the next look begins at %v", at)
-		}
-	})
-}
-
-// A removal leaves messages of other topics, and those that were written after it began.
-func TestRemoveDelayed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := openPending(t, vfs.NewMem())
-		a, b := f.topics[1], f.topics[2]
-		for _, id := range []string{"1", "2", "3"} {
-			f.delay(a, id, time.Hour)
-			f.delay(b, id, time.Hour)
-		}
-		last := f.delayed.Last()
-		f.delay(a, "new", 2*time.Hour)
-		var removed store.Waiting
-		if err := f.delayed.Remove(t.Context(), a, last, func(messages, bytes int64) {
-			removed.Messages += messages
-			removed.Bytes += bytes
-		}); err != nil || removed != (store.Waiting{Messages: 3, Bytes: 30}) {
-			t.Errorf("removed %+v, %v", removed, err)
-		}
-		f.wantDelayed(a, 1)
-		elapse(3 * time.Hour)
-		a.want(t, "new")
-		b.want(t, "1", "2", "3")
+		assert.That(t, err == nil && len(due) == 1, "%d messages are due, %v; want the retry alone", len(due), err)
 	})
 }
 
@@ -338,10 +241,7 @@ func TestRecallEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := openPending(t, vfs.NewMem())
 		d := f.delay(f.topics[1], "1", time.Hour)
-		release, err := f.delayed.Task.Hold(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		release := assert.Value(f.delayed.Task.Hold(t.Context()))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, ok, err := f.delayed.Recall(ctx, f.topics[1], d); ok || !errors.Is(err, context.DeadlineExceeded) {
@@ -350,46 +250,6 @@ func TestRecallEndsWithItsContext(t *testing.T) {
 		release()
 		elapse(time.Hour)
 		f.topics[1].want(t, "1")
-	})
-}
-
-// Producers are asked at the times of the schedule; after the last check the message goes to the
-// topic of those given up.
-func TestChecks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := openPending(t, vfs.NewMem())
-		begin := time.Now()
-		var mu sync.Mutex
-		var asked []time.Duration
-		f.onCheck(func(c TransactionCheck) bool {
-			mu.Lock()
-			defer mu.Unlock()
-			if c.Message.ID != "1" || c.Message.Topic != "a" || c.Number != len(asked)+1 {
-				t.Errorf("asked %+v", c)
-			}
-			asked = append(asked, time.Since(begin))
-			return true
-		})
-		f.half(f.topics[1], "1")
-		elapse(67 * time.Second)
-		mu.Lock()
-		if !slices.Equal(asked, []time.Duration{6 * time.Second, 36 * time.Second}) {
-			t.Errorf("asked after %v", asked)
-		}
-		mu.Unlock()
-		c := &f.topics[1].counters
-		if f.created.Load() != 2 || f.givenUp.Load() == nil || c.Half.Load() != 0 || c.GivenUp.Load() != 1 || c.Checks.Load() != 2 {
-			t.Fatalf("the topic was created %d times; %d wait, %d given up, %d checks", f.created.Load(), c.Half.Load(), c.GivenUp.Load(), c.Checks.Load())
-		}
-		elapse(time.Minute)
-		f.givenUp.Load().want(t, "1")
-		if p := f.givenUp.Load().last.Properties; p[propertyCheckTimes] != "2" || p[protocol.PropertyDeadLetterTopic] != "a" || p[protocol.PropertyDeadLetterMessageID] != "1" {
-			t.Errorf("properties %v", p)
-		}
-		if log := f.log.String(); !strings.Contains(log, "no luck") || !strings.Contains(log, "transaction abandoned") {
-			t.Errorf("the log is %s", log)
-		}
 	})
 }
 
@@ -414,106 +274,221 @@ func TestGiveUpWaitsForRoom(t *testing.T) {
 	})
 }
 
-// A check that is overdue after a restart waits for another Timeout.
-func TestOverdueAfterARestart(t *testing.T) {
+// Random delayed messages and half messages, with recalls, ends of transactions, a disk that is
+// short of room for a while, and restarts. Each delayed message is in its queue when it is due, and
+// later only by the time in which the disk was short. Each transaction that nothing ends is given
+// up after its last check. In the end nothing waits. The steps are bounded by the messages and by
+// the seconds in which the disk was short.
+func TestPendingModel(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		f := openPending(t, fs)
-		f.half(f.topics[1], "1")
-		f.close()
-		elapse(time.Hour)
-		f = openPending(t, fs)
-		begin := time.Now()
-		asked := make(chan time.Duration, 1)
-		f.onCheck(func(TransactionCheck) bool { asked <- time.Since(begin); return true })
-		if n := f.topics[1].counters.Half.Load(); n != 1 {
-			t.Errorf("%d wait", n)
-		}
-		if got := <-asked; got != 6*time.Second {
-			t.Errorf("asked after %v, want 6s", got)
-		}
+	model.Run(t, 40, func(t *testing.T, r *rand.Rand) {
+		synctest.Test(t, func(t *testing.T) { pendingRunModel(t, r) })
 	})
 }
 
-func TestEnd(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := openPending(t, vfs.NewMem())
-		a := f.topics[1]
-		ids := map[string]store.HalfID{}
-		for _, id := range []string{"1", "2", "3", "4"} {
-			ids[id] = f.half(a, id)
-		}
-		end := func(id, messageID string, r transport.Resolution) error {
-			return f.x.End(t.Context(), transactionEnd{Topic: a, ID: ids[id], MessageID: messageID, Resolution: r})
-		}
-		if err := end("1", "", transport.ResolutionUnknown); err != nil {
-			t.Error(err)
-		}
-		var other *otherMessageError
-		if err := end("1", "2", transport.Commit); !errors.As(err, &other) || other.Is != "1" || other.Named != "2" {
-			t.Errorf("an end for another message: %v", err)
-		}
-		if err := errors.Join(end("1", "1", transport.Commit), end("2", "", transport.Rollback)); err != nil {
-			t.Error(err)
-		}
-		for _, id := range []string{"1", "2"} {
-			if err := end(id, "", transport.Commit); !errors.Is(err, errNoTransaction) {
-				t.Errorf("a second end of %s: %v", id, err)
-			}
-		}
-		a.want(t, "1")
-		if a.last.Properties[protocol.PropertyTransactionID] == "" {
-			t.Errorf("properties %v", a.last.Properties)
-		}
-		a.deleted.Store(true)
-		if err := end("3", "", transport.Commit); !errors.Is(err, errTopicDeleted) {
-			t.Errorf("the topic is deleted: %v", err)
-		}
-		a.deleted.Store(false)
-		release, err := f.x.Claim(t.Context(), ids["4"])
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := f.x.End(ctx, transactionEnd{Topic: a, ID: ids["4"], Resolution: transport.Rollback}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the end of a claimed transaction: %v", err)
-		}
-		release()
-		if err := end("4", "", transport.Rollback); err != nil {
-			t.Error(err)
-		}
-		c := &a.counters
-		if c.Half.Load() != 1 || c.Committed.Load() != 1 || c.RolledBack.Load() != 2 || f.x.Claimed() != 0 {
-			t.Errorf("%d wait, %d committed, %d rolled back, %d claimed", c.Half.Load(), c.Committed.Load(), c.RolledBack.Load(), f.x.Claimed())
-		}
-	})
+// A pendingModelRun is a fixture over restarts, with the expected state of the messages.
+type pendingModelRun struct {
+	*pendingFixture
+	t    *testing.T
+	fs   vfs.FS
+	rnd  *rand.Rand
+	next int
+
+	due      map[string]time.Time // delayed messages that are not recalled
+	places   map[string]store.Delayed
+	half     map[string]store.HalfID // transactions that have not ended
+	ended    map[string]bool         // committed: in the queue of a
+	short    time.Duration           // for which the disk was short
+	since    time.Time               // when it became short; zero if it is not
+	steps    int64
+	restarts int
+
+	delivered map[string]time.Time // over all restarts
+	givenUp   map[string]bool
 }
 
-func TestRemoveHalfMessages(t *testing.T) {
+// schedule is that of newTopic: checks after 6 s and each 30 s, two of them.
+const (
+	lastCheck         = 6*time.Second + 2*30*time.Second
+	pendingModelPause = time.Second // of a step that failed, and of one that found no room
+)
+
+func pendingRunModel(t *testing.T, rnd *rand.Rand) {
+	r := &pendingModelRun{
+		t: t, fs: vfs.NewMem(), rnd: rnd, due: map[string]time.Time{}, places: map[string]store.Delayed{}, half: map[string]store.HalfID{},
+		ended: map[string]bool{}, delivered: map[string]time.Time{}, givenUp: map[string]bool{},
+	}
+	r.pendingFixture = openPending(t, r.fs)
+	for range 10 + rnd.IntN(30) {
+		r.act()
+	}
+	r.setShort(false)
+	elapse(3*time.Minute + lastCheck + time.Duration(r.restarts+3)*10*time.Second)
+	r.collect()
+	for id, due := range r.due {
+		if at, ok := r.delivered[id]; !ok {
+			t.Errorf("%s is not in its queue", id)
+		} else if at.Before(due) || at.Sub(due) > r.short+2*pendingModelPause {
+			t.Errorf("%s came %v after its time; the disk was short for %v", id, at.Sub(due), r.short)
+		}
+	}
+	for id := range r.half {
+		assert.That(t, r.givenUp[id], "transaction %s was not given up", id)
+	}
+	for id := range r.delivered {
+		if _, due := r.due[id]; !due && !r.ended[id] {
+			t.Errorf("%s was delivered, although it was recalled or not committed", id)
+		}
+	}
+	for _, tp := range r.topics {
+		if n, bytes := tp.counters.Delayed(); n != 0 || bytes != 0 || tp.counters.Half.Load() != 0 {
+			t.Errorf("in %s wait %d messages of %d bytes and %d half messages", tp.name, n, bytes, tp.counters.Half.Load())
+		}
+	}
+	if at := r.pendingFixture.delayed.From(); !at.IsZero() && !at.Equal(farAhead) {
+		t.Errorf("nothing waits, and the next look begins at %v", at)
+	}
+	before := r.looks.Load()
+	r.steps += before
+	elapse(time.Hour)
+	if n := r.looks.Load() - before; n > 0 {
+		t.Errorf("%d steps in an hour in which nothing waits", n)
+	}
+	// A message has at most a move, or two checks, an end and a failure; a start looks twice.
+	if most := int64(8*r.next + 4*int(r.short/pendingModelPause) + 8*(r.restarts+1)); r.steps > most {
+		t.Errorf("%d steps for %d messages, want at most %d", r.steps, r.next, most)
+	}
+}
+
+// act makes one random event.
+func (r *pendingModelRun) act() {
+	a, b := r.topics[1], r.topics[2]
+	id := fmt.Sprint(r.next)
+	switch r.rnd.IntN(9) {
+	case 0, 1, 2:
+		r.next++
+		after := time.Duration(r.rnd.IntN(120)) * time.Second
+		r.places[id] = r.delay([]*fakeTopic{a, b}[r.rnd.IntN(2)], id, after)
+		r.due[id] = r.places[id].Due
+	case 3, 4:
+		r.next++
+		r.half[id] = r.pendingFixture.half(a, id)
+	case 5:
+		r.recall()
+	case 6:
+		r.end()
+	case 7:
+		r.setShort(r.since.IsZero())
+	case 8:
+		if r.rnd.IntN(3) == 0 {
+			r.restart()
+		}
+	}
+	elapse(time.Duration(r.rnd.IntN(20_000)) * time.Millisecond)
+}
+
+// recall recalls one message, if it is not in its queue yet.
+func (r *pendingModelRun) recall() {
+	for id, at := range r.places {
+		delete(r.places, id)
+		_, ok, err := r.pendingFixture.delayed.Recall(r.t.Context(), r.topics[at.Topic], at)
+		assert.NoError(r.t, err)
+		if ok {
+			delete(r.due, id)
+		}
+		return
+	}
+}
+
+// end commits or rolls back one transaction, if it was not given up.
+func (r *pendingModelRun) end() {
+	r.collect()
+	for id, h := range r.half {
+		if r.givenUp[id] {
+			continue
+		}
+		how := []transport.Resolution{transport.Commit, transport.Rollback}[r.rnd.IntN(2)]
+		if err := r.x.End(r.t.Context(), transactionEnd{Topic: r.topics[1], ID: h, Resolution: how}); err != nil {
+			r.t.Error(err)
+			return
+		}
+		delete(r.half, id)
+		r.ended[id] = how == transport.Commit
+		return
+	}
+}
+
+func (r *pendingModelRun) setShort(short bool) {
+	if !r.since.IsZero() {
+		r.short += time.Since(r.since)
+		r.since = time.Time{}
+	}
+	if short {
+		r.since = time.Now()
+	}
+	r.pendingFixture.short.Store(short)
+}
+
+func (r *pendingModelRun) restart() {
+	r.collect()
+	r.restarts++
+	r.steps += r.looks.Load()
+	r.pendingFixture.close()
+	r.pendingFixture = openPending(r.t, r.fs)
+	r.pendingFixture.short.Store(!r.since.IsZero())
+}
+
+// collect notes the deliveries since the last restart.
+func (r *pendingModelRun) collect() {
+	for _, tp := range r.topics {
+		tp.mu.Lock()
+		maps.Copy(r.delivered, tp.messages)
+		tp.mu.Unlock()
+	}
+	if tp := r.pendingFixture.givenUp.Load(); tp != nil {
+		tp.mu.Lock()
+		for id := range tp.messages {
+			r.givenUp[id] = true
+		}
+		tp.mu.Unlock()
+	}
+}
+
+func TestSchedule(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := openPending(t, vfs.NewMem())
-		a, b := f.topics[1], f.topics[2]
-		for range CheckBatch + 2 {
-			f.half(a, "old")
+	c := checkSchedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 15}
+	now := time.Unix(1000, 0)
+	s := c.First(0, now)
+	if want := now.Add(6 * time.Second); !s.Due.Equal(want) || s.Checks != 0 {
+		t.Errorf("first: %+v, want %v", s, want)
+	}
+	if s := c.First(time.Hour, now); !s.Due.Equal(now.Add(time.Hour)) {
+		t.Errorf("the message's own first check: %+v", s)
+	}
+	for name, x := range map[string]struct {
+		checks int
+		late   time.Duration
+		max    int
+		next   time.Duration // after now
+		giveUp bool
+	}{
+		"in time":         {0, 0, 15, 30 * time.Second, false},
+		"late":            {3, time.Second, 15, 29 * time.Second, false},
+		"very late":       {3, time.Hour, 15, 30 * time.Second, false},
+		"the last":        {14, 0, 15, 30 * time.Second, false},
+		"after the last":  {15, 0, 15, 0, true},
+		"lowered":         {9, 0, 5, 0, true},
+		"without an end":  {1 << 20, 0, -1, 30 * time.Second, false},
+		"only one":        {0, 0, 1, 30 * time.Second, false},
+		"after the first": {1, 0, 1, 0, true},
+	} {
+		c.Max = x.max
+		before := s
+		before.Checks = x.checks
+		now := before.Due.Add(x.late)
+		after, giveUp := c.Next(before, now)
+		if giveUp != x.giveUp || !giveUp && (!after.Due.Equal(now.Add(x.next)) || after.Checks != x.checks+1) {
+			t.Errorf("%s: %+v, %t; want after %v, %t", name, after, giveUp, x.next, x.giveUp)
 		}
-		f.half(b, "other")
-		last := f.x.Last()
-		f.half(a, "new")
-		var removed store.Waiting
-		calls := 0
-		if err := f.x.Remove(t.Context(), a, last, func(messages, bytes int64) {
-			calls++
-			removed.Messages += messages
-			removed.Bytes += bytes
-		}); err != nil || calls != 2 || removed != (store.Waiting{Messages: CheckBatch + 2, Bytes: 10 * (CheckBatch + 2)}) {
-			t.Errorf("removed %+v in %d writes, %v", removed, calls, err)
-		}
-		if a.counters.Half.Load() != 1 || b.counters.Half.Load() != 1 {
-			t.Errorf("%d and %d wait", a.counters.Half.Load(), b.counters.Half.Load())
-		}
-	})
+	}
 }

@@ -66,10 +66,7 @@ func (f *subscriptionFixture) End()        {}
 func newSubscriptionFixture(t *testing.T) *subscriptionFixture {
 	t.Helper()
 	logger := slog.New(slog.DiscardHandler)
-	st, err := store.Open(store.Options{Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := assert.Value(store.Open(store.Options{Logger: logger}))(t)
 	life, end := context.WithCancel(t.Context())
 	t.Cleanup(func() {
 		end()
@@ -78,14 +75,9 @@ func newSubscriptionFixture(t *testing.T) *subscriptionFixture {
 	f := &subscriptionFixture{t: t, topics: map[string]*Topic{}}
 	lateness, damaged := store.DurationHistogram(), new(atomic.Int64)
 	t.Cleanup(func() {
-		if damaged.Load() > 0 {
-			t.Error("a message is damaged")
-		}
+		assert.That(t, damaged.Load() <= 0, "a message is damaged")
 	})
-	l, err := NewLimits(LimitsConfig{Store: st, Logger: logger}, settings.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := assert.Value(NewLimits(LimitsConfig{Store: st, Logger: logger}, settings.Limits{}))(t)
 	f.Env = Env{
 		Leases: NewLeases(1 << 30), Store: st, Logger: logger, Reads: NewReads(), MaxInvisible: time.Hour, Life: life, Lateness: &lateness,
 		Owners: &Owners{}, Calls: f, Topics: f, Limits: l, Events: tally.New(logger), Damaged: damaged,
@@ -137,10 +129,7 @@ func TestSkippingIsInBoundedSteps(t *testing.T) {
 			}
 			f.send(ms...)
 		}
-		nothing, err := filter.Tags("no such tag")
-		if err != nil {
-			t.Fatal(err)
-		}
+		nothing := assert.Value(filter.Tags("no such tag"))(t)
 		s := f.subscribe(false)
 		next := func() (at int64) {
 			s.Look(func(p *consume.Progress) { at = p.Cursor(0).Next })
@@ -180,9 +169,7 @@ func TestNothingExpiresDuringRestore(t *testing.T) {
 		})
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if d := s.Status(); d.Inflight != 1 {
-			t.Errorf("during the restore: %+v", d)
-		}
+		assert.Equal(t, "during the restore", s.Status().Inflight, 1)
 		s.Resume()
 		synctest.Wait()
 		if d := s.Status(); d.Inflight != 0 || d.Ready != 1 {
@@ -226,9 +213,7 @@ func TestWokenReceiveWakesTheNext(t *testing.T) {
 		for _, queue := range []int{transport.AnyQueue, 1} {
 			go func() {
 				ds, err := s.Receive(t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{Queue: queue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Hour}})
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 				for _, d := range ds {
 					done <- d.ID
 				}
@@ -307,15 +292,11 @@ func TestSubscriptionsOfReaderRemain(t *testing.T) {
 		last := -1
 		for _, s := range list {
 			got := s.(*number).n
-			if got <= last {
-				t.Fatalf("list %d has %d after %d", i, got, last)
-			}
+			assert.MustThat(t, got > last, "list %d has %d after %d", i, got, last)
 			last = got
 		}
 	}
-	if got := len(tp.Subscriptions()); got != 100-14 {
-		t.Errorf("%d subscriptions are left, want 86", got)
-	}
+	assert.Equal(t, "subscriptions are left", len(tp.Subscriptions()), 100-14)
 }
 
 // To add n subscriptions takes memory for n of them, not for n². The bytes are those of the whole
@@ -400,4 +381,57 @@ func TestLastHour(t *testing.T) {
 			}
 		}
 	}
+}
+
+// receive receives one message, and returns its handle.
+func (f *subscriptionFixture) receive(s *Subscription) consume.Handle {
+	f.t.Helper()
+	ds, err := s.Receive(f.t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1, InvisibleDuration: time.Minute}})
+	if err != nil || len(ds) != 1 {
+		f.t.Fatal(ds, err)
+	}
+	h, err := consume.ParseHandle(ds[0].Handle)
+	assert.Must(f.t, err)
+	return h
+}
+
+// letters returns the IDs and attempts of the dead letters of the group.
+func (f *subscriptionFixture) letters() (ids []string, attempts []int) {
+	f.t.Helper()
+	t := f.topics["%DLQ%g"]
+	if t == nil {
+		return nil, nil
+	}
+	ms, _, err := f.Store.Read(t.ID(), 0, 0, t.Queues()[0].End(), 100, 1<<20)
+	assert.Must(f.t, err)
+	for _, m := range ms {
+		d, _ := m.DeadLetter()
+		ids, attempts = append(ids, m.ID), append(attempts, d.Attempts)
+	}
+	return ids, attempts
+}
+
+var giveUp = transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}
+
+// A repeated request fails if the first one does.
+func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newSubscriptionFixture(t)
+		f.send(message("a", ""))
+		s := f.subscribe(false)
+		h := f.receive(s)
+		f.cannotCreate = errors.New("no room")
+		repeated := make(chan error, 1)
+		f.creating = func() {
+			f.creating = nil
+			go func() {
+				_, err := s.Settle(t.Context(), h, giveUp, 16)
+				repeated <- err
+			}()
+			synctest.Wait()
+		}
+		assert.Is(t, "the first request", assert.Err(s.Settle(t.Context(), h, giveUp, 16)), f.cannotCreate)
+		assert.Is(t, "the repeated request", <-repeated, f.cannotCreate)
+	})
 }

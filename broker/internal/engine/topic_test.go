@@ -1,14 +1,19 @@
 package engine
 
 import (
+	"cmp"
+	"encoding/json"
 	"math"
 	"reflect"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The end after the last attempt depends on the group.
@@ -127,9 +132,7 @@ func TestDeadLetterTopicsOfRetryTopics(t *testing.T) {
 func TestEachLimitFollowsItsLastChange(t *testing.T) {
 	t.Parallel()
 	fields := leaves(reflect.TypeFor[settings.Limits](), nil)
-	if len(fields) != 10 {
-		t.Fatalf("%d fields", len(fields))
-	}
+	assert.MustEqual(t, "fields", len(fields), 10)
 	for _, f := range fields {
 		var was, set, is settings.Limits
 		at := func(l *settings.Limits) reflect.Value { return reflect.ValueOf(l).Elem().FieldByIndex(f) }
@@ -155,9 +158,7 @@ func TestEachLimitFollowsItsLastChange(t *testing.T) {
 		return settings.Limits{ClientQuota: settings.Quota{MessagesPerSecond: rate, Burst: burst}}
 	}
 	c := change{Set: quota(10, 50), Configured: quota(5, 0)}
-	if got := c.over(quota(0, 0)); got != quota(0, 0) {
-		t.Errorf("a quota without a rate: %+v", got)
-	}
+	assert.Equal(t, "a quota without a rate", c.over(quota(0, 0)), quota(0, 0))
 }
 
 // leaves returns the indices of all fields that are not structs.
@@ -169,4 +170,132 @@ func leaves(t reflect.Type, at []int) (out [][]int) {
 		out = append(out, leaves(t.Field(i).Type, append(slices.Clip(at), i))...)
 	}
 	return out
+}
+
+// All stored settings of a topic or group are rejected, or can be used.
+func FuzzStoredSettings(f *testing.F) {
+	f.Add([]byte(`{"id":1,"type":"FIFO","queues":3,"duplicate_window":"1s"}`))
+	f.Add([]byte(`{"id":1,"max_attempts":3,"retry":["1s","2s"],"fifo":true}`))
+	f.Add([]byte(`{"queues":-1}`))
+	f.Fuzz(func(t *testing.T, v []byte) {
+		if st, err := decodeRecord("t", v); err == nil {
+			tp := newTopic(TopicConfig{ID: st.ID, Name: "t"}, st.Topic)
+			if tp.Pick("g") == nil || tp.Settings().IDWindow() < 0 {
+				t.Fatalf("the settings are %+v", *tp.Settings())
+			}
+		}
+		if st, err := decodeGroupRecord("g", v); err == nil {
+			c := newGroup("g", st.ID, st.Group).Settings()
+			for _, attempt := range []int{1, 17, 1 << 20} {
+				if d := c.Interval(attempt); d < 0 {
+					t.Fatalf("the interval after delivery %d is %v", attempt, d)
+				}
+			}
+		}
+	})
+}
+
+// All valid settings, stored or sent, make a policy within its bounds.
+func FuzzAddressSettings(f *testing.F) {
+	f.Add(`{"redelivery-delay":5000,"redelivery-delay-multiplier":2,"max-redelivery-delay":15000}`, 3)
+	f.Add(`{"redelivery-delay":"876000h","redelivery-collision-avoidance-factor":1,"max-delivery-attempts":-1}`, 1<<30)
+	f.Add(`{"redelivery-delay-multiplier":1e308,"redelivery-delay":1}`, -1)
+	f.Fuzz(func(t *testing.T, text string, attempt int) {
+		var s settings.Address
+		if json.Unmarshal([]byte(text), &s) != nil || s.Validate() != nil {
+			return
+		}
+		r := newAddressPolicy(s).Redelivery
+		if r == nil {
+			return
+		}
+		for _, d := range []consume.Draw{{}, {Negative: true, Number: .999}, {Number: .999}} {
+			if got := r.After(attempt, d); got < 0 || got > r.Longest {
+				t.Errorf("%s: after attempt %d with %+v: %v, the maximum is %v", text, attempt, d, got, r.Longest)
+			}
+		}
+		for _, name := range (Policy{&settings.Group{}, newAddressPolicy(s)}).DeadLetterTopics("g", "orders", false) {
+			if name == "orders" || tidegate.ValidateTopic(name) != nil {
+				t.Errorf("%s: dead letters go to %q", text, name)
+			}
+		}
+	})
+}
+
+// Any text is rejected or is the position of offsets that are not negative; the position has the
+// same text again.
+func FuzzCursor(f *testing.F) {
+	s := &scan{query: &status.MessageQuery{}, readers: []*reader{{from: 7}, {from: 1 << 40}}}
+	f.Add(s.cursor(), byte(forward))
+	f.Add("AQ", byte(backward))
+	f.Fuzz(func(t *testing.T, text string, direction byte) {
+		at, err := parse(text, direction)
+		if err != nil {
+			return
+		}
+		s := &scan{query: &status.MessageQuery{}}
+		for _, n := range at {
+			assert.MustThat(t, n >= 0, "%q has the offset %d", text, n)
+			s.readers = append(s.readers, &reader{from: n})
+		}
+		again, err := parse(s.cursor(), forward)
+		assert.MustThat(t, err == nil && len(again) == len(at), "%v becomes %v, %v", at, again, err)
+	})
+}
+
+func TestOwners(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var o Owners
+	o.Touch("stranger", start)
+	o.Own("a", OwnerPlace{1, 1}, start)
+	o.Own("b", OwnerPlace{1, 1}, start)
+	o.Own("c", OwnerPlace{1, 1}, start)
+	o.Touch("a", start.Add(memory))
+	o.Forget("c")
+	o.Own("d", OwnerPlace{1, 1}, start.Add(memory+time.Second)) // removes b, whose last heartbeat is too long ago
+	for owner, want := range map[string]time.Time{
+		"stranger": {}, "a": start.Add(memory), "b": {}, "c": {}, "d": start.Add(memory + time.Second),
+	} {
+		if at, ok := o.Last(owner); at != want || ok == want.IsZero() {
+			t.Errorf("Last(%q) = %v, %t, want %v", owner, at, ok, want)
+		}
+	}
+	assert.That(t, len(o.seen) == 2, "%d clients are remembered, want 2: %v", len(o.seen), o.seen)
+}
+
+// The end of a client concerns the places at which it received, each once.
+func TestPlacesOfAClient(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var o Owners
+	for range 2 {
+		for _, p := range []OwnerPlace{{1, 1}, {1, 2}, {2, 2}} {
+			o.Own("a", p, now)
+		}
+		o.Own("b", OwnerPlace{3, 1}, now)
+	}
+	for _, c := range []struct {
+		client string
+		want   []OwnerPlace
+	}{{"stranger", nil}, {"b", []OwnerPlace{{3, 1}}}, {"a", []OwnerPlace{{1, 1}, {1, 2}, {2, 2}}}, {"a", nil}} {
+		got, many := o.Forget(c.client)
+		slices.SortFunc(got, func(a, b OwnerPlace) int { return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Topic, b.Topic)) })
+		assert.That(t, slices.Equal(got, c.want) && !many, "Forget(%q) = %v, %t; want %v", c.client, got, many, c.want)
+	}
+}
+
+// The places of a client are bounded.
+func TestPlacesAreBounded(t *testing.T) {
+	t.Parallel()
+	var o Owners
+	for _, n := range []int{mostPlaces, mostPlaces + 1, 3 * mostPlaces} {
+		for i := range uint32(n) {
+			o.Own("a", OwnerPlace{Group: i, Topic: 1}, time.Time{})
+		}
+		remembered := len(o.seen["a"].more)
+		if got, many := o.Forget("a"); many != (n > mostPlaces) || !many && len(got) != n || many && remembered > 0 {
+			t.Errorf("of %d places %d are remembered, and Forget returns %d and %t", n, remembered, len(got), many)
+		}
+	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -120,10 +122,7 @@ func (s stored) plan(t *testing.T, p Plan, begins ...int64) *Plan {
 		}
 		p.Queues = append(p.Queues, q)
 	}
-	plan, err := New(p, s.held(begins), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := assert.Value(New(p, s.held(begins), s))(t)
 	return plan
 }
 
@@ -170,9 +169,7 @@ func TestPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := c.stored.plan(t, Plan{Policy: c.policy, Now: now, Purge: c.purge, Queues: c.queues})
 			p.Begun()
-			if err := errors.Join(p.Complete(), p.FindGaps()); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, errors.Join(p.Complete(), p.FindGaps()))
 			var causes [Causes]int64
 			for i := range p.Queues {
 				q := &p.Queues[i]
@@ -183,9 +180,7 @@ func TestPlan(t *testing.T) {
 					causes[j] += n
 				}
 			}
-			if causes != c.causes {
-				t.Errorf("removed by cause: %v, want %v", causes, c.causes)
-			}
+			assert.Equal(t, "removed by cause", causes, c.causes)
 			next, ok, err := p.Next(func(queue uint16) int64 { return int64(len(c.stored[queue])) })
 			if err != nil || ok != (c.next > 0) || ok && next.Sub(now) != c.next {
 				t.Errorf("the next round is due in %v, %v, %v; want %v", next.Sub(now), ok, err, c.next)
@@ -205,44 +200,27 @@ func TestLeftovers(t *testing.T) {
 	q.Retain(2, now.Add(time.Hour))
 	q.Retain(2, now.Add(time.Minute)) // another group needs it for a shorter time
 	q.Retain(4, time.Time{})
-	if !p.AddsLeftovers() {
-		t.Error("leftovers are not new")
-	}
-	if err := p.Complete(); err != nil {
-		t.Fatal(err)
-	}
+	assert.That(t, p.AddsLeftovers(), "leftovers are not new")
+	assert.Must(t, p.Complete())
 	if got, want := fmt.Sprint(q.Ranges(1)), fmt.Sprint([]store.Range{{Topic: 1, To: 2}, {Topic: 1, From: 3, To: 4}, {Topic: 1, From: 5, To: 6}}); got != want {
 		t.Errorf("it removes %v, want %v", got, want)
 	}
 	if c := p.Commit(q); c.Removed[TooOld] != 4 || c.Leftovers != 2 || c.LeftoversBytes != 20 || c.Bytes != 40 || c.Advanced != 6 {
 		t.Errorf("counts %+v", c)
 	}
-	if got := slices.Sorted(maps.Keys(q.Leftovers)); !slices.Equal(got, []int64{2, 4}) {
-		t.Errorf("leftovers %v", got)
-	}
+	assert.Slices(t, "leftovers", slices.Sorted(maps.Keys(q.Leftovers)), []int64{2, 4})
 
 	again := Plan{Policy: policy, Now: now.Add(10 * time.Second), Queues: []QueuePlan{{Queue: q.Queue, Begin: q.To, End: 10}}}
-	p2, err := New(again, 40, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p2 := assert.Value(New(again, 40, s))(t)
 	q = &p2.Queues[0]
 	if q.Moves() || !p2.Changes() {
 		t.Errorf("the second round moves to %v, changes: %v", q.To, p2.Changes())
 	}
-	if !p2.Expired(q, 2) || p2.Expired(q, 3) {
-		t.Error("a leftover is too old, and others are not there")
-	}
+	assert.That(t, p2.Expired(q, 2) && !p2.Expired(q, 3), "a leftover is too old, and others are not there")
 	q.Retain(4, time.Time{})
-	if p2.AddsLeftovers() {
-		t.Error("a leftover is new again")
-	}
-	if err := p2.Complete(); err != nil {
-		t.Fatal(err)
-	}
-	if got := q.Finished(); !slices.Equal(got, []int64{2}) {
-		t.Errorf("finished %v, want 2", got)
-	}
+	assert.That(t, !p2.AddsLeftovers(), "a leftover is new again")
+	assert.Must(t, p2.Complete())
+	assert.Slices(t, "finished", q.Finished(), []int64{2})
 	if c := p2.Commit(q); c.Removed[Consumed] != 1 || c.Leftovers != -1 || c.From != 2 || c.To != 6 || c.Bytes != 10 {
 		t.Errorf("counts %+v", c)
 	}
@@ -256,9 +234,7 @@ func TestLeftoverThatIsGone(t *testing.T) {
 	p := stored{ms}.plan(t, Plan{Policy: Policy{MaxAge: time.Minute}, Now: epoch.Add(time.Hour)})
 	q := &p.Queues[0]
 	q.Retain(1, time.Time{})
-	if err := errors.Join(p.Complete(), p.FindGaps()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(p.Complete(), p.FindGaps()))
 	if c := p.Commit(q); c.Removed[TooOld] != 3 || c.Leftovers != 0 || c.Bytes != 30 {
 		t.Errorf("counts %+v", c)
 	}
@@ -274,10 +250,7 @@ func TestCauseOfAFailedRound(t *testing.T) {
 	p.Begun() // and the write fails
 	q := p.Queues[0]
 	again := Plan{Policy: Policy{MaxAge: Forever, MaxBytes: 10}, Now: now, Queues: []QueuePlan{{Queue: q.Queue, Begin: q.To, End: 10}}}
-	next, err := New(again, 100, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := assert.Value(New(again, 100, s))(t)
 	next.Begun()
 	if c := next.Commit(&next.Queues[0]); c.Removed != [Causes]int64{TooOld: 6, TooMany: 3} || c.Advanced != 9 {
 		t.Errorf("removed by cause: %v, advanced %d", c.Removed, c.Advanced)

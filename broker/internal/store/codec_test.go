@@ -2,13 +2,17 @@ package store
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func recordSampleMessage() Message {
@@ -60,9 +64,7 @@ func FuzzDecodeMessage(f *testing.F) {
 			t.Fatalf("the error does not report a damaged record: %v", iderr)
 		}
 		if err := decodeMessage(b, &m); err != nil {
-			if !errors.Is(err, errCorrupt) {
-				t.Fatalf("the error does not report a damaged record: %v", err)
-			}
+			assert.MustIs(t, "the error does not report a damaged record", err, errCorrupt)
 			return
 		}
 		if iderr != nil || id != m.ID || !at.Equal(m.StoredAt) {
@@ -113,14 +115,10 @@ func FuzzDecodeLease(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var l, again Lease
 		if err := decodeLease(b, &l); err != nil {
-			if !errors.Is(err, errCorrupt) {
-				t.Fatalf("the error does not report a damaged record: %v", err)
-			}
+			assert.MustIs(t, "the error does not report a damaged record", err, errCorrupt)
 			return
 		}
-		if w := l.AppendTo(nil); len(w) != l.EncodedSize() {
-			t.Fatalf("%d bytes, EncodedSize returns %d", len(w), l.EncodedSize())
-		}
+		assert.MustEqual(t, "bytes, EncodedSize returns", len(l.AppendTo(nil)), l.EncodedSize())
 		if err := decodeLease(l.AppendTo(nil), &again); err != nil || again != l {
 			t.Fatalf("written and read back: %+v, %v; want %+v", again, err, l)
 		}
@@ -135,9 +133,7 @@ func FuzzDecodeHalfState(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := decodeHalfState(b)
 		if err != nil {
-			if !errors.Is(err, errCorrupt) {
-				t.Fatalf("the error does not report a damaged record: %v", err)
-			}
+			assert.MustIs(t, "the error does not report a damaged record", err, errCorrupt)
 			return
 		}
 		if again, err := decodeHalfState(s.Encode()); err != nil || again != s || s.Checks < 0 {
@@ -165,22 +161,237 @@ func TestKeysSortByOffset(t *testing.T) {
 	var last []byte
 	for _, p := range []Place{{1, 0, 0}, {1, 0, 1}, {1, 0, 255}, {1, 0, 256}, {1, 1, 0}, {2, 0, 0}} {
 		k := appendMessageKey(nil, p)
-		if bytes.Compare(last, k) >= 0 {
-			t.Errorf("the key of %+v does not sort after the one before", p)
-		}
+		assert.That(t, bytes.Compare(last, k) < 0, "the key of %+v does not sort after the one before", p)
 		if messageOffset(k) != p.Offset {
 			t.Errorf("the key of %+v reads as offset %d", p, messageOffset(k))
 		}
 		g, q, ok := splitLeaseKey(appendLeaseKey(nil, prefixLease, 7, p))
-		if !ok || g != 7 || q != p {
-			t.Errorf("lease key of %+v reads as %d %+v %v", p, g, q, ok)
-		}
+		assert.That(t, ok && g == 7 && q == p, "lease key of %+v reads as %d %+v %v", p, g, q, ok)
 		last = k
 	}
 	if got := prefixEnd([]byte{1, 0xff}); !bytes.Equal(got, []byte{2}) {
 		t.Errorf("after(01ff) = %x", got)
 	}
-	if prefixEnd([]byte{0xff}) != nil {
-		t.Error("nothing sorts after ff")
+	assert.That(t, prefixEnd([]byte{0xff}) == nil, "nothing sorts after ff")
+}
+
+// Invariants: decoding a key never panics. A decoded key is encoded as the same key. An error
+// reports that the record is corrupt.
+func FuzzKeys(f *testing.F) {
+	p := Place{Topic: 1, Queue: 2, Offset: 3}
+	d := Delayed{Due: time.Unix(4, 5), Topic: 6, Number: 7}
+	f.Add(appendLeaseKey(nil, prefixLease, 8, p), []byte{})
+	f.Add(appendCursorKey(nil, prefixCursor, 8, 1, 2), make([]byte, 16))
+	f.Add(d.AppendKey(nil), []byte{})
+	f.Add(d.StoredKey(time.Unix(9, 0)), make([]byte, 17))
+	f.Add(RecentIDs{Queue: 1, End: 2, At: time.Unix(3, 4)}.AppendKey(nil, 5), make([]byte, 12))
+	f.Add([]byte{}, make([]byte, 16))
+	// Times that no key has: found by fuzzing.
+	f.Add([]byte("\x00\xff\xff\xff\x80\x00\bl\x00\xc9\xc9\xc9\xc9\x00\x00\x00\x00\x00\x00\x00\x03"), []byte("\x00\xff\xff\xff\x80\x00\b"))
+	early := make([]byte, delayedKeyLen)
+	early[5] = 0x80 // the time at which a delayed message was stored, or the last of recent IDs
+	f.Add(early, make([]byte, 17))
+	f.Add(slices.Concat(early, []byte{0, 9}), make([]byte, 12))
+	f.Fuzz(func(t *testing.T, k, v []byte) {
+		same := func(again []byte) {
+			if !bytes.Equal(again[1:], k[1:]) { // the first byte is the caller's
+				t.Fatalf("%x is read and written as %x", k, again)
+			}
+		}
+		damaged := func(err error) {
+			assert.MustIs(t, "the error does not report a damaged record", err, errCorrupt)
+		}
+		if g, p, ok := splitLeaseKey(k); ok {
+			same(appendLeaseKey(nil, prefixLease, g, p))
+		}
+		if g, topic, q, ok := splitCursorKey(k); ok && len(k) == cursorKeyLen {
+			same(appendCursorKey(nil, prefixCursor, g, topic, q))
+		}
+		if d, err := splitDelayedKey(k); err != nil {
+			damaged(err)
+		} else {
+			same(d.AppendKey(nil))
+		}
+		if d, err := splitStoredDelayed(k, v); err != nil {
+			damaged(err)
+		} else if same(d.StoredKey(d.Stored)); d.Size < 0 {
+			t.Fatalf("the delayed message is %+v", d)
+		}
+		var ids RecentIDs
+		if err := decodeRecentIDs(k, v, &ids); err != nil {
+			damaged(err)
+		} else if same(ids.AppendKey(nil, binary.BigEndian.Uint32(k[1:]))); ids.First() < 0 || len(ids.Hashes) == 0 {
+			t.Fatalf("recent IDs are %+v", ids)
+		}
+		if _, err := decodeIDKey(v); err != nil {
+			damaged(err)
+		}
+		if c, err := decodeCursor(v); err != nil {
+			damaged(err)
+		} else if c.Next < 0 || c.Bytes < 0 {
+			t.Fatalf("the cursor is %+v", c)
+		}
+	})
+}
+
+// Invariants: decoding a key never panics. A decoded key is encoded as the same key.
+func FuzzSpilledKey(f *testing.F) {
+	f.Add(spilledKey(7, Place{1, 2, 3}, "mg"))
+	f.Add(spilledKey(0, Place{}, ""))
+	f.Fuzz(func(t *testing.T, k []byte) {
+		g, p, mg, ok := splitSpilledKey(k)
+		if ok && (len(k) == 0 || !bytes.Equal(spilledKey(g, p, mg)[1:], k[1:])) {
+			t.Errorf("%x reads as %d %+v %q", k, g, p, mg)
+		}
+	})
+}
+
+// Invariants: decoding never panics, and its errors are ErrCorrupt.
+func FuzzSmallRecords(f *testing.F) {
+	f.Add(make([]byte, 24))
+	f.Add(bytes.Repeat([]byte{1}, 32))
+	f.Add([]byte{0xff})
+	f.Fuzz(func(t *testing.T, v []byte) {
+		if _, err := decodeCursor(v); err != nil && !errors.Is(err, errCorrupt) {
+			t.Error(err)
+		}
+		if r, err := decodeRemoved(v); err != nil && !errors.Is(err, errCorrupt) || err == nil && (r.Messages < 0 || r.End < r.Messages) {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+func TestWithout(t *testing.T) {
+	for _, c := range []struct {
+		from, to int64
+		offsets  []int64
+		want     string
+	}{
+		{0, 0, nil, ""},
+		{3, 7, nil, "3-7"},
+		{3, 7, []int64{1, 2, 7, 9}, "3-7"},
+		{3, 7, []int64{3}, "4-7"},
+		{3, 7, []int64{6}, "3-6"},
+		{3, 7, []int64{3, 4, 5, 6}, ""},
+		{0, 10, []int64{0, 2, 3, 9}, "1-2 4-9"},
+	} {
+		got := ""
+		for i, r := range (Range{1, 2, c.from, c.to}).Without(c.offsets) {
+			if i > 0 {
+				got += " "
+			}
+			got += fmt.Sprintf("%d-%d", r.From, r.To)
+			assert.That(t, r.Topic == 1 && r.Queue == 2, "%+v", r)
+		}
+		assert.That(t, got == c.want, "%d-%d without %v is %q, want %q", c.from, c.to, c.offsets, got, c.want)
 	}
 }
+
+func FuzzDecodeMark(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, 7), 9))
+	f.Add(slices.Repeat([]byte{0xff}, 16))
+	f.Fuzz(func(t *testing.T, v []byte) {
+		m, err := decodeMark(v)
+		if (err == nil) != (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) || m.Offset < 0 || m.Bytes < 0 {
+			t.Errorf("%x: %+v, %v", v, m, err)
+		}
+		_, n, err := decodeWaiting(make([]byte, 5), v)
+		if (err == nil) != (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) || err == nil && n != (Waiting{m.Offset, m.Bytes}) {
+			t.Errorf("%x: %+v, %v", v, n, err)
+		}
+	})
+}
+
+func FuzzDecodeStored(f *testing.F) {
+	m := Message{Message: tidegate.Message{ID: "id", Body: []byte("body")}, Cumulative: 300, StoredAt: time.Unix(9, 9)}
+	f.Add(m.AppendTo(make([]byte, 0, m.EncodedSize())))
+	f.Add([]byte{1})
+	f.Add([]byte{1, 2, 0x80, 0x80})
+	f.Fuzz(func(t *testing.T, v []byte) {
+		got, err := decodeStored(v)
+		var whole Message
+		if decodeMessage(v, &whole) == nil && (err != nil || got.Cumulative != whole.Cumulative || !got.At.Equal(whole.StoredAt) || got.Size != int64(len(whole.Body))) {
+			t.Errorf("%+v, %v, of %+v", got, err, whole)
+		}
+	})
+}
+
+// Hashes that are stored must be found after an update too, so the hash function may not change.
+func TestIDHashIsStable(t *testing.T) {
+	k := IDKey{0x0706050403020100, 0x0f0e0d0c0b0a0908}
+	// The hash of 15 bytes is that of SipHash's paper; a record has its first six bytes.
+	id := string([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14})
+	if got, want := k.Hash(id), uint64(0xa129ca6149be0000); got != want {
+		t.Errorf("it is %x, want %x", got, want)
+	}
+	long := strings.Repeat("0", 255)
+	if n := testing.AllocsPerRun(100, func() { k.Hash(long) }); n != 0 {
+		t.Errorf("hashing an ID allocates %v times", n)
+	}
+}
+
+func TestLetterClass(t *testing.T) {
+	t.Parallel()
+	for _, want := range []LetterClass{
+		{Count: 1},
+		{"g", "0123456789ab", "orders", "no such account", 1 << 40, time.Unix(1, 2), time.Unix(3, 4), 7},
+	} {
+		v := want.AppendTo(nil)
+		got, err := decodeLetterClass(v)
+		assert.That(t, err == nil && got == want, "%+v is read as %+v, %v", want, got, err)
+		for n := range len(v) {
+			if _, err := decodeLetterClass(v[:n]); !errors.Is(err, errCorrupt) {
+				t.Errorf("%d of %d bytes are read: %v", n, len(v), err)
+			}
+		}
+		assert.Is(t, "a further byte is read", assert.Err(decodeLetterClass(append(v, 0))), errCorrupt)
+	}
+	if _, err := decodeLetterClass((&LetterClass{}).AppendTo(nil)); !errors.Is(err, errCorrupt) {
+		t.Errorf("a class without letters is read: %v", err)
+	}
+	topic, class, ok := splitClassKey(appendClassKey(nil, 3, 1<<31))
+	assert.That(t, ok && topic == 3 && class == 1<<31, "the key is read as %d, %d, %v", topic, class, ok)
+}
+
+func TestSnapshot(t *testing.T) {
+	h := of(1000, 10_000, 100_000).Histogram
+	for _, v := range []float64{0, 1000, 2000, 10_000, 11_000, 100_000, 101_000, 1e12} {
+		h.Observe(v)
+	}
+	for _, c := range []struct {
+		buckets int
+		bounds  []float64
+		counts  []uint64
+	}{
+		{1, []float64{1, 10, 100}, []uint64{2, 2, 2, 2}},
+		{2, []float64{10}, []uint64{4, 4}},
+		{3, []float64{100}, []uint64{6, 2}},
+	} {
+		s := Histogram{h, 1000, c.buckets}.Snapshot()
+		if want := 1 + 2 + 10 + 11 + 100 + 101 + 1e9; !slices.Equal(s.Bounds, c.bounds) || !slices.Equal(s.Counts, c.counts) || s.Sum != want {
+			t.Errorf("one of %d buckets: %+v, want %v, %v and a sum of %v", c.buckets, s, c.bounds, c.counts, want)
+		}
+	}
+}
+
+func TestObserveAllocatesNothing(t *testing.T) {
+	h := DurationHistogram()
+	if n := testing.AllocsPerRun(100, func() { h.Observe(0.012) }); n != 0 {
+		t.Errorf("%g allocations for an observation, want 0", n)
+	}
+}
+
+// sampleMessage returns a message of which no field is zero.
+func sampleMessage() Message {
+	return Message{
+		Message: tidegate.Message{
+			ID: "id", Topic: "", Tag: "t", Keys: []string{"k1", ""}, MessageGroup: "g",
+			Properties: map[string]string{"a": "1"}, TraceContext: "trace", DeliverAt: time.Unix(5, 6), Body: []byte("body"),
+		},
+		Cumulative: 1 << 40, BornAt: time.Unix(1, 2), BornHost: "h", StoredAt: time.Unix(3, 4),
+	}
+}
+
+// equalMessages compares messages of at most one property each by their records.
+func equalMessages(a, b Message) bool { return bytes.Equal(a.AppendTo(nil), b.AppendTo(nil)) }

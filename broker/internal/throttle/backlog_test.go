@@ -1,9 +1,13 @@
 package throttle
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // TestBacklog checks that Update returns the first limit that rejects sends, and that its state has
@@ -79,9 +83,7 @@ func TestBacklogShares(t *testing.T) {
 			}
 			return n, last
 		}
-		if b.Sharing() {
-			t.Error("a zero value shares")
-		}
+		assert.That(t, !b.Sharing(), "a zero value shares")
 		if set(999, false); b.Sharing() {
 			t.Errorf("%v: before any limit is reached the space is shared", c.m)
 		}
@@ -141,9 +143,7 @@ func TestBacklogSharesOneLimit(t *testing.T) {
 				break
 			}
 		}
-		if ok || share.Measure != c.say {
-			t.Errorf("step %d: %+v (%v)", i, share, ok)
-		}
+		assert.That(t, !ok && share.Measure == c.say, "step %d: %+v (%v)", i, share, ok)
 	}
 }
 
@@ -239,6 +239,262 @@ func TestUntilAll(t *testing.T) {
 	} {
 		if got := UntilAll(ByMessages, Amount{ByMessages: c.waiting}, c.groups, 80); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestExpect compares the estimates of simulated drains with arithmetic: the wanted time is the
+// rest of the backlog above 80 % of the limit, divided by the rate of the simulation.
+func TestExpect(t *testing.T) {
+	type part struct {
+		seconds float64 // length
+		every   float64 // seconds between steps; 0 means that nothing drains
+		batch   int64   // messages of a step
+		random  bool    // the times between steps are exponential
+	}
+	for name, c := range map[string]struct {
+		mark  int64
+		parts []part
+		want  time.Duration // 0: no estimate
+		off   float64       // the tolerated factor
+	}{
+		// (50 000 - 60×20 - 40 000) / 20
+		"steady, above the longest wait of producers": {50_000, []part{{60, 0.05, 1, false}}, 440 * time.Second, 1.1},
+		// (50 000 - 6×200 - 40 000) / 20, less the time since the last step
+		"batches": {50_000, []part{{65, 10, 200, false}}, 435 * time.Second, 1.2},
+		// (100 - 10 - 80) / 0.1
+		"slow": {100, []part{{100, 10, 1, false}}, 100 * time.Second, 1.2},
+		// (50 000 - 100×5 - 40 000) / 5
+		"random": {50_000, []part{{100, 0.2, 1, true}}, 1900 * time.Second, 1.5},
+		// (50 000 - 100×20 - 40 000) / 20: the pause before counts not
+		"after a pause": {50_000, []part{{600, 0, 0, false}, {100, 0.05, 1, false}}, 400 * time.Second, 1.1},
+		// (50 000 - 100×40 - 50×20 - 40 000) / 20
+		"twice as fast before":     {50_000, []part{{100, 0.025, 1, false}, {50, 0.05, 1, false}}, 250 * time.Second, 1.1},
+		"ten times as fast before": {50_000, []part{{100, 0.025, 1, false}, {50, 0.25, 1, false}}, 0, 0},
+		"just begun":               {50_000, []part{{9, 0.05, 1, false}}, 0, 0},
+		"stopped":                  {50_000, []part{{60, 0.05, 1, false}, {60, 0, 0, false}}, 0, 0},
+		"nothing drains":           {50_000, []part{{60, 0, 0, false}}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rnd := rand.New(rand.NewPCG(7, 0))
+			var b Backlog
+			var drain Drain
+			now, value, marks := time.Now(), Amount{ByMessages: c.mark}, Amount{ByMessages: c.mark}
+			b.Update(value, marks, now)
+			for _, p := range c.parts {
+				end := now.Add(time.Duration(p.seconds * float64(time.Second)))
+				for p.every > 0 {
+					gap := p.every
+					if p.random {
+						gap *= rnd.ExpFloat64()
+					}
+					at := now.Add(time.Duration(gap * float64(time.Second)))
+					if at.After(end) {
+						break
+					}
+					now = at
+					value[ByMessages] -= p.batch
+					drain.Add(p.batch, 0, true, now)
+					b.Update(value, marks, now)
+				}
+				for ; now.Before(end.Add(-time.Second)); now = now.Add(time.Second) {
+					b.Update(value, marks, now)
+				}
+				now = end
+			}
+			resume := resumeMark(c.mark)
+			messages, _ := drain.Rate(now)
+			got := b.Expect(ByMessages, value, marks, Draining{Messages: messages}.Until(ByMessages, value, resume), now)
+			if c.want == 0 {
+				assert.That(t, got == (Range{}), "the estimate is %v to %v, want none", got.Least, got.Most)
+				return
+			}
+			if got.Least == 0 || got.Least.Seconds() > c.want.Seconds()*c.off || got.Most.Seconds() < c.want.Seconds()/c.off || got.Most > steady*got.Least {
+				t.Errorf("the estimate is %v to %v, the simulated drain takes %v", got.Least, got.Most, c.want)
+			}
+		})
+	}
+}
+
+func TestFairnessTake(t *testing.T) {
+	now := time.Now()
+	t.Run("alone", func(t *testing.T) {
+		var f fairness
+		for range 1000 {
+			if _, ok := f.take("a", 1, 0, 0, now); !ok {
+				t.Fatal("a single client has to share")
+			}
+		}
+	})
+	t.Run("space, then rate", func(t *testing.T) {
+		var f fairness
+		f.see("a", now)
+		f.see("b", now)
+		n := 0
+		for ; n < 100; n++ {
+			wait, ok := f.take("a", 1, 40, 4, now)
+			if !ok {
+				assert.Equal(t, "the wait for the next token is", wait, 500*time.Millisecond)
+				break
+			}
+		}
+		if n != 10 { // a quarter of the room
+			t.Errorf("%d at once, want 10", n)
+		}
+		if _, ok := f.take("b", 1, 40, 4, now); !ok {
+			t.Error("the share of another client was used")
+		}
+		if _, ok := f.take("a", 1, 40, 4, now.Add(500*time.Millisecond)); !ok {
+			t.Error("no token after the returned wait")
+		}
+	})
+	t.Run("a client that left does not count", func(t *testing.T) {
+		var f fairness
+		f.see("a", now)
+		f.take("b", 1, 2, 1, now)
+		later := now.Add(fairWindow + 2*time.Second)
+		f.take("b", 1, 2, 1, later)
+		assert.Equal(t, "clients", len(f.clients), 1)
+	})
+	t.Run("bounded", func(t *testing.T) {
+		var f fairness
+		for i := range 3 * maxSharers {
+			f.see(fmt.Sprint(i), now)
+		}
+		assert.That(t, len(f.clients) <= maxSharers+1, "%d clients have entries of their own", len(f.clients))
+	})
+}
+
+func TestHysteresis(t *testing.T) {
+	for _, c := range []struct {
+		before bool
+		value  int64
+		want   bool
+	}{
+		{false, 0, false}, {false, 999, false}, {false, 1000, true}, {false, 5000, true},
+		{true, 1000, true}, {true, 801, true}, {true, 800, false}, {true, 0, false},
+	} {
+		if got := refuses(c.before, c.value, 1000, 800); got != c.want {
+			t.Errorf("refuses(%v, %d) = %v, want %v", c.before, c.value, got, c.want)
+		}
+	}
+	assert.That(t, !refuses(true, 1<<60, 0, 0), "no limit throttles")
+}
+
+func TestResumeMarkIsBelowTheLimit(t *testing.T) {
+	for _, mark := range []int64{1, 2, 3, 99, 100, 101, 1000, 1<<63 - 1} {
+		r := resumeMark(mark)
+		if r < 0 || r >= mark || mark >= 100 && (r < mark/100*79 || r > mark/100*81+80) {
+			t.Errorf("resumeMark(%d) = %d", mark, r)
+		}
+	}
+	assert.Equal(t, "resumeMark(1000) =", resumeMark(1000), 800)
+}
+
+// TestAgeLook checks that Look calls oldest as often as the limit needs, and not more often.
+func TestAgeLook(t *testing.T) {
+	for _, c := range []struct{ limit, every time.Duration }{
+		{time.Second, 20 * time.Millisecond}, {time.Hour, 100 * time.Millisecond}, {time.Millisecond, time.Millisecond},
+	} {
+		var a Age
+		start := time.Now()
+		looks := 0
+		stored := start.Add(-time.Hour).UnixNano()
+		look := func(now time.Time) { a.Look(now, c.limit, func() int64 { looks++; return stored }) }
+		assert.Equal(t, "one that was never looked at is", a.At(start), 0)
+		look(start)
+		look(start.Add(c.every - 1))
+		if looks != 1 || a.At(start.Add(time.Second)) != time.Hour+time.Second {
+			t.Errorf("limit %v: looked at %d times within %v, it is %v", c.limit, looks, c.every, a.At(start.Add(time.Second)))
+		}
+		look(start.Add(c.every))
+		assert.That(t, looks == 2, "limit %v: looked at %d times in %v", c.limit, looks, c.every)
+		if stored = 0; a.At(start) == 0 {
+			t.Error("the age changes between two calls")
+		}
+		if look(start.Add(time.Minute)); a.At(start.Add(time.Minute)) != 0 {
+			t.Errorf("of nothing it is %v", a.At(start.Add(time.Minute)))
+		}
+	}
+}
+
+// TestAgeLookWithinLook checks that oldest may call Look.
+func TestAgeLookWithinLook(t *testing.T) {
+	var a Age
+	now := time.Now()
+	a.Look(now, time.Second, func() int64 {
+		a.Look(now, time.Second, func() int64 { t.Error("two look at once"); return 0 })
+		return 1
+	})
+}
+
+// TestAgeFall checks that the fall is the progress of the consumers per second, less one second.
+func TestAgeFall(t *testing.T) {
+	for _, speed := range []float64{0, 0.5, 1, 3, 100} { // seconds of stored time a second
+		var a Age
+		start := time.Now()
+		now := start
+		for step := range 600 { // a minute
+			now = start.Add(time.Duration(step) * 100 * time.Millisecond)
+			stored := start.Add(-time.Hour).Add(time.Duration(speed * float64(now.Sub(start))))
+			a.Look(now, time.Hour, stored.UnixNano)
+			if got := a.Fall(); step > 10 && (got < speed-1-speed*0.01 || got > speed-1+speed*0.01) {
+				t.Fatalf("at a speed of %g the age falls by %g after %v", speed, got, now.Sub(start))
+			}
+		}
+		a.Look(now.Add(time.Second), time.Hour, func() int64 { return 0 })
+		assert.Equal(t, "with nothing there the age falls by", a.Fall(), -1)
+	}
+}
+
+// TestAges adds and removes messages at random. Ages must return the oldest message, exact to a
+// tick, and must have few entries without messages.
+func TestAges(t *testing.T) {
+	for seed := range uint64(200) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		var a Ages
+		var there []int64
+		clock := int64(1_700_000_000) * int64(time.Second)
+		for step := range 500 {
+			switch {
+			case len(there) == 0 || rnd.IntN(5) < 2+int(seed%2):
+				clock += rnd.Int64N(2 * AgeTick)
+				stored := clock
+				if rnd.IntN(20) == 0 {
+					stored -= rnd.Int64N(50 * AgeTick) // the clock was set back
+				}
+				a.Add(stored)
+				there = append(there, stored)
+			default:
+				i := rnd.IntN(len(there))
+				if rnd.IntN(3) > 0 {
+					i = 0
+				}
+				a.Remove(there[i])
+				there = slices.Delete(there, i, i+1)
+			}
+			empty := 0
+			for _, e := range a.entries {
+				if e.n == 0 {
+					empty++
+				}
+			}
+			if a.empty != empty { // otherwise each removal would copy all entries
+				t.Fatalf("seed %d, step %d: %d entries without messages are counted, there are %d", seed, step, a.empty, empty)
+			}
+			if len(there) == 0 {
+				if a.Oldest() != 0 || len(a.entries) != 0 {
+					t.Fatalf("seed %d, step %d: %+v, want nothing", seed, step, a)
+				}
+				continue
+			}
+			if got, want := a.Oldest()/AgeTick, slices.Min(there)/AgeTick; got != want {
+				t.Fatalf("seed %d, step %d: the oldest is of tick %d, want %d", seed, step, got, want)
+			}
+			if len(a.entries) > 2*len(there)+1 {
+				t.Fatalf("seed %d, step %d: %d entries for %d messages", seed, step, len(a.entries), len(there))
+			}
 		}
 	}
 }

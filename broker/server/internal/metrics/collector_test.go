@@ -2,15 +2,21 @@ package metrics
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
 // A fixed source has a different value, none of them 0, for each value of an engine.
@@ -253,4 +259,113 @@ func TestReadyAndHealthy(t *testing.T) {
 			t.Errorf("%+v: ready %s, healthy %s; want %s, %s", c.of, got["tidegate_ready"], got["tidegate_store_healthy"], c.ready, c.healthy)
 		}
 	}
+}
+
+// filled returns a value of which every number is n, so that a sum that forgets a field shows.
+func filled[T any](n int64) (v T) {
+	var fill func(reflect.Value)
+	fill = func(v reflect.Value) {
+		switch v.Kind() { //nolint:exhaustive // texts and maps stay empty
+		case reflect.Int64:
+			v.SetInt(n)
+		case reflect.Struct:
+			for _, f := range v.Fields() {
+				if f.CanSet() {
+					fill(f)
+				}
+			}
+		case reflect.Array:
+			for i := range v.Len() {
+				fill(v.Index(i))
+			}
+		case reflect.Pointer:
+			v.Set(reflect.New(v.Type().Elem()))
+			fill(v.Elem())
+		}
+	}
+	fill(reflect.ValueOf(&v).Elem())
+	return v
+}
+
+// The totals are the sums of every number; ages are the highest.
+func TestTotalsSumEveryField(t *testing.T) {
+	var st engine.Stats
+	for i, n := range []int64{3, 4} {
+		topic, sub := filled[engine.TopicCount](n), filled[engine.GroupCount](n)
+		topic.Name, sub.Topic, sub.Group = fmt.Sprint("t", i), fmt.Sprint("t", i), "g"
+		topic.Throttle = nil
+		topic.Removed = map[engine.RemovalCause]int64{"time": n}
+		st.Topics, st.Groups = append(st.Topics, topic), append(st.Groups, sub)
+	}
+	st.Topics[1].Throttle = &status.Throttle{}
+	selection{totals: true}.apply(&st)
+	topic, sub := filled[engine.TopicCount](7), filled[engine.GroupCount](7)
+	topic.Name, sub.Topic, sub.Group = "*", "*", "*"
+	topic.Throttle, topic.Removed = &status.Throttle{}, map[engine.RemovalCause]int64{"time": 7}
+	sub.OldestMS, sub.UndeliveredMS = 4, 4
+	topic.OldestMS, topic.Acked, topic.Groups = 0, 0, 0 // no metric shows these
+	sub.Held, sub.Clients, sub.DeadLettersHour, sub.DeadLettersStored = nil, 0, 0, 0
+	if len(st.Topics) != 1 || !reflect.DeepEqual(st.Topics[0], topic) {
+		t.Errorf("the sum of the topics is\n%+v, want\n%+v", st.Topics[0], topic)
+	}
+	if len(st.Groups) != 1 || !reflect.DeepEqual(st.Groups[0], sub) {
+		t.Errorf("the sum of the groups is\n%+v, want\n%+v", st.Groups[0], sub)
+	}
+}
+
+func TestSelectionOfMetrics(t *testing.T) {
+	h := Handler(fixed{serving: true}, slog.New(slog.DiscardHandler))
+	for query, c := range map[string]struct{ has, hasNot []string }{
+		"":                   {[]string{`topic_stored_messages{topic="t"} 101`, `topic_stored_messages{topic="free"} 0`}, []string{`"*"`}},
+		"?totals=only":       {[]string{`topic_stored_messages{topic="*"} 101`, `group_ready_messages{group="*",topic="*"} 201`, "tidegate_sessions 901"}, []string{`topic="t"`, `group="g"`}},
+		"?topic=free":        {[]string{`topic_stored_messages{topic="free"} 0`}, []string{`topic="t"`}},
+		"?group=g":           {[]string{`group_ready_messages{group="g",topic="t"} 201`}, []string{"topic_stored_messages{"}},
+		"?group=none":        {[]string{"tidegate_sessions 901"}, []string{`group="g"`}},
+		"?topic=t&unknown=1": {[]string{`topic_stored_messages{topic="t"} 101`}, []string{`topic="free"`}},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics"+query, nil))
+		for _, text := range c.has {
+			assert.That(t, strings.Contains(w.Body.String(), text), "%q has no %s", query, text)
+		}
+		for _, text := range c.hasNot {
+			assert.That(t, !strings.Contains(w.Body.String(), text), "%q has %s", query, text)
+		}
+	}
+}
+
+// aSource has one of everything that has labels.
+type aSource struct{}
+
+func (aSource) Stats() engine.Stats {
+	return engine.Stats{
+		Topics:    []engine.TopicCount{{TopicSummary: status.TopicSummary{Name: "t"}, Removed: map[engine.RemovalCause]int64{engine.RemovedTime: 1}, Transactions: &engine.TransactionStats{}}},
+		Groups:    []engine.GroupCount{{GroupSummary: status.GroupSummary{Group: "g", Topic: "t"}}},
+		Refused:   map[engine.RefusalReason]int64{"full": 1},
+		Throttled: map[string]int64{"topic backlog messages": 1},
+	}
+}
+func (aSource) Throttles() []status.LimitState { return nil }
+func (aSource) Healthy() error                 { return nil }
+func (aSource) Serving() bool                  { return true }
+func (aSource) Clients() int                   { return 1 }
+
+// All collected series were described: a registry that checks it accepts them.
+func TestCollectorDescribesItsMetrics(t *testing.T) {
+	r := prometheus.NewPedanticRegistry()
+	assert.Must(t, r.Register(&collector{of: aSource{}}))
+	families, err := r.Gather()
+	assert.NoError(t, err)
+	assert.Equal(t, "metrics that are described", len(families), len(descs))
+}
+
+func TestCodeLabel(t *testing.T) {
+	for st, want := range map[rmqpb.Code]string{
+		rmqpb.Code_OK: "OK", rmqpb.Code_TOO_MANY_REQUESTS: "TOO_MANY_REQUESTS", 12345: "OTHER", -1: "OTHER",
+	} {
+		if got := codeLabel(st, nil); got != want {
+			t.Errorf("code %d: %q, want %q", st, got, want)
+		}
+	}
+	assert.Equal(t, "no error", codeLabel(rmqpb.Code_OK, t.Context().Err()), "OK")
 }

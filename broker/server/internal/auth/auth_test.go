@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -16,9 +19,7 @@ func constant(d digest) func(string) (digest, bool) {
 func idOf(t *testing.T, a, b string) SessionID {
 	t.Helper()
 	id, ok := SessionIDOf(a, b)
-	if !ok {
-		t.Fatalf("%q and %q are no halves", a, b)
-	}
+	assert.MustThat(t, ok, "%q and %q are no halves", a, b)
 	return id
 }
 
@@ -41,9 +42,7 @@ func TestSessionEnds(t *testing.T) {
 	} {
 		s := NewSessions()
 		a, b, expires := s.Begin("key", digest{1}, start)
-		if !expires.Equal(start.Add(12 * time.Hour)) {
-			t.Errorf("%s: expires %v", name, expires)
-		}
+		assert.That(t, expires.Equal(start.Add(12*time.Hour)), "%s: expires %v", name, expires)
 		if c.current == nil {
 			c.current = constant(digest{1})
 		}
@@ -52,9 +51,7 @@ func TestSessionEnds(t *testing.T) {
 		for _, d := range c.uses {
 			key, _, ok = s.Use(idOf(t, a, b), c.current, start.Add(d))
 		}
-		if ok != c.want || ok && key != "key" {
-			t.Errorf("%s: %q, %v; want %v", name, key, ok, c.want)
-		}
+		assert.That(t, ok == c.want && (!ok || key == "key"), "%s: %q, %v; want %v", name, key, ok, c.want)
 		if _, _, again := s.Use(idOf(t, a, b), constant(digest{1}), start.Add(c.uses[len(c.uses)-1])); again != c.want {
 			t.Errorf("%s: an ended session can be used again", name)
 		}
@@ -91,13 +88,9 @@ func TestSessionBounds(t *testing.T) {
 	for i := range 1100 {
 		s.Begin(fmt.Sprint("key", i), digest{}, start.Add(3*time.Minute))
 	}
-	if n := len(s.byID); n != 1000 {
-		t.Errorf("%d sessions, want 1000", n)
-	}
+	assert.Equal(t, "sessions", len(s.byID), 1000)
 	s.Begin("key", digest{}, start.Add(time.Hour))
-	if n := len(s.byID); n != 1 {
-		t.Errorf("%d sessions after all were idle, want the new one", n)
-	}
+	assert.Equal(t, "sessions after all were idle", len(s.byID), 1)
 }
 
 // A session needs both halves, and the store has neither of them.
@@ -235,5 +228,24 @@ func TestAttemptsAreBounded(t *testing.T) {
 	a.Judge("late", "", false, start.Add(forgetAfter))
 	if n, m := len(a.names.entries), len(a.addresses.entries); n != 1 || m != 1 {
 		t.Errorf("%d names and %d addresses when all others are old, want one", n, m)
+	}
+}
+
+// With one rejection each second, the log has the first five and then one every two seconds, by
+// reason.
+func TestRejectionLog(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var l refusalLog
+	for _, reason := range []access.Reason{access.NoCredentials, "other"} {
+		logged, told := 0, 0
+		for i := range 100 {
+			if unlogged, log := l.take(reason, now.Add(time.Duration(i)*time.Second)); log {
+				logged++
+				told += unlogged
+			}
+		}
+		if other := l.reasons[reason].other; logged != 54 || logged+told+other != 100 {
+			t.Errorf("reason %v: %d logged, %d counted in these lines, %d not yet; want 54 of 100", reason, logged, told, other)
+		}
 	}
 }
