@@ -23,16 +23,10 @@ import (
 func TestInterruptedReceive(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "3")
-	ctx, interrupt := context.WithCancel(limited(t))
-	defer interrupt()
-	stdout := &watchedBuffer{text: `"offset"`, seen: interrupt}
-	var stderr lockedBuffer
-	code := run(ctx, []string{"receive", "billing", "orders", "--then", "release", "--max", "10", "--wait", "1m", "--lease", "10m", "-o", "jsonl"}, &cli.App{
-		In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] },
-	})
-	printed := strings.Count(stdout.String(), "\n")
-	if code != 130 || !strings.Contains(stderr.String(), fmt.Sprintf("interrupted after %d message", printed)) {
-		t.Errorf("exit code %d after %d messages, %s", code, printed, stderr.String())
+	r := tl.until(1, `"offset"`, "receive", "billing", "orders", "--then", "release", "--max", "10", "--wait", "1m", "--lease", "10m", "-o", "jsonl")
+	printed := strings.Count(r.stdout, "\n")
+	if r.code != 130 || !strings.Contains(r.stderr, fmt.Sprintf("interrupted after %d message", printed)) {
+		t.Errorf("exit code %d after %d messages, %s", r.code, printed, r.stderr)
 	}
 	if got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "3", "--wait", "1s", "-o", "jsonl").stdout); len(got) != 3 || got[0].Attempt != 1 {
 		t.Errorf("the next receive got %+v, want 3 messages with attempt 1", got)
@@ -67,9 +61,7 @@ func TestExitCodesOfSignals(t *testing.T) {
 			out, group := &watchedBuffer{text: c.until, seen: func() { end(cli.Signal{Signal: s.signal}) }}, "group-"+s.signal.String()
 			tl.must("send", "orders", "a")
 			var stderr lockedBuffer
-			code := run(ctx, strings.Fields(strings.ReplaceAll(c.args, "%s", group)), &cli.App{
-				In: strings.NewReader(""), Out: out, Err: &stderr, Env: func(name string) string { return tl.env[name] },
-			})
+			code := run(ctx, strings.Fields(strings.ReplaceAll(c.args, "%s", group)), tl.app(out, &stderr))
 			if code != s.code || !strings.Contains(out.String(), c.until) {
 				t.Errorf("%s, %v: exit code %d, want %d: %s", c.args, s.signal, code, s.code, stderr.String())
 			}
@@ -161,16 +153,10 @@ func TestNewGroupIsAnnounced(t *testing.T) {
 func TestInterruptedAcknowledgements(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "300")
-	ctx, interrupt := context.WithCancel(limited(t))
-	defer interrupt()
-	stdout := &watchedBuffer{text: "\n", seen: interrupt}
-	var stderr lockedBuffer
-	code := run(ctx, []string{"receive", "billing", "orders", "--then", "ack", "--max", "300", "-o", "name"}, &cli.App{
-		In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] },
-	})
-	printed := strings.Count(stdout.String(), "\n")
-	if code != 130 || printed == 300 || !strings.Contains(stderr.String(), fmt.Sprintf("interrupted after %d message", printed)) {
-		t.Errorf("exit code %d after %d messages, %s", code, printed, stderr.String())
+	r := tl.until(1, "\n", "receive", "billing", "orders", "--then", "ack", "--max", "300", "-o", "name")
+	printed := strings.Count(r.stdout, "\n")
+	if r.code != 130 || printed == 300 || !strings.Contains(r.stderr, fmt.Sprintf("interrupted after %d message", printed)) {
+		t.Errorf("exit code %d after %d messages, %s", r.code, printed, r.stderr)
 	}
 	got := lines[struct{ Acked int }](t, tl.must("group", "list", "-o", "jsonl").stdout)
 	if len(got) != 1 || got[0].Acked != printed {
@@ -246,9 +232,7 @@ func TestReceiveOnAFullDisk(t *testing.T) {
 			tl.must("topic", "create", topic)
 			tl.must("send", topic, "a", "--count", "3")
 			var stderr lockedBuffer
-			code := run(t.Context(), append([]string{"receive", "billing", topic, "--then", then, "--max", "3", "--lease", "10m"}, form...), &cli.App{
-				In: strings.NewReader(""), Out: fullOutput{}, Err: &stderr, Env: func(name string) string { return tl.env[name] },
-			})
+			code := run(t.Context(), append([]string{"receive", "billing", topic, "--then", then, "--max", "3", "--lease", "10m"}, form...), tl.app(fullOutput{}, &stderr))
 			if code != 1 || !strings.Contains(stderr.String(), "no space left on device") {
 				t.Errorf("--then %s %s: exit code %d, %s", then, form, code, stderr.String())
 			}
@@ -282,9 +266,7 @@ func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
 		t.Errorf("exit code %d, %s", got.code, got.stderr)
 	}
 	tl.terminal = false
-	run(t.Context(), []string{"receive", "billing", "orders", "--then", "ack", "--max", "5"}, &cli.App{
-		In: strings.NewReader(""), Out: fullOutput{}, Err: io.Discard, Env: func(name string) string { return tl.env[name] },
-	})
+	run(t.Context(), []string{"receive", "billing", "orders", "--then", "ack", "--max", "5"}, tl.app(fullOutput{}, io.Discard))
 	if got := look("--then", "release"); got != "abcde" {
 		t.Errorf("after all of them were released, a receive got %s", got)
 	}
@@ -295,9 +277,7 @@ func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
 			stop = tl.start(limited(t), &waited, &stdout, "receive", "billing", "orders", "--then", "ack", "--max", "5", "--wait", "1m", "--format", `%b\n`)
 		}
 	}}
-	code := run(t.Context(), []string{"receive", "billing", "orders", "--then", "release", "--max", "6", "--wait", "2s", "-o", "name"}, &cli.App{
-		In: strings.NewReader(""), Out: started, Err: io.Discard, Env: func(name string) string { return tl.env[name] },
-	})
+	code := run(t.Context(), []string{"receive", "billing", "orders", "--then", "release", "--max", "6", "--wait", "2s", "-o", "name"}, tl.app(started, io.Discard))
 	if ended := stop(); code != 0 || ended != 0 || strings.Join(strings.Fields(waited.String()), "") != "abcde" {
 		t.Errorf("exit codes %d and %d; the receive that waited got %q: %s", code, ended, waited.String(), stdout.String())
 	}

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -226,11 +224,7 @@ func TestInterruptedBench(t *testing.T) {
 // A benchmark that Ctrl-C ends while it creates its topic and group leaves none of them.
 func TestBenchInterruptedAtItsBegin(t *testing.T) {
 	tl := newTool(t)
-	broker, err := url.Parse(tl.http)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forward := httputil.NewSingleHostReverseProxy(broker)
+	forward := tl.forward()
 	for _, path := range []string{"/v1/topics/bench-", "/v1/groups/bench-"} {
 		ctx, interrupt := context.WithCancel(limited(t))
 		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

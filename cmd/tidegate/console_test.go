@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // An answer is the status and the header of a response.
@@ -26,7 +24,7 @@ func TestConsole(t *testing.T) {
 	var stdout, stderr lockedBuffer
 	code := make(chan int, 1)
 	go func() {
-		code <- run(ctx, []string{"console"}, &cli.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		code <- run(ctx, []string{"console"}, tl.app(&stdout, &stderr))
 	}()
 	link := regexp.MustCompile(`^(http://127\.0\.0\.1:\d+)/console/#token=(\S+)\n$`)
 	for !link.MatchString(stdout.String()) {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -123,11 +125,37 @@ func (tl *tool) must(args ...string) result {
 	return r
 }
 
+// app is the program with the environment of the user and without an input.
+func (tl *tool) app(stdout, stderr io.Writer) *cli.App {
+	return &cli.App{In: strings.NewReader(""), Out: stdout, Err: stderr, Env: func(name string) string { return tl.env[name] }}
+}
+
+// forward returns a proxy for the HTTP API of the broker.
+func (tl *tool) forward() *httputil.ReverseProxy {
+	tl.t.Helper()
+	broker, err := url.Parse(tl.http)
+	if err != nil {
+		tl.t.Fatal(err)
+	}
+	return httputil.NewSingleHostReverseProxy(broker)
+}
+
+// until runs a command until its standard output has a text a number of times.
+func (tl *tool) until(times int, text string, args ...string) result {
+	tl.t.Helper()
+	ctx, interrupt := context.WithCancel(limited(tl.t))
+	defer interrupt()
+	stdout := &watchedBuffer{text: text, seen: interrupt, times: times}
+	var stderr lockedBuffer
+	code := run(ctx, args, tl.app(stdout, &stderr))
+	return result{code, stdout.String(), stderr.String()}
+}
+
 // start runs a command in the background. The function that it returns waits for its end.
 func (tl *tool) start(ctx context.Context, stdout io.Writer, stderr io.Writer, args ...string) (wait func() int) {
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, args, &cli.App{In: strings.NewReader(""), Out: stdout, Err: stderr, Env: func(name string) string { return tl.env[name] }})
+		done <- run(ctx, args, tl.app(stdout, stderr))
 	}()
 	return func() int { return <-done }
 }

@@ -310,7 +310,7 @@ func TestHostileServer(t *testing.T) {
 	var log lockedBuffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(idle, []string{"receive", "idle", "reminders", "--then", "ack", "--follow"}, &cli.App{In: strings.NewReader(""), Out: io.Discard, Err: &log, Env: func(name string) string { return tl.env[name] }})
+		ended <- run(idle, []string{"receive", "idle", "reminders", "--then", "ack", "--follow"}, tl.app(io.Discard, &log))
 	}()
 	for tl.must("clients", "list", "-o", "name").stdout == "" {
 		if len(ended) > 0 {

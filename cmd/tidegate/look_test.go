@@ -14,8 +14,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // top shows the groups with their backlog, as table, as JSON lines and on a terminal.
@@ -279,11 +277,7 @@ func TestTraceReadsAllPages(t *testing.T) {
 		tl.must("topic", "create", topic)
 		tl.must("send", topic, "x")
 	}
-	broker, err := url.Parse(tl.http)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forward := httputil.NewSingleHostReverseProxy(broker)
+	forward := tl.forward()
 	const found, nothing = `{"id":"m","body_text":"x","stored_at":"2026-11-24T00:00:00Z"}`, ""
 	page := func(messages, next string) string {
 		return fmt.Sprintf(`{"messages":[%s],"scanned":5,"complete":%t,"next":%q}`, messages, next == "", next)
@@ -343,19 +337,6 @@ func TestTraceReadsAllPages(t *testing.T) {
 	}
 }
 
-// On RocketMQ each of these commands ends with 2 and names the command of mqadmin.
-func TestLookOnRocketMQ(t *testing.T) {
-	tl := newTool(t)
-	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
-	delete(tl.env, "TIDEGATE_SERVER_HTTP")
-	for _, args := range [][]string{{"peek", "t"}, {"find", "t", "--key", "1"}, {"trace", "1"}, {"top"}} {
-		r := tl.run(append(args, "--context", "rmq")...)
-		if r.code != 2 || !strings.Contains(r.stderr, "mqadmin ") {
-			t.Errorf("%v: exit code %d, %q", args, r.code, r.stderr)
-		}
-	}
-}
-
 func TestMetricsCommand(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders")
@@ -385,7 +366,7 @@ func TestPeekFollow(t *testing.T) {
 		t.Helper()
 		out := &watchedBuffer{text: seen, seen: then}
 		args = append([]string{"peek", "orders", "--follow=100ms"}, args...)
-		if code := run(ctx, args, &cli.App{In: strings.NewReader(""), Out: out, Err: io.Discard, Env: func(name string) string { return tl.env[name] }}); code != 0 {
+		if code := run(ctx, args, tl.app(out, io.Discard)); code != 0 {
 			t.Errorf("%q: exit code %d", args, code)
 		}
 		return out.String()

@@ -192,27 +192,6 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// Text of messages cannot control the terminal, and reaches JSON unchanged.
-func TestHostileText(t *testing.T) {
-	tl := newTool(t, "--topic", "orders")
-	hostile := "a\x1b[31mred\x1b]0;title\x07\u202eb\rc"
-	if r := tl.input(hostile, "send", "orders", "-", "-p", "note="+"\u202eevil"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
-	tl.terminal = true
-	text := tl.must("receive", "billing", "orders", "--max", "1").stdout
-	if strings.ContainsAny(text, "\x1b\x07\r\u202e") || !strings.Contains(text, `a\x1b[31mred`) || !strings.Contains(text, `\u202e`) {
-		t.Errorf("the terminal gets %q", text)
-	}
-	got := lines[received](t, tl.must("receive", "billing", "orders", "--max", "1", "--then", "dead=\x1b[2Jgone", "-o", "jsonl").stdout)
-	if len(got) != 1 || got[0].BodyText != hostile {
-		t.Errorf("JSON has %+v", got)
-	}
-	if text := tl.must("dead-letters", "list", "billing").stdout; strings.Contains(text, "\x1b") {
-		t.Errorf("the list of dead letters has %q", text)
-	}
-}
-
 // A name that does not exist ends with 3 and a suggestion; an existing name is no suggestion.
 func TestUnknownNames(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
@@ -409,7 +388,7 @@ func TestRedriveAdvice(t *testing.T) {
 	args := []string{"dead-letters", "redrive", "billing", "--edit", "touch '" + journal + ".begun'; sed s/EUR/USD/", "--rate", "0.1", "--reason", "unknown currency", "--journal", journal, "--yes"}
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, args, &cli.App{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+		done <- run(ctx, args, tl.app(&stdout, &stderr))
 	}()
 	for _, err := os.Stat(journal + ".begun"); err != nil && len(done) == 0; _, err = os.Stat(journal + ".begun") {
 		runtime.Gosched()
@@ -443,12 +422,9 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 	}
 	tl.must("send", "orders", "a")
 	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
-	ctx, stop := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("no dead letter within a minute"))
-	defer stop()
-	screen := &watchedBuffer{text: "billing in orders  1 dead letter; 1 came in the last hour  tidegate dead-letters top billing", seen: stop}
-	run(ctx, []string{"status", "--watch=100ms"}, &cli.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
-	if !strings.Contains(screen.String(), screen.text) {
-		t.Fatalf("%v:\n%s", context.Cause(ctx), screen.String())
+	const wrong = "billing in orders  1 dead letter; 1 came in the last hour  tidegate dead-letters top billing"
+	if r := tl.until(1, wrong, "status", "--watch=100ms"); !strings.Contains(r.stdout, wrong) {
+		t.Fatalf("the status does not show the dead letter:\n%s", r.stdout)
 	}
 	var o struct {
 		Ready  bool
@@ -465,12 +441,8 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 	}
 	tl.must("dead-letters", "purge", "billing", "--yes")
 	// A purged dead letter needs no attention. The broker counts at most once a second.
-	ctx, stop = context.WithTimeoutCause(t.Context(), time.Minute, errors.New("after a minute the status still shows the purged dead letter"))
-	defer stop()
-	screen = &watchedBuffer{text: "Nothing is wrong.", seen: stop}
-	run(ctx, []string{"status", "--watch=100ms"}, &cli.App{In: strings.NewReader(""), Out: screen, Err: io.Discard, Env: func(name string) string { return tl.env[name] }})
-	if !strings.Contains(screen.String(), screen.text) {
-		t.Fatalf("%v:\n%s", context.Cause(ctx), screen.String())
+	if r := tl.until(1, "Nothing is wrong.", "status", "--watch=100ms"); !strings.Contains(r.stdout, "Nothing is wrong.") {
+		t.Fatalf("the status still shows the purged dead letter:\n%s", r.stdout)
 	}
 	if r := tl.run("check", "group", "billing", "--dead-letters-warn", "1"); r.code != 0 {
 		t.Errorf("check after the purge: exit code %d, %s", r.code, r.stdout)
@@ -691,7 +663,7 @@ func TestFullOutput(t *testing.T) {
 				continue // it prints nothing, or has no such format
 			}
 			var stderr lockedBuffer
-			code := run(limited(t), args, &cli.App{In: strings.NewReader(""), Out: fullOutput{}, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+			code := run(limited(t), args, tl.app(fullOutput{}, &stderr))
 			if text := stderr.String(); code != 1 || !strings.Contains(text, "no space left on device") || strings.Contains(text, "Continue with") {
 				t.Errorf("%s: exit code %d, %s", strings.Join(args, " "), code, text)
 			}

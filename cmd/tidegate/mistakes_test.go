@@ -16,13 +16,16 @@ func TestSimilarNames(t *testing.T) {
 		{"topics", `unknown command "topics" for "tidegate"; did you mean 'tidegate topic'?`},
 		{"nonsense", `unknown command "nonsense" for "tidegate"` + "\nRun"},
 		{"topic lst", "did you mean 'tidegate topic list'?"},
+		{"topic lst --help", "did you mean 'tidegate topic list'?"},
+		{"dlq shw", "did you mean 'tidegate dead-letters show'?"},
+		{"group nonsense", "the commands are create, delete"},
 		{"check --dead-letters-critical 1", "unknown flag: --dead-letters-critical; did you mean --dead-letters-crit?"},
 		{"peek orders --limits 3", "unknown flag: --limits; did you mean --limit?"},
 		{"peek orders --message g", "unknown flag: --message; did you mean --message-group?"},
 		{"peek orders --nonsense 3", "unknown flag: --nonsense\nRun"},
 	} {
-		if r := tl.run(strings.Fields(c.args)...); !strings.Contains(r.stderr, c.want) || strings.Count(r.stderr, "\n") != 2 {
-			t.Errorf("tidegate %s prints %q, want %q", c.args, r.stderr, c.want)
+		if r := tl.run(strings.Fields(c.args)...); r.code != 2 || !strings.Contains(r.stderr, c.want) || strings.Count(r.stderr, "\n") != 2 {
+			t.Errorf("tidegate %s: exit code %d, %q, want 2 and %q", c.args, r.code, r.stderr, c.want)
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/internal/filelock"
 )
 
@@ -312,7 +311,7 @@ func TestMoveIsRestartable(t *testing.T) {
 		ctx, interrupt := context.WithCancel(limited(t))
 		var stdout lockedBuffer
 		stderr := &watchedBuffer{text: "the journal is", seen: sync.OnceFunc(func() { go interruptAfter(source.home, round*60, interrupt) })}
-		code := run(ctx, args, &cli.App{In: strings.NewReader(""), Out: &stdout, Err: stderr, Env: func(name string) string { return source.env[name] }})
+		code := run(ctx, args, source.app(&stdout, stderr))
 		interrupt()
 		if code == 0 {
 			break

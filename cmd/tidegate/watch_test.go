@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,8 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/tidegate/tidegate/cmd/internal/cli"
 )
 
 // The preview uses the settings of the group and the retention of the topic, and names settings
@@ -67,14 +63,9 @@ func TestWatch(t *testing.T) {
 	tl.must("send", "orders", "a")
 	tl.must("receive", "billing", "orders", "--then", "release", "--max", "1")
 	for _, args := range [][]string{{"status", "--watch=100ms"}, {"group", "lag", "billing", "--watch=100ms"}} {
-		ctx, stop := context.WithCancel(limited(t))
-		stdout := &countingBuffer{lines: 3, seen: stop}
-		var stderr lockedBuffer
-		code := run(ctx, append(args, "-o", "jsonl"), &cli.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
-		if code != 0 || strings.Count(stdout.String(), "\n") < 3 || stderr.String() != "" {
-			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout, stderr.String())
+		if r := tl.until(3, "\n", append(args, "-o", "jsonl")...); r.code != 0 || strings.Count(r.stdout, "\n") < 3 || r.stderr != "" {
+			t.Errorf("%q: exit code %d\n%s%s", args, r.code, r.stdout, r.stderr)
 		}
-		stop()
 	}
 	if r := tl.run("status", "--watch=1ms"); r.code != 2 {
 		t.Errorf("an interval of 1ms: exit code %d", r.code)
@@ -83,21 +74,6 @@ func TestWatch(t *testing.T) {
 	if r := tl.run("status", "--watch", "--http", "http://"+closedPort(t), "--no-retry"); r.code != 6 || !strings.HasSuffix(r.stdout, "\x1b[?1049l") {
 		t.Errorf("without a server: exit code %d, %q", r.code, r.stdout)
 	}
-}
-
-// A countingBuffer calls seen when it has a number of lines.
-type countingBuffer struct {
-	lockedBuffer
-	lines int
-	seen  func()
-}
-
-func (b *countingBuffer) Write(p []byte) (int, error) {
-	n, err := b.lockedBuffer.Write(p)
-	if strings.Count(b.String(), "\n") >= b.lines {
-		b.seen()
-	}
-	return n, err
 }
 
 func TestLagUntilEmpty(t *testing.T) {
@@ -213,7 +189,7 @@ func TestWatchSeesNewLetters(t *testing.T) {
 	ended := make(chan int, 1)
 	go func() {
 		defer begin()
-		ended <- run(ctx, []string{"dead-letters", "watch", "billing", "--since", "-1h", "--every", "100ms"}, &cli.App{In: strings.NewReader(""), Out: both, Err: &lockedBuffer{}, Env: func(name string) string { return tl.env[name] }})
+		ended <- run(ctx, []string{"dead-letters", "watch", "billing", "--since", "-1h", "--every", "100ms"}, tl.app(both, &lockedBuffer{}))
 	}()
 	<-begun.Done()
 	tl.must("receive", "billing", "orders", "--then", "dead=second", "--max", "1")
@@ -248,11 +224,7 @@ func TestOfferedCommandsKeepTheTopic(t *testing.T) {
 func TestFollowFindsWhatItPassed(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("group", "create", "billing")
-	broker, err := url.Parse(tl.http)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forward := httputil.NewSingleHostReverseProxy(broker)
+	forward := tl.forward()
 	start := time.Now().Add(-time.Minute).UTC()
 	for _, c := range []struct {
 		path, list, id string
@@ -302,11 +274,7 @@ func TestFollowFindsWhatItPassed(t *testing.T) {
 func TestWatchedTraceOutlivesAnOutage(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--id", "x1")
-	broker, err := url.Parse(tl.http)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forward := httputil.NewSingleHostReverseProxy(broker)
+	forward := tl.forward()
 	var queries atomic.Int64
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/topics/orders/messages/") && queries.Add(1) == 2 {
@@ -316,24 +284,16 @@ func TestWatchedTraceOutlivesAnOutage(t *testing.T) {
 		forward.ServeHTTP(w, r)
 	}))
 	defer front.Close()
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	defer stop()
-	stdout := &countingBuffer{lines: 3, seen: stop}
-	var stderr lockedBuffer
-	code := run(ctx, []string{"trace", "x1", "--watch=100ms", "--http", front.URL, "--no-retry", "-o", "jsonl"}, &cli.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
-	if code != 0 || strings.Count(stdout.String(), `"id":"x1"`) < 3 {
-		t.Errorf("exit code %d\n%s%s", code, stdout, stderr.String())
+	r := tl.until(3, "\n", "trace", "x1", "--watch=100ms", "--http", front.URL, "--no-retry", "-o", "jsonl")
+	if r.code != 0 || strings.Count(r.stdout, `"id":"x1"`) < 3 {
+		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 }
 
 // top -o jsonl goes on after an outage of the server.
 func TestTopOutlivesAnOutage(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
-	broker, err := url.Parse(tl.http)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forward := httputil.NewSingleHostReverseProxy(broker)
+	forward := tl.forward()
 	for path, flags := range map[string][]string{"/v1/topics": nil, "/v1/clients": {"--clients"}} {
 		var queries atomic.Int64
 		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -343,14 +303,10 @@ func TestTopOutlivesAnOutage(t *testing.T) {
 			}
 			forward.ServeHTTP(w, r)
 		}))
-		ctx, stop := context.WithCancel(limited(t))
-		stdout := &countingBuffer{lines: 4, seen: stop}
-		var stderr lockedBuffer
-		code := run(ctx, append([]string{"top", "--every", "100ms", "--http", front.URL, "--no-retry", "-o", "jsonl"}, flags...), &cli.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
-		if code != 0 || strings.Count(stdout.String(), "\n") < 4 || queries.Load() < 3 {
-			t.Errorf("%s: exit code %d after %d queries\n%s%s", path, code, queries.Load(), stdout, stderr.String())
+		r := tl.until(4, "\n", append([]string{"top", "--every", "100ms", "--http", front.URL, "--no-retry", "-o", "jsonl"}, flags...)...)
+		if r.code != 0 || strings.Count(r.stdout, "\n") < 4 || queries.Load() < 3 {
+			t.Errorf("%s: exit code %d after %d queries\n%s%s", path, r.code, queries.Load(), r.stdout, r.stderr)
 		}
-		stop()
 		front.Close()
 	}
 }
@@ -394,11 +350,7 @@ func TestCheckForms(t *testing.T) {
 func TestCheckAge(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("receive", "billing", "orders", "--max", "1", "--wait", "10ms", "--then", "ack")
-	broker, err := url.Parse(tl.http)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forward := httputil.NewSingleHostReverseProxy(broker)
+	forward := tl.forward()
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Query().Get("view") == "":
@@ -442,11 +394,7 @@ func TestFollowBeginsAtTheServersTime(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "before")
 	tl.must("receive", "billing", "orders", "--then", "dead", "--max", "1")
-	broker, err := url.Parse(tl.http)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forward := httputil.NewSingleHostReverseProxy(broker)
+	forward := tl.forward()
 	forward.ModifyResponse = func(r *http.Response) error {
 		r.Header.Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 		return nil
@@ -454,13 +402,8 @@ func TestFollowBeginsAtTheServersTime(t *testing.T) {
 	front := httptest.NewServer(forward)
 	defer front.Close()
 	for _, args := range [][]string{{"peek", "orders", "--from", "last", "--follow=100ms"}, {"dead-letters", "watch", "billing", "--every", "100ms"}} {
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-		stdout := &countingBuffer{lines: 1, seen: stop}
-		var stderr lockedBuffer
-		code := run(ctx, append(args, "--http", front.URL, "-o", "jsonl"), &cli.App{In: strings.NewReader(""), Out: stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
-		if code != 0 || strings.Count(stdout.String(), "\n") != 1 {
-			t.Errorf("%q: exit code %d\n%s%s", args, code, stdout, stderr.String())
+		if r := tl.until(1, "\n", append(args, "--http", front.URL, "-o", "jsonl")...); r.code != 0 || strings.Count(r.stdout, "\n") != 1 {
+			t.Errorf("%q: exit code %d\n%s%s", args, r.code, r.stdout, r.stderr)
 		}
-		stop()
 	}
 }

@@ -53,7 +53,7 @@ func newSite(t *testing.T) *site {
 	s.must("context", "add", "production-europe-west-message-broker", "--grpc", "mq-broker-1.production.europe.example:8081", "--http", "https://mq-broker-1.production.europe.example:8082", "--access-key", "billing-operator")
 	idle, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
-	go run(idle, []string{"receive", "idle-worker-europe-west-prod-01", "reminders.customers.overdue.v3", "--then", "ack", "--follow"}, &cli.App{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard, Env: func(name string) string { return s.env[name] }})
+	go run(idle, []string{"receive", "idle-worker-europe-west-prod-01", "reminders.customers.overdue.v3", "--then", "ack", "--follow"}, s.app(io.Discard, io.Discard))
 	for s.must("clients", "list", "-o", "name").stdout == "" {
 		runtime.Gosched()
 	}

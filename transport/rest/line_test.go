@@ -1,115 +1,17 @@
 package rest_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
-
-// A producer and a push consumer run over HTTP: throttled sends back off and arrive, many messages
-// share requests, failures take the group's schedule, and the last one makes a dead letter.
-func TestProducerAndConsumer(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", settings.Topic{})
-		b.CreateGroup("billing", settings.Group{MaxAttempts: 3, Retry: backoff.Steps{time.Minute, 5 * time.Minute}})
-		requests, refuse := map[string]int{}, 2
-		var mu sync.Mutex
-		b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
-			mu.Lock()
-			requests[call.Op]++
-			throttled := call.Op == "SendMessage" && refuse > 0
-			if throttled {
-				refuse--
-			}
-			mu.Unlock()
-			if throttled {
-				return brokertest.Throttled(7 * time.Second)
-			}
-			return next(ctx)
-		})
-
-		p, err := producer.New(over(t, b, rest.Options{}), producer.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
-		start := time.Now()
-		receipt, err := p.Send(t.Context(), message("first"))
-		if err != nil || receipt.Attempts != 3 || time.Since(start) < 14*time.Second {
-			t.Errorf("throttled twice for 7s: %+v, %v after %v", receipt, err, time.Since(start))
-		}
-		const n = 500
-		for i := range n {
-			err := p.SendAsync(t.Context(), message(fmt.Sprint("m", i)), func(_ tidegate.Receipt, err error) {
-				if err != nil {
-					t.Error(err)
-				}
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := p.Flush(t.Context()); err != nil {
-			t.Error(err)
-		}
-		mu.Lock()
-		if got := requests["SendMessage"]; got > n/4 {
-			t.Errorf("%d requests for %d messages: they do not share requests", got, n+1)
-		}
-		mu.Unlock()
-
-		attempts := map[string][]time.Duration{}
-		ctx, stop := context.WithCancel(t.Context())
-		push, err := consumer.NewPush(over(t, b, rest.Options{}), consumer.Subscription{Group: "billing", Topic: "orders"},
-			func(_ context.Context, d *tidegate.Delivery) error {
-				mu.Lock()
-				defer mu.Unlock()
-				attempts[d.ID] = append(attempts[d.ID], time.Since(start))
-				if d.ID == "m7" {
-					return errors.New("no such customer")
-				}
-				return nil
-			}, consumer.PushOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ran := make(chan error, 1)
-		start = time.Now()
-		go func() { ran <- push.Run(ctx) }()
-		time.Sleep(10 * time.Minute)
-		stop()
-		if err := <-ran; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-		if len(attempts) != n+1 {
-			t.Errorf("%d messages were handled, want %d", len(attempts), n+1)
-		}
-		for id, at := range attempts {
-			if id != "m7" && len(at) != 1 {
-				t.Errorf("%s was handled %d times", id, len(at))
-			}
-		}
-		if at := attempts["m7"]; len(at) != 3 || at[1]-at[0] < time.Minute || at[1]-at[0] > 61*time.Second || at[2]-at[1] < 5*time.Minute || at[2]-at[1] > 301*time.Second {
-			t.Errorf("m7 was handled at %v, want 1m and 5m in between", at)
-		}
-		if s := b.Stats("billing", "orders"); s.Acked != n || s.DeadLetters != 1 || s.Backlog.Messages != 0 {
-			t.Errorf("%+v, want %d acknowledged, 1 dead letter and none left", s, n)
-		}
-	})
-}
 
 // Settings are those of the group, or of the topic's address settings, where they hold.
 func TestConsumerSettings(t *testing.T) {
