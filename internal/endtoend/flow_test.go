@@ -5,54 +5,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
 )
-
-// A broker is restarted 20 times under load: each time messages flow again within two seconds, and
-// none is lost.
-func TestMessagesFlowAfterEachRestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := brokertest.New(t)
-		b.CreateTopic("orders", settings.Topic{})
-		var mu sync.Mutex
-		handled := map[string]bool{}
-		var latest time.Time
-		stop := runPush(t, b.Client(), func(_ context.Context, d *tidegate.Delivery) error {
-			mu.Lock()
-			handled[string(d.Body)], latest = true, time.Now()
-			mu.Unlock()
-			<-time.After(25 * time.Millisecond)
-			return nil
-		}, consumer.PushOptions{})
-		for n := range 20 {
-			for i := range 20 {
-				b.Send(Order(100*n + i))
-				<-time.After(50 * time.Millisecond)
-			}
-			b.Restart()
-			back := time.Now()
-			b.Send(Order(10_000 + n))
-			<-time.After(2 * time.Second)
-			mu.Lock()
-			if !latest.After(back) {
-				t.Errorf("restart %d: no message in the 2 s after it", n)
-			}
-			mu.Unlock()
-		}
-		b.WaitIdle("billing", "orders")
-		stop()
-		if len(handled) != 20*21 {
-			t.Errorf("%d of %d messages were handled", len(handled), 20*21)
-		}
-	})
-}
 
 // Sends succeed at most two seconds after each of twenty restarts under load, and the broker has
 // each accepted message once.

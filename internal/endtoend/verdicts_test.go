@@ -13,48 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
-
-// A worker that vanishes with its connection spends the attempt at the end of the lease, and the
-// retry schedule follows, with the same delays as after an error.
-func TestLostWorkerHasTheSameDelay(t *testing.T) {
-	const lease = 30 * time.Second
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		b.CreateTopic("orders", settings.Topic{})
-		b.CreateGroup("billing", settings.Group{MaxAttempts: 4})
-		b.Send(Order(1))
-		began := make(chan int, 1)
-		var waits []time.Duration
-		var last time.Time
-		for n := range 4 {
-			wire := &cable{Broker: b}
-			client := b.ClientWith(rocketmq.Options{Dialer: wire.Dial})
-			stop := run(t, client, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
-				began <- d.Attempt
-				<-ctx.Done()
-				return context.Cause(ctx)
-			}, consumer.PushOptions{InvisibleDuration: lease, ShutdownTimeout: time.Second})
-			if attempt := <-began; attempt != n+1 {
-				t.Errorf("delivery %d has attempt %d", n+1, attempt)
-			}
-			if n > 0 {
-				waits = append(waits, (time.Since(last) - lease).Round(100*time.Millisecond))
-			}
-			last = time.Now()
-			wire.Cut()
-			stop()
-			client.Close()
-		}
-		// RocketMQ: the retry schedule of unordered messages.
-		if want := []time.Duration{10 * time.Second, 30 * time.Second, time.Minute}; !slices.Equal(waits, want) {
-			t.Errorf("delivered %v after the lease ended, want %v", waits, want)
-		}
-		if l := b.WaitDeadLetter("billing"); l.Origin.Attempts != 4 || time.Since(last) > lease+2*time.Second {
-			t.Errorf("dead letter after %v: %+v; want it when the last of 4 leases has ended", time.Since(last), l.Origin)
-		}
-	})
-}
 
 // 1 000 retries begin when they are due: p99 of the time from the due moment to the handler is
 // below 10 ms.
