@@ -18,16 +18,14 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // startBatch runs a batch consumer of topic orders until stop is called.
 func startBatch(t *testing.T, s consumer.Transport, h consumer.BatchHandler, o consumer.PushOptions) (stop func() error) {
 	t.Helper()
-	p, err := consumer.NewBatch(s, consumer.Subscription{Group: "billing", Topic: "orders"}, h, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(consumer.NewBatch(s, consumer.Subscription{Group: "billing", Topic: "orders"}, h, o))(t)
 	return runPush(t, p)
 }
 
@@ -90,9 +88,7 @@ func TestBatchResults(t *testing.T) {
 				if !first {
 					return nil
 				}
-				if len(ds) != 4 {
-					t.Errorf("a batch of %d messages", len(ds))
-				}
+				assert.That(t, len(ds) == 4, "a batch of %d messages", len(ds))
 				time.Sleep(time.Second)
 				return tt.result()
 			}, consumer.PushOptions{Concurrency: 1, OnDelivery: seen.add, Batch: consumer.BatchOptions{MaxMessages: 4}})
@@ -152,9 +148,7 @@ func TestBatchLimits(t *testing.T) {
 			t.Errorf("batches %s", got)
 		}
 		want := []time.Duration{2 * time.Second, 63 * time.Second, 65 * time.Second, 66 * time.Second, 66 * time.Second}
-		if !slices.Equal(b.at, want) {
-			t.Errorf("the batches came at %v, want %v", b.at, want)
-		}
+		assert.That(t, slices.Equal(b.at, want), "the batches came at %v, want %v", b.at, want)
 	})
 }
 
@@ -175,9 +169,7 @@ func TestBatchLeases(t *testing.T) {
 		var mu sync.Mutex
 		startBatch(t, s, func(ctx context.Context, ds []*tidegate.Delivery) error {
 			for _, d := range ds {
-				if d.ID[0] == 'm' && d.Attempt != 1 {
-					t.Errorf("%s comes in attempt %d", d.ID, d.Attempt)
-				}
+				assert.That(t, d.ID[0] != 'm' || d.Attempt == 1, "%s comes in attempt %d", d.ID, d.Attempt)
 			}
 			select {
 			case <-time.After(10 * time.Minute):
@@ -200,9 +192,7 @@ func TestBatchLeases(t *testing.T) {
 		time.Sleep(time.Minute)
 		mu.Lock()
 		defer mu.Unlock()
-		if len(causes) != 1 || !errors.Is(causes[0], consumer.ErrLeaseLost) {
-			t.Errorf("the batch's context ended with %v", causes)
-		}
+		assert.That(t, len(causes) == 1 && errors.Is(causes[0], consumer.ErrLeaseLost), "the batch's context ended with %v", causes)
 	})
 }
 
@@ -258,9 +248,7 @@ func TestBatchMiddleware(t *testing.T) {
 		}
 		var got []finality
 		stop := startBatch(t, s, func(ctx context.Context, ds []*tidegate.Delivery) error {
-			if ctx.Value(key{}) != nil {
-				t.Error("the batch has the value of a message")
-			}
+			assert.That(t, ctx.Value(key{}) == nil, "the batch has the value of a message")
 			res := make(consumer.BatchResult, len(ds))
 			for i, d := range ds {
 				if id := consumer.BatchContext(ctx, i).Value(key{}); id != d.ID {
@@ -313,7 +301,7 @@ func TestBatchIsSorted(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var got [][]string
-		p, err := consumer.NewBatch(s, consumer.Subscription{Group: "billing", Topics: map[string]tidegate.Filter{"orders": {}, "returns": {}}},
+		p := assert.Value(consumer.NewBatch(s, consumer.Subscription{Group: "billing", Topics: map[string]tidegate.Filter{"orders": {}, "returns": {}}},
 			func(_ context.Context, ds []*tidegate.Delivery) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -323,10 +311,7 @@ func TestBatchIsSorted(t *testing.T) {
 				}
 				got = append(got, ids)
 				return nil
-			}, consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: 8, MaxWait: time.Second}})
-		if err != nil {
-			t.Fatal(err)
-		}
+			}, consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: 8, MaxWait: time.Second}}))(t)
 		stop := runPush(t, p)
 		time.Sleep(5 * time.Second)
 		stop()
@@ -374,9 +359,7 @@ func TestStuckBatch(t *testing.T) {
 		if len(b.at) != 2 || b.at[1] != time.Minute || s.left() != 0 {
 			t.Errorf("batches %v at %v, %d left", b.list, b.at, s.left())
 		}
-		if len(stuck) != 2 || !strings.Contains(stuck[0].Stack, "stuckBatch") || stuck[0].Took != time.Minute {
-			t.Errorf("%d stuck messages: %+v", len(stuck), stuck)
-		}
+		assert.That(t, len(stuck) == 2 && strings.Contains(stuck[0].Stack, "stuckBatch") && stuck[0].Took == time.Minute, "%d stuck messages: %+v", len(stuck), stuck)
 	})
 }
 
@@ -413,9 +396,7 @@ func TestBatchOptionsAreValidated(t *testing.T) {
 	}
 	_, err := consumer.NewBatch(nil, sub, nil, consumer.PushOptions{LongPolling: -1, Batch: consumer.BatchOptions{MaxMessages: -1}})
 	for _, want := range []string{`"handler"`, `"transport"`, `"LongPolling"`, `"Batch.MaxMessages"`} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %v, want it to name %s", err, want)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "the error is %v, want it to name %s", err, want)
 	}
 	if _, err := consumer.NewPush(newServer(t), sub, func(context.Context, *tidegate.Delivery) error { return nil },
 		consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: 7}}); err == nil || !strings.Contains(err.Error(), "it has an effect only with NewBatch") {
@@ -428,9 +409,7 @@ func TestBatchOptionsAreValidated(t *testing.T) {
 
 func TestBatchResultText(t *testing.T) {
 	r := consumer.BatchResult{nil, errBroken, nil, errors.New("other")}
-	if r.Error() != "2 of 4 messages of the batch failed, the first one with: broken" || !errors.Is(r, errBroken) {
-		t.Errorf("got %q", r)
-	}
+	assert.That(t, r.Error() == "2 of 4 messages of the batch failed, the first one with: broken" && errors.Is(r, errBroken), "got %q", r)
 	if text := make(consumer.BatchResult, 3).Error(); text != "all 3 messages of the batch succeeded" {
 		t.Errorf("got %q", text)
 	}

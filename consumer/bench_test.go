@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -81,11 +82,8 @@ func BenchmarkEngine(b *testing.B) {
 					ConsumerGroup: "billing", Attempt: 1, Handle: fmt.Sprint("handle", i),
 				})
 			}
-			p, err := consumer.NewPush(f, consumer.Subscription{Group: "billing", Topic: "orders"},
-				func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{Concurrency: 64})
-			if err != nil {
-				b.Fatal(err)
-			}
+			p := assert.Value(consumer.NewPush(f, consumer.Subscription{Group: "billing", Topic: "orders"},
+				func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{Concurrency: 64}))(b)
 			f.total = int64(b.N)
 			f.left.Store(f.total)
 			ctx, cancel := context.WithCancel(b.Context())

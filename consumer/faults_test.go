@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -87,9 +88,7 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 		time.Sleep(time.Hour)
 		stop()
 		for _, o := range seen.all() {
-			if o.Disposition != consumer.Acked || o.Delivery.Attempt != 1 {
-				t.Errorf("%+v", o)
-			}
+			assert.That(t, o.Disposition == consumer.Acked && o.Delivery.Attempt == 1, "%+v", o)
 		}
 		if s.left() != 0 {
 			t.Errorf("%d messages left", s.left())
@@ -137,9 +136,7 @@ func TestAcknowledgementsShareRequests(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		stop()
 		for _, o := range seen.all() {
-			if o.Disposition != consumer.Acked || o.Delivery.Attempt != 1 {
-				t.Errorf("%+v", o)
-			}
+			assert.That(t, o.Disposition == consumer.Acked && o.Delivery.Attempt == 1, "%+v", o)
 		}
 		if len(seen.all()) != 300 || len(s.acks) > 30 {
 			t.Errorf("%d outcomes in %d requests: %v", len(seen.all()), len(s.acks), s.acks)

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -29,16 +30,12 @@ type orderWatch struct {
 func (w *orderWatch) begin(d *tidegate.Delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.working[d.MessageGroup] {
-		w.t.Errorf("%s: two messages are handled at the same time", d.MessageGroup)
-	}
+	assert.That(w.t, !w.working[d.MessageGroup], "%s: two messages are handled at the same time", d.MessageGroup)
 	w.working[d.MessageGroup] = true
 	var i int
 	fmt.Sscan(string(d.Body), &i)
 	// At least once: a handled message may be redelivered, none may be delivered early.
-	if i > w.next[d.MessageGroup] {
-		w.t.Errorf("%s: message %d is handled, %d is not done", d.MessageGroup, i, w.next[d.MessageGroup])
-	}
+	assert.That(w.t, i <= w.next[d.MessageGroup], "%s: message %d is handled, %d is not done", d.MessageGroup, i, w.next[d.MessageGroup])
 }
 
 func (w *orderWatch) end(d *tidegate.Delivery, done bool) {
@@ -193,9 +190,7 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 				if d.ID == "0" {
 					return errors.New("poison")
 				}
-				if d.Attempt != 1 {
-					t.Errorf("suspend %v: message %s has attempt %d", suspend, d.ID, d.Attempt)
-				}
+				assert.That(t, d.Attempt == 1, "suspend %v: message %s has attempt %d", suspend, d.ID, d.Attempt)
 				return nil
 			}, consumer.PushOptions{})
 			time.Sleep(time.Minute)
@@ -226,9 +221,7 @@ func TestFIFOAttemptIDs(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		stop()
 		a := s.attempts
-		if len(a) < 6 || a[0] == "" || a[1] == a[0] || a[2] != a[1] || a[3] != a[1] || a[4] == a[3] || a[5] == a[4] {
-			t.Errorf("attempt IDs %q", a)
-		}
+		assert.That(t, len(a) >= 6 && a[0] != "" && a[1] != a[0] && a[2] == a[1] && a[3] == a[1] && a[4] != a[3] && a[5] != a[4], "attempt IDs %q", a)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -73,9 +74,7 @@ func TestContextEnds(t *testing.T) {
 		cancel(lost)
 		synctest.Wait()
 		c.mu.Lock()
-		if c.results["b"] != lost {
-			t.Errorf("result %v of an item whose context has ended", c.results["b"])
-		}
+		assert.That(t, c.results["b"] == lost, "result %v of an item whose context has ended", c.results["b"])
 		c.mu.Unlock()
 		time.Sleep(2 * time.Second) // the batch of a runs
 		ctx, cancel = context.WithCancelCause(t.Context())
@@ -84,9 +83,7 @@ func TestContextEnds(t *testing.T) {
 		time.Sleep(time.Second)
 		cancel(lost)
 		c.wait("a c")
-		if c.results["c"] != nil || c.results["d"] != lost {
-			t.Errorf("results %v", c.results)
-		}
+		assert.That(t, c.results["c"] == nil && c.results["d"] == lost, "results %v", c.results)
 	})
 }
 
@@ -103,9 +100,7 @@ func TestContextEndsInABatch(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		cancel()
 		c.wait("ab")
-		if c.results["b"] == nil || c.results["b"].Error() != "late" {
-			t.Errorf("results %v", c.results)
-		}
+		assert.That(t, c.results["b"] != nil && c.results["b"].Error() == "late", "results %v", c.results)
 	})
 }
 
@@ -259,9 +254,7 @@ func (m *table) begin() {
 	}
 	switch {
 	case len(m.waiting) == 0 || m.running == m.limits.Batches:
-		if !m.wake.IsZero() {
-			m.t.Error("a timer is set, and no batch can begin")
-		}
+		assert.That(m.t, m.wake.IsZero(), "a timer is set, and no batch can begin")
 	case !m.wake.After(m.now) || m.wake.After(m.waiting[0].since.Add(m.limits.Wait)):
 		m.t.Errorf("%d items wait, the first one for %v, and the timer is set in %v", len(m.waiting), m.now.Sub(m.waiting[0].since), m.wake.Sub(m.now))
 	}
@@ -275,9 +268,7 @@ func (m *table) checkBatch(batch []*gatherItem) {
 	}
 	bytes := 0
 	for i, it := range batch {
-		if it != m.waiting[i] {
-			m.t.Error("a batch has an item before an earlier one")
-		}
+		assert.That(m.t, it == m.waiting[i], "a batch has an item before an earlier one")
 		if bytes += it.size; i > 0 && bytes > m.limits.Bytes {
 			m.t.Errorf("a batch of %d bytes, want at most %d", bytes, m.limits.Bytes)
 		}

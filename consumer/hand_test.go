@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/flow"
 	"github.com/tidegate/tidegate/consumer/internal/killswitch"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/transport"
@@ -54,11 +55,8 @@ func TestDispositions(t *testing.T) {
 // its delivery ends as Unsettled, so that Run can return.
 func TestSettlementPostponedAtTheEndOfTheShutdown(t *testing.T) {
 	var seen []Outcome
-	p, err := NewPush(struct{ Transport }{}, Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil },
-		PushOptions{OnDelivery: func(o Outcome) { seen = append(seen, o) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(NewPush(struct{ Transport }{}, Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil },
+		PushOptions{OnDelivery: func(o Outcome) { seen = append(seen, o) }}))(t)
 	r := &run{Push: p, log: p.opts.Logger, events: tally.New(p.opts.Logger), hand: newHand(&p.opts), topics: p.sub.newTopics()}
 	r.detached, r.settling = t.Context(), &endingContext{Context: t.Context()}
 	r.announcer = newPool(1, r.effects.Go)
@@ -158,9 +156,7 @@ func TestRemovedQueueEndsItsWait(t *testing.T) {
 		synctest.Wait()
 		select {
 		case ok := <-done:
-			if ok {
-				t.Error("a removed queue got credits")
-			}
+			assert.That(t, !ok, "a removed queue got credits")
 		default:
 			t.Error("the loop of a removed queue waits")
 			h.stop(true)
@@ -281,9 +277,7 @@ func runHandModel(t *testing.T, r *rand.Rand) {
 	if m.unread != 0 || m.running != 0 || m.credits.Messages() != 0 || m.leases.First() != nil {
 		t.Errorf("without a delivery in hand %d are unread, %d running and %d counted, and the first entry is %v", m.unread, m.running, m.credits.Messages(), m.leases.First())
 	}
-	if m.checks > 10*m.events {
-		t.Errorf("%d checks of the leases for %d events", m.checks, m.events)
-	}
+	assert.That(t, m.checks <= 10*m.events, "%d checks of the leases for %d events", m.checks, m.events)
 }
 
 // step makes one random event happen.
@@ -481,23 +475,15 @@ func (m *handModel) check() {
 	for it := range m.in {
 		switch it.phase {
 		case running:
-			if !slices.Contains(m.handlers, it) {
-				m.t.Error("a running delivery has no handler")
-			}
+			assert.That(m.t, slices.Contains(m.handlers, it), "a running delivery has no handler")
 		case settling:
-			if !slices.Contains(m.attempts, it) && !slices.Contains(m.renewals, it) && !slices.Contains(entries, it) {
-				m.t.Errorf("the settlement of %s waits for nothing", it.current.ID)
-			}
+			assert.That(m.t, slices.Contains(m.attempts, it) || slices.Contains(m.renewals, it) || slices.Contains(entries, it), "the settlement of %s waits for nothing", it.current.ID)
 		case ready:
 			waiting++
 			fallthrough
 		case inLine:
-			if it.phase == inLine && !m.behind(it) {
-				m.t.Errorf("%s stands behind no other delivery", it.current.ID)
-			}
-			if !slices.Contains(entries, it) {
-				m.t.Errorf("the lease of %s has no entry", it.current.ID)
-			}
+			assert.That(m.t, it.phase != inLine || m.behind(it), "%s stands behind no other delivery", it.current.ID)
+			assert.That(m.t, slices.Contains(entries, it), "the lease of %s has no entry", it.current.ID)
 		case gone:
 			m.t.Errorf("%s is settled and in hand", it.current.ID)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -74,16 +75,13 @@ func TestPauseAndResume(t *testing.T) {
 	withBroker(t, func(t *testing.T, s *server) {
 		s.fillQuick()
 		var handled atomic.Int64
-		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+		p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
 			if slow(d) {
 				time.Sleep(100 * time.Millisecond)
 			}
 			handled.Add(1)
 			return nil
-		}, consumer.PushOptions{Concurrency: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, consumer.PushOptions{Concurrency: 10}))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- p.Run(ctx) }()
@@ -177,9 +175,7 @@ func TestKillSwitchCarriesOutDeadLetters(t *testing.T) {
 		s.mu.Lock()
 		n := len(s.dead)
 		s.mu.Unlock()
-		if n != 2 {
-			t.Errorf("%d dead letters when the switch has tripped, want 2", n)
-		}
+		assert.That(t, n == 2, "%d dead letters when the switch has tripped, want 2", n)
 		time.Sleep(2 * time.Minute)
 		stop()
 		if n := len(s.dead); n != 4 || len(s.snoozes) != 0 {
@@ -196,7 +192,7 @@ func TestKillSwitchReportsItsState(t *testing.T) {
 		var away atomic.Bool
 		var events []consumer.KillSwitchEvent
 		var log strings.Builder
-		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
+		p = assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error {
 			time.Sleep(100 * time.Millisecond)
 			if away.Load() {
 				return errors.New("the database is away")
@@ -206,27 +202,18 @@ func TestKillSwitchReportsItsState(t *testing.T) {
 			Concurrency: 4, KillSwitch: consumer.KillSwitch{FailureRatio: 1, MinMessages: 2, Probe: time.Minute},
 			Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo})),
 			OnKillSwitch: func(e consumer.KillSwitchEvent) {
-				if e.Tripped != p.Tripped() {
-					t.Errorf("the state differs from event %+v", e)
-				}
+				assert.That(t, e.Tripped == p.Tripped(), "the state differs from event %+v", e)
 				events = append(events, e)
 				panic("by the test")
 			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p.Tripped() {
-			t.Error("a consumer that does not run has tripped")
-		}
+		}))(t)
+		assert.That(t, !p.Tripped(), "a consumer that does not run has tripped")
 		stop := runPush(t, p)
 		time.Sleep(time.Second + 50*time.Millisecond)
 		away.Store(true)
 		time.Sleep(2*time.Minute + 30*time.Second) // two failed probes
 		away.Store(false)
-		if !p.Tripped() {
-			t.Error("Tripped is false during the outage")
-		}
+		assert.That(t, p.Tripped(), "Tripped is false during the outage")
 		time.Sleep(time.Minute)
 		stop()
 		// The probe after 3 min and its 100 ms succeeds; the concurrency is 4 two seconds later.
@@ -397,9 +384,7 @@ func TestExcusesEndWithTheirMessages(t *testing.T) {
 		s.mu.Lock()
 		got := slices.Clone(s.snoozes[postponed:])
 		s.mu.Unlock()
-		if len(got) != 1 || got[0].id != "late" || got[0].delay != 4*probe {
-			t.Errorf("postponed: %+v, want the late message by %v", got, 4*probe)
-		}
+		assert.That(t, len(got) == 1 && got[0].id == "late" && got[0].delay == 4*probe, "postponed: %+v, want the late message by %v", got, 4*probe)
 		away.Store(false)
 		stop()
 	})

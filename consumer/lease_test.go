@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -37,9 +38,7 @@ func TestLeaseIsExtended(t *testing.T) {
 			t.Errorf("%d calls, %d left, outcomes %+v", calls.Load(), s.left(), seen.list)
 		}
 		for _, d := range s.changes {
-			if d != 30*time.Second {
-				t.Errorf("extended by %v", d)
-			}
+			assert.That(t, d == 30*time.Second, "extended by %v", d)
 		}
 		// Every 9 to 10 s, for 5 min, three times.
 		if n := len(s.changes); n < 3*29 || n > 3*34 {
@@ -78,31 +77,22 @@ func TestLeaseLost(t *testing.T) {
 			begin := time.Now()
 			ctx, cancel := context.WithCancel(t.Context())
 			var at time.Duration
-			p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(hctx context.Context, _ *tidegate.Delivery) error {
+			p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(hctx context.Context, _ *tidegate.Delivery) error {
 				<-hctx.Done()
 				cancel() // before the message comes again
 				if at = time.Since(begin); at < tt.from || at > tt.to {
 					t.Errorf("the handler's context ended after %v, want %v to %v: before the message is visible", at, tt.from, tt.to)
 				}
 				cause := context.Cause(hctx)
-				if !errors.Is(cause, consumer.ErrLeaseLost) || tt.answer == invalid && !errors.Is(cause, tidegate.ErrInvalidHandle) {
-					t.Errorf("cause %v", cause)
-				}
+				assert.That(t, errors.Is(cause, consumer.ErrLeaseLost) && (tt.answer != invalid || errors.Is(cause, tidegate.ErrInvalidHandle)), "cause %v", cause)
 				time.Sleep(time.Second) // a handler may be slow to notice
 				return nil
-			}, tt.opts)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Run(ctx); err != nil {
-				t.Error(err)
-			}
+			}, tt.opts))(t)
+			assert.NoError(t, p.Run(ctx))
 			if o := <-seen; o.Disposition != consumer.LeaseLost || o.Duration != at+time.Second || len(seen) != 0 {
 				t.Errorf("outcome %+v and %d more", o, len(seen))
 			}
-			if calls < tt.calls {
-				t.Errorf("%d attempts to extend, want %d", calls, tt.calls)
-			}
+			assert.That(t, calls >= tt.calls, "%d attempts to extend, want %d", calls, tt.calls)
 		}))
 	}
 }
@@ -144,9 +134,7 @@ func TestServersMaximumEndsTheLease(t *testing.T) {
 		if list := seen.all(); len(list) != 2 || list[0].Disposition != consumer.LeaseLost || !errors.Is(list[0].SettleErr, refused) || list[1].Disposition != consumer.Acked {
 			t.Errorf("outcomes %+v", list)
 		}
-		if refusals != 1 || until.IsZero() {
-			t.Errorf("%d refused extensions, want 1 after some that were granted", refusals)
-		}
+		assert.That(t, refusals == 1 && !until.IsZero(), "%d refused extensions, want 1 after some that were granted", refusals)
 	})
 }
 
@@ -198,9 +186,7 @@ func TestSettleWaitsForTheExtension(t *testing.T) {
 		}, consumer.PushOptions{OnDelivery: seen.add})
 		time.Sleep(time.Minute)
 		stop()
-		if len(seen.list) != 1 || seen.list[0].Disposition != consumer.Acked {
-			t.Errorf("outcomes %+v", seen.list)
-		}
+		assert.That(t, len(seen.list) == 1 && seen.list[0].Disposition == consumer.Acked, "outcomes %+v", seen.list)
 	})
 }
 
@@ -244,9 +230,7 @@ func TestAckIsRepeated(t *testing.T) {
 			if first := seen.list[0]; first.Disposition != tt.want || n < tt.min || n > tt.max || after[0] > 30*time.Second {
 				t.Errorf("%d tries in %v, outcome %+v", n, after[0], first)
 			}
-			if s.left() != 0 {
-				t.Error("the message was not delivered again")
-			}
+			assert.That(t, s.left() == 0, "the message was not delivered again")
 		}))
 	}
 }
@@ -371,9 +355,7 @@ func TestSettingsHaveATimeLimit(t *testing.T) {
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
 			consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}})
 		time.Sleep(20 * time.Second)
-		if s.left() != 0 {
-			t.Error("the consumer waits for the settings")
-		}
+		assert.That(t, s.left() == 0, "the consumer waits for the settings")
 		stop()
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -116,15 +117,11 @@ func TestEffectivePolicy(t *testing.T) {
 		t.Errorf("got\n%v\n%v", e, err)
 	}
 	e, err = p.EffectivePolicy(t.Context(), &tidegate.Message{})
-	if err != nil || e.MaxAttempts != 6 || e.MaxAttemptsFrom != "server: settings of the group" {
-		t.Errorf("got\n%v\n%v", e, err)
-	}
+	assert.That(t, err == nil && e.MaxAttempts == 6 && e.MaxAttemptsFrom == "server: settings of the group", "got\n%v\n%v", e, err)
 	broken := errors.New("connection lost")
 	s.onSettings = func() error { return broken }
 	e, err = p.EffectivePolicy(t.Context(), &tidegate.Message{Tag: "invoice"})
-	if !errors.Is(err, broken) || e.MaxAttempts != 3 || e.RetryFrom != "Subscription.Retry" {
-		t.Errorf("without the server's settings: got\n%v\n%v", e, err)
-	}
+	assert.That(t, errors.Is(err, broken) && e.MaxAttempts == 3 && e.RetryFrom == "Subscription.Retry", "without the server's settings: got\n%v\n%v", e, err)
 	if _, err = p.EffectivePolicy(t.Context(), &tidegate.Message{Topic: "no topic"}); err == nil || !strings.Contains(err.Error(), `"no topic"`) {
 		t.Errorf("of a topic that cannot exist: %v", err)
 	}
@@ -135,8 +132,6 @@ func TestPoliciesAreValidated(t *testing.T) {
 		func(context.Context, *tidegate.Delivery) error { return nil },
 		consumer.PushOptions{Concurrency: -1, Policies: []policy.Policy{{MaxAttempts: -2}}})
 	for _, want := range []string{`"Policies[0].MaxAttempts": 40000 BAD_REQUEST: -2 is negative`, `"Concurrency"`} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %v, want it to have %s", err, want)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "the error is %v, want it to have %s", err, want)
 	}
 }

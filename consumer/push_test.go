@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -31,17 +32,12 @@ func TestHandledAndAcked(t *testing.T) {
 		var n atomic.Int64
 		var seen outcomes
 		type key struct{}
-		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
-			if ctx.Value(key{}) != "value" {
-				t.Error("the handler's context lacks the values of Run's")
-			}
+		p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
+			assert.That(t, ctx.Value(key{}) == "value", "the handler's context lacks the values of Run's")
 			n.Add(1)
 			time.Sleep(time.Second)
 			return nil
-		}, consumer.PushOptions{OnDelivery: seen.add})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, consumer.PushOptions{OnDelivery: seen.add}))(t)
 		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Minute)
 		defer cancel()
 		if err := p.Run(ctx); err != nil {
@@ -52,16 +48,12 @@ func TestHandledAndAcked(t *testing.T) {
 		}
 		got := seen.list[0]
 		d := got.Delivery
-		if d.Topic != "orders" || d.ConsumerGroup != "billing" || d.ID == "" || d.Attempt != 1 || len(d.Body) == 0 {
-			t.Errorf("delivery %+v", d)
-		}
+		assert.That(t, d.Topic == "orders" && d.ConsumerGroup == "billing" && d.ID != "" && d.Attempt == 1 && len(d.Body) != 0, "delivery %+v", d)
 		if want := (consumer.Outcome{Delivery: d, Disposition: consumer.Acked, Duration: time.Second}); got != want {
 			t.Errorf("outcome %+v, want %+v", got, want)
 		}
 		r := s.requests[0]
-		if !r.Push || r.InvisibleDuration != 30*time.Second || r.Wait != 5*time.Second || r.AttemptID != "" || r.Max < 1 || r.MaxBytes < 1<<20 {
-			t.Errorf("request %+v", r)
-		}
+		assert.That(t, r.Push && r.InvisibleDuration == 30*time.Second && r.Wait == 5*time.Second && r.AttemptID == "" && r.Max >= 1 && r.MaxBytes >= 1<<20, "request %+v", r)
 	})
 }
 
@@ -127,9 +119,7 @@ func TestRetriesAreFetchedWhenDue(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 		for i, delay := range delays {
-			if len(at) != len(delays) || at[i] < delay || at[i] > delay+2700*time.Millisecond {
-				t.Fatalf("delivered again after %v; want %v, each at most 2.7 s late", at, delays)
-			}
+			assert.MustThat(t, len(at) == len(delays) && at[i] >= delay && at[i] <= delay+2700*time.Millisecond, "delivered again after %v; want %v, each at most 2.7 s late", at, delays)
 		}
 	})
 }
@@ -141,9 +131,7 @@ func TestUnknownLimitNeverDeadLetters(t *testing.T) {
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return errors.New("x") }, consumer.PushOptions{})
 		time.Sleep(48 * time.Hour)
 		stop()
-		if len(s.retries) < 20 || len(s.dead) != 0 {
-			t.Errorf("%d retries, dead letters %v", len(s.retries), s.dead)
-		}
+		assert.That(t, len(s.retries) >= 20 && len(s.dead) == 0, "%d retries, dead letters %v", len(s.retries), s.dead)
 	})
 }
 
@@ -173,9 +161,7 @@ func TestReceiveFailures(t *testing.T) {
 		}
 		// After the success, which is a poll of 20 s, the backoff begins again.
 		want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 20 * time.Second, time.Second, 40 * time.Second}
-		if !reflect.DeepEqual(gaps, want) {
-			t.Errorf("gaps %v, want %v", gaps, want)
-		}
+		assert.That(t, reflect.DeepEqual(gaps, want), "gaps %v, want %v", gaps, want)
 	})
 }
 
@@ -234,15 +220,11 @@ func TestErrorsThatEndRun(t *testing.T) {
 					t.Fatal(err)
 				}
 				err = p.Run(t.Context())
-				if !errors.Is(err, tt.err) || !strings.HasPrefix(err.Error(), `consume "orders" for "billing": `) {
-					t.Errorf("%s: Run: %v", where, err)
-				}
+				assert.That(t, errors.Is(err, tt.err) && strings.HasPrefix(err.Error(), `consume "orders" for "billing": `), "%s: Run: %v", where, err)
 				if took := time.Since(refusedAt); took < tt.after || took > tt.after+2*time.Second {
 					t.Errorf("%s: Run ended %v after the first refusal (%v), want %v", where, took, tt.err, tt.after)
 				}
-				if s.handed != 0 {
-					t.Errorf("%s: %d deliveries were neither settled nor released", where, s.handed)
-				}
+				assert.That(t, s.handed == 0, "%s: %d deliveries were neither settled nor released", where, s.handed)
 			})
 		}
 	}
@@ -328,9 +310,7 @@ func TestSettingsAreWaitedFor(t *testing.T) {
 		if first := s.polls[0].Sub(begin); first != 2*time.Second {
 			t.Errorf("the first receive came after %v, want it when the settings were there, after 2s", first)
 		}
-		if s.left() != 0 {
-			t.Error("not handled")
-		}
+		assert.That(t, s.left() == 0, "not handled")
 	})
 }
 
@@ -381,20 +361,14 @@ func TestNewPushReportsAllFaults(t *testing.T) {
 		Concurrency: -1, InvisibleDuration: 13 * time.Hour, LongPolling: -1, ShutdownTimeout: -1,
 		ReceiveBackoff: backoff.Exponential{Initial: -1},
 	})
-	if err == nil {
-		t.Fatal("no error")
-	}
+	assert.MustThat(t, err != nil, "no error")
 	for _, want := range []string{
 		"transport", "handler", "Subscription.Group", "Subscription.Topic", "Subscription.Retry",
 		"Concurrency", "InvisibleDuration", "13h", "LongPolling", "ShutdownTimeout", "ReceiveBackoff",
 	} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q lacks %q", err, want)
-		}
+		assert.That(t, strings.Contains(err.Error(), want), "%q lacks %q", err, want)
 	}
-	if !errors.Is(err, tidegate.ErrInvalid) {
-		t.Errorf("%v does not match ErrInvalid", err)
-	}
+	assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%v does not match ErrInvalid", err)
 	for name, bad := range map[string]struct {
 		sub  consumer.Subscription
 		opts consumer.PushOptions
@@ -403,9 +377,7 @@ func TestNewPushReportsAllFaults(t *testing.T) {
 		"ReceiveBackoff": {consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.PushOptions{ReceiveBackoff: backoff.Exponential{Initial: -1}}},
 	} {
 		_, err := consumer.NewPush(newServer(t), bad.sub, func(context.Context, *tidegate.Delivery) error { return nil }, bad.opts)
-		if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s alone: %v does not match ErrInvalid", name, err)
-		}
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid) && strings.Contains(err.Error(), name), "%s alone: %v does not match ErrInvalid", name, err)
 	}
 	p, err := consumer.NewPush(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders"},
 		func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{Concurrency: math.MaxInt})
@@ -427,9 +399,7 @@ func TestMaxBufferedBoundsTheMessagesInHand(t *testing.T) {
 			stop()
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if s.maxHand != want {
-				t.Errorf("MaxBuffered %d: at most %d messages in hand, want %d", buffered, s.maxHand, want)
-			}
+			assert.That(t, s.maxHand == want, "MaxBuffered %d: at most %d messages in hand, want %d", buffered, s.maxHand, want)
 		})
 	}
 }
@@ -439,11 +409,8 @@ func TestRunOfAPausedConsumerWaitsForResume(t *testing.T) {
 	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(1)
 		var handled atomic.Int64
-		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"},
-			func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, consumer.PushOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"},
+			func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, consumer.PushOptions{}))(t)
 		p.Pause()
 		stop := runPush(t, p)
 		time.Sleep(time.Hour)
@@ -471,23 +438,18 @@ func TestPausedRunEndsWithWaitingMessages(t *testing.T) {
 		s := newServer(t) // without Suspend
 		s.fillQuick()
 		var report consumer.StopReport
-		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+		p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
 			if slow(d) {
 				time.Sleep(time.Second)
 			}
 			return nil
-		}, consumer.PushOptions{Concurrency: 2, ShutdownTimeout: 10 * time.Second, OnStop: func(r consumer.StopReport) { report = r }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, consumer.PushOptions{Concurrency: 2, ShutdownTimeout: 10 * time.Second, OnStop: func(r consumer.StopReport) { report = r }}))(t)
 		stop := runPush(t, p)
 		s.fillSlow(50)
 		time.Sleep(time.Second)
 		p.Pause()
 		time.Sleep(3 * time.Second)
-		if s.inHand() == 0 {
-			t.Fatal("no message waits for a handler")
-		}
+		assert.MustThat(t, s.inHand() != 0, "no message waits for a handler")
 		begin := time.Now()
 		if err := stop(); err != nil || time.Since(begin) > 10*time.Second {
 			t.Errorf("Run: %v after %v, want nil within 10s", err, time.Since(begin))
@@ -533,9 +495,7 @@ func TestLimiterDelaysTheFetch(t *testing.T) {
 				t.Errorf("%d messages in 20 s, want 10 a second", n)
 			}
 			stop()
-			if s.maxHand > tt.atOnce {
-				t.Errorf("%d messages in hand", s.maxHand)
-			}
+			assert.That(t, s.maxHand <= tt.atOnce, "%d messages in hand", s.maxHand)
 			if len(s.retries) > 0 || len(s.changes) > 0 || s.spent() > 0 {
 				t.Errorf("%d retries, %d extensions, %d spent attempts", len(s.retries), len(s.changes), s.spent())
 			}
@@ -582,9 +542,7 @@ func TestLimiterThatFails(t *testing.T) {
 			consumer.PushOptions{Limiter: &brokenLimiter{}, OnReceiveFailure: func(f consumer.ReceiveFailure) { reported = append(reported, f) }})
 		time.Sleep(500 * time.Millisecond)
 		s.mu.Lock()
-		if len(s.polls) > 0 {
-			t.Error("it received without permission")
-		}
+		assert.That(t, len(s.polls) == 0, "it received without permission")
 		s.mu.Unlock()
 		time.Sleep(time.Minute)
 		stop()
@@ -657,13 +615,9 @@ func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 		}, consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) { failures = append(failures, f) }, LongPolling: time.Second})
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if late < 0 || late > time.Second || r.left() != 0 {
-			t.Errorf("the first message was handled %v after the return", late)
-		}
+		assert.That(t, late >= 0 && late <= time.Second && r.left() == 0, "the first message was handled %v after the return", late)
 		for _, f := range failures {
-			if f.RetryIn > 5*time.Second {
-				t.Errorf("a receive without a response is repeated after %v, want 5 s at most", f.RetryIn)
-			}
+			assert.That(t, f.RetryIn <= 5*time.Second, "a receive without a response is repeated after %v, want 5 s at most", f.RetryIn)
 		}
 		polls, pings := r.received(), r.pings.Load()
 		r.broken.Store(true)
@@ -686,9 +640,7 @@ func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 		stop = start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		time.Sleep(time.Minute + 5*time.Second)
 		synctest.Wait()
-		if s.left() != 0 {
-			t.Error("the message is not handled 5 s after the return")
-		}
+		assert.That(t, s.left() == 0, "the message is not handled 5 s after the return")
 		stop()
 	})
 }
@@ -769,10 +721,8 @@ func TestSettingsOfTheDeliveringServer(t *testing.T) {
 		s.settings = transport.ConsumerSettings{MaxAttempts: 9, Retry: backoff.Steps{time.Minute}}
 		s.add(0, &tidegate.Message{ID: "first", Topic: "orders", MessageGroup: "g"}, &tidegate.Message{ID: "second", Topic: "orders", MessageGroup: "g"})
 		var running atomic.Int32
-		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
-			if running.Add(1) > 1 {
-				t.Error("two messages of a message group are handled at the same time")
-			}
+		p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(ctx context.Context, d *tidegate.Delivery) error {
+			assert.That(t, running.Add(1) <= 1, "two messages of a message group are handled at the same time")
 			time.Sleep(time.Second)
 			running.Add(-1)
 			if final, known := consumer.FinalAttempt(ctx); !known || final != (d.Attempt == 2) {
@@ -782,10 +732,7 @@ func TestSettingsOfTheDeliveringServer(t *testing.T) {
 				return errors.New("no such customer")
 			}
 			return nil
-		}, consumer.PushOptions{Concurrency: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, consumer.PushOptions{Concurrency: 2}))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		done := make(chan error, 1)
@@ -797,12 +744,8 @@ func TestSettingsOfTheDeliveringServer(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if len(s.retries) != 1 || s.retries[0].delay != 7*time.Second {
-			t.Errorf("retries %+v, want one after 7 s", s.retries)
-		}
-		if len(s.dead) != 1 || s.dead["first"] == "" {
-			t.Errorf("dead letters %v, want the first message after two attempts", s.dead)
-		}
+		assert.That(t, len(s.retries) == 1 && s.retries[0].delay == 7*time.Second, "retries %+v, want one after 7 s", s.retries)
+		assert.That(t, len(s.dead) == 1 && s.dead["first"] != "", "dead letters %v, want the first message after two attempts", s.dead)
 	})
 }
 
@@ -830,10 +773,7 @@ func TestRejectionsBesideAnOutage(t *testing.T) {
 		}
 		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeUnauthorized} }
 		begin := time.Now()
-		p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{}))(t)
 		if err := p.Run(t.Context()); !errors.Is(err, tidegate.ErrUnauthorized) || time.Since(begin) < time.Minute || time.Since(begin) > 2*time.Minute {
 			t.Errorf("Run returned %v after %v of rejections", err, time.Since(begin))
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -119,9 +120,7 @@ func TestStopReportAddsUp(t *testing.T) {
 			total.Unsettled += report.Unsettled
 		})
 	}
-	if min(total.Acked, total.Retried, total.Released, total.Cancelled, total.Unsettled) < 20 {
-		t.Errorf("all reports together: %+v; the test shows too little", total)
-	}
+	assert.That(t, min(total.Acked, total.Retried, total.Released, total.Cancelled, total.Unsettled) >= 20, "all reports together: %+v; the test shows too little", total)
 }
 
 // attemptsOf returns the number of attempts of each message.
@@ -156,9 +155,7 @@ func TestReceivesAreLargeWithABacklog(t *testing.T) {
 			}, consumer.PushOptions{Concurrency: 64})
 			time.Sleep(time.Minute)
 			stop()
-			if received != messages || received < 16*receives {
-				t.Errorf("handlers of %v: %d messages in %d receives, want 16 or more in each", work, received, receives)
-			}
+			assert.That(t, received == messages && received >= 16*receives, "handlers of %v: %d messages in %d receives, want 16 or more in each", work, received, receives)
 			t.Logf("handlers of %v: %.1f messages a receive", work, float64(received)/float64(receives))
 		})
 	}
@@ -179,9 +176,7 @@ func TestDeadLettersAreTallied(t *testing.T) {
 			consumer.PushOptions{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 		time.Sleep(30 * time.Second)
 		stop()
-		if len(s.dead) != letters {
-			t.Fatalf("%d dead letters, want %d", len(s.dead), letters)
-		}
+		assert.MustThat(t, len(s.dead) == letters, "%d dead letters, want %d", len(s.dead), letters)
 		type entry struct {
 			Level   string
 			Msg     string
@@ -194,20 +189,14 @@ func TestDeadLettersAreTallied(t *testing.T) {
 		var lines []entry
 		for d := json.NewDecoder(&log); d.More(); {
 			var e entry
-			if err := d.Decode(&e); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, d.Decode(&e))
 			if e.Msg == "message became a dead letter" {
 				lines = append(lines, e)
 			}
 		}
-		if len(lines) != 2 || lines[0].Further != 0 || lines[1].Further != letters-1 {
-			t.Fatalf("lines %+v, want one for the first dead letter and one for the other %d", lines, letters-1)
-		}
+		assert.MustThat(t, len(lines) == 2 && lines[0].Further == 0 && lines[1].Further == letters-1, "lines %+v, want one for the first dead letter and one for the other %d", lines, letters-1)
 		for _, e := range lines {
-			if e.Level != "WARN" || e.Topic != "orders" || e.Group != "billing" || e.ID == "" || e.Error != "not an order" {
-				t.Errorf("line %+v", e)
-			}
+			assert.That(t, e.Level == "WARN" && e.Topic == "orders" && e.Group == "billing" && e.ID != "" && e.Error == "not an order", "line %+v", e)
 		}
 	})
 }
@@ -255,9 +244,7 @@ func TestPanicsAreFailures(t *testing.T) {
 			if !ok || !strings.HasPrefix(e.Error(), tt.text) || !strings.Contains(string(e.Stack), "worker.go") {
 				t.Errorf("error %v", seen.list[0].Err)
 			}
-			if name == "panic" && (!errors.Is(e, cause) || !strings.Contains(string(e.Stack), "report_test.go")) {
-				t.Errorf("%v does not wrap the panic's error, or has not the handler's stack", e)
-			}
+			assert.That(t, name != "panic" || errors.Is(e, cause) && strings.Contains(string(e.Stack), "report_test.go"), "%v does not wrap the panic's error, or has not the handler's stack", e)
 		}))
 	}
 }
@@ -381,15 +368,11 @@ func TestStuckHandlersAreReplaced(t *testing.T) {
 			send("quick", 20)
 			time.Sleep(58 * time.Second)
 			mu.Lock()
-			if handled > 0 || len(reports) > 0 {
-				t.Errorf("%d handled, %d reports before the deadline", handled, len(reports))
-			}
+			assert.That(t, handled <= 0 && len(reports) == 0, "%d handled, %d reports before the deadline", handled, len(reports))
 			mu.Unlock()
 			time.Sleep(12 * time.Second)
 			mu.Lock()
-			if handled != 20 || most != concurrency || len(reports) != concurrency {
-				t.Errorf("%d handled, %d at a time, %d reports", handled, most, len(reports))
-			}
+			assert.That(t, handled == 20 && most == concurrency && len(reports) == concurrency, "%d handled, %d at a time, %d reports", handled, most, len(reports))
 			for _, h := range reports {
 				if h.Took != time.Minute || string(h.Delivery.Body) != "stuck" || !strings.Contains(h.Stack, "blockHere") || strings.Count(h.Stack, "goroutine ") > 2 {
 					t.Errorf("report of %q after %v with the stack %s", h.Delivery.Body, h.Took, h.Stack)
@@ -400,9 +383,7 @@ func TestStuckHandlersAreReplaced(t *testing.T) {
 			send("quick", 20)
 			time.Sleep(12 * time.Second)
 			mu.Lock()
-			if handled < 40 || most != concurrency || len(reports) != concurrency {
-				t.Errorf("in the end %d handled, %d at a time, %d reports", handled, most, len(reports))
-			}
+			assert.That(t, handled >= 40 && most == concurrency && len(reports) == concurrency, "in the end %d handled, %d at a time, %d reports", handled, most, len(reports))
 			mu.Unlock()
 			time.Sleep(time.Minute)
 			stop()
@@ -433,9 +414,7 @@ func TestStuckHandlersAreBounded(t *testing.T) {
 		})
 		time.Sleep(time.Hour)
 		mu.Lock()
-		if begun != 6 || reports != 6 {
-			t.Errorf("%d calls and %d reports, want 6 of both", begun, reports)
-		}
+		assert.That(t, begun == 6 && reports == 6, "%d calls and %d reports, want 6 of both", begun, reports)
 		mu.Unlock()
 		close(release)
 		time.Sleep(time.Minute)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -372,10 +373,7 @@ func start(t *testing.T, s consumer.Transport, sub consumer.Subscription, h cons
 			sub.Topic = "orders"
 		}
 	}
-	p, err := consumer.NewPush(s, sub, h, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(consumer.NewPush(s, sub, h, o))(t)
 	return runPush(t, p)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -146,9 +147,7 @@ func TestShutdownWithoutAServer(t *testing.T) {
 			if d := time.Since(begin); d > timeout {
 				t.Errorf("Run took %v to return, with a timeout of %v", d, timeout)
 			}
-			if report.Unsettled < 10 || report.Acked+report.Released > 0 {
-				t.Errorf("report %+v", report)
-			}
+			assert.That(t, report.Unsettled >= 10 && report.Acked+report.Released <= 0, "report %+v", report)
 		})
 	}
 }

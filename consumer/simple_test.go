@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/mocks"
 	"github.com/tidegate/tidegate/transport"
@@ -25,10 +26,7 @@ func newSimple(t *testing.T, o consumer.SimpleOptions) (*consumer.Simple, *mocks
 	t.Helper()
 	m := mocks.NewMockTransport(gomock.NewController(t))
 	m.EXPECT().Capabilities(gomock.Any()).AnyTimes()
-	s, err := consumer.NewSimple(m, sub, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(consumer.NewSimple(m, sub, o))(t)
 	return s, m
 }
 
@@ -48,22 +46,16 @@ func TestSimpleReceiveAndAck(t *testing.T) {
 		InvisibleDuration: time.Minute, Wait: 20 * time.Second,
 	}).Return(want, nil)
 	got, err := s.Receive(t.Context(), 7)
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Fatalf("got %v, %v", got, err)
-	}
+	assert.MustThat(t, err == nil && reflect.DeepEqual(got, want), "got %v, %v", got, err)
 	stale := &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
 	m.EXPECT().Ack(gomock.Any(), got[:1]).Return([]error{nil})
 	m.EXPECT().Ack(gomock.Any(), got[1:]).Return([]error{stale})
 	m.EXPECT().Settle(gomock.Any(), got[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "because"}).Return(transport.RetryResult{}, nil)
-	if err := s.Ack(t.Context(), got[0]); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, s.Ack(t.Context(), got[0]))
 	if err := s.Ack(t.Context(), got[1]); !errors.Is(err, tidegate.ErrInvalidHandle) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.Settle(t.Context(), got[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "because"}); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, assert.Err(s.Settle(t.Context(), got[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "because"})))
 	for _, n := range []int{0, -1, 33} {
 		if _, err := s.Receive(t.Context(), n); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Errorf("Receive of %d: %v", n, err)
@@ -126,9 +118,7 @@ func TestSimpleAll(t *testing.T) {
 			}
 			got = append(got, d.ID)
 		}
-		if !reflect.DeepEqual(got, []string{"1", "2", "error", "3"}) {
-			t.Errorf("got %q", got)
-		}
+		assert.That(t, reflect.DeepEqual(got, []string{"1", "2", "error", "3"}), "got %q", got)
 		if d := time.Since(begin); d < time.Minute || d > time.Minute+time.Second {
 			t.Errorf("took %v, want the minute that the server asked for", d)
 		}
@@ -145,9 +135,7 @@ func TestSimpleAllEnds(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if n != 1 {
-			t.Errorf("%d errors, want one", n)
-		}
+		assert.That(t, n == 1, "%d errors, want one", n)
 	}
 	s, m := newSimple(t, consumer.SimpleOptions{BatchSize: 3})
 	m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(deliveries("1", "2", "3"), nil)
@@ -159,13 +147,9 @@ func TestSimpleAllEnds(t *testing.T) {
 func TestNewSimpleReportsAllFaults(t *testing.T) {
 	_, err := consumer.NewSimple(nil, consumer.Subscription{Group: " ", Topic: "a b", Retry: backoff.Steps{1}},
 		consumer.SimpleOptions{InvisibleDuration: -1, LongPolling: -1, BatchSize: 33})
-	if err == nil {
-		t.Fatal("no error")
-	}
+	assert.MustThat(t, err != nil, "no error")
 	for _, want := range []string{"transport", "Subscription.Group", "Subscription.Topic", "Subscription.Retry", "InvisibleDuration", "LongPolling", "BatchSize", "33"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q lacks %q", err, want)
-		}
+		assert.That(t, strings.Contains(err.Error(), want), "%q lacks %q", err, want)
 	}
 }
 
@@ -188,23 +172,16 @@ func TestDeadLetterIsRepeatedOnlyWhereSafe(t *testing.T) {
 				m.EXPECT().Settle(gomock.Any(), gomock.Any(), transport.Verdict{Kind: transport.DeadLetter, Reason: "x"}).After(lost.Call).Return(transport.RetryResult{}, nil)
 			}
 			var got []consumer.Disposition
-			p, err := consumer.NewPush(m, sub, func(context.Context, *tidegate.Delivery) error { return errors.New("x") },
-				consumer.PushOptions{OnDelivery: func(o consumer.Outcome) { got = append(got, o.Disposition) }})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := assert.Value(consumer.NewPush(m, sub, func(context.Context, *tidegate.Delivery) error { return errors.New("x") },
+				consumer.PushOptions{OnDelivery: func(o consumer.Outcome) { got = append(got, o.Disposition) }}))(t)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			if err := p.Run(ctx); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, p.Run(ctx))
 			want := consumer.Unsettled
 			if caps.IdempotentDeadLetter {
 				want = consumer.DeadLettered
 			}
-			if len(got) != 1 || got[0] != want {
-				t.Errorf("%+v: %v, want %v", caps, got, want)
-			}
+			assert.That(t, len(got) == 1 && got[0] == want, "%+v: %v, want %v", caps, got, want)
 		})
 	}
 }
@@ -292,9 +269,7 @@ func TestSimpleAllBackoff(t *testing.T) {
 	failed := &tidegate.Error{Code: protocol.CodeInternalError}
 	got := receives(t, failed, failed, failed, failed, nil, failed)
 	want := []time.Duration{0, time.Second, 1600 * time.Millisecond, 2560 * time.Millisecond, 4096 * time.Millisecond, 0, time.Second}
-	if len(got) != len(want) {
-		t.Fatalf("waits %v, want about %v", got, want)
-	}
+	assert.MustThat(t, len(got) == len(want), "waits %v, want about %v", got, want)
 	for i, w := range want {
 		if got[i] < w*8/10 || got[i] > w*12/10 {
 			t.Errorf("wait %d is %v, want %v and a jitter of a fifth", i, got[i], w)
@@ -328,8 +303,6 @@ func TestSimpleAllFromAServerThatDoesNotWait(t *testing.T) {
 		for _, err := range s.All(ctx) {
 			t.Errorf("All yielded %v", err)
 		}
-		if n < 90 || n > 101 {
-			t.Errorf("%d receives in 10 s, want about 100", n)
-		}
+		assert.That(t, n >= 90 && n <= 101, "%d receives in 10 s, want about 100", n)
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -53,7 +54,7 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 			running += n
 			most = max(most, running)
 		}
-		p, err := consumer.NewPush(s, consumer.Subscription{
+		p := assert.Value(consumer.NewPush(s, consumer.Subscription{
 			Group: "billing", Topic: "orders", Filter: filters["orders"],
 			Topics: map[string]tidegate.Filter{"returns": filters["returns"], "stock": filters["stock"]},
 		}, func(context.Context, *tidegate.Delivery) error {
@@ -61,10 +62,7 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 			defer count(-1)
 			time.Sleep(time.Second)
 			return nil
-		}, consumer.PushOptions{Concurrency: 5, OnDelivery: seen.add})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, consumer.PushOptions{Concurrency: 5, OnDelivery: seen.add}))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- p.Run(ctx) }()
@@ -78,14 +76,10 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 			handled[o.Delivery.Topic]++
 		}
 		for topic, filter := range filters {
-			if handled[topic] != 10 {
-				t.Errorf("%d messages of %s handled, want 10", handled[topic], topic)
-			}
+			assert.That(t, handled[topic] == 10, "%d messages of %s handled, want 10", handled[topic], topic)
 			s.mu.Lock()
 			i := slices.IndexFunc(s.requests, func(r transport.ReceiveRequest) bool { return r.Topic == topic })
-			if i < 0 || s.requests[i].Filter != filter || s.requests[i].Group != "billing" {
-				t.Errorf("no receive from %s has the filter %+v", topic, filter)
-			}
+			assert.That(t, i >= 0 && s.requests[i].Filter == filter && s.requests[i].Group == "billing", "no receive from %s has the filter %+v", topic, filter)
 			s.mu.Unlock()
 		}
 		p.Pause()
@@ -221,9 +215,7 @@ func TestTopicsThatFail(t *testing.T) {
 			if tt.ends > 0 && (err == nil || took > tt.ends+40*time.Second || took < tt.ends-time.Nanosecond || !strings.Contains(err.Error(), `"`+tt.topic)) {
 				t.Errorf("Run: %v after %v, want an error of topic %q after %v", err, took, tt.topic, tt.ends)
 			}
-			if fmt.Sprint(reported) != fmt.Sprint(tt.fails) {
-				t.Errorf("reported %v, want %v", reported, tt.fails)
-			}
+			assert.That(t, fmt.Sprint(reported) == fmt.Sprint(tt.fails), "reported %v, want %v", reported, tt.fails)
 		}))
 	}
 }
@@ -237,14 +229,10 @@ func TestTopicsAreChecked(t *testing.T) {
 	} {
 		sub.Group = "billing"
 		_, err := consumer.NewPush(newServer(t), sub, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
-		if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v, want %q", sub, err, want)
-		}
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid) && strings.Contains(err.Error(), want), "%+v: %v, want %q", sub, err, want)
 	}
 	_, err := consumer.NewSimple(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders", Topics: ofTopics("returns")}, consumer.SimpleOptions{})
-	if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "Subscription.Topics") {
-		t.Errorf("a simple consumer of two topics: %v", err)
-	}
+	assert.That(t, errors.Is(err, tidegate.ErrInvalid) && strings.Contains(err.Error(), "Subscription.Topics"), "a simple consumer of two topics: %v", err)
 }
 
 // A lossy server takes a second for the response of a receive, which is lost if the receive is
@@ -269,11 +257,8 @@ func (s lossy) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tide
 func TestDeliveriesOfACancelledReceiveAreReleased(t *testing.T) {
 	for _, pause := range []bool{true, false} {
 		withBroker(t, func(t *testing.T, s *server) {
-			p, err := consumer.NewPush(lossy{s}, consumer.Subscription{Group: "billing", Topic: "orders"},
-				func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := assert.Value(consumer.NewPush(lossy{s}, consumer.Subscription{Group: "billing", Topic: "orders"},
+				func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{}))(t)
 			stop := runPush(t, p)
 			s.fill(1)
 			if synctest.Wait(); s.inHand() != 1 {
@@ -287,9 +272,7 @@ func TestDeliveriesOfACancelledReceiveAreReleased(t *testing.T) {
 			if synctest.Wait(); s.inHand() != 0 || s.left() != 1 {
 				t.Errorf("pause %v: %d deliveries are in flight and %d messages left, want 0 and 1", pause, s.inHand(), s.left())
 			}
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, stop())
 		})
 	}
 }
@@ -491,13 +474,10 @@ func pauseEndsWatches(t *testing.T, repeatable bool) {
 	w, names := newWatching(t), topicNames(20)
 	w.caps.RepeatReceive = repeatable
 	var handled atomic.Int64
-	p, err := consumer.NewPush(w, consumer.Subscription{Group: "billing", Topics: ofTopics(names...)}, func(context.Context, *tidegate.Delivery) error {
+	p := assert.Value(consumer.NewPush(w, consumer.Subscription{Group: "billing", Topics: ofTopics(names...)}, func(context.Context, *tidegate.Delivery) error {
 		handled.Add(1)
 		return nil
-	}, consumer.PushOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, consumer.PushOptions{}))(t)
 	stop := runPush(t, p)
 	time.Sleep(time.Second)
 	p.Pause()

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -104,14 +105,10 @@ func TestFinalAttemptAndDeadLetter(t *testing.T) {
 			}})
 			time.Sleep(time.Minute)
 			stop()
-			if !slices.Equal(got, tt.want) || (letters == 1) != (tt.most == 3) {
-				t.Errorf("%d attempts: %v, %d dead letters; want %v", tt.most, got, letters, tt.want)
-			}
+			assert.That(t, slices.Equal(got, tt.want) && (letters == 1) == (tt.most == 3), "%d attempts: %v, %d dead letters; want %v", tt.most, got, letters, tt.want)
 		})
 	}
-	if finalityOf(t.Context()) != finalityUnknown {
-		t.Error("a context that is no handler's knows about attempts")
-	}
+	assert.That(t, finalityOf(t.Context()) == finalityUnknown, "a context that is no handler's knows about attempts")
 }
 
 // Permanent errors of other packages are known to the classifier, and middleware wraps the handler
@@ -163,9 +160,7 @@ func TestClassifyAndMiddleware(t *testing.T) {
 			got["m1"].Disposition != consumer.Acked || got["m1"].Err != duplicate || got["m2"].Disposition != consumer.Acked {
 			t.Errorf("outcomes %+v, dead letters %v", got, s.dead)
 		}
-		if fmt.Sprint(order) != "[outer inner outer inner outer inner]" {
-			t.Errorf("middleware ran as %v", order)
-		}
+		assert.That(t, fmt.Sprint(order) == "[outer inner outer inner outer inner]", "middleware ran as %v", order)
 	})
 }
 
@@ -176,9 +171,7 @@ func TestFilters(t *testing.T) {
 		{consumer.Tags("a", "b"), tidegate.Filter{Expression: "a||b"}},
 		{consumer.SQL("amount > 100"), tidegate.Filter{Expression: "amount > 100", SQL: true}},
 	} {
-		if tt.got != tt.want {
-			t.Errorf("got %+v, want %+v", tt.got, tt.want)
-		}
+		assert.That(t, tt.got == tt.want, "got %+v, want %+v", tt.got, tt.want)
 	}
 }
 
@@ -287,9 +280,7 @@ func TestServerDecidesTheInterval(t *testing.T) {
 			}, consumer.PushOptions{})
 			synctest.Wait()
 			stop()
-			if len(s.retries) != 1 || s.retries[0].delay != tt.want {
-				t.Errorf("%s: retries %+v, want one after %v", tt.name, s.retries, tt.want)
-			}
+			assert.That(t, len(s.retries) == 1 && s.retries[0].delay == tt.want, "%s: retries %+v, want one after %v", tt.name, s.retries, tt.want)
 		})
 	}
 }
@@ -402,9 +393,7 @@ func TestReconsumeRequests(t *testing.T) {
 				for i := range s.verdicts {
 					s.verdicts[i].Reason = ""
 				}
-				if tt.disposition != consumer.DeadLettered && (len(s.verdicts) == 0 || s.verdicts[0] != tt.verdict) {
-					t.Errorf("verdicts %+v, want %+v", s.verdicts, tt.verdict)
-				}
+				assert.That(t, tt.disposition == consumer.DeadLettered || len(s.verdicts) != 0 && s.verdicts[0] == tt.verdict, "verdicts %+v, want %+v", s.verdicts, tt.verdict)
 			})
 		})
 	}
@@ -451,9 +440,7 @@ func TestAttemptSpent(t *testing.T) {
 			time.Sleep(time.Minute)
 			stop()
 			got := seen.all()
-			if len(got) == 0 || got[0].Disposition != tt.end || got[0].AttemptSpent != tt.spent {
-				t.Errorf("outcomes %+v, want %v with AttemptSpent %t", got, tt.end, tt.spent)
-			}
+			assert.That(t, len(got) != 0 && got[0].Disposition == tt.end && got[0].AttemptSpent == tt.spent, "outcomes %+v, want %v with AttemptSpent %t", got, tt.end, tt.spent)
 		}))
 	}
 }

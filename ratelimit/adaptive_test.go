@@ -10,20 +10,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/ratelimit"
-	"golang.org/x/time/rate"
 )
 
 var errThrottled = &tidegate.Error{Code: tidegate.CodeTooManyRequests, Message: "by the test"}
 
 func newAdaptive(t *testing.T, o ratelimit.AdaptiveOptions) *ratelimit.Adaptive {
 	t.Helper()
-	a, err := ratelimit.NewAdaptive(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := assert.Value(ratelimit.NewAdaptive(o))(t)
 	return a
 }
 
@@ -94,9 +93,7 @@ func TestAdaptiveRecovers(t *testing.T) {
 			}
 		}
 		// 1/s is added to it in each second: a tenth of the 10/s after the last decrease.
-		if math.Abs(float64(last)-110) > 1.5 {
-			t.Errorf("after 100 s: %v/s, want about 110", last)
-		}
+		assert.That(t, !(math.Abs(float64(last)-110) > 1.5), "after 100 s: %v/s, want about 110", last)
 		time.Sleep(time.Hour)
 		if got := a.Limit(); got != 1000 {
 			t.Errorf("after an hour: %v/s, want the ceiling of 1000", got)
@@ -171,18 +168,14 @@ func TestAdaptiveWaitN(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdaptive(t, ratelimit.AdaptiveOptions{Ceiling: 100}) // a burst of 10
 		start := time.Now()
-		if err := a.WaitN(t.Context(), 110); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, a.WaitN(t.Context(), 110))
 		if d := time.Since(start); d != time.Second {
 			t.Errorf("110 events at 100/s with a burst of 10 took %v, want 1s", d)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer cancel()
 		err := a.WaitN(ctx, 1)
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "10ms") || ctx.Err() != nil {
-			t.Errorf("%v, want an early error that names the 10ms needed", err)
-		}
+		assert.That(t, errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "10ms") && ctx.Err() == nil, "%v, want an early error that names the 10ms needed", err)
 		ended, end := context.WithCancelCause(t.Context())
 		end(errBecause)
 		if err := a.WaitN(ended, 1); !errors.Is(err, errBecause) {
@@ -191,9 +184,7 @@ func TestAdaptiveWaitN(t *testing.T) {
 		if err := a.WaitN(t.Context(), -1); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Errorf("%v, want ErrInvalid", err)
 		}
-		if err := a.WaitN(t.Context(), 0); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, a.WaitN(t.Context(), 0))
 	})
 }
 
@@ -217,9 +208,7 @@ func TestAdaptiveOptions(t *testing.T) {
 			continue
 		}
 		for _, field := range c.want {
-			if !strings.Contains(err.Error(), field) {
-				t.Errorf("%+v: %v does not name %s", c.o, err, field)
-			}
+			assert.That(t, strings.Contains(err.Error(), field), "%+v: %v does not name %s", c.o, err, field)
 		}
 	}
 }

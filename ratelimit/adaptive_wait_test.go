@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/ratelimit"
 )
 
@@ -24,9 +25,7 @@ func TestAdaptiveWaitersFollowTheRate(t *testing.T) {
 		var last time.Duration
 		for range 200 {
 			wg.Go(func() {
-				if err := a.WaitN(t.Context(), 1); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, a.WaitN(t.Context(), 1))
 				mu.Lock()
 				defer mu.Unlock()
 				last = max(last, time.Since(start))

@@ -5,15 +5,13 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/ratelimit"
 )
 
 func newBudget(t *testing.T, o ratelimit.BudgetOptions) *ratelimit.Budget {
 	t.Helper()
-	b, err := ratelimit.NewBudget(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(ratelimit.NewBudget(o))(t)
 	return b
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A grant is n events permitted for a key at a time.
@@ -107,9 +109,7 @@ func runKeyedProperties(t *testing.T, r *rand.Rand) {
 	for range 50 {
 		key, n := r.IntN(6), 1+r.IntN(burst)
 		d, ok := k.DelayN(key, n)
-		if !ok {
-			t.Fatalf("DelayN(%d) with a burst of %d is false", n, burst)
-		}
+		assert.MustThat(t, ok, "DelayN(%d) with a burst of %d is false", n, burst)
 		// Until there is room for a new key is rounded up, the rest to the nearest.
 		early := d - 1
 		if k.keys[key] == nil {
@@ -117,9 +117,7 @@ func runKeyedProperties(t *testing.T, r *rand.Rand) {
 		}
 		if early > 0 {
 			time.Sleep(early)
-			if k.AllowN(key, n) {
-				t.Fatalf("DelayN(%d) = %v, but it is permitted %v before", n, d, d-early)
-			}
+			assert.MustThat(t, !k.AllowN(key, n), "DelayN(%d) = %v, but it is permitted %v before", n, d, d-early)
 			d -= early
 		}
 		time.Sleep(d)
@@ -130,9 +128,7 @@ func runKeyedProperties(t *testing.T, r *rand.Rand) {
 	}
 
 	for _, b := range k.keys {
-		if b.callers != 0 || b.waiting != 0 || b.elem == nil {
-			t.Errorf("key %d is left with %d callers that wait for %v", b.key, b.callers, b.waiting)
-		}
+		assert.That(t, b.callers == 0 && b.waiting == 0 && b.elem != nil, "key %d is left with %d callers that wait for %v", b.key, b.callers, b.waiting)
 	}
 	time.Sleep(fill + k.idle + 1)
 	if n := k.Len(); n != 0 || k.unused.Len() != 0 {

@@ -12,14 +12,12 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func newKeyed[K comparable](t *testing.T, limit rate.Limit, burst int, idle time.Duration) *Keyed[K] {
 	t.Helper()
-	k, err := NewKeyed[K](limit, burst, idle)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := assert.Value(NewKeyed[K](limit, burst, idle))(t)
 	return k
 }
 
@@ -46,12 +44,8 @@ func TestNewKeyedRejects(t *testing.T) {
 			t.Errorf("%d faults, want %d: %v", lines, len(c.want), err)
 		}
 		k := newKeyed[string](t, 7, 7, time.Second)
-		if c.idle >= 0 && k.SetLimit(c.limit, c.burst) == nil {
-			t.Errorf("SetLimit(%v, %d) is accepted", c.limit, c.burst)
-		}
-		if k.limit != 7 || k.burst != 7 {
-			t.Errorf("a refused SetLimit changed the limit to %v, %d", k.limit, k.burst)
-		}
+		assert.That(t, c.idle < 0 || k.SetLimit(c.limit, c.burst) != nil, "SetLimit(%v, %d) is accepted", c.limit, c.burst)
+		assert.That(t, k.limit == 7 && k.burst == 7, "a refused SetLimit changed the limit to %v, %d", k.limit, k.burst)
 	}
 }
 
@@ -61,13 +55,9 @@ func TestKeyedPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[string](t, 3, 2, time.Minute)
 		start := time.Now()
-		if !k.AllowN("other", 2) || k.AllowN("other", 1) {
-			t.Error("other: want its burst of 2 and no more")
-		}
+		assert.That(t, k.AllowN("other", 2) && !k.AllowN("other", 1), "other: want its burst of 2 and no more")
 		for i := range 3002 {
-			if err := k.WaitN(t.Context(), "a", 1); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, k.WaitN(t.Context(), "a", 1))
 			want := time.Duration(math.Round(float64(max(i-1, 0)) / 3 * 1e9))
 			if at := time.Since(start); at < want-1 || at > want+1 {
 				t.Fatalf("event %d after %v, want %v", i, at, want)
@@ -106,9 +96,7 @@ func TestKeyedWaitErrors(t *testing.T) {
 				t.Errorf("%s: waited for %v", c.name, waited)
 			}
 		}
-		if k.AllowN("a", -1) || !k.AllowN("a", 0) || k.AllowN("b", 11) {
-			t.Error("AllowN: want false for -1, true for 0, false above the burst")
-		}
+		assert.That(t, !k.AllowN("a", -1) && k.AllowN("a", 0) && !k.AllowN("b", 11), "AllowN: want false for -1, true for 0, false above the burst")
 		if err := k.WaitN(deadline, "a", 4); err != nil || k.AllowN("a", 1) {
 			t.Errorf("the refused calls took tokens, or this one did not: %v", err)
 		}
@@ -151,9 +139,7 @@ func TestKeyedGivingUp(t *testing.T) {
 		d := waiter(t.Context(), k, 1)
 		cancelB(errStop)
 		synctest.Wait()
-		if k.AllowN("a", 1) {
-			t.Error("AllowN overtakes waiting callers")
-		}
+		assert.That(t, !k.AllowN("a", 1), "AllowN overtakes waiting callers")
 		for _, w := range []struct {
 			name  string
 			ended func() (time.Duration, error)
@@ -164,9 +150,7 @@ func TestKeyedGivingUp(t *testing.T) {
 			{"c", c, 2 * time.Second, nil}, {"d", d, 3 * time.Second, nil},
 		} {
 			after, err := w.ended()
-			if after != w.after {
-				t.Errorf("%s ended after %v, want %v", w.name, after, w.after)
-			}
+			assert.That(t, after == w.after, "%s ended after %v, want %v", w.name, after, w.after)
 			checkError(t, err, w.is, nil)
 		}
 		if got := count(k, 10); got != 0 {
@@ -206,13 +190,9 @@ func TestKeyedSetLimit(t *testing.T) {
 				defer cancel()
 				w := waiter(ctx, k, 4)
 				time.Sleep(time.Second)
-				if err := k.SetLimit(c.limit, c.burst); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, k.SetLimit(c.limit, c.burst))
 				after, err := w()
-				if after != c.after {
-					t.Errorf("ended after %v, want %v", after, c.after)
-				}
+				assert.That(t, after == c.after, "ended after %v, want %v", after, c.after)
 				checkError(t, err, c.is, nil)
 				if got := count(k, 10); got != c.left {
 					t.Errorf("%d tokens are left, want %d", got, c.left)
@@ -260,9 +240,7 @@ func TestKeyedForgets(t *testing.T) {
 		if n := k.Len(); n != 1 {
 			t.Errorf("after the idle time Len = %d, want 1: the key whose bucket is not full", n)
 		}
-		if k.AllowN(100, 31) || !k.AllowN(100, 30) {
-			t.Error("the key that used its burst has other than 30 tokens after 30 s")
-		}
+		assert.That(t, !k.AllowN(100, 31) && k.AllowN(100, 30), "the key that used its burst has other than 30 tokens after 30 s")
 		time.Sleep(time.Hour)
 		if n := k.Len(); n != 0 {
 			t.Errorf("after an hour Len = %d, want 0", n)
@@ -273,9 +251,7 @@ func TestKeyedForgets(t *testing.T) {
 func TestKeyedIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[int](t, 1, 10, time.Hour)
-		if k.maxKeys != 65_536 {
-			t.Errorf("maxKeys = %d, want %d", k.maxKeys, 65_536)
-		}
+		assert.That(t, k.maxKeys == 65_536, "maxKeys = %d, want %d", k.maxKeys, 65_536)
 		k.maxKeys = 3
 		for i := range 3 {
 			k.AllowN(i, 4)
@@ -302,9 +278,7 @@ func TestKeyedNoLimit(t *testing.T) {
 	if d, ok := k.DelayN("a", 1<<30); !k.AllowN("a", 1<<30) || d != 0 || !ok || k.WaitN(t.Context(), "a", 1<<30) != nil {
 		t.Error("rate.Inf does not permit everything")
 	}
-	if k.AllowN("a", -1) {
-		t.Error("-1 is permitted")
-	}
+	assert.That(t, !k.AllowN("a", -1), "-1 is permitted")
 }
 
 // TestKeyedSlowest: a wait longer than any time.Duration lasts until ctx ends.
@@ -320,9 +294,7 @@ func TestKeyedSlowest(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		cancel(errStop)
 		after, err := w()
-		if after != 24*time.Hour {
-			t.Errorf("ended after %v, want 24h", after)
-		}
+		assert.That(t, after == 24*time.Hour, "ended after %v, want 24h", after)
 		checkError(t, err, []error{errStop}, nil)
 	})
 }
@@ -343,9 +315,7 @@ func TestKeyedPrintsKeysUnlocked(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(500*time.Millisecond, func() { cancel(errStop) })
 		key := selfish{k: &k}
-		if err := k.WaitN(ctx, key, 2); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, k.WaitN(ctx, key, 2))
 		short, stop := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer stop()
 		checkError(t, k.WaitN(ctx, key, -1), []error{tidegate.ErrInvalid}, []string{`"1"`})

@@ -8,9 +8,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/internal/model"
 	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/model"
 )
 
 // sequences runs a model in a bubble for each sequence.
@@ -145,10 +147,7 @@ func TestAdaptiveModel(t *testing.T) {
 			Decrease: []float64{0, 0.5, 0.99}[r.IntN(3)],
 			Increase: []float64{0, 0.001, 1}[r.IntN(3)],
 		}
-		a, err := NewAdaptive(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := assert.Value(NewAdaptive(o))(t)
 		var l line
 		proceed := func(c caller) (time.Duration, <-chan struct{}, *tidegate.Error) { return a.proceed(c.n, c.deadline) }
 		leave := func(c caller, first bool) { a.leave(c.n, first) }
@@ -183,9 +182,7 @@ func TestAdaptiveModel(t *testing.T) {
 			sleepUntil(end.Add(1), &l)
 			l.run(t, proceed, leave)
 		}
-		if len(l.waiting) > 0 {
-			t.Fatalf("%d callers wait after the last event and the time that their tokens need", len(l.waiting))
-		}
+		assert.MustThat(t, len(l.waiting) == 0, "%d callers wait after the last event and the time that their tokens need", len(l.waiting))
 		checkAdaptive(t, a, &l)
 	})
 }
@@ -198,35 +195,22 @@ func checkAdaptive(t *testing.T, a *Adaptive, l *line) {
 	for _, c := range l.waiting {
 		sum += float64(c.n)
 	}
-	if a.callers != len(l.waiting) || math.Abs(a.waiting-sum) > 1e-6 {
-		t.Fatalf("%d callers for %v tokens are counted, %d wait for %v", a.callers, a.waiting, len(l.waiting), sum)
-	}
-	if len(l.waiting) > 0 && !l.timer.After(time.Now()) {
-		t.Fatalf("the timer of the first caller is %v ago", time.Since(l.timer))
-	}
-	if l.calls > l.due {
-		t.Fatalf("%d wake-ups, want at most %d", l.calls, l.due)
-	}
+	assert.MustThat(t, a.callers == len(l.waiting) && !(math.Abs(a.waiting-sum) > 1e-6), "%d callers for %v tokens are counted, %d wait for %v", a.callers, a.waiting, len(l.waiting), sum)
+	assert.MustThat(t, len(l.waiting) == 0 || l.timer.After(time.Now()), "the timer of the first caller is %v ago", time.Since(l.timer))
+	assert.MustThat(t, l.calls <= l.due, "%d wake-ups, want at most %d", l.calls, l.due)
 	most := math.Max(1, math.Ceil(float64(a.pace.limit)/10))
 	if l.entered {
 		most = math.Max(most, float64(l.waiting[0].n))
 	}
-	if a.tokens > most || a.tokens < -1 {
-		t.Fatalf("the bucket has %v tokens, want -1 to %v", a.tokens, most)
-	}
-	if a.pace.limit < a.rules.Floor || a.pace.limit > a.rules.Ceiling {
-		t.Fatalf("the limit is %v, want %v to %v", a.pace.limit, a.rules.Floor, a.rules.Ceiling)
-	}
+	assert.MustThat(t, !(a.tokens > most) && !(a.tokens < -1), "the bucket has %v tokens, want -1 to %v", a.tokens, most)
+	assert.MustThat(t, !(a.pace.limit < a.rules.Floor) && !(a.pace.limit > a.rules.Ceiling), "the limit is %v, want %v to %v", a.pace.limit, a.rules.Floor, a.rules.Ceiling)
 }
 
 // The same of a Keyed with several keys and changes of its limit.
 func TestKeyedModel(t *testing.T) {
 	sequences(t, func(t *testing.T, r *rand.Rand) {
 		limits := []rate.Limit{0.5, 7, 1000, rate.Inf}
-		k, err := NewKeyed[int](limits[r.IntN(3)], 5+r.IntN(10), time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := assert.Value(NewKeyed[int](limits[r.IntN(3)], 5+r.IntN(10), time.Second))(t)
 		const keys = 3
 		lines := make([]*line, keys)
 		buckets := make([]*bucket[int], keys) // of the waiting callers
@@ -254,9 +238,7 @@ func TestKeyedModel(t *testing.T) {
 					t.Fatal("a new caller overtook the waiting ones")
 				}
 			case 3:
-				if err := k.SetLimit(limits[r.IntN(4)], 1+r.IntN(15)); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, k.SetLimit(limits[r.IntN(4)], 1+r.IntN(15)))
 			default:
 				sleepUntil(time.Now().Add(time.Duration(r.Int64N(int64(time.Second)))), lines...)
 			}
@@ -278,9 +260,7 @@ func TestKeyedModel(t *testing.T) {
 			run()
 		}
 		for key, l := range lines {
-			if len(l.waiting) > 0 {
-				t.Fatalf("%d callers of key %d wait after the last event and the time that their tokens need", len(l.waiting), key)
-			}
+			assert.MustThat(t, len(l.waiting) == 0, "%d callers of key %d wait after the last event and the time that their tokens need", len(l.waiting), key)
 		}
 		checkKeyed(t, k, lines, buckets)
 	})
@@ -289,18 +269,14 @@ func TestKeyedModel(t *testing.T) {
 func checkKeyed(t *testing.T, k *Keyed[int], lines []*line, buckets []*bucket[int]) {
 	t.Helper()
 	for key, l := range lines {
-		if l.calls > l.due {
-			t.Fatalf("%d wake-ups of key %d, want at most %d", l.calls, key, l.due)
-		}
+		assert.MustThat(t, l.calls <= l.due, "%d wake-ups of key %d, want at most %d", l.calls, key, l.due)
 		if len(l.waiting) == 0 {
 			continue
 		}
 		if b := buckets[key]; b.callers != len(l.waiting) || b.elem != nil || k.keys[key] != b {
 			t.Fatalf("the bucket of key %d counts %d callers and can be removed, %d wait", key, b.callers, len(l.waiting))
 		}
-		if !l.timer.After(time.Now()) {
-			t.Fatalf("the timer of the first caller of key %d is %v ago", key, time.Since(l.timer))
-		}
+		assert.MustThat(t, l.timer.After(time.Now()), "the timer of the first caller of key %d is %v ago", key, time.Since(l.timer))
 	}
 }
 
@@ -310,10 +286,7 @@ func TestBudgetModel(t *testing.T) {
 		capacity := 1 + r.IntN(20)
 		// Tenths are exact in this model, in integers.
 		tenths := 1 + r.IntN(10)
-		b, err := NewBudget(BudgetOptions{Ratio: float64(tenths) / 10, Capacity: capacity})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := assert.Value(NewBudget(BudgetOptions{Ratio: float64(tenths) / 10, Capacity: capacity}))(t)
 		left := 10 * capacity
 		for range 300 {
 			if r.IntN(2) == 0 {
@@ -338,9 +311,7 @@ func TestBudgetModel(t *testing.T) {
 		// After enough calls without retries each priority can retry.
 		b.Earn(10*capacity/tenths + 1)
 		for _, p := range []Priority{High, Normal, Low} {
-			if capacity >= 3 && !b.Spend(p) {
-				t.Fatalf("priority %d is refused although the budget of %d is full", p, capacity)
-			}
+			assert.MustThat(t, capacity < 3 || b.Spend(p), "priority %d is refused although the budget of %d is full", p, capacity)
 			b.Earn(11)
 		}
 	})

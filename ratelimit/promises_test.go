@@ -11,15 +11,14 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Wait never blocks if n is 0, even if the limiter would.
 func TestWaitForNothingAsksNoLimiter(t *testing.T) {
 	called := false
 	err := Wait(t.Context(), limiterFunc(func(context.Context, int) error { called = true; return errStop }), 0)
-	if err != nil || called {
-		t.Errorf("error %v, and the limiter was called: %t; want neither", err, called)
-	}
+	assert.That(t, err == nil && !called, "error %v, and the limiter was called: %t; want neither", err, called)
 }
 
 // The estimate of a *rate.Limiter's wait counts the tokens that the limiter has.
@@ -40,10 +39,7 @@ var errThrottle = &tidegate.Error{Code: tidegate.CodeTooManyRequests}
 
 func adaptive(t *testing.T, o AdaptiveOptions) *Adaptive {
 	t.Helper()
-	a, err := NewAdaptive(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := assert.Value(NewAdaptive(o))(t)
 	return a
 }
 

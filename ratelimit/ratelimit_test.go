@@ -8,8 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"golang.org/x/time/rate"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // limiterFunc is a Limiter with only the method WaitN.
@@ -71,9 +73,7 @@ func TestWait(t *testing.T) {
 				}
 				start := time.Now()
 				err := Wait(ctx, c.limiter, c.n)
-				if waited := time.Since(start); waited != c.waited {
-					t.Errorf("waited for %v, want %v", waited, c.waited)
-				}
+				assert.Equal(t, "waited for", time.Since(start), c.waited)
 				checkError(t, err, c.is, c.has)
 			})
 		})
@@ -102,20 +102,14 @@ var bubbleStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func checkError(t *testing.T, err error, is []error, has []string) {
 	t.Helper()
-	if len(is) == 0 && err != nil {
-		t.Errorf("error %v, want none", err)
-	}
+	assert.That(t, len(is) != 0 || err == nil, "error %v, want none", err)
 	for _, target := range is {
-		if !errors.Is(err, target) {
-			t.Errorf("error %v, want one that matches %v", err, target)
-		}
+		assert.That(t, errors.Is(err, target), "error %v, want one that matches %v", err, target)
 	}
 	if _, ok := errors.AsType[*tidegate.Error](err); !ok && err != nil {
 		t.Errorf("error %v is no *tidegate.Error", err)
 	}
 	for _, s := range has {
-		if err == nil || !strings.Contains(err.Error(), s) {
-			t.Errorf("error %v, want %q in it", err, s)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), s), "error %v, want %q in it", err, s)
 	}
 }

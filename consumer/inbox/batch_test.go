@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/inbox"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func in(topic, id string) *tidegate.Delivery {
@@ -30,13 +31,9 @@ func TestTopicsAreSeparate(t *testing.T) {
 	} {
 		calls = 0
 		for _, topic := range []string{"orders", "returns", "orders"} {
-			if err := h(t.Context(), in(topic, "1")); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, h(t.Context(), in(topic, "1")))
 		}
-		if calls != 2 {
-			t.Errorf("%s: %d calls for the same ID in two topics, want 2", name, calls)
-		}
+		assert.That(t, calls == 2, "%s: %d calls for the same ID in two topics, want 2", name, calls)
 	}
 }
 
@@ -85,12 +82,8 @@ func TestSQLBatch(t *testing.T) {
 	} {
 		db := openDB(t, filepath.Join(t.TempDir(), "test.db"))
 		s := newSQL(t, db)
-		if _, err := db.ExecContext(t.Context(), createAccounts); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Handler(func(context.Context, *sql.Tx, *tidegate.Delivery) error { return nil })(t.Context(), in("orders", "0")); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(db.ExecContext(t.Context(), createAccounts)))
+		assert.Must(t, s.Handler(func(context.Context, *sql.Tx, *tidegate.Delivery) error { return nil })(t.Context(), in("orders", "0")))
 		got := ""
 		h := s.BatchHandler(func(ctx context.Context, tx *sql.Tx, ds []*tidegate.Delivery) error {
 			for _, d := range ds {
@@ -123,9 +116,7 @@ func TestSQLCommitFails(t *testing.T) {
 		"PRAGMA foreign_keys = ON", "CREATE TABLE parents (id TEXT PRIMARY KEY)",
 		"CREATE TABLE children (parent TEXT REFERENCES parents(id) DEFERRABLE INITIALLY DEFERRED)",
 	} {
-		if _, err := db.ExecContext(t.Context(), q); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(db.ExecContext(t.Context(), q)))
 	}
 	orphan := func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO children VALUES ('none')")

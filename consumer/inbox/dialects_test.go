@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/inbox"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A recorder is a database driver that keeps the statements, their arguments and the options of
@@ -92,19 +93,12 @@ func TestDialects(t *testing.T) {
 			r := &recorder{}
 			db := sql.OpenDB(r)
 			defer db.Close()
-			box, err := inbox.NewSQL(db, inbox.Options{Dialect: tt.dialect, Table: "app.inbox"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			box := assert.Value(inbox.NewSQL(db, inbox.Options{Dialect: tt.dialect, Table: "app.inbox"}))(t)
 			h := box.Handler(func(context.Context, *sql.Tx, *tidegate.Delivery) error { return nil })
 			for _, id := range []string{"1", "2"} {
-				if err := h(t.Context(), delivery("g", id)); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, h(t.Context(), delivery("g", id)))
 			}
-			if _, err := box.Purge(t.Context(), time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(box.Purge(t.Context(), time.Now())))
 			if got, want := strings.Join(r.statements, "\n"), tt.insert+"\n"+tt.read+tt.insert+"\n"+tt.remove; got != want {
 				t.Errorf("statements:\n%s\nwant:\n%s", got, want)
 			}
@@ -126,21 +120,12 @@ func TestTxOptions(t *testing.T) {
 			r := &recorder{}
 			db := sql.OpenDB(r)
 			defer db.Close()
-			box, err := inbox.NewSQL(db, inbox.Options{TxOptions: tt.opts})
-			if err != nil {
-				t.Fatal(err)
-			}
+			box := assert.Value(inbox.NewSQL(db, inbox.Options{TxOptions: tt.opts}))(t)
 			one := box.Handler(func(context.Context, *sql.Tx, *tidegate.Delivery) error { return nil })
 			batch := box.BatchHandler(func(context.Context, *sql.Tx, []*tidegate.Delivery) error { return nil })
-			if err := one(t.Context(), delivery("g", "1")); err != nil {
-				t.Fatal(err)
-			}
-			if err := batch(t.Context(), []*tidegate.Delivery{delivery("g", "2")}); err != nil {
-				t.Fatal(err)
-			}
-			if len(r.options) != 2 || r.options[0] != tt.want || r.options[1] != tt.want {
-				t.Errorf("options of the transactions %+v, want %+v twice", r.options, tt.want)
-			}
+			assert.Must(t, one(t.Context(), delivery("g", "1")))
+			assert.Must(t, batch(t.Context(), []*tidegate.Delivery{delivery("g", "2")}))
+			assert.That(t, len(r.options) == 2 && r.options[0] == tt.want && r.options[1] == tt.want, "options of the transactions %+v, want %+v twice", r.options, tt.want)
 		})
 	}
 }
@@ -151,14 +136,9 @@ func TestBatchIsRecordedInOrder(t *testing.T) {
 	r := &recorder{}
 	db := sql.OpenDB(r)
 	defer db.Close()
-	box, err := inbox.NewSQL(db, inbox.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	box := assert.Value(inbox.NewSQL(db, inbox.Options{}))(t)
 	h := box.BatchHandler(func(context.Context, *sql.Tx, []*tidegate.Delivery) error { return nil })
-	if err := h(t.Context(), []*tidegate.Delivery{in("returns", "1"), in("orders", "2"), in("orders", "1"), in("orders", "2")}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, h(t.Context(), []*tidegate.Delivery{in("returns", "1"), in("orders", "2"), in("orders", "1"), in("orders", "2")}))
 	var got []string
 	for _, args := range r.args {
 		got = append(got, args[1].Value.(string)+"/"+args[2].Value.(string))
@@ -174,10 +154,7 @@ func TestRecordOfAnotherMessage(t *testing.T) {
 		r := &recorder{exact: []driver.Value{"g", "", "order-"}}
 		db := sql.OpenDB(r)
 		defer db.Close()
-		box, err := inbox.NewSQL(db, inbox.Options{Dialect: d})
-		if err != nil {
-			t.Fatal(err)
-		}
+		box := assert.Value(inbox.NewSQL(db, inbox.Options{Dialect: d}))(t)
 		h := box.Handler(func(context.Context, *sql.Tx, *tidegate.Delivery) error { t.Error("the handler ran"); return nil })
 		if err := h(t.Context(), delivery("g", "order-1")); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "order-1") {
 			t.Errorf("%v, want ErrInvalid with the ID", err)
@@ -198,9 +175,7 @@ func TestColumnsThatIgnoreCase(t *testing.T) {
 	}
 	var got []string
 	one := box.Handler(func(_ context.Context, _ *sql.Tx, d *tidegate.Delivery) error { got = append(got, d.ID); return nil })
-	if err := one(t.Context(), in("orders", "A")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, one(t.Context(), in("orders", "A")))
 	for range 2 {
 		if err := one(t.Context(), in("orders", "a")); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), `"A"`) {
 			t.Errorf("%v, want ErrInvalid with the ID of the record", err)
@@ -214,9 +189,7 @@ func TestColumnsThatIgnoreCase(t *testing.T) {
 	})
 	err = many(t.Context(), []*tidegate.Delivery{in("orders", "b"), in("orders", "A"), in("orders", "a"), in("orders", "c")})
 	r, ok := errors.AsType[consumer.BatchResult](err)
-	if !ok || len(r) != 4 || r[0] != nil || r[1] != nil || !errors.Is(r[2], tidegate.ErrInvalid) || r[3] != nil {
-		t.Errorf("%v, want an error of the third message alone", err)
-	}
+	assert.That(t, ok && len(r) == 4 && r[0] == nil && r[1] == nil && errors.Is(r[2], tidegate.ErrInvalid) && r[3] == nil, "%v, want an error of the third message alone", err)
 	if want := []string{"A", "b", "c"}; !slices.Equal(got, want) {
 		t.Errorf("handled %q, want %q", got, want)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer/inbox"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func delivery(group, id string) *tidegate.Delivery {
@@ -115,31 +116,21 @@ func TestMemoryAtTheSameTime(t *testing.T) {
 
 func openDB(t *testing.T, path string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)&_txlock=immediate")
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := assert.Value(sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(60000)&_txlock=immediate"))(t)
 	t.Cleanup(func() { db.Close() })
 	return db
 }
 
 func newSQL(t *testing.T, db *sql.DB) *inbox.SQL {
 	t.Helper()
-	s, err := inbox.NewSQL(db, inbox.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.CreateTable(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(inbox.NewSQL(db, inbox.Options{}))(t)
+	assert.Must(t, s.CreateTable(t.Context()))
 	return s
 }
 
 func count(t *testing.T, db *sql.DB, query string) (n int) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, db.QueryRowContext(t.Context(), query).Scan(&n))
 	return n
 }
 
@@ -157,9 +148,7 @@ func TestSQL(t *testing.T) {
 	if err := s.CreateTable(t.Context()); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
-	if _, err := db.ExecContext(t.Context(), createAccounts); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(db.ExecContext(t.Context(), createAccounts)))
 	fail := true
 	h := s.Handler(func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error {
 		if err := credit(ctx, tx, d); err != nil {
@@ -181,9 +170,7 @@ func TestSQL(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for _, group := range []string{"g", "h"} {
-				if err := h(t.Context(), delivery(group, "1")); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, h(t.Context(), delivery(group, "1")))
 			}
 		})
 	}
@@ -213,10 +200,7 @@ func TestSQLStatements(t *testing.T) {
 	if _, err := inbox.NewSQL(nil, inbox.Options{}); !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("nil: %v, want ErrInvalid", err)
 	}
-	missing, err := inbox.NewSQL(db, inbox.Options{Table: "missing"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	missing := assert.Value(inbox.NewSQL(db, inbox.Options{Table: "missing"}))(t)
 	if err := missing.Handler(credit)(t.Context(), delivery("g", "1")); err == nil || !strings.Contains(err.Error(), "missing") {
 		t.Errorf("%v, want an error that names the table", err)
 	}
@@ -267,24 +251,18 @@ func TestKillKeepsEffectsOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := openDB(t, path)
 	newSQL(t, db)
-	if _, err := db.ExecContext(t.Context(), createAccounts); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(db.ExecContext(t.Context(), createAccounts)))
 	for round := range 5 {
 		before := count(t, db, "SELECT COUNT(*) FROM accounts")
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 		cmd.Env = append(os.Environ(), crashDB+"="+path)
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, cmd.Start())
 		for count(t, db, "SELECT COUNT(*) FROM accounts") < before+10*(round+1) && t.Context().Err() == nil {
 			<-time.After(time.Millisecond)
 		}
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, cmd.Process.Kill())
 		if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
 			t.Fatalf("the process ended before its kill: %v, %s", err, stderr.String())
 		}

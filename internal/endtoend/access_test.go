@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
 
@@ -76,9 +77,7 @@ func shopAt(t *testing.T, to producer.Transport, spools bool) *shop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(s.producer.Close(), s.spool.Close()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, errors.Join(s.producer.Close(), s.spool.Close()))
 	})
 	return s
 }
@@ -181,10 +180,7 @@ func TestFailoverFromARevokedKey(t *testing.T) {
 		t.Run(name, inBubble(func(t *testing.T) {
 			first, a := keyed(t, c.before)
 			second, b := keyed(t, keys("*"))
-			x, err := failover.New([]failover.Endpoint{{Name: "first", Transport: a}, {Name: "second", Transport: b}}, failover.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			x := assert.Value(failover.New([]failover.Endpoint{{Name: "first", Transport: a}, {Name: "second", Transport: b}}, failover.Options{}))(t)
 			s := shopAt(t, x, c.spool)
 			t.Cleanup(func() { _ = x.Close() }) // the clients are closed by the brokers
 			accepted := int64(0)
@@ -199,9 +195,7 @@ func TestFailoverFromARevokedKey(t *testing.T) {
 			const n = 10
 			for range n {
 				r, err := s.send("orders")
-				if !errors.Is(err, c.want) || r.Spooled && !c.spool || !r.Spooled && c.pending > 0 {
-					t.Errorf("after: %+v, %v; want %v", r, err, c.want)
-				}
+				assert.That(t, errors.Is(err, c.want) && (!r.Spooled || c.spool) && (r.Spooled || c.pending <= 0), "after: %+v, %v; want %v", r, err, c.want)
 				if len(c.after.Keys) > 1 {
 					if r, err := s.send("payments"); err != nil || r.Spooled || !strings.HasPrefix(r.Endpoint, "first") {
 						t.Errorf("the other topic: %+v, %v", r, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // brokerApart names the variable of the environment with the settings of a broker that runs in a
@@ -113,24 +114,13 @@ type process struct {
 // serveApart starts a broker on disk with so many topics in a process of its own.
 func serveApart(b *testing.B, topics int) *process {
 	b.Helper()
-	encoded, err := json.Marshal(apartSettings{Dir: b.TempDir(), Topics: topics})
-	if err != nil {
-		b.Fatal(err)
-	}
+	encoded := assert.Value(json.Marshal(apartSettings{Dir: b.TempDir(), Topics: topics}))(b)
 	cmd := exec.Command(os.Args[0], "-test.run", "^$")
 	cmd.Env = append(os.Environ(), brokerApart+"="+string(encoded))
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	in := assert.Value(cmd.StdinPipe())(b)
+	out := assert.Value(cmd.StdoutPipe())(b)
+	assert.Must(b, cmd.Start())
 	b.Cleanup(func() {
 		in.Close()
 		if err := cmd.Wait(); err != nil {
@@ -144,9 +134,7 @@ func serveApart(b *testing.B, topics int) *process {
 
 func (p *process) line(b *testing.B) string {
 	line, err := p.out.ReadString('\n')
-	if err != nil {
-		b.Fatalf("the broker's process ended: %v", err)
-	}
+	assert.MustThat(b, err == nil, "the broker's process ended: %v", err)
 	return strings.TrimSpace(line)
 }
 
@@ -170,9 +158,7 @@ func (p *process) figures(b *testing.B, own func() (int64, error), name string) 
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := fmt.Fprintln(p.in, name); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, assert.Err(fmt.Fprintln(p.in, name)))
 	if broker, err = strconv.ParseInt(p.line(b), 10, 64); err != nil {
 		b.Fatal(err)
 	}

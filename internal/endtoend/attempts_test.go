@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -68,9 +69,7 @@ func TestMaxAttemptsAreDeliveries(t *testing.T) {
 					for n := range most {
 						want = append(want, n+1)
 					}
-					if !slices.Equal(attempts, want) || l.Origin.Attempts != most {
-						t.Errorf("deliveries with attempts %v, the dead letter after %d; want %v", attempts, l.Origin.Attempts, want)
-					}
+					assert.That(t, slices.Equal(attempts, want) && l.Origin.Attempts == most, "deliveries with attempts %v, the dead letter after %d; want %v", attempts, l.Origin.Attempts, want)
 					if why := l.Origin.Reason; way != "timeout" && !strings.Contains(why, "out of stock") || why == "" {
 						t.Errorf("the reason of the dead letter is %q", why)
 					}

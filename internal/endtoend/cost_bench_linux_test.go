@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -123,9 +124,7 @@ func idleClients(b *testing.B, address string, topics []string) {
 			return err
 		}
 		consumers.Go(func() {
-			if err := p.Run(ctx); err != nil {
-				b.Error(err)
-			}
+			assert.NoError(b, p.Run(ctx))
 		})
 		return until(b, func(ctx context.Context) error {
 			_, err := c.ConsumerSettings(ctx, "g", topics[1])
@@ -189,14 +188,9 @@ func paced(b *testing.B, n int) func() time.Duration {
 		defer tick.Stop()
 		for i := range pacedMessages {
 			<-tick.C
-			err := p.SendAsync(b.Context(), &tidegate.Message{Topic: topics[i%len(topics)], Body: body}, func(_ tidegate.Receipt, err error) {
-				if err != nil {
-					b.Error(err)
-				}
-			})
-			if err != nil {
-				b.Fatal(err)
-			}
+			assert.Must(b, p.SendAsync(b.Context(), &tidegate.Message{Topic: topics[i%len(topics)], Body: body}, func(_ tidegate.Receipt, err error) {
+				assert.NoError(b, err)
+			}))
 		}
 		<-consumed
 		client2, broker2 := server.spent(b)
@@ -248,20 +242,14 @@ func orders(n int) []byte {
 
 func connect(b *testing.B, address string, opts rocketmq.Options) *rocketmq.Client {
 	b.Helper()
-	c, err := rocketmq.New(address, opts)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(address, opts))(b)
 	b.Cleanup(func() { c.Close() })
 	return c
 }
 
 func produce(b *testing.B, c *rocketmq.Client) *producer.Producer {
 	b.Helper()
-	p, err := producer.New(c, producer.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	p := assert.Value(producer.New(c, producer.Options{}))(b)
 	b.Cleanup(func() { p.Close() })
 	return p
 }
@@ -279,10 +267,7 @@ var failedReceives atomic.Int64
 // throughputRun runs a push consumer, whose handler calls handled, until the benchmark ends.
 func throughputRun(b *testing.B, t consumer.Transport, sub consumer.Subscription, handled func()) {
 	b.Helper()
-	p, err := newPush(t, sub, handled)
-	if err != nil {
-		b.Fatal(err)
-	}
+	p := assert.Value(newPush(t, sub, handled))(b)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()

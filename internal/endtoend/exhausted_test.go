@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -54,39 +55,26 @@ func TestMaximumOfTheMomentHolds(t *testing.T) {
 				func(_ context.Context, d *tidegate.Delivery) error {
 					if d.Attempt == 3 {
 						group.MaxAttempts = 10
-						if _, err := b.PutGroup(t.Context(), "billing", group); err != nil {
-							t.Error(err)
-						}
+						assert.NoError(t, assert.Err(b.PutGroup(t.Context(), "billing", group)))
 						<-time.After(time.Second)
 					}
 					return failed
 				})
-			if len(list) != 10 {
-				t.Fatalf("%s: %d deliveries, want 10: %+v", exhausted, len(list), list)
-			}
+			assert.MustThat(t, len(list) == 10, "%s: %d deliveries, want 10: %+v", exhausted, len(list), list)
 			for i, o := range list[:9] {
-				if o.Delivery.Attempt != i+1 || o.Disposition != consumer.Retried || o.Delay != time.Second {
-					t.Errorf("%s: delivery %d: %+v", exhausted, i+1, o)
-				}
+				assert.That(t, o.Delivery.Attempt == i+1 && o.Disposition == consumer.Retried && o.Delay == time.Second, "%s: delivery %d: %+v", exhausted, i+1, o)
 			}
 			if o := list[9]; o.Disposition != want || o.Delay != 0 || !errors.Is(o.Err, failed) || o.SettleErr != nil {
 				t.Errorf("%s: the last delivery: %+v", exhausted, o)
 			}
-			page, err := b.Parked("billing", status.ParkedQuery{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			page := assert.Value(b.Parked("billing", status.ParkedQuery{}))(t)
 			reasons := []string{}
 			for _, p := range page.Groups {
 				reasons = append(reasons, p.Reason)
 			}
 			s := b.Stats("billing", "orders")
-			if want == consumer.Parked && (!slices.Equal(reasons, []string{"out of stock"}) || s.DeadLetters != 0) {
-				t.Errorf("parked for %q, and %+v", reasons, s)
-			}
-			if want == consumer.DeadLettered && (len(reasons) > 0 || s.DeadLetters != 1) {
-				t.Errorf("parked for %q, and %+v", reasons, s)
-			}
+			assert.That(t, want != consumer.Parked || slices.Equal(reasons, []string{"out of stock"}) && s.DeadLetters == 0, "parked for %q, and %+v", reasons, s)
+			assert.That(t, want != consumer.DeadLettered || len(reasons) == 0 && s.DeadLetters == 1, "parked for %q, and %+v", reasons, s)
 		})
 	}
 }

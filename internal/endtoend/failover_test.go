@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/failover"
 )
@@ -81,16 +82,13 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 			brokers[name].CreateTopic("orders", settings.Topic{})
 			ends = append(ends, failover.Endpoint{Name: name, Transport: brokers[name].Client()})
 		}
-		x, err := failover.New(ends, failover.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		x := assert.Value(failover.New(ends, failover.Options{}))(t)
 		t.Cleanup(func() { x.Close() })
 
 		seen := &handled{calls: map[string][]handling{}}
 		var mu sync.Mutex
 		dispositions := map[consumer.Disposition]int{}
-		c, err := consumer.NewPush(x, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) (err error) {
+		c := assert.Value(consumer.NewPush(x, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) (err error) {
 			end := seen.begin(t, d)
 			defer func() { end(err) }()
 			time.Sleep(time.Second)
@@ -102,26 +100,17 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			dispositions[o.Disposition]++
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}}))(t)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
 
-		p, err := producer.New(x, producer.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := assert.Value(producer.New(x, producer.Options{}))(t)
 		t.Cleanup(func() { p.Close() })
 		stored := map[string]string{} // message ID → endpoint
 		send := func(n int, gap time.Duration, body string) {
 			for range n {
-				r, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte(body)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := assert.Value(p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte(body)}))(t)
 				stored[r.MessageID] = strings.Split(r.Endpoint, "/")[0]
 				time.Sleep(gap)
 			}
@@ -160,18 +149,12 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 			total[endpoint]++
 			calls := seen.calls[id]
 			again += len(calls) - 1
-			if len(calls) == 0 {
-				t.Errorf("message %s of %s was lost", id, endpoint)
-			}
+			assert.That(t, len(calls) != 0, "message %s of %s was lost", id, endpoint)
 			for _, c := range calls {
-				if c.endpoint != endpoint {
-					t.Errorf("message %s of %s was delivered by %s", id, endpoint, c.endpoint)
-				}
+				assert.That(t, c.endpoint == endpoint, "message %s of %s was delivered by %s", id, endpoint, c.endpoint)
 			}
 		}
-		if total["primary"] < 80 || total["secondary"] < 250 || len(seen.calls) != len(stored) {
-			t.Errorf("stored %v, %d handled", total, len(seen.calls))
-		}
+		assert.That(t, total["primary"] >= 80 && total["secondary"] >= 250 && len(seen.calls) == len(stored), "stored %v, %d handled", total, len(seen.calls))
 		for name, b := range brokers {
 			s := b.Stats("billing", "orders")
 			if acked[name]+s.Acked != int64(total[name]) || s.Ready+s.Inflight+s.WaitingRetry+s.DeadLetters != 0 {
@@ -180,8 +163,6 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 		}
 		// The leased messages at the death of the primary, and the one that fails once.
 		t.Log(fmt.Sprint(again, " deliveries repeated, ", dispositions))
-		if again > 4+2+1 {
-			t.Errorf("%d deliveries were repeated", again)
-		}
+		assert.That(t, again <= 4+2+1, "%d deliveries were repeated", again)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -29,9 +30,7 @@ func TestTwentyRestarts(t *testing.T) {
 				for ctx.Err() == nil {
 					call, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 					r, err := p.Send(call, &tidegate.Message{Topic: "orders", Body: []byte("x")})
-					if err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, err)
 					cancel()
 					mu.Lock()
 					ids[r.MessageID] = true

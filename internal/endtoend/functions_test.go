@@ -23,6 +23,7 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/oteltidegate"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/ratelimit"
@@ -343,14 +344,10 @@ func TestFunctionsOfTheProgramPanic(t *testing.T) {
 		found = append(found, functionsIn(of, of.String())...)
 	}
 	for _, name := range found {
-		if functions[name] == nil && ofCallers[name] == "" {
-			t.Errorf("%s is a function of the program without a test", name)
-		}
+		assert.That(t, functions[name] != nil || ofCallers[name] != "", "%s is a function of the program without a test", name)
 	}
 	for name, test := range functions {
-		if !slices.Contains(found, name) {
-			t.Errorf("there is no option %s", name)
-		}
+		assert.That(t, slices.Contains(found, name), "there is no option %s", name)
 		t.Run(name, onBroker(func(t *testing.T, b *brokertest.Broker) {
 			b.CreateTopic("orders", settings.Topic{})
 			b.CreateTopic("ledger", settings.Topic{Type: settings.TopicFIFO})

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -34,9 +35,7 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 		var at []time.Duration
 		stop := Consume(t, b, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
 			at = append(at, time.Since(start))
-			if d.Attempt != len(at) {
-				t.Errorf("delivery %d has attempt %d", len(at), d.Attempt)
-			}
+			assert.That(t, d.Attempt == len(at), "delivery %d has attempt %d", len(at), d.Attempt)
 			return errors.New("out of stock")
 		})
 		defer stop()
@@ -47,35 +46,23 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 		}
 		<-time.After(4*time.Hour + 47*time.Minute)
 		ds, err := dead.Receive(t.Context(), 10)
-		if err != nil || len(ds) != 1 {
-			t.Fatalf("%d dead letters, %v", len(ds), err)
-		}
+		assert.MustThat(t, err == nil && len(ds) == 1, "%d dead letters, %v", len(ds), err)
 		d := ds[0]
-		if err := dead.Ack(t.Context(), d); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, dead.Ack(t.Context(), d))
 
 		want := time.Duration(0)
 		ladder := backoff.RetryLadder()
 		for i, got := range at {
-			if got != want {
-				t.Errorf("delivery %d was at %v, due at %v", i+1, got, want)
-			}
+			assert.That(t, got == want, "delivery %d was at %v, due at %v", i+1, got, want)
 			want += ladder.Delay(i)
 		}
-		if len(at) != 17 {
-			t.Fatalf("%d deliveries, want 17", len(at))
-		}
+		assert.MustThat(t, len(at) == 17, "%d deliveries, want 17", len(at))
 		if at[16].Round(time.Minute) != 4*time.Hour+46*time.Minute {
 			t.Errorf("the last one was after %v, want 4h46m", at[16])
 		}
 		o, ok := d.DeadLetter()
-		if !ok || o.Topic != "orders" || o.MessageID != d.ID || o.Group != "billing" || o.Attempts != 17 || o.Reason != "out of stock" {
-			t.Errorf("the origin of the dead letter is %+v, %v", o, ok)
-		}
-		if string(d.Body) != "poison" || d.Tag != "t" || d.Keys[0] != "k" || d.Properties["a"] != "b" {
-			t.Errorf("the dead letter lost something: %+v", d)
-		}
+		assert.That(t, ok && o.Topic == "orders" && o.MessageID == d.ID && o.Group == "billing" && o.Attempts == 17 && o.Reason == "out of stock", "the origin of the dead letter is %+v, %v", o, ok)
+		assert.That(t, string(d.Body) == "poison" && d.Tag == "t" && d.Keys[0] == "k" && d.Properties["a"] == "b", "the dead letter lost something: %+v", d)
 	})
 }
 
@@ -114,9 +101,7 @@ func TestIntervalsAreTheGroups(t *testing.T) {
 			})
 			<-time.After(5 * time.Minute)
 			stop()
-			if !slices.Equal(gaps, c.want) {
-				t.Errorf("%+v: delivered again after %v, want %v", c.config, gaps, c.want)
-			}
+			assert.That(t, slices.Equal(gaps, c.want), "%+v: delivered again after %v, want %v", c.config, gaps, c.want)
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Requests and responses take up to 40 s each, at random, and every fifth response is lost. Two
@@ -84,9 +85,7 @@ func TestNoTwoHandlersAtAnyNetworkDelay(t *testing.T) {
 			}
 		})
 	}
-	if lost < 3 || acked < 6 {
-		t.Errorf("%d leases were lost and %d messages acknowledged: the test shows nothing", lost, acked)
-	}
+	assert.That(t, lost >= 3 && acked >= 6, "%d leases were lost and %d messages acknowledged: the test shows nothing", lost, acked)
 }
 
 // sleep waits for d, or until ctx ends.

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A group consumes its topic and its own dead letters, and fails in both. Each message is delivered
@@ -39,9 +40,7 @@ func TestDeadLettersDoNotLoop(t *testing.T) {
 			b.CreateTopic(tt.letters, settings.Topic{})
 			b.CreateGroup("billing", settings.Group{MaxAttempts: 2, Retry: backoff.Steps{time.Second}})
 			if tt.settings != nil {
-				if _, err := b.PutAddressSettings(t.Context(), "#", *tt.settings); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(b.PutAddressSettings(t.Context(), "#", *tt.settings)))
 			}
 			var mu sync.Mutex
 			got := map[string]int{}
@@ -55,13 +54,9 @@ func TestDeadLettersDoNotLoop(t *testing.T) {
 			b.Send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
 			time.Sleep(5 * time.Minute)
 			stop()
-			if fmt.Sprint(got) != fmt.Sprint(tt.want) {
-				t.Errorf("deliveries %v, want %v", got, tt.want)
-			}
+			assert.That(t, fmt.Sprint(got) == fmt.Sprint(tt.want), "deliveries %v, want %v", got, tt.want)
 			page, err := b.DeadLetters("billing", status.DeadLetterQuery{})
-			if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Reason != "no" {
-				t.Fatalf("dead letters %+v, %v, want one", page, err)
-			}
+			assert.MustThat(t, err == nil && len(page.DeadLetters) == 1 && page.DeadLetters[0].Origin.Reason == "no", "dead letters %+v, %v, want one", page, err)
 			if s := b.Stats("billing", tt.letters); s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Discarded != 0 {
 				t.Errorf("the group's dead letters are %+v", s)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -52,7 +53,7 @@ func TestLostResponsesToExtensions(t *testing.T) {
 			var mu sync.Mutex
 			var outcomes []consumer.Outcome
 			settled := make(chan struct{}, 100)
-			c, err := consumer.NewPush(b.Client(), consumer.Subscription{Topic: "orders", Group: "billing"},
+			c := assert.Value(consumer.NewPush(b.Client(), consumer.Subscription{Topic: "orders", Group: "billing"},
 				func(ctx context.Context, _ *tidegate.Delivery) error {
 					select {
 					case <-time.After(tt.works):
@@ -65,10 +66,7 @@ func TestLostResponsesToExtensions(t *testing.T) {
 					defer mu.Unlock()
 					outcomes = append(outcomes, o)
 					settled <- struct{}{}
-				}})
-			if err != nil {
-				t.Fatal(err)
-			}
+				}}))(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan error, 1)

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A sequence has the deliveries of FIFO message groups, in the order of their handlers.
@@ -125,9 +126,7 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 					ends[o.Disposition]++
 				}
 			}
-			if ends[want.last] < 5 || len(ends) != 1 {
-				t.Errorf("outcomes of the third and later attempts: %v, want 5 or more %v", ends, want.last)
-			}
+			assert.That(t, ends[want.last] >= 5 && len(ends) == 1, "outcomes of the third and later attempts: %v, want 5 or more %v", ends, want.last)
 			if n := b.Stats("billing", "orders").DeadLetters; n != want.letters {
 				t.Errorf("%d dead letters, want %d", n, want.letters)
 			}
@@ -135,9 +134,7 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 			healed = true
 			mu.Unlock()
 			if policy == settings.OnExhaustedPark {
-				if _, err := b.RedriveParked(t.Context(), "billing", status.ParkedSelection{}); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, assert.Err(b.RedriveParked(t.Context(), "billing", status.ParkedSelection{})))
 			}
 			b.WaitIdle("billing", "orders")
 			stop()
@@ -146,9 +143,7 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 					t.Errorf("customer %d after the cure: consumed %v, want its order kept", g, got)
 				}
 			}
-			if s.overlap != 0 {
-				t.Errorf("%d handlers had the same message group as another", s.overlap)
-			}
+			assert.That(t, s.overlap == 0, "%d handlers had the same message group as another", s.overlap)
 		}))
 	}
 }
@@ -188,15 +183,11 @@ func TestOutcomeOfADeadLetterInAFIFOGroup(t *testing.T) {
 				b.WaitIdle("billing", "orders")
 				stop()
 				list := seen.All()
-				if len(list) < 2 || list[1].Disposition != want || list[1].SettleErr != nil {
-					t.Fatalf("%s, a response lost: %v: outcomes %+v, want the second one %v", policy, lost, list, want)
-				}
+				assert.MustThat(t, len(list) >= 2 && list[1].Disposition == want && list[1].SettleErr == nil, "%s, a response lost: %v: outcomes %+v, want the second one %v", policy, lost, list, want)
 				if delay := list[1].Delay; want == consumer.Retried && (delay > time.Minute || delay < 59*time.Second) || want != consumer.Retried && delay != 0 {
 					t.Errorf("%s: delay %v", policy, delay)
 				}
-				if lost && requests != 2 {
-					t.Errorf("%s: %d requests, want 2", policy, requests)
-				}
+				assert.That(t, !lost || requests == 2, "%s: %d requests, want 2", policy, requests)
 			})
 		}
 	}

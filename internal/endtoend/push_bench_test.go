@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -63,10 +64,7 @@ type countingClient struct {
 
 func newCountingClient(b *testing.B, address string) *countingClient {
 	b.Helper()
-	c, err := rocketmq.New(address, rocketmq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(address, rocketmq.Options{}))(b)
 	b.Cleanup(func() { c.Close() })
 	return &countingClient{Client: c}
 }
@@ -129,22 +127,17 @@ func (c *countingClient) consume(b *testing.B, n, workers int, sub consumer.Subs
 	var settled, first atomic.Int64
 	var start time.Time
 	done := make(chan struct{})
-	p, err := consumer.NewPush(c, sub,
+	p := assert.Value(consumer.NewPush(c, sub,
 		func(context.Context, *tidegate.Delivery) error { return nil },
 		consumer.PushOptions{Concurrency: workers, OnDelivery: func(o consumer.Outcome) {
-			if o.Disposition != consumer.Acked {
-				b.Errorf("%+v", o)
-			}
+			assert.That(b, o.Disposition == consumer.Acked, "%+v", o)
 			switch settled.Add(1) {
 			case 1:
 				first.Store(int64(time.Since(start)))
 			case int64(n):
 				close(done)
 			}
-		}})
-	if err != nil {
-		b.Fatal(err)
-	}
+		}}))(b)
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	start = time.Now()

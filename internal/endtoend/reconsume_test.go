@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -32,7 +33,7 @@ func story(t *testing.T, b *brokertest.Broker, c *rocketmq.Client, lasts time.Du
 	t.Helper()
 	var mu sync.Mutex
 	begin := time.Now()
-	p, err := consumer.NewPush(c, consumer.Subscription{Group: "sub1", Topic: "topic1"}, func(ctx context.Context, d *tidegate.Delivery) error {
+	p := assert.Value(consumer.NewPush(c, consumer.Subscription{Group: "sub1", Topic: "topic1"}, func(ctx context.Context, d *tidegate.Delivery) error {
 		mu.Lock()
 		list = append(list, seenDelivery{at: time.Since(begin).Round(100 * time.Millisecond), topic: d.Topic, properties: d.Properties})
 		mu.Unlock()
@@ -41,10 +42,7 @@ func story(t *testing.T, b *brokertest.Broker, c *rocketmq.Client, lasts time.Du
 		mu.Lock()
 		defer mu.Unlock()
 		list[len(list)-1].Outcome = o
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}}))(t)
 	b.Send(&tidegate.Message{Topic: "topic1", ID: "m", Tag: "tag", Body: []byte("x"), Properties: map[string]string{"k": "v"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -139,9 +137,7 @@ func TestReconsumeModesThroughTheSDK(t *testing.T) {
 				if i < len(tt.want) {
 					want = consumer.Reconsumed
 				}
-				if d.Disposition != want || d.Delivery.Attempt != 1 || d.Err == nil || d.SettleErr != nil {
-					t.Errorf("delivery %d: %+v, want %v", i, d.Outcome, want)
-				}
+				assert.That(t, d.Disposition == want && d.Delivery.Attempt == 1 && d.Err != nil && d.SettleErr == nil, "delivery %d: %+v, want %v", i, d.Outcome, want)
 				if i < len(tt.want) && (d.Delay > tt.want[i] || d.Delay < tt.want[i]-100*time.Millisecond) {
 					t.Errorf("delivery %d: a delay of %v, want %v", i, d.Delay, tt.want[i])
 				}

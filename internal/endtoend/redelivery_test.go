@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -54,12 +55,8 @@ func TestAddressSettingsThroughGRPC(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		want := []time.Duration{5 * time.Second, 10 * time.Second, 15 * time.Second, 15 * time.Second}
-		if !slices.Equal(waits, want) {
-			t.Errorf("it was delivered again after %v, want %v", waits, want)
-		}
+		assert.That(t, slices.Equal(waits, want), "it was delivered again after %v, want %v", waits, want)
 		ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "ops", Topic: "deadLetterAddress", Queue: transport.AnyQueue, InvisibleDuration: time.Minute})
-		if err != nil || len(ds) != 1 || ds[0].Properties["_AMQ_ORIG_ADDRESS"] != "exampleQueue" {
-			t.Errorf("%d dead letters, %v", len(ds), err)
-		}
+		assert.That(t, err == nil && len(ds) == 1 && ds[0].Properties["_AMQ_ORIG_ADDRESS"] == "exampleQueue", "%d dead letters, %v", len(ds), err)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -40,9 +41,7 @@ func TestRollingRestarts(t *testing.T) {
 				mu.Lock()
 				handled[d.ID]++
 				latest = max(latest, time.Since(d.BornAt))
-				if d.Attempt != 1 {
-					t.Errorf("message %s: attempt %d", d.ID, d.Attempt)
-				}
+				assert.That(t, d.Attempt == 1, "message %s: attempt %d", d.ID, d.Attempt)
 				work := time.Duration(rnd.Int64N(int64(80 * time.Millisecond)))
 				mu.Unlock()
 				<-time.After(work)
@@ -59,14 +58,8 @@ func TestRollingRestarts(t *testing.T) {
 				reports.Unsettled += r.Unsettled
 			}
 			run := func() (stop func()) {
-				client, err := rocketmq.New(b.Address(), rocketmq.Options{Dialer: network.dial})
-				if err != nil {
-					t.Fatal(err)
-				}
-				c, err := consumer.NewPush(client, consumer.Subscription{Group: "billing", Topic: "orders"}, handle, consumer.PushOptions{Concurrency: 8, OnStop: reported})
-				if err != nil {
-					t.Fatal(err)
-				}
+				client := assert.Value(rocketmq.New(b.Address(), rocketmq.Options{Dialer: network.dial}))(t)
+				c := assert.Value(consumer.NewPush(client, consumer.Subscription{Group: "billing", Topic: "orders"}, handle, consumer.PushOptions{Concurrency: 8, OnStop: reported}))(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- c.Run(ctx) }()
@@ -112,20 +105,14 @@ func TestRollingRestarts(t *testing.T) {
 				stop()
 			}
 			<-time.After(time.Second) // the network empties
-			if len(handled) != sent {
-				t.Errorf("%d of %d messages were handled", len(handled), sent)
-			}
+			assert.That(t, len(handled) == sent, "%d of %d messages were handled", len(handled), sent)
 			for id, n := range handled {
-				if n != 1 {
-					t.Errorf("message %s was handled %d times", id, n)
-				}
+				assert.That(t, n == 1, "message %s was handled %d times", id, n)
 			}
 			if reports.Acked < 20 || reports.Cancelled+reports.Retried+reports.Unsettled != 0 {
 				t.Errorf("the reports of all stops together: %+v; want the running handlers' messages acknowledged and the unread ones released", reports)
 			}
-			if latest > 2*time.Second {
-				t.Errorf("a message was handled %v after it was sent", latest)
-			}
+			assert.That(t, latest <= 2*time.Second, "a message was handled %v after it was sent", latest)
 		}))
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -55,32 +56,19 @@ func serveDisk(b *testing.B) string {
 
 // serveDiskWith is serveDisk with the settings of the topic t and the group g.
 func serveDiskWith(b *testing.B, topic settings.Topic, group settings.Group) string {
-	engine, err := broker.Open(broker.Options{Dir: b.TempDir()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	engine := assert.Value(broker.Open(broker.Options{Dir: b.TempDir()}))(b)
 	b.Cleanup(func() { engine.Close() })
-	if _, err := engine.PutTopic(b.Context(), "t", topic); err != nil {
-		b.Fatal(err)
-	}
-	if _, err := engine.PutGroup(b.Context(), "g", group); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, assert.Err(engine.PutTopic(b.Context(), "t", topic)))
+	assert.Must(b, assert.Err(engine.PutGroup(b.Context(), "g", group)))
 	lis := listenTCP(b)
-	s, err := server.New(engine, server.Options{Advertise: lis.Addr().String()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := assert.Value(server.New(engine, server.Options{Advertise: lis.Addr().String()}))(b)
 	go s.Serve(lis)
 	b.Cleanup(func() { s.Close() })
 	return lis.Addr().String()
 }
 
 func listenTCP(b *testing.B) net.Listener {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	lis := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(b)
 	return lis
 }
 
@@ -108,10 +96,7 @@ func clientCalls(b *testing.B, address string, callers int) func() error {
 func generated(b *testing.B, address string, callers int) func(context.Context) error {
 	var clients []rmqpb.MessagingServiceClient
 	for range min(callers, 4) {
-		cc, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			b.Fatal(err)
-		}
+		cc := assert.Value(grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials())))(b)
 		b.Cleanup(func() { cc.Close() })
 		clients = append(clients, rmqpb.NewMessagingServiceClient(cc))
 	}
@@ -133,15 +118,9 @@ func generated(b *testing.B, address string, callers int) func(context.Context) 
 }
 
 func benchProducer(b *testing.B, address string) *producer.Producer {
-	c, err := rocketmq.New(address, rocketmq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(address, rocketmq.Options{}))(b)
 	b.Cleanup(func() { c.Close() })
-	p, err := producer.New(c, producer.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	p := assert.Value(producer.New(c, producer.Options{}))(b)
 	b.Cleanup(func() { p.Close() })
 	return p
 }
@@ -202,18 +181,11 @@ func BenchmarkSendAsyncSDK(b *testing.B) {
 	alternate(b, func() (int, time.Duration) {
 		start := time.Now()
 		for range n {
-			err := p.SendAsync(b.Context(), &tidegate.Message{Topic: "t", Body: body}, func(_ tidegate.Receipt, err error) {
-				if err != nil {
-					b.Error(err)
-				}
-			})
-			if err != nil {
-				b.Fatal(err)
-			}
+			assert.Must(b, p.SendAsync(b.Context(), &tidegate.Message{Topic: "t", Body: body}, func(_ tidegate.Receipt, err error) {
+				assert.NoError(b, err)
+			}))
 		}
-		if err := p.Flush(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		assert.Must(b, p.Flush(b.Context()))
 		return n, time.Since(start)
 	}, map[string]round{
 		"echo": func() (int, time.Duration) { return n / 4, closedLoops(b, 256, n/4, raw) },

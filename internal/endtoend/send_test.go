@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -38,9 +39,7 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 				batch[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}
 			}
 			for _, r := range filler.Send(t.Context(), batch) {
-				if r.Err != nil {
-					t.Fatal(r.Err)
-				}
+				assert.MustThat(t, r.Err == nil, "%v", r.Err)
 			}
 		}
 
@@ -59,9 +58,7 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 		_, err := NewProducer(t, b, opts).Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("impatient")})
 		cancel()
 		e, ok := errors.AsType[*producer.SendError](err)
-		if !ok || e.Reason != producer.StopDeadline || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, tidegate.ErrThrottled) {
-			t.Fatalf("got %v", err)
-		}
+		assert.MustThat(t, ok && e.Reason == producer.StopDeadline && errors.Is(err, context.DeadlineExceeded) && errors.Is(err, tidegate.ErrThrottled), "got %v", err)
 		if took := time.Since(start); took+e.Remaining != 10*time.Second || e.Needed <= e.Remaining {
 			t.Errorf("the call ended after %v, its ctx after 10s: %+v", took, e)
 		}
@@ -77,24 +74,15 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 			}
 			for range 10 {
 				ds, err := c.Receive(t.Context(), 32)
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 				for _, d := range ds {
-					if err := c.Ack(t.Context(), d); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, c.Ack(t.Context(), d))
 				}
 			}
 		})
 		defer drain.Stop()
-		receipt, err := NewProducer(t, b, opts).Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("patient")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if receipt.Attempts < 4 || receipt.Attempts != len(attempts) {
-			t.Errorf("%d attempts, %d observed", receipt.Attempts, len(attempts))
-		}
+		receipt := assert.Value(NewProducer(t, b, opts).Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("patient")}))(t)
+		assert.That(t, receipt.Attempts >= 4 && receipt.Attempts == len(attempts), "%d attempts, %d observed", receipt.Attempts, len(attempts))
 		for i := 1; i < len(times); i++ {
 			lo, hi := backoff.Default().Range(i - 1)
 			if gap := times[i].Sub(times[i-1]); gap < lo || gap > hi {

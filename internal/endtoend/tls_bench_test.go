@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -33,37 +34,23 @@ func BenchmarkSecureSDK(b *testing.B) {
 
 // serveSecure serves a broker on disk with the topic t0 that accepts only clients with credentials.
 func serveSecure(b *testing.B, c tidegate.Credentials) string {
-	engine, err := broker.Open(broker.Options{Dir: b.TempDir()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	engine := assert.Value(broker.Open(broker.Options{Dir: b.TempDir()}))(b)
 	b.Cleanup(func() { engine.Close() })
-	if _, err := engine.PutTopic(b.Context(), "t0", settings.Topic{}); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, assert.Err(engine.PutTopic(b.Context(), "t0", settings.Topic{})))
 	lis := listenTCP(b)
 	rule := server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{"*"}}
-	s, err := server.New(engine, server.Options{Advertise: lis.Addr().String(), RequireTLS: true, Access: server.AccessConfig{
+	s := assert.Value(server.New(engine, server.Options{Advertise: lis.Addr().String(), RequireTLS: true, Access: server.AccessConfig{
 		Keys: []server.Key{{Name: c.AccessKey, Secrets: []server.Secret{server.NewSecret(c.SecretKey)}, Allow: []server.Rule{rule}}},
-	}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	}}))(b)
 	go s.Serve(lis)
 	b.Cleanup(func() { s.Close() })
 	return lis.Addr().String()
 }
 
 func produceWith(b *testing.B, address string, opts rocketmq.Options) *producer.Producer {
-	c, err := rocketmq.New(address, opts)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(address, opts))(b)
 	b.Cleanup(func() { c.Close() })
-	p, err := producer.New(c, producer.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	p := assert.Value(producer.New(c, producer.Options{}))(b)
 	b.Cleanup(func() { p.Close() })
 	return p
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -75,21 +76,13 @@ func all(topics []string) map[string]tidegate.Filter {
 
 // serveTopics serves a broker on disk with the topics t0, t1 and so on.
 func serveTopics(b *testing.B, n int) string {
-	engine, err := broker.Open(broker.Options{Dir: b.TempDir()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	engine := assert.Value(broker.Open(broker.Options{Dir: b.TempDir()}))(b)
 	b.Cleanup(func() { engine.Close() })
 	for i := range n {
-		if _, err := engine.PutTopic(b.Context(), fmt.Sprintf("t%d", i), settings.Topic{}); err != nil {
-			b.Fatal(err)
-		}
+		assert.Must(b, assert.Err(engine.PutTopic(b.Context(), fmt.Sprintf("t%d", i), settings.Topic{})))
 	}
 	lis := listenTCP(b)
-	s, err := server.New(engine, server.Options{Advertise: lis.Addr().String()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := assert.Value(server.New(engine, server.Options{Advertise: lis.Addr().String()}))(b)
 	go s.Serve(lis)
 	b.Cleanup(func() { s.Close() })
 	return lis.Addr().String()
@@ -109,18 +102,11 @@ func asyncTo(b *testing.B, p *producer.Producer, topics int) round {
 	return func() (int, time.Duration) {
 		start := time.Now()
 		for i := range n {
-			err := p.SendAsync(b.Context(), &tidegate.Message{Topic: to[i%topics], Body: body}, func(_ tidegate.Receipt, err error) {
-				if err != nil {
-					b.Error(err)
-				}
-			})
-			if err != nil {
-				b.Fatal(err)
-			}
+			assert.Must(b, p.SendAsync(b.Context(), &tidegate.Message{Topic: to[i%topics], Body: body}, func(_ tidegate.Receipt, err error) {
+				assert.NoError(b, err)
+			}))
 		}
-		if err := p.Flush(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		assert.Must(b, p.Flush(b.Context()))
 		return n, time.Since(start)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
@@ -53,35 +54,25 @@ func TestTransactOverAFailover(t *testing.T) {
 
 			var mu sync.Mutex
 			var delivered []string // endpoints
-			c, err := consumer.NewPush(x, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+			c := assert.Value(consumer.NewPush(x, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
 				mu.Lock()
 				defer mu.Unlock()
 				delivered = append(delivered, strings.Split(d.Endpoint, "/")[0])
 				return nil
-			}, consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := producer.New(x, producer.Options{Checker: func(context.Context, transport.TransactionCheck) transport.Resolution {
+			}, consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}}))(t)
+			p := assert.Value(producer.New(x, producer.Options{Checker: func(context.Context, transport.TransactionCheck) transport.Resolution {
 				if tt.local != nil {
 					return transport.Rollback
 				}
 				return transport.Commit
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}}))(t)
 			ctx, stop := context.WithCancel(t.Context())
 			var background sync.WaitGroup
 			background.Go(func() {
-				if err := c.Run(ctx); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, c.Run(ctx))
 			})
 			background.Go(func() {
-				if err := p.ServeChecks(ctx, "orders"); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, p.ServeChecks(ctx, "orders"))
 			})
 			time.Sleep(time.Second)
 
@@ -101,25 +92,19 @@ func TestTransactOverAFailover(t *testing.T) {
 				}
 				return tt.local
 			})
-			if !errors.Is(err, tt.local) || local != 1 {
-				t.Errorf("Transact: %v after %d local transactions, want %v after one", err, local, tt.local)
-			}
+			assert.That(t, errors.Is(err, tt.local) && local == 1, "Transact: %v after %d local transactions, want %v after one", err, local, tt.local)
 			time.Sleep(time.Minute)
 			primary.Reconnect()
 			time.Sleep(5 * time.Minute) // for the checks
 			accounts, err := p.Shutdown(t.Context())
-			if err != nil || accounts.Accepted != 1 || accounts.Delivered != 1 {
-				t.Errorf("accounts %+v, %v; want one accepted and delivered", accounts, err)
-			}
+			assert.That(t, err == nil && accounts.Accepted == 1 && accounts.Delivered == 1, "accounts %+v, %v; want one accepted and delivered", accounts, err)
 			stop()
 			background.Wait()
 			var want []string
 			if tt.from != "" {
 				want = []string{tt.from}
 			}
-			if !slices.Equal(delivered, want) {
-				t.Errorf("delivered by %q, want %q", delivered, want)
-			}
+			assert.That(t, slices.Equal(delivered, want), "delivered by %q, want %q", delivered, want)
 		}))
 	}
 }

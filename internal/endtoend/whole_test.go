@@ -19,6 +19,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -41,18 +42,12 @@ func whole(t *testing.T, way string, sent *tidegate.Message, d *tidegate.Deliver
 		t.Errorf("%s: delivered %+v, want %+v", way, got, *sent)
 	}
 	id := cmp.Or(got.Properties[protocol.PropertyOriginMessageID], got.ID) // a retry topic has new messages
-	if !born.IsZero() && (id != sent.ID || !d.BornAt.Equal(born)) {
-		t.Errorf("%s: delivered message %s of %v, want %s of %v", way, id, d.BornAt, sent.ID, born)
-	}
+	assert.That(t, born.IsZero() || id == sent.ID && d.BornAt.Equal(born), "%s: delivered message %s of %v, want %s of %v", way, id, d.BornAt, sent.ID, born)
 	for name, value := range sent.Properties {
-		if got.Properties[name] != value {
-			t.Errorf("%s: property %q is %q, want %q", way, name, got.Properties[name], value)
-		}
+		assert.That(t, got.Properties[name] == value, "%s: property %q is %q, want %q", way, name, got.Properties[name], value)
 	}
 	for name := range got.Properties {
-		if sent.Properties[name] == "" && !strings.HasPrefix(name, "DLQ_") && !slices.Contains(added, name) {
-			t.Errorf("%s: property %q was added", way, name)
-		}
+		assert.That(t, sent.Properties[name] != "" || strings.HasPrefix(name, "DLQ_") || slices.Contains(added, name), "%s: property %q was added", way, name)
 	}
 }
 
@@ -125,9 +120,7 @@ func TestMessagesStayWhole(t *testing.T) {
 			}
 
 			g, err := b.Group("billing")
-			if err != nil || len(g.DeadLetterTopics) != 1 {
-				t.Fatalf("dead letter topics of %+v, %v", g, err)
-			}
+			assert.MustThat(t, err == nil && len(g.DeadLetterTopics) == 1, "dead letter topics of %+v, %v", g, err)
 			letters := g.DeadLetterTopics[0]
 			stopLetters := consume(consumer.Subscription{Group: "undertaker", Topic: letters})
 			letter := take("dead letter", 1)[0]
@@ -148,14 +141,10 @@ func TestMessagesStayWhole(t *testing.T) {
 			}
 			report, err := deadletter.Redrive(t.Context(), deadletter.Queue{Transport: b.Client(), Group: "billing", As: "clerk", Lease: time.Hour},
 				deadletter.Options{Sender: b.Client(), Journal: filepath.Join(t.TempDir(), "journal")})
-			if err != nil || report.Redriven != 1 {
-				t.Fatalf("redrive: %+v, %v", report, err)
-			}
+			assert.MustThat(t, err == nil && report.Redriven == 1, "redrive: %+v, %v", report, err)
 			anew := take("sent anew", 1)[0]
 			whole(t, "sent anew", sent, anew, time.Time{})
-			if anew.ID != "01-order.redrive-2" {
-				t.Errorf("sent anew as %s", anew.ID)
-			}
+			assert.That(t, anew.ID == "01-order.redrive-2", "sent anew as %s", anew.ID)
 			stop()
 		}))
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // crashDir names the directory of the process that is killed.
@@ -26,9 +28,7 @@ func lines(t *testing.T, dir, name string) []string {
 	if os.IsNotExist(err) {
 		return nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	defer f.Close()
 	var list []string
 	for r := bufio.NewReader(f); ; {

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The name of a new directory is on disk before the spool is open: otherwise a power failure could
@@ -28,28 +30,19 @@ func TestNewDirectoryIsDurable(t *testing.T) {
 			parent := t.TempDir()
 			path := filepath.Join(parent, "orders.spool")
 			if tt.exists {
-				if err := os.Mkdir(path, 0o700); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, os.Mkdir(path, 0o700))
 			}
 			var synced []string
 			lock, err := prepare(path, func(dir string) error { synced = append(synced, dir); return tt.err })
 			if tt.opens {
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, err)
 				defer lock.Close()
 			} else if !errors.Is(err, errSync) {
 				t.Errorf("error %v, want that of the disk", err)
 			}
 			want := []string{parent, parent}[:tt.syncs]
-			if !slices.Equal(synced, want) {
-				t.Errorf("synced %q, want %q", synced, want)
-			}
-			info, err := os.Stat(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.That(t, slices.Equal(synced, want), "synced %q, want %q", synced, want)
+			info := assert.Value(os.Stat(path))(t)
 			if m := info.Mode().Perm(); m != 0o700 && runtime.GOOS != "windows" {
 				t.Errorf("the directory has the mode %v, want rwx for its owner alone", m)
 			}

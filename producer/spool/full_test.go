@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // fillUp puts messages of three message groups until the disk with a number of bytes is full. It
@@ -25,15 +26,11 @@ func fillUp(t *testing.T, s *Spool, d *memDisk, bytes int) (accepted []string) {
 		if errors.Is(err, ErrDisk) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		accepted = append(accepted, m.ID)
 	}
 	d.fill() // another program takes the rest
-	if len(accepted) < 20 {
-		t.Fatalf("%d messages fill the disk: the test shows too little", len(accepted))
-	}
+	assert.MustThat(t, len(accepted) >= 20, "%d messages fill the disk: the test shows too little", len(accepted))
 	return accepted
 }
 
@@ -45,23 +42,15 @@ func checkSent(t *testing.T, f *server, want []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.got {
-		if seen[m.ID] {
-			t.Errorf("message %s was sent twice", m.ID)
-		}
+		assert.That(t, !seen[m.ID], "message %s was sent twice", m.ID)
 		seen[m.ID] = true
-		if m.MessageGroup != "" && m.ID <= last[m.MessageGroup] {
-			t.Errorf("message %s of group %s was sent behind %s", m.ID, m.MessageGroup, last[m.MessageGroup])
-		}
+		assert.That(t, m.MessageGroup == "" || m.ID > last[m.MessageGroup], "message %s of group %s was sent behind %s", m.ID, m.MessageGroup, last[m.MessageGroup])
 		last[m.MessageGroup] = m.ID
 	}
 	for _, id := range want {
-		if !seen[id] {
-			t.Errorf("message %s was accepted and not sent", id)
-		}
+		assert.That(t, seen[id], "message %s was accepted and not sent", id)
 	}
-	if len(seen) != len(want) {
-		t.Errorf("%d messages were sent, and %d accepted", len(seen), len(want))
-	}
+	assert.That(t, len(seen) == len(want), "%d messages were sent, and %d accepted", len(seen), len(want))
 }
 
 // On a disk without a free byte all messages leave the spool, each is sent once, and the space of
@@ -74,13 +63,8 @@ func TestDrainOnAFullDisk(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					d := newMemDisk()
 					open := func() *Spool {
-						s, err := openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, segment)
-						if err != nil {
-							t.Fatal(err)
-						}
-						if err := s.Damage(); err != nil {
-							t.Error(err)
-						}
+						s := assert.Value(openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, segment))(t)
+						assert.NoError(t, s.Damage())
 						return s
 					}
 					s := open()
@@ -97,25 +81,17 @@ func TestDrainOnAFullDisk(t *testing.T) {
 					stop()
 					checkSent(t, f, accepted)
 					list, err := s.Entries(false, 0, 1)
-					if err != nil || len(list) > 0 {
-						t.Fatalf("%v, %v; want an empty spool", list, err)
-					}
+					assert.MustThat(t, err == nil && len(list) == 0, "%v, %v; want an empty spool", list, err)
 					last := s.index.next
 					put(t, s, message("later", "a")) // frees the space if it has to
 					if used := d.used(); used > full/4 {
 						t.Errorf("the empty spool keeps %d bytes of %d", used, full)
 					}
-					if err := s.Close(); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, s.Close())
 					s = open()
 					list, err = s.Entries(false, 0, 2)
-					if err != nil || len(list) != 1 || list[0].Message.ID != "later" || list[0].Sequence != last {
-						t.Errorf("%+v, %v; want the later message with the sequence %d", list, err, last)
-					}
-					if err := s.Close(); err != nil {
-						t.Error(err)
-					}
+					assert.That(t, err == nil && len(list) == 1 && list[0].Message.ID == "later" && list[0].Sequence == last, "%+v, %v; want the later message with the sequence %d", list, err, last)
+					assert.NoError(t, s.Close())
 				})
 			})
 		}
@@ -143,13 +119,9 @@ func TestRemovedFilesStayRemoved(t *testing.T) {
 		for range 20 {
 			after := d.crashed(d.changes(), true, r)
 			list, err := openMem(t, after).Entries(false, 0, 1)
-			if err != nil || len(list) > 0 {
-				t.Fatalf("after a power failure %+v, %v; want an empty spool", list, err)
-			}
+			assert.MustThat(t, err == nil && len(list) == 0, "after a power failure %+v, %v; want an empty spool", list, err)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	})
 }
 
@@ -178,9 +150,7 @@ func TestARemovalThatFailsIsNotASecondSend(t *testing.T) {
 		empty(s)
 		stop()
 		checkSent(t, f, want)
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	})
 }
 
@@ -217,24 +187,18 @@ func TestCrashOnAFullDisk(t *testing.T) {
 			st, _ := stateOf(t, w.s)
 			points = append(points, point{d.changes(), st, w.n})
 		}
-		if refused < 5 {
-			t.Errorf("%d refused Puts: the test shows too little", refused)
-		}
+		assert.That(t, refused >= 5, "%d refused Puts: the test shows too little", refused)
 		d.mu.Lock()
 		d.most = 0
 		d.mu.Unlock()
-		if err := w.s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, w.s.Close())
 		for n := points[0].at; n <= points[len(points)-1].at; n++ {
 			i, _ := slices.BinarySearchFunc(points, n+1, func(p point, n int) int { return p.at - n })
 			before, after := points[i-1], points[min(i, len(points)-1)]
 			for _, powerFails := range []bool{false, true} {
 				what := fmt.Sprintf("crash before change %d, power fails: %v", n, powerFails)
 				s, err := openDisk(d.crashed(n, powerFails, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
-				if err != nil {
-					t.Fatalf("%s: %v", what, err)
-				}
+				assert.MustThat(t, err == nil, "%s: %v", what, err)
 				if err := s.Damage(); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
@@ -242,9 +206,7 @@ func TestCrashOnAFullDisk(t *testing.T) {
 				for id := range union(before.state, after.state, got) {
 					// The crash interrupted a write of several records that would have failed.
 					underWay := got[id] == "pending" && id > fmt.Sprintf("m%04d", before.tried) || got[id] == "rejected" && before.state[id] == "pending"
-					if got[id] != before.state[id] && got[id] != after.state[id] && !underWay {
-						t.Fatalf("%s: message %s is %q, want %q or %q", what, id, got[id], before.state[id], after.state[id])
-					}
+					assert.MustThat(t, got[id] == before.state[id] || got[id] == after.state[id] || underWay, "%s: message %s is %q, want %q or %q", what, id, got[id], before.state[id], after.state[id])
 				}
 				if n%5 == 0 {
 					use(t, s, order, what)
@@ -271,21 +233,14 @@ func TestAFailedSyncIsNoSuccess(t *testing.T) {
 					t.Fatal(err)
 				}
 				want, _ := stateOf(t, w.s)
-				s, err := openDisk(d.crashed(d.changes(), true, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := assert.Value(openDisk(d.crashed(d.changes(), true, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10))(t)
 				got, _ := stateOf(t, s)
 				if fmt.Sprint(got) != fmt.Sprint(want) || s.Damage() != nil {
 					t.Fatalf("sync %d fails: after the power failure %v, want %v; damage: %v", bad, got, want, s.Damage())
 				}
 			}
-			if d.badSync != 0 {
-				t.Fatalf("sync %d did not come: the test shows too little", bad)
-			}
-			if err := w.s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			assert.MustThat(t, d.badSync == 0, "sync %d did not come: the test shows too little", bad)
+			assert.Must(t, w.s.Close())
 		}
 	})
 }
@@ -322,8 +277,6 @@ func TestARejectionOnAFullDisk(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].Message.ID != "poison" || s.Stats().Pending != 0 {
 			t.Errorf("%+v, %v, %+v; want the rejected message", list, err, s.Stats())
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	})
 }

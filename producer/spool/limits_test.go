@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A failed write leaves nothing, also if the disk refuses to cut it off at once.
@@ -23,17 +24,13 @@ func TestAFailedWriteLeavesNothing(t *testing.T) {
 				}
 			}
 			put(t, s, message("2", ""))
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, s.Close())
 			s = openMem(t, d)
 			list, err := s.Entries(false, 0, 10)
 			if err != nil || s.Damage() != nil || len(list) != 3 || list[2].Message.ID != "2" {
 				t.Errorf("%+v, %v, damage %v; want message 1, the repeated one and 2", list, err, s.Damage())
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, s.Close())
 		}
 	})
 }
@@ -60,10 +57,7 @@ func TestABatchIsBounded(t *testing.T) {
 func TestSentMessagesAndFailedPutsTakeNoSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newMemDisk()
-		s, err := openDisk(d, Options{Logger: quiet, MaxBytes: 4000}, 2<<10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := assert.Value(openDisk(d, Options{Logger: quiet, MaxBytes: 4000}, 2<<10))(t)
 		stop := drain(t, s, &server{})
 		for i := range 200 { // many times MaxBytes
 			put(t, s, message(fmt.Sprint("sent", i), ""))
@@ -78,9 +72,7 @@ func TestSentMessagesAndFailedPutsTakeNoSpace(t *testing.T) {
 		if got := s.Stats(); got != (Stats{}) {
 			t.Errorf("%+v, want an empty spool", got)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	})
 }
 
@@ -95,9 +87,7 @@ func TestASequenceCountsOnce(t *testing.T) {
 		synctest.Wait()
 		stop()
 		list, err := s.Entries(true, 0, 10)
-		if err != nil || len(list) != 2 {
-			t.Fatalf("%v, %v", list, err)
-		}
+		assert.MustThat(t, err == nil && len(list) == 2, "%v, %v", list, err)
 		one, two := list[0].Sequence, list[1].Sequence
 		if n, err := s.Requeue(one, one, one+100); n != 1 || err != nil {
 			t.Errorf("Requeue: %d, %v", n, err)

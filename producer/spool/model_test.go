@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // While messages are pending, a batch is available or the end of a pause lies in the future; each
@@ -52,9 +53,7 @@ func runIndexModel(t *testing.T, r *rand.Rand) {
 		queues, results := make([]*queue, len(list)), make([]error, len(list))
 		for i, e := range list {
 			q := e.queue
-			if seen[q] && grouped(q.name) {
-				t.Fatalf("two messages of the group %q are in a batch", q.name)
-			}
+			assert.MustThat(t, !seen[q] || !grouped(q.name), "two messages of the group %q are in a batch", q.name)
 			seen[q] = true
 			if queues[i] = q; fails && r.IntN(2) == 0 {
 				results[i] = []error{errRefused, tidegate.ErrUnavailable}[r.IntN(2)]
@@ -82,9 +81,7 @@ func runIndexModel(t *testing.T, r *rand.Rand) {
 		}
 		if !progress {
 			for q := range seen {
-				if q.paused < 0 || !q.until.After(now) {
-					t.Fatalf("no message of a batch is finished, and queue %q has no pause", q.name)
-				}
+				assert.MustThat(t, q.paused >= 0 && q.until.After(now), "no message of a batch is finished, and queue %q has no pause", q.name)
 				due++ // it is due again after the pause
 			}
 		}
@@ -111,12 +108,8 @@ func runIndexModel(t *testing.T, r *rand.Rand) {
 			now = at
 		}
 	}
-	if x.stats.Pending > 0 {
-		t.Fatalf("%d messages are pending after the last failure and the longest pause", x.stats.Pending)
-	}
-	if calls > due {
-		t.Fatalf("%d batches, want at most %d", calls, due)
-	}
+	assert.MustThat(t, x.stats.Pending <= 0, "%d messages are pending after the last failure and the longest pause", x.stats.Pending)
+	assert.MustThat(t, calls <= due, "%d batches, want at most %d", calls, due)
 	checkIndex(t, x)
 }
 
@@ -138,9 +131,7 @@ func checkIndex(t *testing.T, x *index) {
 	pending := 0
 	for name, q := range x.queues {
 		pending += q.pending
-		if q.name != name || q.pending == 0 || (q.paused >= 0) != slices.Contains(x.paused, q) {
-			t.Fatalf("queue %q: %+v", name, q)
-		}
+		assert.MustThat(t, q.name == name && q.pending != 0 && (q.paused >= 0) == slices.Contains(x.paused, q), "queue %q: %+v", name, q)
 	}
 	if x.stats != want || pending != want.Pending || x.ready.Len()+len(x.paused) != len(x.queues) {
 		t.Fatalf("the numbers are %+v, want %+v; %d queues, %d ready, %d paused", x.stats, want, len(x.queues), x.ready.Len(), len(x.paused))
@@ -173,17 +164,12 @@ func TestDrainModel(t *testing.T) {
 			}()
 			w := &workload{s: s, r: r}
 			for range 100 {
-				if err := s.Put(t.Context(), w.message()); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, s.Put(t.Context(), w.message()))
 				time.Sleep(time.Duration(r.Int64N(int64(300 * time.Millisecond))))
 			}
 			synctest.Wait()
 			failing = false
-			list, err := s.Entries(true, 0, 1000)
-			if err != nil {
-				t.Fatal(err)
-			}
+			list := assert.Value(s.Entries(true, 0, 1000))(t)
 			for _, e := range list {
 				if n, err := s.Requeue(e.Sequence); n != 1 || err != nil {
 					t.Errorf("Requeue: %d, %v", n, err)
@@ -195,18 +181,12 @@ func TestDrainModel(t *testing.T) {
 				t.Errorf("%+v are left after the last failure and the longest pause", got)
 			}
 			// 100 messages and at most 100 requeued ones, and a call for each pause of 3 queues.
-			if calls > 200+3*40 {
-				t.Errorf("%d calls for 100 messages", calls)
-			}
+			assert.That(t, calls <= 200+3*40, "%d calls for 100 messages", calls)
 			before := calls
 			time.Sleep(time.Hour)
-			if calls != before {
-				t.Errorf("%d calls of an empty spool in an hour", calls-before)
-			}
+			assert.That(t, calls == before, "%d calls of an empty spool in an hour", calls-before)
 			cancel()
-			if err := errors.Join(<-done, s.Close()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, errors.Join(<-done, s.Close()))
 		})
 	}
 }
@@ -220,9 +200,7 @@ func TestATopicTakesHalfOfABatch(t *testing.T) {
 		msgs = append(msgs, message(fmt.Sprint(i), ""))
 	}
 	msgs = append(msgs, message("other", "group"))
-	if err := errors.Join(s.PutBatch(t.Context(), msgs)...); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(s.PutBatch(t.Context(), msgs)...))
 	batch, _, err := s.next()
 	if err != nil || len(batch) != batchMessages/2+1 || batch[len(batch)-1].header.Message.ID != "other" {
 		t.Errorf("%d messages in the batch, %v; want %d and the other queue's", len(batch), err, batchMessages/2)
@@ -241,9 +219,7 @@ func TestRequeueBeginsTheAgeAgain(t *testing.T) {
 		stop()
 		time.Sleep(2 * time.Minute)
 		list, err := s.Entries(true, 0, 1)
-		if err != nil || len(list) != 1 {
-			t.Fatalf("%v, %v", list, err)
-		}
+		assert.MustThat(t, err == nil && len(list) == 1, "%v, %v", list, err)
 		if n, err := s.Requeue(list[0].Sequence); n != 1 || err != nil {
 			t.Fatalf("%d, %v", n, err)
 		}
@@ -279,11 +255,7 @@ func TestTheLogShrinks(t *testing.T) {
 			t.Errorf("the log has %d bytes for %d bytes of messages", all, live)
 		}
 		list, err := s.Entries(true, 0, 1)
-		if err != nil || len(list) != 1 || list[0].Message == nil || list[0].Message.ID != "stays" {
-			t.Errorf("%+v, %v; want the rejected message", list, err)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.That(t, err == nil && len(list) == 1 && list[0].Message != nil && list[0].Message.ID == "stays", "%+v, %v; want the rejected message", list, err)
+		assert.NoError(t, s.Close())
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -101,9 +102,7 @@ func child(t *testing.T, dir, mode string, stderr *strings.Builder) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), crashDir+"="+dir, crashMode+"="+mode)
 	cmd.Stderr = stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, cmd.Start())
 	return cmd
 }
 
@@ -121,9 +120,7 @@ func TestKilledProducerLosesNothing(t *testing.T) {
 			<-time.After(time.Millisecond)
 		}
 		<-time.After(time.Duration(rand.IntN(400)) * time.Millisecond) // chance picks the moment
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, cmd.Process.Kill())
 		if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
 			t.Fatalf("the process ended before its kill: %v, %s", err, stderr.String())
 		}
@@ -143,9 +140,7 @@ func TestKilledProducerLosesNothing(t *testing.T) {
 		delivered[id] = true
 		if group, rest, ok := strings.Cut(id, "-"); ok {
 			var life, n int
-			if _, err := fmt.Sscanf(rest, "%d-%d", &life, &n); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(fmt.Sscanf(rest, "%d-%d", &life, &n)))
 			if n += life * 1_000_000; n < last[group] {
 				t.Errorf("message group %s: message %d was delivered behind %d", group, n, last[group])
 			}
@@ -154,12 +149,8 @@ func TestKilledProducerLosesNothing(t *testing.T) {
 	}
 	accepted := lines(t, dir, "accepted")
 	for _, id := range accepted {
-		if !delivered[id] {
-			t.Errorf("message %s was accepted and is lost", id)
-		}
+		assert.That(t, delivered[id], "message %s was accepted and is lost", id)
 	}
-	if len(last) != 2 || waiting == 0 {
-		t.Errorf("message groups %v, %d messages waited in the spool: the test shows too little", last, waiting)
-	}
+	assert.That(t, len(last) == 2 && waiting != 0, "message groups %v, %d messages waited in the spool: the test shows too little", last, waiting)
 	t.Logf("%d accepted, %d delivered, %d waited in the spool after the last kill", len(accepted), len(delivered), waiting)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Open of a spool that another process has open waits for a second.
@@ -77,9 +78,7 @@ func TestCloseWaitsForPuts(t *testing.T) {
 		if got := s.Stats().Pending; got != 1 {
 			t.Errorf("%d messages are pending, want 1", got)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	})
 }
 
@@ -94,23 +93,14 @@ func TestDamageIsLoggedWithoutALogger(t *testing.T) {
 		s := openMem(t, d)
 		put(t, s, message("1", ""), message("2", ""))
 		e := s.index.all[0]
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if log.Len() > 0 {
-			t.Errorf("an undamaged spool logs %s", log.String())
-		}
+		assert.Must(t, s.Close())
+		assert.That(t, log.Len() <= 0, "an undamaged spool logs %s", log.String())
 		d.names[segmentName(e.seg.number)].data[e.off+20] ^= 1
-		s, err := openDisk(d, Options{MaxBytes: 1 << 20}, segmentBytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s = assert.Value(openDisk(d, Options{MaxBytes: 1 << 20}, segmentBytes))(t)
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=ERROR") || !strings.Contains(text, segmentName(e.seg.number)) {
 			t.Errorf("the log has %q, want one error that names the file", text)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	})
 }
 

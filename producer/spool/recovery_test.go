@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var (
@@ -43,10 +44,7 @@ var quiet = slog.New(slog.DiscardHandler)
 
 func openMem(t *testing.T, d *memDisk) *Spool {
 	t.Helper()
-	s, err := openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10))(t)
 	return s
 }
 
@@ -57,10 +55,7 @@ func stateOf(t *testing.T, s *Spool) (st state, order []string) {
 	t.Helper()
 	st = state{}
 	for _, rejected := range []bool{false, true} {
-		list, err := s.Entries(rejected, 0, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		list := assert.Value(s.Entries(rejected, 0, 1<<20))(t)
 		for _, e := range list {
 			if e.Message == nil {
 				continue
@@ -100,9 +95,7 @@ var errRefused = &tidegate.Error{Code: tidegate.CodeMessageBodyTooLarge}
 
 func (w *workload) step(t *testing.T) {
 	t.Helper()
-	if err := w.try(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, w.try(t.Context()))
 }
 
 // try does a step on a disk that can fail.
@@ -165,26 +158,20 @@ func TestCrashAtEveryWrite(t *testing.T) {
 		if first := w.s.records.segments[0].number; most < 3 || first == 1 {
 			t.Errorf("at most %d segments, at the end from %d on: the test shows too little", most, first)
 		}
-		if err := w.s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, w.s.Close())
 		for n := 0; n <= points[len(points)-1].at; n++ {
 			i, _ := slices.BinarySearchFunc(points, n+1, func(p point, n int) int { return p.at - n })
 			before, after := points[i-1].state, points[min(i, len(points)-1)].state
 			for _, powerFails := range []bool{false, true} {
 				what := fmt.Sprintf("crash before change %d, power fails: %v", n, powerFails)
 				s, err := openDisk(d.crashed(n, powerFails, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
-				if err != nil {
-					t.Fatalf("%s: %v", what, err)
-				}
+				assert.MustThat(t, err == nil, "%s: %v", what, err)
 				if err := s.Damage(); err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
 				got, order := stateOf(t, s)
 				for id := range union(before, after, got) {
-					if got[id] != before[id] && got[id] != after[id] {
-						t.Fatalf("%s: message %s is %q, want %q or %q", what, id, got[id], before[id], after[id])
-					}
+					assert.MustThat(t, got[id] == before[id] || got[id] == after[id], "%s: message %s is %q, want %q or %q", what, id, got[id], before[id], after[id])
 				}
 				if n%5 == 0 {
 					use(t, s, order, what)
@@ -213,9 +200,7 @@ func use(t *testing.T, s *Spool, order []string, what string) {
 	empty(s)
 	stop()
 	got := f.ids()
-	if len(got) != len(order)+1 || got[len(got)-1] == "" || !slices.Contains(got, "z-last") {
-		t.Fatalf("%s: drained %v, want %v and z-last", what, got, order)
-	}
+	assert.MustThat(t, len(got) == len(order)+1 && got[len(got)-1] != "" && slices.Contains(got, "z-last"), "%s: drained %v, want %v and z-last", what, got, order)
 	if err := s.Close(); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
@@ -238,20 +223,13 @@ func TestDamagedFiles(t *testing.T) {
 		places := map[string]place{}
 		for _, e := range w.s.index.all {
 			if !e.gone {
-				h, err := w.s.message(e)
-				if err != nil {
-					t.Fatal(err)
-				}
+				h := assert.Value(w.s.message(e))(t)
 				places[h.Message.ID] = place{segmentName(e.seg.number), e.off, int64(e.size)}
 			}
 		}
 		want, _ := stateOf(t, w.s)
-		if err := w.s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if len(want) < 20 || len(d.names) < 5 {
-			t.Fatalf("%d messages in %d files: the test shows too little", len(want), len(d.names))
-		}
+		assert.Must(t, w.s.Close())
+		assert.MustThat(t, len(want) >= 20 && len(d.names) >= 5, "%d messages in %d files: the test shows too little", len(want), len(d.names))
 		names, _ := d.list()
 		slices.Sort(names)
 		for n := range *damagedFiles {
@@ -260,22 +238,16 @@ func TestDamagedFiles(t *testing.T) {
 			what, from, to := harm(c, name, r)
 			what = fmt.Sprintf("damage %d of seed %d: %s", n, *damageSeed, what)
 			s, err := openDisk(c, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
-			if err != nil {
-				t.Fatalf("%s: %v", what, err)
-			}
+			assert.MustThat(t, err == nil, "%s: %v", what, err)
 			got, order := stateOf(t, s)
 			report := fmt.Sprint(s.Damage())
-			if name != syncedName && from < to && !strings.Contains(report, name+": ") {
-				t.Errorf("%s: reported %q, want the file", what, report)
-			}
+			assert.That(t, name == syncedName || from >= to || strings.Contains(report, name+": "), "%s: reported %q, want the file", what, report)
 			for id, p := range places {
 				if whole := p.file != name || p.off+p.size <= from || p.off >= to; whole && got[id] == "" {
 					t.Errorf("%s: message %s in bytes %d to %d of %s is lost", what, id, p.off, p.off+p.size, p.file)
 				}
 			}
-			if name == syncedName && fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("%s: the messages are %v, want %v", what, got, want)
-			}
+			assert.That(t, name != syncedName || fmt.Sprint(got) == fmt.Sprint(want), "%s: the messages are %v, want %v", what, got, want)
 			use(t, s, order, what)
 		}
 	})
@@ -290,17 +262,13 @@ func TestAMissingSyncedFileIsReported(t *testing.T) {
 		t.Errorf("a new spool: %v", err)
 	}
 	put(t, s, message("1", ""))
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, s.Close())
 	delete(d.names, syncedName)
 	s = openMem(t, d)
 	if err := s.Damage(); err == nil || !strings.Contains(err.Error(), syncedName+": ") {
 		t.Errorf("%v, want a report of %s", err, syncedName)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, s.Close())
 }
 
 // harm damages a file. It returns the range of the changed bytes.
@@ -335,18 +303,11 @@ func harm(d *memDisk, name string, r *rand.Rand) (what string, from, to int64) {
 // Reading does not trust the contents of the files.
 func FuzzLoad(f *testing.F) {
 	d := newMemDisk()
-	s, err := openDisk(d, Options{MaxBytes: 1 << 20}, 2<<10)
-	if err != nil {
-		f.Fatal(err)
-	}
+	s := assert.Value(openDisk(d, Options{MaxBytes: 1 << 20}, 2<<10))(f)
 	for i := range 3 {
-		if err := s.Put(context.Background(), message(fmt.Sprint(i), "g")); err != nil {
-			f.Fatal(err)
-		}
+		assert.Must(f, s.Put(context.Background(), message(fmt.Sprint(i), "g")))
 	}
-	if err := s.Close(); err != nil {
-		f.Fatal(err)
-	}
+	assert.Must(f, s.Close())
 	f.Add(d.names[segmentName(1)].data, d.names[syncedName].data)
 	f.Add([]byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, segment, synced []byte) {
@@ -355,35 +316,23 @@ func FuzzLoad(f *testing.F) {
 		d.names[syncedName] = &memFile{disk: d, data: synced}
 		s, err := openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
 		if err != nil {
-			if !errors.Is(err, errVersion) {
-				t.Errorf("%v, want errVersion or success", err)
-			}
+			assert.That(t, errors.Is(err, errVersion), "%v, want errVersion or success", err)
 			return
 		}
 		for _, rejected := range []bool{false, true} {
-			if _, err := s.Entries(rejected, 0, 1<<20); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(s.Entries(rejected, 0, 1<<20)))
 		}
-		if err := s.Put(t.Context(), message("new", "g")); err != nil {
-			t.Error(err)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Put(t.Context(), message("new", "g")))
+		assert.NoError(t, s.Close())
 	})
 }
 
 // A file of an earlier version, or any other file, is rejected with the reason and the remedy.
 func TestOpenRejectsAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "orders.spool")
-	if err := os.WriteFile(path, make([]byte, 32<<10), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(path, make([]byte, 32<<10), 0o600))
 	_, err := Open(path, Options{})
-	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "a spool is a directory") {
-		t.Errorf("%v, want the path and the reason", err)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), path) && strings.Contains(err.Error(), "a spool is a directory"), "%v, want the path and the reason", err)
 	if info, err := os.Stat(path); err != nil || info.Size() != 32<<10 {
 		t.Errorf("the file has changed: %v, %v", info, err)
 	}
@@ -403,9 +352,7 @@ func TestPutsShareAnFsync(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 6 { // all of them are in one segment
 			wg.Go(func() {
-				if err := s.Put(t.Context(), message(fmt.Sprint(i), "")); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, s.Put(t.Context(), message(fmt.Sprint(i), "")))
 			})
 		}
 		wg.Wait()
@@ -413,9 +360,7 @@ func TestPutsShareAnFsync(t *testing.T) {
 			t.Errorf("6 concurrent Puts took %v and %d fsyncs, want at most 2", took, syncs)
 		}
 		d.beforeSync = nil
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	})
 }
 
@@ -429,9 +374,7 @@ func TestADamagedFileIsKept(t *testing.T) {
 			put(t, s, message(fmt.Sprint(i), "g"))
 		}
 		e := s.index.all[2]
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Close())
 		name := segmentName(e.seg.number)
 		d.names[name].data[e.off+20] ^= 1
 		harmed := string(d.names[name].data)
@@ -443,18 +386,12 @@ func TestADamagedFileIsKept(t *testing.T) {
 		stop := drain(t, s, f)
 		empty(s)
 		stop()
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Close())
 		if kept := d.names[name+".damaged"]; kept == nil || string(kept.data) != harmed || d.names[name] != nil || len(f.ids()) != 29 {
 			t.Errorf("%d messages were sent; kept: %v", len(f.ids()), kept != nil)
 		}
 		s = openMem(t, d)
-		if err := s.Damage(); err != nil {
-			t.Error(err)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Damage())
+		assert.NoError(t, s.Close())
 	})
 }

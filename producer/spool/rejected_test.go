@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/wallclock"
 )
 
@@ -33,14 +34,10 @@ func TestRejectedMessages(t *testing.T) {
 			t.Errorf("sent %v", got)
 		}
 		stop()
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Close())
 		s = open(t, path, Options{})
 		list, err := s.Entries(true, 0, 10)
-		if err != nil || len(list) != 1 || list[0].Message.ID != "bad" || !strings.Contains(list[0].Reason, "too large") || list[0].Rejected.IsZero() {
-			t.Fatalf("%+v, %v", list, err)
-		}
+		assert.MustThat(t, err == nil && len(list) == 1 && list[0].Message.ID == "bad" && strings.Contains(list[0].Reason, "too large") && !list[0].Rejected.IsZero(), "%+v, %v", list, err)
 		if got := s.Stats(); got.Rejected != 1 || got.Pending != 0 || got.Bytes != int64(list[0].Bytes) {
 			t.Errorf("%+v", got)
 		}
@@ -97,13 +94,9 @@ func TestDiscard(t *testing.T) {
 			t.Errorf("sent %v, want the messages within MaxAge", got)
 		}
 		list, _ := s.Entries(true, 0, 1)
-		if len(list) != 1 || !strings.Contains(list[0].Reason, "1m0s") {
-			t.Fatalf("%+v", list)
-		}
+		assert.MustThat(t, len(list) == 1 && strings.Contains(list[0].Reason, "1m0s"), "%+v", list)
 		rest, _ := s.Entries(true, list[0].Sequence, 10)
-		if len(rest) != 1 || rest[0].Message.ID != "old2" {
-			t.Fatalf("%+v", rest)
-		}
+		assert.MustThat(t, len(rest) == 1 && rest[0].Message.ID == "old2", "%+v", rest)
 		if n, err := s.Discard(list[0].Sequence, rest[0].Sequence); n != 2 || err != nil || s.Stats() != (Stats{}) {
 			t.Errorf("%d, %v, %+v", n, err, s.Stats())
 		}
@@ -143,9 +136,7 @@ func TestDistrustedClock(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "spool.db")
 			s := open(t, dir, Options{MaxAge: time.Minute})
 			put(t, s, message("old", ""))
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, s.Close())
 			time.Sleep(3 * time.Hour)
 			s = open(t, dir, Options{MaxAge: time.Minute})
 			f := &server{}
@@ -169,9 +160,7 @@ func TestPendingMessagesAreNotChanged(t *testing.T) {
 	s := newSpool(t, Options{})
 	put(t, s, message("1", ""))
 	list, err := s.Entries(false, 0, 1)
-	if err != nil || len(list) != 1 {
-		t.Fatalf("%+v, %v; want a pending message", list, err)
-	}
+	assert.MustThat(t, err == nil && len(list) == 1, "%+v, %v; want a pending message", list, err)
 	if n, err := s.Discard(list[0].Sequence); n != 0 || err != nil {
 		t.Errorf("Discard: %d, %v; want no change", n, err)
 	}
@@ -196,28 +185,20 @@ func TestRequeueRemovesTheRejection(t *testing.T) {
 		synctest.Wait()
 		stop()
 		rejected, err := s.Entries(true, 0, 1)
-		if err != nil || len(rejected) != 1 {
-			t.Fatalf("%+v, %v; want a rejected message", rejected, err)
-		}
+		assert.MustThat(t, err == nil && len(rejected) == 1, "%+v, %v; want a rejected message", rejected, err)
 		if n, err := s.Requeue(rejected[0].Sequence); n != 1 || err != nil {
 			t.Fatalf("Requeue: %d, %v", n, err)
 		}
 		for _, when := range []string{"after Requeue", "after the restart"} {
 			list, err := s.Entries(false, 0, 2)
-			if err != nil || len(list) != 1 || list[0].Reason != "" || !list[0].Rejected.IsZero() {
-				t.Errorf("%s: pending are %+v, %v; want the message without a rejection", when, list, err)
-			}
+			assert.That(t, err == nil && len(list) == 1 && list[0].Reason == "" && list[0].Rejected.IsZero(), "%s: pending are %+v, %v; want the message without a rejection", when, list, err)
 			if n := s.Stats().Rejected; n != 0 {
 				t.Errorf("%s: %d messages are rejected, want none", when, n)
 			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, s.Close())
 			s = openMem(t, d)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	})
 }
 
@@ -232,9 +213,7 @@ func TestADeadTopicHoldsOnlyItself(t *testing.T) {
 			msgs = append(msgs, m)
 		}
 		msgs = append(msgs, message("alive", ""))
-		if err := errors.Join(s.PutBatch(t.Context(), msgs)...); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, errors.Join(s.PutBatch(t.Context(), msgs)...))
 		f := &server{}
 		var attempts atomic.Int64
 		f.setFail(func(m *tidegate.Message) error {

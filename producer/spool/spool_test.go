@@ -17,14 +17,12 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func open(t *testing.T, path string, o Options) *Spool {
 	t.Helper()
-	s, err := Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(Open(path, o))(t)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -41,9 +39,7 @@ func message(id, group string) *tidegate.Message {
 func put(t *testing.T, s *Spool, msgs ...*tidegate.Message) {
 	t.Helper()
 	for _, m := range msgs {
-		if err := s.Put(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Put(t.Context(), m))
 	}
 }
 
@@ -120,17 +116,13 @@ func TestMessagesKeepAllTheirFields(t *testing.T) {
 		TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Body: []byte{0, 1, 255},
 	}
 	put(t, s, want)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, s.Close())
 	s = open(t, path, Options{})
 	if got := s.Stats(); got.Pending != 1 || got.Rejected != 0 || got.Bytes == 0 {
 		t.Errorf("after a restart: %+v", got)
 	}
 	entries, err := s.Entries(false, 0, 10)
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("%v, %v", entries, err)
-	}
+	assert.MustThat(t, err == nil && len(entries) == 1, "%v, %v", entries, err)
 	if got := entries[0].Message; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
@@ -160,9 +152,7 @@ func TestAFailedHeadHoldsOnlyItsGroup(t *testing.T) {
 		if got := f.ids(); slices.Contains(got, "a2") || len(got) != 4 {
 			t.Errorf("sent %v, want all but those of group a", got)
 		}
-		if !s.Holds("orders", "a") || s.Holds("orders", "b") || s.Holds("orders", "") || s.Holds("other", "a") {
-			t.Error("Holds is wrong")
-		}
+		assert.That(t, s.Holds("orders", "a") && !s.Holds("orders", "b") && !s.Holds("orders", "") && !s.Holds("other", "a"), "Holds is wrong")
 		f.setFail(nil)
 		time.Sleep(time.Minute)
 		if got := f.ids(); len(got) != 6 || s.Holds("orders", "a") {
@@ -189,9 +179,7 @@ func TestDrainWaitsWhileAllFail(t *testing.T) {
 		stop := drain(t, s, f)
 		time.Sleep(10 * time.Minute)
 		stop()
-		if len(times) < 2 || times[1] < 10*time.Second {
-			t.Fatalf("attempts at %v, want the second after the 10 s asked for", times)
-		}
+		assert.MustThat(t, len(times) >= 2 && times[1] >= 10*time.Second, "attempts at %v, want the second after the 10 s asked for", times)
 		if n := len(times); n > 160 || n < 90 {
 			t.Errorf("%d attempts in 10 min, want about one in 5 s in the end", n)
 		}
@@ -217,9 +205,7 @@ func TestErrors(t *testing.T) {
 	if err := s.Put(ctx, message("1", "")); !errors.Is(err, context.Canceled) {
 		t.Errorf("ended ctx: %v", err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, s.Close())
 	if err := s.Put(t.Context(), message("1", "")); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("closed: %v, want os.ErrClosed", err)
 	}
@@ -297,9 +283,7 @@ func TestEveryQueueHasItsTurn(t *testing.T) {
 		stop := drain(t, s, f)
 		time.Sleep(5 * time.Minute)
 		stop()
-		if !slices.Contains(f.ids(), "last") {
-			t.Error("the last queue never had its turn")
-		}
+		assert.That(t, slices.Contains(f.ids(), "last"), "the last queue never had its turn")
 	})
 }
 
@@ -314,9 +298,7 @@ func TestPutBatch(t *testing.T) {
 		msgs[1].Body = make([]byte, 3000)
 		msgs[2] = message("", "g")
 		errs := s.PutBatch(t.Context(), msgs)
-		if errs[0] != nil || !errors.Is(errs[1], ErrFull) || !errors.Is(errs[2], tidegate.ErrInvalid) || errs[3] != nil {
-			t.Fatalf("%v", errs)
-		}
+		assert.MustThat(t, errs[0] == nil && errors.Is(errs[1], ErrFull) && errors.Is(errs[2], tidegate.ErrInvalid) && errs[3] == nil, "%v", errs)
 		if got := s.Stats(); got.Pending != 2 || !s.Holds("orders", "g") {
 			t.Errorf("%+v", got)
 		}
@@ -340,26 +322,19 @@ func TestPutBatch(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	good, err := encode(header{Accepted: time.Unix(1, 0), Message: *message("1", "g")}, []byte("body"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	good := assert.Value(encode(header{Accepted: time.Unix(1, 0), Message: *message("1", "g")}, []byte("body")))(f)
 	f.Add(good)
 	f.Add([]byte{format, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1})
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := decode(b)
 		if err != nil {
-			if !errors.Is(err, errFormat) {
-				t.Errorf("%v does not match errFormat", err)
-			}
+			assert.That(t, errors.Is(err, errFormat), "%v does not match errFormat", err)
 			return
 		}
 		if again, err := encode(h, h.Message.Body); err == nil {
 			back, err := decode(again)
-			if err != nil || !bytes.Equal(back.Message.Body, h.Message.Body) || back.Message.ID != h.Message.ID {
-				t.Errorf("%v: decoded %+v, then %+v", err, h, back)
-			}
+			assert.That(t, err == nil && bytes.Equal(back.Message.Body, h.Message.Body) && back.Message.ID == h.Message.ID, "%v: decoded %+v, then %+v", err, h, back)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held"
 )
@@ -62,15 +63,10 @@ func runPush(ctx context.Context, t *testing.T, f *fake, handler consumer.Handle
 	t.Helper()
 	group = append(group, "billing")
 	sub := consumer.Subscription{Group: group[0], Topic: "orders", Retry: backoff.Steps{time.Second}}
-	c, err := consumer.NewPush(f, sub, handler, consumer.PushOptions{
+	c := assert.Value(consumer.NewPush(f, sub, handler, consumer.PushOptions{
 		OnReceiveFailure: func(consumer.ReceiveFailure) {},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Run(ctx); err != nil {
-		t.Error(err)
-	}
+	}))(t)
+	assert.NoError(t, c.Run(ctx))
 }
 
 // An outage costs no attempt once the kill switch has tripped, however many messages wait and
@@ -113,9 +109,7 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 					if d.Attempt > 1 {
 						second[d.ID] = true
 					}
-					if d.Attempt > 2 {
-						t.Errorf("message %s came in attempt %d", d.Body, d.Attempt)
-					}
+					assert.That(t, d.Attempt <= 2, "message %s came in attempt %d", d.Body, d.Attempt)
 					if time.Since(start) < outage {
 						return errors.New("the database is away")
 					}
@@ -139,26 +133,16 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 						return r
 					}, opts)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := c.Run(ctx); err != nil {
-					t.Error(err)
-				}
-				if total != tt.messages {
-					t.Errorf("%d of %d messages were handled", total, tt.messages)
-				}
+				assert.Must(t, err)
+				assert.NoError(t, c.Run(ctx))
+				assert.That(t, total == tt.messages, "%d of %d messages were handled", total, tt.messages)
 				t.Logf("all were handled %v after the outage", time.Since(start)-outage)
-				if len(second) >= 20 {
-					t.Errorf("%d messages came in a second attempt, want fewer than MinMessages", len(second))
-				}
+				assert.That(t, len(second) < 20, "%d messages came in a second attempt, want fewer than MinMessages", len(second))
 				if dead := len(f.logs[tidegate.DeadLetterTopic(tt.group)]); dead > 0 {
 					t.Errorf("%d dead letters", dead)
 				}
 				for g, got := range handled {
-					if tt.group == "ledger" && !slices.IsSorted(got) {
-						t.Errorf("the messages of %s were handled in the order %v", g, got)
-					}
+					assert.That(t, tt.group != "ledger" || slices.IsSorted(got), "the messages of %s were handled in the order %v", g, got)
 				}
 			})
 		})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held"
 )
@@ -46,9 +47,7 @@ func request(group string) transport.ReceiveRequest {
 func receive(t *testing.T, r transport.Receiver, q transport.ReceiveRequest) []*tidegate.Delivery {
 	t.Helper()
 	ds, err := r.Receive(t.Context(), q)
-	if err != nil {
-		t.Fatalf("Receive: %v", err)
-	}
+	assert.MustThat(t, err == nil, "Receive: %v", err)
 	return ds
 }
 
@@ -71,9 +70,7 @@ func describe(ds []*tidegate.Delivery) (s string) {
 
 func wantError(t *testing.T, what string, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%s: %v, want %v", what, err, want)
-	}
+	assert.That(t, errors.Is(err, want), "%s: %v, want %v", what, err, want)
 }
 
 func ack(t *testing.T, s transport.Settler, ds ...*tidegate.Delivery) {
@@ -260,9 +257,7 @@ func TestIdleReturnsMessages(t *testing.T) {
 			q.Push = true
 			ds := take(t, f, q, c.first)
 			for _, d := range ds[1:] { // into the buffer
-				if _, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release}); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release})))
 			}
 			start := time.Now()
 			time.AfterFunc(5*time.Second, func() { ack(t, f, ds[0]) })
@@ -307,13 +302,9 @@ func TestDeliveriesAreCopies(t *testing.T) {
 		f.store(&tidegate.Message{ID: "id", Topic: "orders", MessageGroup: "mg", Body: []byte("0"), Keys: []string{"k"}, Properties: map[string]string{"p": "v"}})
 		for attempt := range 2 {
 			d := one(t, f, request("ledger"), "0", attempt+1)
-			if d.Keys[0] != "k" || d.Properties["p"] != "v" {
-				t.Errorf("delivered %+v", d.Message)
-			}
+			assert.That(t, d.Keys[0] == "k" && d.Properties["p"] == "v", "delivered %+v", d.Message)
 			d.Body[0], d.Keys[0], d.Properties["p"] = 'x', "x", "x"
-			if _, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})))
 		}
 	})
 }
@@ -354,8 +345,6 @@ func TestGrantsAreFew(t *testing.T) {
 		for range 640 {
 			ack(t, f, receive(t, f, q)...)
 		}
-		if f.grants > 640/16+1 {
-			t.Errorf("%d grants for 640 receives of up to 32 messages", f.grants)
-		}
+		assert.That(t, f.grants <= 640/16+1, "%d grants for 640 receives of up to 32 messages", f.grants)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/held"
 )
 
@@ -89,9 +90,7 @@ func TestCloseDuringOpen(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if e.closed.Load() != 1 {
-			t.Error("the link is open after Close")
-		}
+		assert.That(t, e.closed.Load() == 1, "the link is open after Close")
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // check checks the state after an event.
@@ -27,17 +28,11 @@ func (m *shelfModel) check() {
 	for _, src := range m.sources {
 		l := src.link
 		if l == nil {
-			if src.closing == 0 && len(src.waiters) == 0 {
-				m.t.Error("a source is left without links and receives")
-			}
+			assert.That(m.t, src.closing != 0 || len(src.waiters) != 0, "a source is left without links and receives")
 			continue
 		}
-		if l.open && len(src.waiters) == 0 && l.canReturn() && src.alarm.place == 0 {
-			m.t.Error("no alarm returns the messages of a source without receives")
-		}
-		if l.credit != m.credit[l] && m.excess == 0 {
-			m.t.Errorf("the credit is %d, the system has %d", l.credit, m.credit[l])
-		}
+		assert.That(m.t, !l.open || len(src.waiters) != 0 || !l.canReturn() || src.alarm.place != 0, "no alarm returns the messages of a source without receives")
+		assert.That(m.t, l.credit == m.credit[l] || m.excess != 0, "the credit is %d, the system has %d", l.credit, m.credit[l])
 		inHand := 0
 		for _, msg := range l.messages {
 			held, bytes = held+1, bytes+msg.size
@@ -56,9 +51,7 @@ func (m *shelfModel) check() {
 	if held != m.held || bytes != m.bytes || credit != m.shelf.credit {
 		m.t.Errorf("%d messages, %d bytes, credit %d; counted %d, %d, %d", held, bytes, credit, m.held, m.bytes, m.shelf.credit)
 	}
-	if waiting != m.postponed {
-		m.t.Errorf("%d messages are postponed, counted %d", waiting, m.postponed)
-	}
+	assert.That(m.t, waiting == m.postponed, "%d messages are postponed, counted %d", waiting, m.postponed)
 	if limit := m.limits.Messages + len(m.keys); credit > limit || held+credit > limit+m.limits.Messages+m.excess {
 		m.t.Errorf("%d messages are held and %d asked for, the limit is %d", held, credit, limit)
 	}
@@ -69,9 +62,7 @@ func (m *shelfModel) check() {
 func (m *shelfModel) checkWaiter(w *waiter) {
 	m.t.Helper()
 	signalled := slices.Contains(m.signals, w)
-	if w.woken != signalled && w.woken {
-		m.t.Error("a woken receive has no signal")
-	}
+	assert.That(m.t, w.woken == signalled || !w.woken, "a woken receive has no signal")
 	src := w.source
 	l := src.link
 	switch {
@@ -79,26 +70,18 @@ func (m *shelfModel) checkWaiter(w *waiter) {
 	case w.err != nil || w.ended || l == nil:
 		m.t.Errorf("a receive that has ended, with %v, is not woken", w.err)
 	case !l.asked:
-		if !slices.ContainsFunc(m.closes, func(o *link) bool { return o.Source == src }) {
-			m.t.Error("a receive waits for a link that is not being opened")
-		}
+		assert.That(m.t, slices.ContainsFunc(m.closes, func(o *link) bool { return o.Source == src }), "a receive waits for a link that is not being opened")
 	case !l.open:
-		if !slices.Contains(m.opens, l) {
-			m.t.Error("a receive waits for the end of an Open that has ended")
-		}
+		assert.That(m.t, slices.Contains(m.opens, l), "a receive waits for the end of an Open that has ended")
 	default:
-		if m.timers[w].IsZero() {
-			m.t.Error("no timer ends a receive")
-		}
+		assert.That(m.t, !m.timers[w].IsZero(), "no timer ends a receive")
 		awake := slices.ContainsFunc(m.signals, func(o *waiter) bool { return o.source == src })
 		lingers := !m.timers[src.waiters[0]].After(m.now.Add(m.limits.Linger)) && l.credit > 0 && l.ready.len() < src.waiters[0].r.Max
 		if l.ready.len() > 0 && !awake && !lingers {
 			m.t.Errorf("%d messages are ready, and no receive is woken", l.ready.len())
 		}
 		full := m.held >= m.limits.Messages || m.bytes >= m.limits.Bytes
-		if l.ready.len() == 0 && l.credit == 0 && (len(l.messages) == 0 || !full || !slices.Contains(m.starved, src)) {
-			m.t.Error("a receive waits, and its link has no credit")
-		}
+		assert.That(m.t, l.ready.len() != 0 || l.credit != 0 || len(l.messages) != 0 && full && slices.Contains(m.starved, src), "a receive waits, and its link has no credit")
 	}
 }
 
@@ -119,9 +102,7 @@ func (m *shelfModel) checkMessage(l *link, msg *message) {
 	if ok && msg.inLine && line[0] != msg {
 		ok = msg.state == buffered && msg.ready == 0
 	}
-	if !ok {
-		m.t.Errorf("a message in state %d waits for nothing", msg.state)
-	}
+	assert.That(m.t, ok, "a message in state %d waits for nothing", msg.state)
 }
 
 // rest ends all receives, completes all pending actions, and checks that no state is left.
@@ -168,12 +149,8 @@ func (m *shelfModel) rest() {
 	}
 	for _, q := range m.system.queues {
 		for _, e := range q {
-			if e.push != nil {
-				m.t.Errorf("message %d was forgotten", e.number)
-			}
+			assert.That(m.t, e.push == nil, "message %d was forgotten", e.number)
 		}
 	}
-	if m.calls > 2*m.events {
-		m.t.Errorf("%d calls of the system for %d events", m.calls, m.events)
-	}
+	assert.That(m.t, m.calls <= 2*m.events, "%d calls of the system for %d events", m.calls, m.events)
 }

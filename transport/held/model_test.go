@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -178,12 +179,8 @@ func (m *shelfModel) receive(source int) {
 	}
 	m.Due(m.now)
 	w, ds, err := m.Receive(r, m.now)
-	if err != nil {
-		m.t.Errorf("Receive: %v", err)
-	}
-	if r.Repeat && w != nil {
-		m.t.Error("a repeated receive waits")
-	}
+	assert.That(m.t, err == nil, "Receive: %v", err)
+	assert.That(m.t, !r.Repeat || w == nil, "a repeated receive waits")
 	m.got(source, r, ds)
 	if w != nil {
 		m.waiters = append(m.waiters, w)
@@ -211,9 +208,7 @@ func (m *shelfModel) collect() {
 func (m *shelfModel) run(w *waiter) {
 	m.Due(m.now)
 	ds, done, next, err := m.Collect(w, m.now)
-	if err != nil && !errors.Is(err, errRefused) {
-		m.t.Errorf("Collect: %v", err)
-	}
+	assert.That(m.t, err == nil || errors.Is(err, errRefused), "Collect: %v", err)
 	m.got(slices.Index(m.keys, w.r.key), w.r, ds)
 	switch {
 	case done:
@@ -245,9 +240,7 @@ func (m *shelfModel) got(source int, r request, ds []*tidegate.Delivery) {
 		if bytes += len(d.Body); i > 0 && r.MaxBytes > 0 && bytes > r.MaxBytes && r.AttemptID == "" {
 			m.t.Errorf("%d bytes, the bound is %d", bytes, r.MaxBytes)
 		}
-		if e.push != e && !e.unsure {
-			m.t.Errorf("message %d was delivered after it had left the link", e.number)
-		}
+		assert.That(m.t, e.push == e || e.unsure, "message %d was delivered after it had left the link", e.number)
 		if m.fifo[source] && e.group != "" {
 			for _, o := range m.system.queues[source] {
 				if o.group == e.group && o.number < e.number && !o.done && (m.keys[source].Filter.Expression == "" || o.tag != "c") {
@@ -256,9 +249,7 @@ func (m *shelfModel) got(source int, r request, ds []*tidegate.Delivery) {
 			}
 		}
 		if old := m.lease(d.Handle); old != nil {
-			if r.AttemptID == "" {
-				m.t.Errorf("%d was delivered twice with the handle %s", e.number, d.Handle)
-			}
+			assert.That(m.t, r.AttemptID != "", "%d was delivered twice with the handle %s", e.number, d.Handle)
 			continue // repeated
 		}
 		for _, l := range m.leases {
@@ -266,9 +257,7 @@ func (m *shelfModel) got(source int, r request, ds []*tidegate.Delivery) {
 				m.t.Errorf("%d was delivered again %v before the end of its lease", e.number, l.until.Sub(m.now))
 			}
 		}
-		if len(ds) > r.Max || r.Repeat || !d.InvisibleUntil.Equal(m.now.Add(r.Invisible)) {
-			m.t.Errorf("%d deliveries until %v for %+v", len(ds), d.InvisibleUntil, r)
-		}
+		assert.That(m.t, len(ds) <= r.Max && !r.Repeat && d.InvisibleUntil.Equal(m.now.Add(r.Invisible)), "%d deliveries until %v for %+v", len(ds), d.InvisibleUntil, r)
 		m.leases = append(m.leases, &modelLease{d.Handle, source, e, d.InvisibleUntil})
 	}
 }
@@ -324,9 +313,7 @@ func (m *shelfModel) settle(l *modelLease) {
 			m.end(l)
 		}
 	}
-	if valid != (err == nil) {
-		m.t.Errorf("a handle that is valid %v until %v, at %v: %v", valid, l.until, m.now, err)
-	}
+	assert.That(m.t, valid == (err == nil), "a handle that is valid %v until %v, at %v: %v", valid, l.until, m.now, err)
 	if err != nil && !l.until.After(m.now) {
 		m.end(l)
 	}
@@ -381,9 +368,7 @@ func (m *shelfModel) outcome(s settlement) error {
 		p.unsure = true
 		return errRefused
 	}
-	if p.settled {
-		m.t.Errorf("message %d was settled twice", p.number)
-	}
+	assert.That(m.t, !p.settled, "message %d was settled twice", p.number)
 	p.settled = true
 	return nil
 }
@@ -485,9 +470,7 @@ func (m *shelfModel) take() {
 	}
 	for _, g := range o.Grant {
 		m.calls++
-		if g.N < 1 {
-			m.t.Errorf("%d messages are asked for", g.N)
-		}
+		assert.That(m.t, g.N >= 1, "%d messages are asked for", g.N)
 		if m.alive[g.Link] {
 			m.credit[g.Link] += g.N
 		}

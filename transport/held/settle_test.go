@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held"
 )
@@ -34,9 +35,7 @@ func TestSettlementIsLost(t *testing.T) {
 			f.mu.Unlock()
 			ack(t, f, d)
 			wantError(t, "Ack again", f.Ack(t.Context(), []*tidegate.Delivery{d})[0], tidegate.ErrInvalidHandle)
-			if fmt.Sprint(f.settled) != "[{id0 0}]" {
-				t.Errorf("settled %v, want one acceptance", f.settled)
-			}
+			assert.That(t, fmt.Sprint(f.settled) == "[{id0 0}]", "settled %v, want one acceptance", f.settled)
 		})
 	}
 }
@@ -86,14 +85,10 @@ func TestSettlementUnderWay(t *testing.T) {
 			"Ack": f.Ack(t.Context(), []*tidegate.Delivery{d})[0], "ChangeInvisibleDuration": change, "Retry": retry, "DeadLetter": dead,
 			"Snooze": snooze,
 		} {
-			if tidegate.Classify(err) != tidegate.ClassTransient || errors.Is(err, tidegate.ErrInvalidHandle) {
-				t.Errorf("%s while an Ack is under way: %v, want a transient error", what, err)
-			}
+			assert.That(t, tidegate.Classify(err) == tidegate.ClassTransient && !errors.Is(err, tidegate.ErrInvalidHandle), "%s while an Ack is under way: %v, want a transient error", what, err)
 		}
 		<-done
-		if len(f.settled) != 1 {
-			t.Errorf("settled %v, want the Ack alone", f.settled)
-		}
+		assert.That(t, len(f.settled) == 1, "settled %v, want the Ack alone", f.settled)
 	})
 }
 
@@ -148,9 +143,7 @@ func TestTagFilter(t *testing.T) {
 			t.Errorf("received %s", describe(ds))
 		}
 		slices.SortFunc(f.settled, func(a, b settled) int { return strings.Compare(a.id, b.id) })
-		if fmt.Sprint(f.settled) != "[{ 0} {a 0} {a 0}]" {
-			t.Errorf("settled %v, want the acceptance of the three others", f.settled)
-		}
+		assert.That(t, fmt.Sprint(f.settled) == "[{ 0} {a 0} {a 0}]", "settled %v, want the acceptance of the three others", f.settled)
 	})
 }
 
@@ -159,16 +152,12 @@ func TestDeadLetterAgain(t *testing.T) {
 		d := one(t, f, request("billing"), "0", 1)
 		for range 2 {
 			time.Sleep(14 * time.Second)
-			if _, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"}); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(f.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"})))
 		}
 		time.Sleep(2 * time.Second)
 		_, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"})
 		wantError(t, "DeadLetter after the lease", err, tidegate.ErrInvalidHandle)
-		if fmt.Sprint(f.settled) != "[{id0 3}]" {
-			t.Errorf("settled %v, want one dead letter", f.settled)
-		}
+		assert.That(t, fmt.Sprint(f.settled) == "[{id0 3}]", "settled %v, want one dead letter", f.settled)
 	})
 }
 
@@ -178,9 +167,7 @@ func TestAckOfSeveralLinks(t *testing.T) {
 		a, b := one(t, f, request("billing"), "0", 1), one(t, f, request("ledger"), "0", 1)
 		invalid := &tidegate.Delivery{Handle: "of another client"}
 		errs := f.Ack(t.Context(), []*tidegate.Delivery{a, invalid, b})
-		if errs[0] != nil || !errors.Is(errs[1], tidegate.ErrInvalidHandle) || errs[2] != nil {
-			t.Errorf("Ack: %v, want an error for the second delivery only", errs)
-		}
+		assert.That(t, errs[0] == nil && errors.Is(errs[1], tidegate.ErrInvalidHandle) && errs[2] == nil, "Ack: %v, want an error for the second delivery only", errs)
 	})
 }
 
@@ -191,9 +178,7 @@ func TestSnoozesAreBounded(t *testing.T) {
 		start := time.Now()
 		snooze := func(body string, d time.Duration) {
 			t.Helper()
-			if _, err := f.Settle(t.Context(), one(t, f, request("billing"), body, 1), transport.Verdict{Kind: transport.Snooze, Delay: d}); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(f.Settle(t.Context(), one(t, f, request("billing"), body, 1), transport.Verdict{Kind: transport.Snooze, Delay: d})))
 		}
 		snooze("0", 15*time.Second)
 		snooze("1", 15*time.Second)
@@ -226,9 +211,7 @@ func TestSnoozesOfAFIFOGroupWaitHere(t *testing.T) {
 		q := request("ledger")
 		q.Wait = time.Minute
 		for _, body := range []string{"0", "1"} { // of two message groups
-			if _, err := f.Settle(t.Context(), one(t, f, q, body, 1), transport.Verdict{Kind: transport.Snooze, Delay: 30 * time.Second}); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(f.Settle(t.Context(), one(t, f, q, body, 1), transport.Verdict{Kind: transport.Snooze, Delay: 30 * time.Second})))
 		}
 		if one(t, f, q, "0", 1); time.Since(start) != 30*time.Second || len(f.settled) > 0 {
 			t.Errorf("the message came after %v, settled %v", time.Since(start), f.settled)

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The consumer's defaults.
@@ -99,8 +101,6 @@ func TestCreditsProperty(t *testing.T) {
 		for _, size := range inHand {
 			c.Free(size)
 		}
-		if c.reservedMessages != 0 || c.reservedBytes != 0 || c.messages != 0 || c.bytes != 0 || c.Grant(Ask{Batch: 32}).Messages == 0 {
-			t.Fatalf("seed %d: %+v at rest", seed, c)
-		}
+		assert.MustThat(t, c.reservedMessages == 0 && c.reservedBytes == 0 && c.messages == 0 && c.bytes == 0 && c.Grant(Ask{Batch: 32}).Messages != 0, "seed %d: %+v at rest", seed, c)
 	}
 }

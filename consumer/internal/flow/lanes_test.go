@@ -3,6 +3,8 @@ package flow
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // In any order of pushes and pops, the messages of a topic keep their order, and each is returned
@@ -26,15 +28,11 @@ func TestLanesProperty(t *testing.T) {
 			}
 			before := l.Len()
 			m, ok := l.Pop(false)
-			if ok != (before > 0) {
-				t.Fatalf("seed %d: Pop of %d messages: %v", seed, before, ok)
-			}
+			assert.MustThat(t, ok == (before > 0), "seed %d: Pop of %d messages: %v", seed, before, ok)
 			if !ok {
 				continue
 			}
-			if m.n != popped[m.topic] {
-				t.Fatalf("seed %d: message %d of topic %d came before %d", seed, m.n, m.topic, popped[m.topic])
-			}
+			assert.MustThat(t, m.n == popped[m.topic], "seed %d: message %d of topic %d came before %d", seed, m.n, m.topic, popped[m.topic])
 			popped[m.topic]++
 			waits[m.topic] = map[int]int{}
 			for other := range pushed {

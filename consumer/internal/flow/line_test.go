@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // An item is a delivery.
@@ -52,9 +54,7 @@ func TestLinesFailureThenRedelivery(t *testing.T) {
 		l.join(it)
 	}
 	l.close(old[0])
-	if !l.join(again[0]) || l.join(again[1]) {
-		t.Error("a delivery after the failure waits for one before it")
-	}
+	assert.That(t, l.join(again[0]) && !l.join(again[1]), "a delivery after the failure waits for one before it")
 	if next, behind := l.leave(old[0], false); next != nil || !slices.Equal(behind, old[1:]) {
 		t.Errorf("next %v, behind %v; want the one behind the failed one released", next, behind)
 	}
@@ -63,9 +63,7 @@ func TestLinesFailureThenRedelivery(t *testing.T) {
 		t.Error("the new line does not continue")
 	}
 	l.leave(again[1], true)
-	if len(l.Lines) != 0 {
-		t.Errorf("%d empty lines are left", len(l.Lines))
-	}
+	assert.That(t, len(l.Lines) == 0, "%d empty lines are left", len(l.Lines))
 }
 
 // These rules hold for any arrivals, failures and departures: at most one delivery of a line is
@@ -100,23 +98,17 @@ func TestLinesProperty(t *testing.T) {
 				if next != nil {
 					behind = append(behind, next)
 					going = append(going, next)
-					if order[next] < order[it] {
-						t.Fatalf("seed %d: one goes before its elder", seed)
-					}
+					assert.MustThat(t, order[next] >= order[it], "seed %d: one goes before its elder", seed)
 				}
 				for _, b := range behind {
 					j := slices.Index(waiting, b)
-					if j < 0 {
-						t.Fatalf("seed %d: a delivery goes, or is released, that did not wait", seed)
-					}
+					assert.MustThat(t, j >= 0, "seed %d: a delivery goes, or is released, that did not wait", seed)
 					waiting = slices.Delete(waiting, j, j+1)
 				}
 			}
 			heads := map[*Line[*item]]bool{}
 			for _, it := range going {
-				if heads[it.line] || it.line.items[0] != it {
-					t.Fatalf("seed %d: two of one line may go", seed)
-				}
+				assert.MustThat(t, !heads[it.line] && it.line.items[0] == it, "seed %d: two of one line may go", seed)
 				heads[it.line] = true
 			}
 		}
@@ -127,8 +119,6 @@ func TestLinesProperty(t *testing.T) {
 				going = append(going, next)
 			}
 		}
-		if len(l.Lines) != 0 {
-			t.Fatalf("seed %d: %d lines are left", seed, len(l.Lines))
-		}
+		assert.MustThat(t, len(l.Lines) == 0, "seed %d: %d lines are left", seed, len(l.Lines))
 	}
 }

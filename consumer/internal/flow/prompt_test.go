@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A prompt receive takes a full batch or waits, beside quick handlers. While other topics are slow,
@@ -51,9 +53,7 @@ func TestPromptBesideParked(t *testing.T) {
 	var parked []Grant
 	for {
 		g := c.Grant(Ask{Batch: 32})
-		if g.Messages == 0 {
-			t.Fatal("a parked receive gets nothing")
-		}
+		assert.MustThat(t, g.Messages != 0, "a parked receive gets nothing")
 		parked = append(parked, g)
 		if len(parked) == 19 {
 			break
@@ -105,9 +105,7 @@ func TestPromptProperty(t *testing.T) {
 				if c.messages+c.reservedMessages > c.concurrency+c.buffer() {
 					t.Fatalf("seed %d: %d messages beyond the window", seed, c.messages+c.reservedMessages-c.concurrency-c.buffer())
 				}
-				if c.bytes+c.reservedBytes > c.maxBytes {
-					t.Fatalf("seed %d: %d of %d bytes are in hand or reserved", seed, c.bytes+c.reservedBytes, c.maxBytes)
-				}
+				assert.MustThat(t, c.bytes+c.reservedBytes <= c.maxBytes, "seed %d: %d of %d bytes are in hand or reserved", seed, c.bytes+c.reservedBytes, c.maxBytes)
 				underWay = append(underWay, g)
 			case 2:
 				if len(underWay) == 0 {
@@ -134,8 +132,6 @@ func TestPromptProperty(t *testing.T) {
 		for _, size := range inHand {
 			c.Free(size)
 		}
-		if c.reservedMessages != 0 || c.reservedBytes != 0 || !c.May(Ask{Batch: 32, Prompt: true}) {
-			t.Fatalf("seed %d: %+v at rest", seed, c)
-		}
+		assert.MustThat(t, c.reservedMessages == 0 && c.reservedBytes == 0 && c.May(Ask{Batch: 32, Prompt: true}), "seed %d: %+v at rest", seed, c)
 	}
 }

@@ -3,6 +3,8 @@ package flow
 import (
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Reminders of one queue within a step are one; the latest are dropped if there are too many.
@@ -15,9 +17,7 @@ func TestReminders(t *testing.T) {
 		r.add(begin.Add(time.Duration(remindMax*2-i)*time.Second), a) // shares it
 	}
 	r.add(begin, b)
-	if len(r) != remindMax {
-		t.Errorf("%d reminders", len(r))
-	}
+	assert.That(t, len(r) == remindMax, "%d reminders", len(r))
 	if got := r.Due(begin); got != nil {
 		t.Errorf("%v before the time", got)
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Entries are returned in the order of their times, after any sequence of settings, changes and
@@ -12,9 +14,7 @@ import (
 func TestOrder(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var s Schedule[int]
-	if s.First() != nil || len(s.All()) != 0 {
-		t.Error("the zero value is not empty")
-	}
+	assert.That(t, s.First() == nil && len(s.All()) == 0, "the zero value is not empty")
 	entries := make([]Entry[int], 50)
 	due := map[int]time.Time{}
 	for range 2000 {
@@ -32,9 +32,7 @@ func TestOrder(t *testing.T) {
 		}
 		first := s.First()
 		for i, at := range due {
-			if first == nil || at.Before(first.At) {
-				t.Fatalf("the first is %+v, but entry %d is due at %v", first, i, at)
-			}
+			assert.MustThat(t, first != nil && !at.Before(first.At), "the first is %+v, but entry %d is due at %v", first, i, at)
 		}
 	}
 	var last time.Time

@@ -3,6 +3,8 @@ package killswitch
 import (
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var ratio = Options{FailureRatio: 0.5, MinMessages: 4, Window: 30 * time.Second, Probe: 5 * time.Second}
@@ -55,9 +57,7 @@ func TestGateStates(t *testing.T) {
 			t.Errorf("%s: state %d with a limit of %d, want %d and %d", tt.name, g.State(), g.Limit(64), tt.state, tt.limit)
 		}
 		g.Pause(true)
-		if g.Limit(64) != 0 || !g.Shut() {
-			t.Errorf("%s: paused, it lets messages through", tt.name)
-		}
+		assert.That(t, g.Limit(64) == 0 && g.Shut(), "%s: paused, it lets messages through", tt.name)
 	}
 }
 

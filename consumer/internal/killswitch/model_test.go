@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -100,9 +101,7 @@ func (c *consumer) advance(d time.Duration) {
 	if c.Tick(c.now, c.full) {
 		c.ticks++
 	}
-	if c.Tick(c.now, c.full) {
-		c.t.Error("a second change at the same time")
-	}
+	assert.That(c.t, !c.Tick(c.now, c.full), "a second change at the same time")
 }
 
 func (c *consumer) check() {
@@ -123,9 +122,7 @@ func (c *consumer) check() {
 		c.t.Errorf("%d changes by time for %d events", c.ticks, c.events)
 	}
 	for _, e := range c.Events() {
-		if e.Tripped != c.flowing {
-			c.t.Errorf("a trip or return follows one of its kind: %+v", e)
-		}
+		assert.That(c.t, e.Tripped == c.flowing, "a trip or return follows one of its kind: %+v", e)
 		if c.flowing = !e.Tripped; e.Tripped {
 			c.tripped = c.now
 		} else if e.Lasted != c.now.Sub(c.tripped) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Each class of errors has a decision. A new class fails the test until it has one.
@@ -27,8 +28,6 @@ func TestEveryClass(t *testing.T) {
 			continue
 		}
 		got := decision{want.err, canRepeat(want.err, false), canRepeat(want.err, true), permanent(want.err), Unanswered(want.err)}
-		if got != want {
-			t.Errorf("%v: %+v, want %+v", c, got, want)
-		}
+		assert.That(t, got == want, "%v: %+v, want %+v", c, got, want)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -53,7 +54,5 @@ func runModel(t *testing.T, r *rand.Rand) {
 	}
 	end, _, report := s.Conclude(transport.RetryResult{}, s.Last)
 	failed := slices.Contains([]Disposition{LeaseLost, Unsettled, PerhapsSettled}, end)
-	if failed != (err != nil) || failed && report == nil {
-		t.Errorf("end %d with the error %v after a last attempt with the error %v", end, report, err)
-	}
+	assert.That(t, failed == (err != nil) && (!failed || report != nil), "end %d with the error %v after a last attempt with the error %v", end, report, err)
 }
