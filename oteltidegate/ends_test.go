@@ -8,6 +8,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // error.type is the code of the server if there is one. Otherwise the end of a context has a fixed
@@ -46,9 +47,7 @@ func TestAPanicEndsTheSpanOfTransact(t *testing.T) {
 				func(context.Context, *tidegate.Message) error { panic("local") })
 		}()
 		spans := e.spans.Ended()
-		if len(spans) != 1 {
-			t.Fatalf("%d spans ended, want 1", len(spans))
-		}
+		assert.MustThat(t, len(spans) == 1, "%d spans ended, want 1", len(spans))
 		events := spans[0].Events()
 		if len(events) != 2 || events[1].Name != "the local transaction panicked" || spans[0].Status().Code == codes.Error {
 			t.Errorf("the span has the events %+v and the status %+v, want the attempt, the panic, and no error", events, spans[0].Status())
@@ -60,11 +59,8 @@ func TestAPanicEndsTheSpanOfTransact(t *testing.T) {
 func TestTheSpanEndsBeforeDone(t *testing.T) {
 	run(t, func(e *env) {
 		ended := make(chan int, 1)
-		err := e.p.SendAsync(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")},
-			func(tidegate.Receipt, error) { ended <- len(e.spans.Ended()) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, e.p.SendAsync(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")},
+			func(tidegate.Receipt, error) { ended <- len(e.spans.Ended()) }))
 		if n := <-ended; n != 1 {
 			t.Errorf("%d spans had ended when done was called, want 1", n)
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Trips and returns of a kill switch are counted, and the program's function is called too.
@@ -21,12 +22,8 @@ func TestKillSwitchEvents(t *testing.T) {
 			"tidegate.consumer.kill_switch.events messaging.consumer.group.name=billing tidegate.event=return":  "1",
 			"tidegate.consumer.kill_switch.events messaging.consumer.group.name=shipping tidegate.event=return": "1",
 		} {
-			if got[series] != want {
-				t.Errorf("%s is %q, want %s", series, got[series], want)
-			}
+			assert.That(t, got[series] == want, "%s is %q, want %s", series, got[series], want)
 		}
-		if called != 3 {
-			t.Errorf("the program's function was called %d times, want 3", called)
-		}
+		assert.That(t, called == 3, "the program's function was called %d times, want 3", called)
 	})
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -21,9 +22,7 @@ func TestTheFunctionsOfTheProgramAreCalled(t *testing.T) {
 		push.OnDelivery(consumer.Outcome{Delivery: &tidegate.Delivery{}})
 		push.OnReceiveFailure(consumer.ReceiveFailure{Err: tidegate.ErrUnavailable})
 		for _, name := range []string{"OnAttempt", "OnDelivery", "OnReceiveFailure"} {
-			if calls[name] != 1 {
-				t.Errorf("the program's %s was called %d times, want once", name, calls[name])
-			}
+			assert.That(t, calls[name] == 1, "the program's %s was called %d times, want once", name, calls[name])
 		}
 	})
 }
@@ -57,9 +56,7 @@ func TestTheLastAttemptHasTheStopReason(t *testing.T) {
 			"tidegate.class=permanent tidegate.stop_reason=permanent failure",
 		} {
 			name := "tidegate.producer.attempts messaging.destination.name=orders messaging.operation.name=send " + attributes
-			if got[name] != "1" {
-				t.Errorf("%s is %q, want 1; all: %v", name, got[name], got)
-			}
+			assert.That(t, got[name] == "1", "%s is %q, want 1; all: %v", name, got[name], got)
 		}
 	})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/oteltidegate"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -48,18 +49,12 @@ func run(t *testing.T, f func(e *env)) {
 		e := &env{T: t, broker: b, spans: tracetest.NewSpanRecorder(), reader: metric.NewManualReader()}
 		tp := trace.NewTracerProvider(trace.WithSpanProcessor(e.spans))
 		e.tracer = tp.Tracer("test")
-		i, err := oteltidegate.New(oteltidegate.Options{
+		i := assert.Value(oteltidegate.New(oteltidegate.Options{
 			TracerProvider: tp, MeterProvider: metric.NewMeterProvider(metric.WithReader(e.reader)),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := producer.New(b.Client(), i.ProducerOptions(producer.Options{
+		}))(t)
+		p := assert.Value(producer.New(b.Client(), i.ProducerOptions(producer.Options{
 			Checker: func(context.Context, transport.TransactionCheck) transport.Resolution { return transport.Commit },
-		}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		})))(t)
 		defer p.Close()
 		e.i, e.p = i, i.Producer(p)
 		f(e)
@@ -97,9 +92,7 @@ func attrs(kvs []attribute.KeyValue) string {
 func want(t *testing.T, what, got string, words ...string) {
 	t.Helper()
 	for _, w := range words {
-		if !slices.Contains(strings.Fields(got), w) {
-			t.Errorf("%s is %q, want %q in it", what, got, w)
-		}
+		assert.That(t, slices.Contains(strings.Fields(got), w), "%s is %q, want %q in it", what, got, w)
 	}
 }
 
@@ -108,13 +101,9 @@ func TestOneTraceForTheLifeOfAMessage(t *testing.T) {
 	run(t, func(e *env) {
 		ctx, parent := e.tracer.Start(e.Context(), "checkout")
 		msg := &tidegate.Message{ID: "m1", Topic: "orders", Tag: "fruit", Keys: []string{"k"}, Body: []byte("3 apples")}
-		if _, err := e.p.Send(ctx, msg); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.p.Send(ctx, msg)))
 		parent.End()
-		if msg.TraceContext != "" {
-			t.Errorf("Send changed the caller's message: %q", msg.TraceContext)
-		}
+		assert.That(t, msg.TraceContext == "", "Send changed the caller's message: %q", msg.TraceContext)
 		var inner []apitrace.TraceID
 		e.consume(func(ctx context.Context, d *tidegate.Delivery) error {
 			inner = append(inner, apitrace.SpanContextFromContext(ctx).TraceID())
@@ -124,9 +113,7 @@ func TestOneTraceForTheLifeOfAMessage(t *testing.T) {
 			return errors.New("try again")
 		})
 		spans := e.spans.Ended()
-		if len(spans) != 4 {
-			t.Fatalf("%d spans, want checkout, send and two of process", len(spans))
-		}
+		assert.MustThat(t, len(spans) == 4, "%d spans, want checkout, send and two of process", len(spans))
 		send, first, second := spans[0], spans[2], spans[3]
 		if send.Name() != "send orders" || send.SpanKind() != apitrace.SpanKindProducer || send.Parent().SpanID() != parent.SpanContext().SpanID() {
 			t.Errorf("the span of the send is %q of kind %v", send.Name(), send.SpanKind())
@@ -164,13 +151,9 @@ func TestAttemptsAreEvents(t *testing.T) {
 			}
 			return next(ctx)
 		})
-		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})))
 		events := e.spans.Ended()[0].Events()
-		if len(events) != 3 {
-			t.Fatalf("%d events, want 3 attempts", len(events))
-		}
+		assert.MustThat(t, len(events) == 3, "%d events, want 3 attempts", len(events))
 		want(t, "attempt 1", attrs(events[0].Attributes), "tidegate.attempt=1", "tidegate.class=throttled", "error.type=42900", "tidegate.delay_seconds=5")
 		want(t, "attempt 3", attrs(events[2].Attributes), "tidegate.attempt=3", "tidegate.class=ok", "server.port=8081")
 		if gap := events[1].Time.Sub(events[0].Time); gap < 5*time.Second || gap > 6*time.Second {
@@ -182,13 +165,9 @@ func TestAttemptsAreEvents(t *testing.T) {
 // The span of a transaction has the attempts of its begin and of its end, with their server.
 func TestTransactionsHaveTheirAttempts(t *testing.T) {
 	run(t, func(e *env) {
-		if _, err := e.p.Transact(e.Context(), &tidegate.Message{Topic: "transfers", Body: []byte("x")}, func(context.Context, *tidegate.Message) error { return nil }); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.p.Transact(e.Context(), &tidegate.Message{Topic: "transfers", Body: []byte("x")}, func(context.Context, *tidegate.Message) error { return nil })))
 		events := e.spans.Ended()[0].Events()
-		if len(events) != 2 {
-			t.Fatalf("%d events, want 2 attempts", len(events))
-		}
+		assert.MustThat(t, len(events) == 2, "%d events, want 2 attempts", len(events))
 		for n, operation := range []string{"begin", "commit"} {
 			want(t, operation, attrs(events[n].Attributes), "messaging.operation.name="+operation, "tidegate.class=ok", "server.port=8081")
 		}
@@ -199,14 +178,10 @@ func TestTransactionsHaveTheirAttempts(t *testing.T) {
 // OpenTelemetry are for milliseconds: nearly all durations would be in the first bucket.
 func TestBucketsAreInSeconds(t *testing.T) {
 	run(t, func(e *env) {
-		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})))
 		e.consume(func(context.Context, *tidegate.Delivery) error { return nil })
 		var rm metricdata.ResourceMetrics
-		if err := e.reader.Collect(e.Context(), &rm); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, e.reader.Collect(e.Context(), &rm))
 		// OpenTelemetry: semantic conventions for messaging client metrics 1.43.
 		buckets := []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
 		seen := 0
@@ -220,9 +195,7 @@ func TestBucketsAreInSeconds(t *testing.T) {
 				t.Errorf("%s in %s has the buckets %v, want %v", m.Name, m.Unit, got, buckets)
 			}
 		}
-		if seen != 2 {
-			t.Errorf("%d histograms, want 2", seen)
-		}
+		assert.That(t, seen == 2, "%d histograms, want 2", seen)
 	})
 }
 
@@ -277,9 +250,7 @@ func TestEverySendHasASpan(t *testing.T) {
 			for _, s := range e.spans.Ended()[before:] {
 				got = append(got, s.Status().Code)
 			}
-			if !slices.Equal(got, c.spans) {
-				t.Errorf("%s: spans with status %v, want %v", c.name, got, c.spans)
-			}
+			assert.That(t, slices.Equal(got, c.spans), "%s: spans with status %v, want %v", c.name, got, c.spans)
 		}
 		if started, ended := len(e.spans.Started()), len(e.spans.Ended()); started != ended {
 			t.Errorf("%d spans started, %d ended", started, ended)
@@ -290,9 +261,7 @@ func TestEverySendHasASpan(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	run(t, func(e *env) {
 		for n := range 3 {
-			if _, err := e.p.Send(e.Context(), &tidegate.Message{ID: fmt.Sprint("m", n), Topic: "orders", Body: []byte("x")}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(e.p.Send(e.Context(), &tidegate.Message{ID: fmt.Sprint("m", n), Topic: "orders", Body: []byte("x")})))
 		}
 		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "missing", Body: []byte("x")}); err == nil {
 			t.Fatal("a send to a missing topic succeeded")
@@ -324,9 +293,7 @@ func TestMetrics(t *testing.T) {
 			"tidegate.consumer.deliveries messaging.consumer.group.name=billing messaging.destination.name=orders tidegate.disposition=retried":                                                            "1",
 		} {
 			// The sum counts only where it is given.
-			if got[series] != value && !(strings.HasSuffix(value, " values") && strings.HasPrefix(got[series], value+",")) {
-				t.Errorf("%s is %q, want %s", series, got[series], value)
-			}
+			assert.That(t, got[series] == value || strings.HasSuffix(value, " values") && strings.HasPrefix(got[series], value+","), "%s is %q, want %s", series, got[series], value)
 		}
 		if t.Failed() {
 			for s, v := range got {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The span in ctx is the parent of a send, also if the message has the trace context of an earlier
@@ -17,15 +18,11 @@ func TestTheSpanOfTheContextIsTheParent(t *testing.T) {
 	run(t, func(e *env) {
 		ctx, parent := e.tracer.Start(e.Context(), "forward")
 		msg := &tidegate.Message{Topic: "orders", Body: []byte("x"), TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-		if _, err := e.p.Send(ctx, msg); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.p.Send(ctx, msg)))
 		if got := e.spans.Ended()[0].Parent().SpanID(); got != parent.SpanContext().SpanID() {
 			t.Errorf("the parent of the send is %v, want %v, the span of ctx", got, parent.SpanContext().SpanID())
 		}
-		if _, err := e.p.Send(e.Context(), msg); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.p.Send(e.Context(), msg)))
 		if got := e.spans.Ended()[1].Parent().SpanID().String(); got != "b7ad6b7169203331" {
 			t.Errorf("the parent of a send without a span in ctx is %v, want that of the message", got)
 		}
@@ -36,9 +33,7 @@ func TestTheSpanOfTheContextIsTheParent(t *testing.T) {
 // The middleware is the outermost one: those of the program run in the span of the delivery.
 func TestTheMiddlewareIsTheOutermost(t *testing.T) {
 	run(t, func(e *env) {
-		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})))
 		seen := make(chan bool, 1)
 		own := func(next consumer.Handler) consumer.Handler {
 			return func(ctx context.Context, d *tidegate.Delivery) error {
@@ -51,11 +46,7 @@ func TestTheMiddlewareIsTheOutermost(t *testing.T) {
 		for _, m := range slices.Backward(o.Middleware) { // the first one is the outermost
 			handle = m(handle)
 		}
-		if err := handle(e.Context(), &tidegate.Delivery{Message: tidegate.Message{ID: "m", Topic: "orders"}}); err != nil {
-			t.Error(err)
-		}
-		if !<-seen {
-			t.Error("the program's middleware runs outside the span")
-		}
+		assert.NoError(t, handle(e.Context(), &tidegate.Delivery{Message: tidegate.Message{ID: "m", Topic: "orders"}}))
+		assert.That(t, <-seen, "the program's middleware runs outside the span")
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
@@ -23,20 +24,12 @@ func TestEndedSendsAreForgotten(t *testing.T) {
 		"no provider": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			i, err := New(Options{TracerProvider: provider})
-			if err != nil {
-				t.Fatal(err)
-			}
-			inner, err := producer.New(&transporttest.Fake{}, i.ProducerOptions(producer.Options{}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			i := assert.Value(New(Options{TracerProvider: provider}))(t)
+			inner := assert.Value(producer.New(&transporttest.Fake{}, i.ProducerOptions(producer.Options{})))(t)
 			defer inner.Close()
 			p := i.Producer(inner)
 			good, bad := &tidegate.Message{Topic: "orders", Body: []byte("x")}, &tidegate.Message{Topic: "orders"}
-			if _, err := p.Send(t.Context(), good); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(p.Send(t.Context(), good)))
 			if _, err := p.Send(t.Context(), bad); !errors.Is(err, tidegate.ErrInvalid) {
 				t.Errorf("%v, want the rejection", err)
 			}

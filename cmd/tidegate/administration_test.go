@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // squeezed is a text with one space between words.
@@ -73,9 +74,7 @@ func TestShowQueuesAndSchedule(t *testing.T) {
 	}
 	got := squeezed(tl.must("group", "show", "billing", "--queues", "--schedule").stdout)
 	for _, want := range []string{"\nTOPIC QUEUE BEGIN CURSOR END UNDELIVERED UNFINISHED OLDEST\norders 0 0 3 5 2 1 ", "\nTOPIC DUE RETRIES LEASES-END\norders within 30m 00s 1 0\n"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("group show prints\n%s\nwithout %q", got, want)
-		}
+		assert.That(t, strings.Contains(got, want), "group show prints\n%s\nwithout %q", got, want)
 	}
 	group := document[struct {
 		QueueStates []status.GroupQueue        `json:"queue_states"`
@@ -84,9 +83,7 @@ func TestShowQueuesAndSchedule(t *testing.T) {
 	if q := group.QueueStates; len(q) != 1 || q[0].Cursor != 3 || time.Until(group.Schedules["orders"].NextRetry) < 19*time.Minute {
 		t.Errorf("the JSON is %+v", group)
 	}
-	if r := tl.run("group", "show", "billing", "--topic", "pays"); r.code != 3 {
-		t.Errorf("a topic from which the group has not received: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(3, "", "group", "show", "billing", "--topic", "pays") // a topic from which the group has not received
 	if tl.must("receive", "idle", "orders", "--max", "1", "--then", "ack"); !strings.Contains(tl.must("group", "show", "idle", "--schedule").stderr, "No message is in flight") {
 		t.Error("an empty schedule prints no note")
 	}
@@ -107,22 +104,16 @@ func TestPlans(t *testing.T) {
 		args := append([]string{"group", "rewind", "billing", "orders", "--no-headers"}, strings.Fields(c.flags)...)
 		for range 2 { // the first changed nothing
 			r := tl.must(append(args, "--dry-run")...)
-			if squeezed(r.stdout) != c.row || !strings.Contains(r.stderr, c.note) {
-				t.Errorf("%s: %q, %q; want %q, %q", c.flags, r.stdout, r.stderr, c.row, c.note)
-			}
+			assert.That(t, squeezed(r.stdout) == c.row && strings.Contains(r.stderr, c.note), "%s: %q, %q; want %q, %q", c.flags, r.stdout, r.stderr, c.row, c.note)
 		}
 	}
 	if r := tl.must("group", "rewind", "billing", "orders", "--queue", "0=1", "--yes", "--no-headers"); squeezed(r.stdout) != "0 3 1 2 0 1\n" {
 		t.Errorf("the rewind printed %q", r.stdout)
 	}
 	for _, flags := range []string{"", "--to=earliest --queue=0=1", "--queue=a=1", "--queue=0=-1", "--to=yesterday"} {
-		if r := tl.run(append([]string{"group", "rewind", "billing", "orders", "--yes"}, strings.Fields(flags)...)...); r.code != 2 {
-			t.Errorf("%q: exit code %d, %s", flags, r.code, r.stderr)
-		}
+		tl.fails(2, "", append([]string{"group", "rewind", "billing", "orders", "--yes"}, strings.Fields(flags)...)...)
 	}
-	if r := tl.run("group", "rewind", "biling", "orders", "--to", "earliest", "--yes"); r.code != 3 || !strings.Contains(r.stderr, "Did you mean billing?") {
-		t.Errorf("a wrong name: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(3, "Did you mean billing?", "group", "rewind", "biling", "orders", "--to", "earliest", "--yes") // a wrong name
 	for range 2 {
 		if r := tl.must("topic", "purge", "orders", "--dry-run"); r.stderr != "would remove 5 messages of orders, 20 B\n" {
 			t.Errorf("the dry run of a purge printed %q", r.stderr)
@@ -143,16 +134,12 @@ func TestPrune(t *testing.T) {
 	tl.must("address", "set", "old.#", "max-delivery-attempts=3")
 	tl.must("receive", "billing", "old", "--max", "1", "--then", "dead=x")
 	file := filepath.Join(tl.home, "cluster.yaml")
-	if err := os.WriteFile(file, []byte("topics: {orders: {}}\ngroups: {other: {}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte("topics: {orders: {}}\ngroups: {other: {}}\n"), 0o600))
 	want := "group declared: removed, with a backlog of 0 messages\ntopic old: removed, with 1 message\n"
 	if r := tl.must("apply", file, "--prune", "--dry-run"); !strings.HasSuffix(r.stdout, want) {
 		t.Errorf("the dry run printed\n%s\nwant\n%s", r.stdout, want)
 	}
-	if r := tl.run("apply", file, "--prune"); r.code != 2 || !strings.Contains(r.stderr, "--yes") {
-		t.Errorf("without --yes: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "--yes", "apply", file, "--prune") // without --yes
 	exist := func(when string, want map[string]bool) {
 		t.Helper()
 		for subject, exists := range want {
@@ -175,9 +162,7 @@ func TestPrune(t *testing.T) {
 	if r := tl.must("apply", file, "--prune", "--yes"); r.stderr != "nothing changes\n" {
 		t.Errorf("the third time: %q", r.stderr)
 	}
-	if r := tl.run("apply", file, "--prune-auto-created"); r.code != 2 {
-		t.Errorf("--prune-auto-created alone: exit code %d", r.code)
-	}
+	tl.fails(2, "", "apply", file, "--prune-auto-created")
 }
 
 // audit lists changes over HTTP, the newest first, and the flags select some.
@@ -200,10 +185,6 @@ func TestAuditCommand(t *testing.T) {
 		}
 	}
 	page := document[status.AuditPage](t, tl.must("audit", "-o", "json").stdout)
-	if len(page.Records) != 3 || page.Records[0].Result != "ok" || page.Records[0].Peer == "" {
-		t.Errorf("the JSON is %+v", page)
-	}
-	if r := tl.run("audit", "--since", "yesterday"); r.code != 2 {
-		t.Errorf("a wrong time: exit code %d", r.code)
-	}
+	assert.That(t, len(page.Records) == 3 && page.Records[0].Result == "ok" && page.Records[0].Peer != "", "the JSON is %+v", page)
+	tl.fails(2, "", "audit", "--since", "yesterday") // a wrong time
 }

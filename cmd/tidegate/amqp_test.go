@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The program does not speak AMQP. With an address of an Artemis, from any source, a command ends
@@ -32,12 +34,8 @@ func TestNamesTheProgramForAMQP(t *testing.T) {
 		}
 	}
 	tl.env["TIDEGATE_SERVER_AMQP"] = "amqp://mq.example"
-	if r := tl.run("send", "orders", "x"); r.code != 2 || !strings.Contains(r.stderr, "amqp://mq.example is") {
-		t.Errorf("the environment does not precede the current context: exit code %d, %s", r.code, r.stderr)
-	}
-	if r := tl.run("send", "orders", "x", "--context", "artemis"); r.code != 2 || !strings.Contains(r.stderr, "amqps://mq.example is") {
-		t.Errorf("--context does not precede the environment: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "amqp://mq.example is", "send", "orders", "x")
+	tl.fails(2, "amqps://mq.example is", "send", "orders", "x", "--context", "artemis")
 }
 
 // Addresses of two kinds, and a context with an address of another kind, are errors of usage.
@@ -62,17 +60,9 @@ func TestAMQPExcludesOtherAddresses(t *testing.T) {
 
 // Neither the program nor its module depends on go-amqp.
 func TestLinksNoAMQP(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	gomod, err := os.ReadFile("../../go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(out), "google.golang.org/grpc\n") || !strings.Contains(string(gomod), "google.golang.org/grpc ") {
-		t.Fatal("the lists do not name gRPC: this test sees nothing")
-	}
+	out := assert.Value(exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output())(t)
+	gomod := assert.Value(os.ReadFile("../../go.mod"))(t)
+	assert.MustThat(t, strings.Contains(string(out), "google.golang.org/grpc\n") && strings.Contains(string(gomod), "google.golang.org/grpc "), "the lists do not name gRPC: this test sees nothing")
 	if all := strings.ToLower(string(out) + string(gomod)); strings.Contains(all, "go-amqp") {
 		t.Error("the program or its module depends on go-amqp: it belongs to the module cmd/tidegate-amqp")
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/cli"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // After Ctrl-C, receive --then release has released its messages at once, and prints the number of
@@ -25,9 +26,7 @@ func TestInterruptedReceive(t *testing.T) {
 	tl.must("send", "orders", "a", "--count", "3")
 	r := tl.until(1, `"offset"`, "receive", "billing", "orders", "--then", "release", "--max", "10", "--wait", "1m", "--lease", "10m", "-o", "jsonl")
 	printed := strings.Count(r.stdout, "\n")
-	if r.code != 130 || !strings.Contains(r.stderr, fmt.Sprintf("interrupted after %d message", printed)) {
-		t.Errorf("exit code %d after %d messages, %s", r.code, printed, r.stderr)
-	}
+	assert.That(t, r.code == 130 && strings.Contains(r.stderr, fmt.Sprintf("interrupted after %d message", printed)), "exit code %d after %d messages, %s", r.code, printed, r.stderr)
 	if got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "3", "--wait", "1s", "-o", "jsonl").stdout); len(got) != 3 || got[0].Attempt != 1 {
 		t.Errorf("the next receive got %+v, want 3 messages with attempt 1", got)
 	}
@@ -90,9 +89,7 @@ func TestFollowOutlivesARestart(t *testing.T) {
 		case code := <-done:
 			t.Fatalf("the broker ended with %d: %s", code, log.String())
 		}
-		if _, err := fmt.Sscanf(out.String(), "ready grpc=%s http=%s\n", &grpc, &http); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(fmt.Sscanf(out.String(), "ready grpc=%s http=%s\n", &grpc, &http)))
 		env["TIDEGATE_SERVER_GRPC"], env["TIDEGATE_SERVER_HTTP"] = grpc, "http://"+http
 		return func() { end(); <-done }
 	}
@@ -159,9 +156,7 @@ func TestInterruptedAcknowledgements(t *testing.T) {
 		t.Errorf("exit code %d after %d messages, %s", r.code, printed, r.stderr)
 	}
 	got := lines[struct{ Acked int }](t, tl.must("group", "list", "-o", "jsonl").stdout)
-	if len(got) != 1 || got[0].Acked != printed {
-		t.Errorf("%d messages are printed, and the groups have %+v", printed, got)
-	}
+	assert.That(t, len(got) == 1 && got[0].Acked == printed, "%d messages are printed, and the groups have %+v", printed, got)
 }
 
 // If the reader of a pipe ends, the command ends without an error text and releases the messages
@@ -237,9 +232,7 @@ func TestReceiveOnAFullDisk(t *testing.T) {
 				t.Errorf("--then %s %s: exit code %d, %s", then, form, code, stderr.String())
 			}
 			got := lines[received](t, tl.must("receive", "billing", topic, "--then", "ack", "--max", "3", "--wait", "1s", "-o", "jsonl").stdout)
-			if len(got) != 3 || got[0].Attempt+got[1].Attempt+got[2].Attempt != 3 {
-				t.Errorf("--then %s %s: the next receive got %+v, want 3 messages in attempt 1", then, form, got)
-			}
+			assert.That(t, len(got) == 3 && got[0].Attempt+got[1].Attempt+got[2].Attempt == 3, "--then %s %s: the next receive got %+v, want 3 messages in attempt 1", then, form, got)
 		}
 	}
 }
@@ -323,9 +316,7 @@ func TestPruneOfWhatIsRemoved(t *testing.T) {
 	tl := newTool(t, "--topic", "orders", "--topic", "old")
 	tl.must("group", "create", "stale")
 	file := filepath.Join(tl.home, "cluster.yaml")
-	if err := os.WriteFile(file, []byte("topics: {orders: {}}\ngroups: {billing: {}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte("topics: {orders: {}}\ngroups: {billing: {}}\n"), 0o600))
 	stdin := &answering{func() {
 		tl.must("topic", "delete", "old", "--yes")
 		tl.must("group", "delete", "stale", "--yes")

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A benchmark removes its topic and group, writes a result that compare reads, and e2e accounts for
@@ -32,10 +34,7 @@ func TestBench(t *testing.T) {
 			t.Errorf("%s: exit code %d\n%s%s", name, r.code, r.stdout, r.stderr)
 			continue
 		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := assert.Value(os.ReadFile(file))(t)
 		var result struct {
 			Schema int
 			Rounds []struct {
@@ -86,12 +85,8 @@ func TestBench(t *testing.T) {
 		}
 	}
 	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http, "--protect")
-	if r := tl.run("bench", "send", "--context", "prod"); r.code != 2 || !strings.Contains(r.stderr, "--yes=prod") {
-		t.Errorf("a protected context: exit code %d, %s", r.code, r.stderr)
-	}
-	if r := tl.run("bench", "send", "--topic", "orders"); r.code != 2 || !strings.Contains(r.stderr, "--into-existing") {
-		t.Errorf("a topic of others: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "--yes=prod", "bench", "send", "--context", "prod")      // a protected context
+	tl.fails(2, "--into-existing", "bench", "send", "--topic", "orders") // a topic of others
 }
 
 // Several callers and rates make a table with a row for each pair, and a document with all results.
@@ -108,25 +103,17 @@ func TestBenchTable(t *testing.T) {
 			Rounds    []struct{ Done int64 }
 		}
 	}](t, tl.run(append(args, "-o", "json")...).stdout).Results
-	if len(all) != 4 || all[3].Arguments["callers"] != "4" || all[3].Arguments["rate"] != "100" || len(all[0].Rounds) != 1 || all[0].Rounds[0].Done == 0 {
-		t.Errorf("the document has %+v", all)
-	}
+	assert.That(t, len(all) == 4 && all[3].Arguments["callers"] == "4" && all[3].Arguments["rate"] == "100" && len(all[0].Rounds) == 1 && all[0].Rounds[0].Done != 0, "the document has %+v", all)
 	for _, flags := range []string{
 		"--callers 1,2 --max-p99 1s", "--rate 1,2 --hdr x.hgrm", "--rate fast", "--callers 0", "--batch 33", "--batch 2 --async", "--batch 2 --rate 5", "--group g", "--into-existing", "--rate=-1",
 	} {
-		if r := tl.run(append([]string{"bench", "send"}, strings.Fields(flags)...)...); r.code != 2 {
-			t.Errorf("bench send %s: exit code %d, %s", flags, r.code, r.stderr)
-		}
+		tl.fails(2, "", append([]string{"bench", "send"}, strings.Fields(flags)...)...)
 	}
-	if r := tl.run("bench", "receive", "--messages", "0"); r.code != 2 {
-		t.Errorf("bench receive of nothing: exit code %d", r.code)
-	}
+	tl.fails(2, "", "bench", "receive", "--messages", "0")
 	tl.must("topic", "create", "shared")
 	tl.must("send", "shared", "of others")
 	r = tl.run("bench", "send", "--topic", "shared", "--into-existing", "--group", "mine", "--verify", "--callers", "2", "--rounds", "1", "--duration", "50ms", "--warmup", "0s")
-	if r.code != 0 || !strings.Contains(r.stdout, "lost 0, twice 0") {
-		t.Errorf("in a topic of others: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	assert.That(t, r.code == 0 && strings.Contains(r.stdout, "lost 0, twice 0"), "in a topic of others: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	tl.must("topic", "show", "shared")
 }
 
@@ -137,9 +124,7 @@ func TestBenchCompare(t *testing.T) {
 	write := func(name, benchmark string, rounds ...string) string {
 		path := filepath.Join(tl.home, name)
 		text := `{"schema":1,"benchmark":"` + benchmark + `","arguments":{},"rounds":[` + strings.Join(rounds, ",") + `]}`
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	round := func(rate string) string {
@@ -150,18 +135,14 @@ func TestBenchCompare(t *testing.T) {
 	if r := tl.must("bench", "compare", before, before); strings.Count(r.stdout, "no difference shown") != 3 {
 		t.Errorf("a result compared with itself:\n%s", r.stdout)
 	}
-	if r := tl.run("bench", "compare", before, after, "--max-regression", "5%"); r.code != 7 || !strings.Contains(r.stderr, "the rate is worse by at least") {
-		t.Errorf("a fifth less: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	tl.fails(7, "the rate is worse by at least", "bench", "compare", before, after, "--max-regression", "5%") // a fifth less
 	tl.must("bench", "compare", after, before, "--max-regression", "5%")
 	for name, other := range map[string]string{
 		"an interval needs":     write("few", "send", round("100")),
 		"without valid figures": write("invalid", "send", `{"achieved":1,"invalid":"NOT VALID"}`, round("100"), round("100")),
 		"bench e2e":             write("e2e", "e2e", round("100"), round("100"), round("100")),
 	} {
-		if r := tl.run("bench", "compare", before, other); r.code != 2 || !strings.Contains(r.stderr, name) {
-			t.Errorf("exit code %d, want 2 with %q: %s", r.code, name, r.stderr)
-		}
+		tl.fails(2, name, "bench", "compare", before, other)
 	}
 }
 
@@ -169,9 +150,7 @@ func TestBenchCompare(t *testing.T) {
 func TestBenchPrintsBeforeItFails(t *testing.T) {
 	tl := newTool(t)
 	r := tl.run("bench", "send", "--callers", "2", "--rounds", "1", "--duration", "100ms", "--warmup", "0s", "--json", tl.home, "-o", "json")
-	if r.code != 1 || !strings.Contains(r.stderr, tl.home) {
-		t.Errorf("exit code %d, %s", r.code, r.stderr)
-	}
+	assert.That(t, r.code == 1 && strings.Contains(r.stderr, tl.home), "exit code %d, %s", r.code, r.stderr)
 	if result := document[struct{ Rounds []struct{ Done int64 } }](t, r.stdout); len(result.Rounds) != 1 || result.Rounds[0].Done == 0 {
 		t.Errorf("the result is %s", r.stdout)
 	}
@@ -186,9 +165,7 @@ func TestBenchOfAProtectedContext(t *testing.T) {
 		if yes != "" {
 			args = append(args, yes)
 		}
-		if r := tl.run(args...); r.code != 2 || !strings.Contains(r.stderr, "--yes=prod") {
-			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
-		}
+		tl.fails(2, "--yes=prod", args...)
 	}
 }
 

@@ -7,21 +7,16 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // receiveAs receives a message over HTTP as a client of this ID.
 func (tl *tool) receiveAs(id, group, topic string) {
 	tl.t.Helper()
-	r, err := http.NewRequestWithContext(tl.t.Context(), "POST", tl.http+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(`{"max": 1}`))
-	if err != nil {
-		tl.t.Fatal(err)
-	}
+	r := assert.Value(http.NewRequestWithContext(tl.t.Context(), "POST", tl.http+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(`{"max": 1}`)))(tl.t)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("X-Mq-Client-Id", id)
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		tl.t.Fatal(err)
-	}
+	answer := assert.Value(http.DefaultClient.Do(r))(tl.t)
 	if answer.Body.Close(); answer.StatusCode != 200 {
 		tl.t.Fatalf("a receive: %s", answer.Status)
 	}
@@ -52,16 +47,12 @@ func TestClients(t *testing.T) {
 		}
 	}
 	page := document[status.ClientPage](t, tl.must("clients", "list", "-o", "json", "--group", "billing").stdout)
-	if len(page.Clients) != 1 || page.Total != 1 || page.Clients[0].Inflight != 2 || !strings.HasPrefix(page.Clients[0].Address, "127.0.0.1:") {
-		t.Errorf("the JSON is %+v", page)
-	}
+	assert.That(t, len(page.Clients) == 1 && page.Total == 1 && page.Clients[0].Inflight == 2 && strings.HasPrefix(page.Clients[0].Address, "127.0.0.1:"), "the JSON is %+v", page)
 	if r := tl.must("group", "show", "billing", "--clients"); !strings.Contains(squeezed(r.stdout), "\none http - - billing orders ") {
 		t.Errorf("group show --clients prints\n%s", r.stdout)
 	}
 	group := document[struct{ Clients status.ClientPage }](t, tl.must("group", "show", "ledger", "--clients", "-o", "json").stdout)
-	if len(group.Clients.Clients) != 1 || group.Clients.Clients[0].ID != "two" {
-		t.Errorf("the JSON of group show is %+v", group)
-	}
+	assert.That(t, len(group.Clients.Clients) == 1 && group.Clients.Clients[0].ID == "two", "the JSON of group show is %+v", group)
 	if r := tl.must("clients", "list", "-o", "name"); r.stdout != "one\ntwo\n" {
 		t.Errorf("the names are %q", r.stdout)
 	}
@@ -90,9 +81,7 @@ func TestClients(t *testing.T) {
 	}
 	for _, wrong := range [][]string{{"clients", "list", "--kind", "robot"}, {"clients", "list", "--idle", "-1s"}, {"clients", "list", "--match", "[a"},
 		{"top", "--clients", "--topics"}, {"top", "--clients", "--by", "backlog"}, {"top", "--by", "idle"}} {
-		if r := tl.run(wrong...); r.code != 2 {
-			t.Errorf("%q: exit code %d, %s", wrong, r.code, r.stderr)
-		}
+		tl.fails(2, "", wrong...)
 	}
 }
 
@@ -116,12 +105,8 @@ func TestRedriveToGroupOnly(t *testing.T) {
 	}
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
 	for _, wrong := range [][]string{{"--to", "orders"}, {"--edit", ""}} {
-		if r := tl.run(append(redrive, append(wrong, "--yes")...)...); r.code != 2 || !strings.Contains(r.stderr, wrong[0]) {
-			t.Errorf("%q: exit code %d, %s", wrong, r.code, r.stderr)
-		}
+		tl.fails(2, wrong[0], append(redrive, append(wrong, "--yes")...)...)
 	}
 	delete(tl.env, "TIDEGATE_SERVER_HTTP")
-	if r := tl.run(append(redrive, "--as", "x", "--yes", "--context", "rmq")...); r.code != 2 || !strings.Contains(r.stderr, "needs --to TOPIC on RocketMQ") {
-		t.Errorf("on RocketMQ: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "needs --to TOPIC on RocketMQ", append(redrive, "--as", "x", "--yes", "--context", "rmq")...) // on RocketMQ
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The completion of bash works in a shell without the package bash-completion. Bash itself splits
@@ -16,9 +18,7 @@ func TestBashCompletionAlone(t *testing.T) {
 	script := filepath.Join(tl.home, "completion.bash")
 	write(t, script, tl.must("completion", "bash").stdout)
 	bin := t.TempDir()
-	if err := os.Symlink(os.Args[0], filepath.Join(bin, "tidegate")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.Symlink(os.Args[0], filepath.Join(bin, "tidegate")))
 	for _, c := range []struct {
 		line  string   // up to the cursor
 		words []string // of bash
@@ -49,9 +49,7 @@ printf '%s\n' "${COMPREPLY[@]}"`, "bash", script, c.line)
 		bash.Env = append(os.Environ(), asProgram+"=1", "PATH="+bin+":"+os.Getenv("PATH"), "XDG_CONFIG_HOME="+tl.home,
 			"TIDEGATE_SERVER_GRPC="+tl.grpc, "TIDEGATE_SERVER_HTTP="+tl.http)
 		out, err := bash.CombinedOutput()
-		if err != nil {
-			t.Errorf("%s: %v\n%s", c.line, err, out)
-		}
+		assert.That(t, err == nil, "%s: %v\n%s", c.line, err, out)
 		var got []string
 		for word := range strings.FieldsSeq(string(out)) {
 			if !strings.HasPrefix(word, "(") {

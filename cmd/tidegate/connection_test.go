@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A flag goes before the environment, and the environment before the context. Each value has its
@@ -19,9 +21,7 @@ func TestSources(t *testing.T) {
 	tl.must("context", "add", "one", "--grpc", "one.example:1", "--http", "http://one.example:2", "--access-key", "k")
 	r := tl.must("context", "show", "--http", "http://flag.example:3")
 	for _, want := range []string{"kind        tidegate", "http://flag.example:3 (--http)", tl.grpc + " (TIDEGATE_SERVER_GRPC)", "k (context one)", "(hidden) (TIDEGATE_SECRET)"} {
-		if !strings.Contains(r.stdout, want) {
-			t.Errorf("the sources lack %q:\n%s", want, r.stdout)
-		}
+		assert.That(t, strings.Contains(r.stdout, want), "the sources lack %q:\n%s", want, r.stdout)
 	}
 	if r := tl.must("context", "show", "--secret-file", "given"); !strings.Contains(r.stdout, "given (--secret-file)") || strings.Contains(r.stdout, "TIDEGATE_SECRET") {
 		t.Errorf("a secret file of the flags goes before the environment:\n%s", r.stdout)
@@ -48,13 +48,9 @@ func TestSecrets(t *testing.T) {
 		{"command fails", []string{"--secret-command", "false"}, "false"},
 	} {
 		tl.must(append([]string{"context", "add", "c", "--http", tl.http, "--access-key", "k"}, c.args...)...)
-		if r := tl.run("topic", "list", "--context", "c"); r.code != 2 || !strings.Contains(r.stderr, c.want) {
-			t.Errorf("%s: exit code %d, want 2 with %q: %s", c.name, r.code, c.want, r.stderr)
-		}
+		tl.fails(2, c.want, "topic", "list", "--context", "c")
 	}
-	if err := os.WriteFile(file, []byte("sesame\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte("sesame\n"), 0o600))
 	for _, args := range [][]string{{"--secret-file", file}, {"--secret-command", "echo,sesame"}} {
 		tl.must(append([]string{"context", "add", "c", "--http", tl.http, "--access-key", "k"}, args...)...)
 		tl.must("topic", "list", "--context", "c") // a broker without keys takes any
@@ -78,22 +74,16 @@ func TestContextFile(t *testing.T) {
 	if out := tl.must("context", "list").stdout; !strings.Contains(out, "one *") {
 		t.Errorf("use - did not go back:\n%s", out)
 	}
-	if r := tl.run("context", "use", "tow"); r.code != 3 || !strings.Contains(r.stderr, "did you mean two?") {
-		t.Errorf("exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(3, "did you mean two?", "context", "use", "tow")
 	path := filepath.Join(tl.env["XDG_CONFIG_HOME"], "tidegate", "contexts.yaml")
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file of contexts: %v, %v", info.Mode(), err)
 	}
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.Chmod(path, 0o644))
 	if r := tl.must("topic", "list"); !strings.Contains(r.stderr, "chmod 600") {
 		t.Errorf("no warning: %s", r.stderr)
 	}
-	if err := os.WriteFile(path, []byte("contexts:\n  one: {grcp: x}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(path, []byte("contexts:\n  one: {grcp: x}\n"), 0o600))
 	if r := tl.run("topic", "list"); r.code != 2 || !strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, "grcp") || !strings.Contains(r.stderr, "line 2") {
 		t.Errorf("exit code %d, %s", r.code, r.stderr)
 	}
@@ -110,9 +100,7 @@ func TestCommandsWithoutHTTP(t *testing.T) {
 		{"parked list g", "has no command for it"},
 		{"api GET /v1/topics", "HTTP API"},
 	} {
-		if r := tl.run(append(strings.Fields(c.args), "--context", "rmq")...); r.code != 2 || !strings.Contains(r.stderr, c.says) {
-			t.Errorf("%s: exit code %d, want 2 with %q: %s", c.args, r.code, c.says, r.stderr)
-		}
+		tl.fails(2, c.says, append(strings.Fields(c.args), "--context", "rmq")...)
 	}
 }
 
@@ -131,9 +119,7 @@ func TestKindOfAContext(t *testing.T) {
 	tl.must("topic", "list")
 	tl.must("send", "orders", "a")
 	kind("rocketmq", "--context", "rmq")
-	if r := tl.run("topic", "list", "--context", "rmq"); r.code != 2 || !strings.Contains(r.stderr, "mqadmin topicList") {
-		t.Errorf("a context that the flag names: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "mqadmin topicList", "topic", "list", "--context", "rmq") // a context that the flag names
 	kind("tidegate", "--context", "rmq", "--http", tl.http)
 	tl.must("topic", "list", "--context", "rmq", "--http", tl.http)
 	kind("tidegate", "--context", "rmq", "--grpc", tl.grpc)
@@ -159,12 +145,8 @@ func TestContextTest(t *testing.T) {
 		t.Errorf("with a key in the environment: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	delete(tl.env, "TIDEGATE_ACCESS_KEY")
-	if r := tl.run("context", "test", "away"); r.code != 6 {
-		t.Errorf("a server that is away: exit code %d\n%s", r.code, r.stdout)
-	}
-	if r := tl.run("context", "test", "nope"); r.code != 2 {
-		t.Errorf("no such context: exit code %d", r.code)
-	}
+	tl.fails(6, "", "context", "test", "away") // a server that is away
+	tl.fails(2, "", "context", "test", "nope") // no such context
 }
 
 // The help of a command has its own flags before those of the output and of the connection.
@@ -185,10 +167,7 @@ func TestDoctor(t *testing.T) {
 	}
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	go func() { // closes the connection after unknown bytes, as the remoting port of RocketMQ does
 		for {
@@ -217,12 +196,8 @@ func TestDoctor(t *testing.T) {
 		{"a normal message in a FIFO topic", "--topic orders --send", 2, "FIFO needs a message group"},
 	} {
 		r := tl.run(append([]string{"doctor"}, strings.Fields(c.args)...)...)
-		if r.code != c.code || !strings.Contains(r.stdout, c.says) {
-			t.Errorf("%s: exit code %d, want %d with %q:\n%s%s", c.name, r.code, c.code, c.says, r.stdout, r.stderr)
-		}
-		if strings.Contains(r.stdout, "Options.") || strings.Contains(r.stdout, `\n`) {
-			t.Errorf("%s: the text is not for users of the command:\n%s", c.name, r.stdout)
-		}
+		assert.That(t, r.code == c.code && strings.Contains(r.stdout, c.says), "%s: exit code %d, want %d with %q:\n%s%s", c.name, r.code, c.code, c.says, r.stdout, r.stderr)
+		assert.That(t, !strings.Contains(r.stdout, "Options.") && !strings.Contains(r.stdout, `\n`), "%s: the text is not for users of the command:\n%s", c.name, r.stdout)
 	}
 	tl.must("group", "create", "billing")
 	if r := tl.must("doctor", "--topic", "orders", "--group", "billing"); strings.Contains(r.stdout, "does not exist") {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // An answer is the status and the header of a response.
@@ -36,22 +38,13 @@ func TestConsole(t *testing.T) {
 	}
 	m := link.FindStringSubmatch(stdout.String())
 	request := func(method, path string, header ...string) (answer, string) {
-		r, err := http.NewRequestWithContext(ctx, method, m[1]+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := assert.Value(http.NewRequestWithContext(ctx, method, m[1]+path, http.NoBody))(t)
 		for i := 0; i < len(header); i += 2 {
 			r.Header.Set(header[i], header[i+1])
 		}
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := assert.Value(http.DefaultClient.Do(r))(t)
 		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := assert.Value(io.ReadAll(resp.Body))(t)
 		return answer{resp.StatusCode, resp.Header}, string(text)
 	}
 	if resp, text := request("GET", "/console/"); resp.status != 200 || !strings.Contains(text, "<!doctype html>") {
@@ -62,9 +55,7 @@ func TestConsole(t *testing.T) {
 	}
 	resp, text := request("POST", "/v1/session", "Authorization", "Bearer "+m[2])
 	half := regexp.MustCompile(`"token":"([^"]+)"`).FindStringSubmatch(text)
-	if resp.status != 200 || half == nil {
-		t.Fatalf("POST /v1/session: %d %s", resp.status, text)
-	}
+	assert.MustThat(t, resp.status == 200 && half != nil, "POST /v1/session: %d %s", resp.status, text)
 	cookie, _, _ := strings.Cut(resp.header.Get("Set-Cookie"), ";")
 	if resp, text := request("GET", "/v1/topics", "Cookie", cookie, "X-Tidegate-Session", half[1]); resp.status != 200 || !strings.Contains(text, "orders") {
 		t.Errorf("GET /v1/topics: %d %s", resp.status, text)

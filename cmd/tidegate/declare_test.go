@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 const cluster = `
@@ -22,16 +24,10 @@ address_settings:
 func TestApplyAndExport(t *testing.T) {
 	tl := newTool(t)
 	file := filepath.Join(tl.home, "cluster.yaml")
-	if err := os.WriteFile(file, []byte(cluster), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte(cluster), 0o600))
 	dry := tl.must("apply", file, "--dry-run")
-	if !strings.Contains(dry.stdout, "topic orders: new\n") || !strings.Contains(dry.stdout, "max_backlog.messages: default -> 1000\n") {
-		t.Errorf("the dry run printed\n%s", dry.stdout)
-	}
-	if r := tl.run("topic", "show", "orders"); r.code != 3 {
-		t.Errorf("after a dry run the topic exists: %s", r.stdout)
-	}
+	assert.That(t, strings.Contains(dry.stdout, "topic orders: new\n") && strings.Contains(dry.stdout, "max_backlog.messages: default -> 1000\n"), "the dry run printed\n%s", dry.stdout)
+	tl.fails(3, "", "topic", "show", "orders") // the dry run created no topic
 	tl.must("apply", file)
 	if r := tl.must("apply", file); r.stdout != "" || !strings.Contains(r.stderr, "nothing changes") {
 		t.Errorf("the second time: %s%s", r.stdout, r.stderr)
@@ -41,9 +37,7 @@ func TestApplyAndExport(t *testing.T) {
 		t.Errorf("a setting that the file does not name changed: %s", r.stdout)
 	}
 	exported := tl.must("export").stdout
-	if err := os.WriteFile(file, []byte(exported), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte(exported), 0o600))
 	for name, other := range map[string]*tool{"apply": newTool(t), "serve --config": newTool(t, "--config", file)} {
 		if name == "apply" {
 			other.must("apply", file)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A redrive says in its question, its dry run and its result which other groups receive the
@@ -24,9 +25,7 @@ func TestRedriveNamesTheGroups(t *testing.T) {
 		tl.terminal = true
 		defer func() { tl.terminal = false }()
 		r := tl.input("n\n", append([]string{"dead-letters", "redrive", "billing"}, args...)...)
-		if r.code != 1 || !strings.Contains(r.stderr, "[y/N]") {
-			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
-		}
+		assert.That(t, r.code == 1 && strings.Contains(r.stderr, "[y/N]"), "%q: exit code %d, %s", args, r.code, r.stderr)
 		return r.stderr
 	}
 	edit := []string{"--edit", "sed s/EUR/USD/"}
@@ -91,17 +90,13 @@ func TestRedriveEditsFields(t *testing.T) {
 			flags := []string{"--set-tag", "new", "--set-key", "x,y", "--set-key", "z", "--set-property", "c=3=4", "--set-property", "b=5", "--unset-property", "a"}
 			preview := tl.must(append(append(redrive, "--dry-run", "--edit", "sed s/EUR/USD/"), flags...)...).stdout
 			for _, want := range []string{"0 EUR -> 0 USD; tag old -> new; keys k -> x,y z; property a 1 -> none; property b 2 -> 5; property c none -> 3=4"} {
-				if !strings.Contains(preview, want) {
-					t.Errorf("the dry run prints %s, want %q", preview, want)
-				}
+				assert.That(t, strings.Contains(preview, want), "the dry run prints %s, want %q", preview, want)
 			}
 			one := append(append(redrive, "--id", ids[0], "--yes", "--edit", "sed s/EUR/USD/"), flags...)
 			if r := tl.must(one...); !strings.Contains(r.stderr, ids[0]+" was sent as "+ids[0]+".redrive-1") {
 				t.Errorf("the redrive prints %s", r.stderr)
 			}
-			if r := tl.run(one...); r.code != 3 {
-				t.Errorf("the second run: exit code %d, %s%s", r.code, r.stdout, r.stderr)
-			}
+			tl.fails(3, "", one...) // the second run
 			const format = "%b|%T|%k|%p{a}|%p{b}|%p{c}"
 			got := tl.must("receive", "billing", "orders", "--max", "1", "--then", "ack", "--format", format).stdout
 			if want := "0 USD|new|x,y,z||5|3=4"; strings.TrimSpace(got) != want {
@@ -156,9 +151,7 @@ func TestRedriveEditMistakes(t *testing.T) {
 		{[]string{"--unset-property", ""}, "give the name"},
 		{[]string{"--unset-property", "DLQ_REASON"}, "belongs to the servers"},
 	} {
-		if r := tl.run(append([]string{"dead-letters", "redrive", "billing", "--yes"}, tt.args...)...); r.code != 2 || !strings.Contains(r.stderr, tt.want) {
-			t.Errorf("%.60q: exit code %d, %.300s, want %q", tt.args, r.code, r.stderr, tt.want)
-		}
+		tl.fails(2, tt.want, append([]string{"dead-letters", "redrive", "billing", "--yes"}, tt.args...)...)
 	}
 	var many []string
 	for i := range tidegate.MaxProperties {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The test binary is the program if the environment has this variable.
@@ -67,10 +68,7 @@ func newTool(t testing.TB, flags ...string) *tool {
 			t.Logf("the broker's log:\n%s", log.String())
 		}
 	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	line := assert.Value(bufio.NewReader(out).ReadString('\n'))(t)
 	ended.Go(func() { _, _ = io.Copy(io.Discard, out) })
 	if _, err := fmt.Sscanf(line, "ready grpc=%s http=%s\n", &tl.grpc, &tl.http); err != nil {
 		t.Fatalf("the broker printed %q: %v", line, err)
@@ -119,9 +117,7 @@ func (tl *tool) run(args ...string) result {
 func (tl *tool) must(args ...string) result {
 	tl.t.Helper()
 	r := tl.run(args...)
-	if r.code != 0 {
-		tl.t.Fatalf("tidegate %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
-	}
+	assert.MustThat(tl.t, r.code == 0, "tidegate %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
 	return r
 }
 
@@ -133,11 +129,16 @@ func (tl *tool) app(stdout, stderr io.Writer) *cli.App {
 // forward returns a proxy for the HTTP API of the broker.
 func (tl *tool) forward() *httputil.ReverseProxy {
 	tl.t.Helper()
-	broker, err := url.Parse(tl.http)
-	if err != nil {
-		tl.t.Fatal(err)
-	}
+	broker := assert.Value(url.Parse(tl.http))(tl.t)
 	return httputil.NewSingleHostReverseProxy(broker)
+}
+
+// fails runs a command that ends with a code, and with a text in its error.
+func (tl *tool) fails(code int, says string, args ...string) {
+	tl.t.Helper()
+	if r := tl.run(args...); r.code != code || !strings.Contains(r.stderr, says) {
+		tl.t.Errorf("tidegate %s: exit code %d, want %d and %q: %s%s", strings.Join(args, " "), r.code, code, says, r.stdout, r.stderr)
+	}
 }
 
 // until runs a command until its standard output has a text a number of times.

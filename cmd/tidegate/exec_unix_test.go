@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // deadLetters returns the number of the dead letters of billing.
@@ -30,16 +31,12 @@ func await(t *testing.T, file string, n int) []string {
 	t.Helper()
 	for ctx := limited(t); ; {
 		text, err := os.ReadFile(file)
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
+		assert.MustThat(t, err == nil || os.IsNotExist(err), "%v", err)
 		lines := strings.Fields(string(text))
 		if len(lines) >= n {
 			return lines
 		}
-		if backoff.Sleep(ctx, 5*time.Millisecond) != nil {
-			t.Fatalf("%s has %q, want %d lines", file, lines, n)
-		}
+		assert.MustThat(t, backoff.Sleep(ctx, 5*time.Millisecond) == nil, "%s has %q, want %d lines", file, lines, n)
 	}
 }
 
@@ -62,9 +59,7 @@ func TestExecOfAnUnusableProgram(t *testing.T) {
 				tl := newTool(t, "--topic", "orders")
 				tl.must("send", "orders", "a", "--count", "300")
 				r := tl.run("receive", "billing", "orders", "--exec", program, "--workers", fmt.Sprint(workers))
-				if r.code != 1 || !strings.Contains(r.stderr, "the program cannot be executed") || !strings.Contains(r.stderr, "(exit code "+code+")") {
-					t.Errorf("exit code %d, %s", r.code, r.stderr)
-				}
+				assert.That(t, r.code == 1 && strings.Contains(r.stderr, "the program cannot be executed") && strings.Contains(r.stderr, "(exit code "+code+")"), "exit code %d, %s", r.code, r.stderr)
 				if n := tl.deadLetters(); n > 0 {
 					t.Errorf("%d dead letters", n)
 				}
@@ -73,9 +68,7 @@ func TestExecOfAnUnusableProgram(t *testing.T) {
 					t.Errorf("%d messages are ready, want %d", len(got), 300-workers)
 				}
 				for _, m := range got {
-					if m.Attempt != 1 {
-						t.Errorf("a message that no program had is in attempt %d", m.Attempt)
-					}
+					assert.That(t, m.Attempt == 1, "a message that no program had is in attempt %d", m.Attempt)
 				}
 			})
 		}
@@ -168,9 +161,7 @@ func TestExecAllFailed(t *testing.T) {
 			tl.must("send", "orders", "good")
 		}
 		r := tl.run("receive", "billing", "orders", "--exec", "grep -q good || exit 75", "--max", fmt.Sprint(c.messages+c.good), "--kill-switch", "0")
-		if r.code != c.code || strings.Contains(r.stderr, "nearly all messages failed") != (c.code == 1) {
-			t.Errorf("%+v: exit code %d, %s", c, r.code, r.stderr)
-		}
+		assert.That(t, r.code == c.code && strings.Contains(r.stderr, "nearly all messages failed") == (c.code == 1), "%+v: exit code %d, %s", c, r.code, r.stderr)
 	}
 }
 
@@ -179,9 +170,7 @@ func TestExecWithAChildInTheBackground(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
 	r := tl.must("receive", "billing", "orders", "--exec", "sleep 1000 & echo done", "--max", "1")
-	if r.stdout != "done\n" || !strings.Contains(r.stderr, "1 handled, 0 failed") {
-		t.Errorf("%s%s", r.stdout, r.stderr)
-	}
+	assert.That(t, r.stdout == "done\n" && strings.Contains(r.stderr, "1 handled, 0 failed"), "%s%s", r.stdout, r.stderr)
 }
 
 // The same holds for the programs of --edit and of dead-letters watch.
@@ -190,9 +179,7 @@ func TestEditWithAChildInTheBackground(t *testing.T) {
 	tl.must("send", "orders", "1 EUR")
 	tl.must("receive", "billing", "orders", "--then", "dead=currency", "--max", "1")
 	r := tl.must("dead-letters", "watch", "billing", "--since", "-1h", "--limit", "1", "--exec", "sleep 1000 & cat")
-	if !strings.Contains(r.stdout, `"1 EUR"`) && !strings.Contains(r.stdout, "message_id") || strings.Contains(r.stderr, "failed") {
-		t.Errorf("the watch printed %s%s", r.stdout, r.stderr)
-	}
+	assert.That(t, (strings.Contains(r.stdout, `"1 EUR"`) || strings.Contains(r.stdout, "message_id")) && !strings.Contains(r.stderr, "failed"), "the watch printed %s%s", r.stdout, r.stderr)
 	tl.must("dead-letters", "redrive", "billing", "--edit", "sleep 1000 & sed s/EUR/USD/", "--yes")
 	if got := tl.bodies("billing", "orders", 1); len(got) != 1 || got[0] != "1 USD" {
 		t.Errorf("the message is %q", got)
@@ -243,32 +230,22 @@ func TestExecAndCtrlC(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.Start(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, c.Start())
 			pid := await(t, begun, 1)[0]
 			interrupt := func() {
-				if err := syscall.Kill(-c.Process.Pid, syscall.SIGINT); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, syscall.Kill(-c.Process.Pid, syscall.SIGINT))
 			}
 			interrupt()
 			line, err := bufio.NewReader(stderr).ReadString('\n')
-			if err != nil || !strings.Contains(line, "for 1 program; Ctrl-C again") {
-				t.Fatalf("stderr has %q, %v", line, err)
-			}
+			assert.MustThat(t, err == nil && strings.Contains(line, "for 1 program; Ctrl-C again"), "stderr has %q, %v", line, err)
 			if twice {
 				interrupt()
 				_ = c.Wait()
-				if c.ProcessState.Exited() {
-					t.Errorf("it has ended with %v, want the signal", c.ProcessState)
-				}
+				assert.That(t, !c.ProcessState.Exited(), "it has ended with %v, want the signal", c.ProcessState)
 				ends(t, pid)
 				return
 			}
-			if err := os.WriteFile(end, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, os.WriteFile(end, nil, 0o600))
 			go func() { _, _ = io.Copy(io.Discard, stderr) }()
 			if err := c.Wait(); err != nil || stdout.String() != "completed\n" {
 				t.Errorf("the program printed %q: %v", stdout.String(), err)
@@ -284,25 +261,19 @@ func TestExecAndCtrlC(t *testing.T) {
 // that are commands, words or flags themselves. -o name gives xargs one word for each name.
 func TestOfferedCommands(t *testing.T) {
 	bin := t.TempDir() // a program that prints its arguments
-	if err := os.WriteFile(filepath.Join(bin, "tidegate"), []byte("#!/bin/sh\nprintf '[%s]' \"$@\"\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(filepath.Join(bin, "tidegate"), []byte("#!/bin/sh\nprintf '[%s]' \"$@\"\n"), 0o700))
 	dir := t.TempDir()
 	paste := func(line, stdin string) string {
 		c := exec.CommandContext(t.Context(), "sh", "-c", line)
 		c.Dir, c.Env, c.Stdin = dir, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH")), strings.NewReader(stdin)
 		out, err := c.CombinedOutput()
-		if err != nil {
-			t.Errorf("%s: %v", line, err)
-		}
+		assert.That(t, err == nil, "%s: %v", line, err)
 		return string(out)
 	}
 	between := func(text, before, after string) string {
 		_, rest, found := strings.Cut(text, before)
 		line, _, end := strings.Cut(rest, after)
-		if !found || !end {
-			t.Errorf("%q and %q are not in\n%s", before, after, text)
-		}
+		assert.That(t, found && end, "%q and %q are not in\n%s", before, after, text)
 		return line
 	}
 	for i, id := range []string{"$(touch x)", "`touch x`", "a b; touch x", "it's", `"`, "a'; touch x; '", `\`, "--yes", "-x y", "a|touch x", "注文 1", "plain-1"} {
@@ -334,9 +305,7 @@ func TestOfferedCommands(t *testing.T) {
 				line = c.line
 			}
 			got := paste(line, tl.must("find", "orders", "-o", "name", "--", id).stdout)
-			if strings.ReplaceAll(got, "[--id=", "[--id][") != c.want {
-				t.Errorf("%s runs %s, want %s", c.line, got, c.want)
-			}
+			assert.That(t, strings.ReplaceAll(got, "[--id=", "[--id][") == c.want, "%s runs %s, want %s", c.line, got, c.want)
 		}
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
@@ -349,13 +318,9 @@ func pythonExample(tl *tool) string {
 	tl.t.Helper()
 	_, text, found := strings.Cut(tl.must("receive", "--help").stdout, "  import json, sys\n")
 	program, _, ended := strings.Cut(text, "\n\n")
-	if !found || !ended {
-		tl.t.Fatal("the help has no example")
-	}
+	assert.MustThat(tl.t, found && ended, "the help has no example")
 	path := filepath.Join(tl.home, "worker.py")
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll("\n  import json, sys\n"+program+"\n", "\n  ", "\n")), 0o600); err != nil {
-		tl.t.Fatal(err)
-	}
+	assert.Must(tl.t, os.WriteFile(path, []byte(strings.ReplaceAll("\n  import json, sys\n"+program+"\n", "\n  ", "\n")), 0o600))
 	return "python3 " + path
 }
 
@@ -366,16 +331,12 @@ func TestExecLinesExample(t *testing.T) {
 	tl.must("send", "orders", "hello", "--count", "99")
 	tl.input("\xff", "send", "orders", "-") // has no body_text
 	r := tl.must("receive", "billing", "orders", "--exec-lines", pythonExample(tl), "--max", "100", "--workers", "2")
-	if strings.Count(r.stderr, "body: hello\n") != 99 || !strings.Contains(r.stderr, "100 handled, 1 failed") {
-		t.Errorf("the worker printed %.1000s", r.stderr)
-	}
+	assert.That(t, strings.Count(r.stderr, "body: hello\n") == 99 && strings.Contains(r.stderr, "100 handled, 1 failed"), "the worker printed %.1000s", r.stderr)
 	got := lines[struct {
 		Acked        int
 		WaitingRetry int `json:"waiting_retry"`
 	}](t, tl.must("group", "list", "-o", "jsonl").stdout)
-	if len(got) != 1 || got[0].Acked != 99 || got[0].WaitingRetry != 1 {
-		t.Errorf("the groups are %+v", got)
-	}
+	assert.That(t, len(got) == 1 && got[0].Acked == 99 && got[0].WaitingRetry == 1, "the groups are %+v", got)
 }
 
 // The verdicts of a program that stays, and its faults: an answer that is none, for another
@@ -413,9 +374,7 @@ done
 	tl.must("topic", "create", "lines", "queues=1")
 	tl.input(in.String(), "send", "lines", "--jsonl")
 	r := tl.must("receive", "billing", "lines", "--exec-lines", "sh "+worker, "--max", fmt.Sprint(len(ids)), "--kill-switch", "0")
-	if !strings.Contains(r.stderr, "17 handled, 9 failed") || !strings.Contains(r.stderr, "out of memory\n") {
-		t.Errorf("the worker printed %s", r.stderr)
-	}
+	assert.That(t, strings.Contains(r.stderr, "17 handled, 9 failed") && strings.Contains(r.stderr, "out of memory\n"), "the worker printed %s", r.stderr)
 	if out := tl.must("dead-letters", "list", "billing").stdout; strings.Count(out, "\n") != 3 || !strings.Contains(out, "no such account") || !strings.Contains(out, "why not") {
 		t.Errorf("the dead letters are\n%s", out)
 	}

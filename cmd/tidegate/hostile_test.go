@@ -36,6 +36,7 @@ import (
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -73,16 +74,10 @@ type hostile struct {
 // newHostile returns a tool of a hostile server in front of a broker.
 func newHostile(t *testing.T, tl *tool) (*hostile, *tool) {
 	t.Helper()
-	conn, err := grpc.NewClient(tl.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := assert.Value(grpc.NewClient(tl.grpc, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	h := &hostile{t: t, http: tl.http, conn: conn}
 	web := httptest.NewServer(h)
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := assert.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	server := grpc.NewServer(grpc.UnknownServiceHandler(h.stream))
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -356,9 +351,7 @@ func TestHostileServer(t *testing.T) {
 					valuesOf(t, name, r.stdout)
 				}
 			}
-			if !shown && (how != "" && path[0] != "context" || how == "" && !quiet[name]) {
-				t.Errorf("%s, server %q: no text of the server was shown, the test does not see the output", name, how)
-			}
+			assert.That(t, shown || (how == "" || path[0] == "context") && (how != "" || quiet[name]), "%s, server %q: no text of the server was shown, the test does not see the output", name, how)
 		}
 	}
 }
@@ -386,9 +379,7 @@ func TestHostileTextInJSON(t *testing.T) {
 	_, front := newHostile(t, tl)
 	tl.must("send", "orders", "a", "--key", "k")
 	got := lines[received](t, front.must("receive", "billing", "orders", "--then", "release", "--max", "1", "-o", "jsonl").stdout)
-	if len(got) != 1 || len(got[0].Keys) != 1 || got[0].Keys[0] != "k"+evil || !strings.HasSuffix(got[0].ID, evil) {
-		t.Errorf("the message is %+v", got)
-	}
+	assert.That(t, len(got) == 1 && len(got[0].Keys) == 1 && got[0].Keys[0] == "k"+evil && strings.HasSuffix(got[0].ID, evil), "the message is %+v", got)
 }
 
 // bounded runs a command for a limited time: some commands continue until Ctrl-C.
@@ -478,20 +469,13 @@ func resultArgs(tl *tool, c *cobra.Command, subjects [4]string, id string) []str
 func TestControlCharactersInIDs(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	for _, id := range []string{"\x1b]0;x\x07", "a\nb", "a\x00", "\u009b1m", "a\x7f"} {
-		if r := tl.run("send", "orders", "x", "--id", id); r.code != 2 || !strings.Contains(r.stderr, "control character") {
-			t.Errorf("gRPC: ID %q: exit code %d, %s", id, r.code, r.stderr)
-		}
-		body, err := json.Marshal(map[string]any{"messages": []any{map[string]any{"id": id, "body": base64.StdEncoding.EncodeToString([]byte("x"))}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		tl.fails(2, "control character", "send", "orders", "x", "--id", id)
+		body := assert.Value(json.Marshal(map[string]any{"messages": []any{map[string]any{"id": id, "body": base64.StdEncoding.EncodeToString([]byte("x"))}}}))(t)
 		if r := tl.run("api", "POST", "/v1/topics/orders/messages", string(body)); r.code != 2 || !strings.Contains(r.stderr+r.stdout, "control character") {
 			t.Errorf("HTTP: ID %q: exit code %d, %s%s", id, r.code, r.stdout, r.stderr)
 		}
 	}
-	if r := tl.run("receive", "billing", "orders", "--then", "ack", "--wait", "10ms", "--expect", "1"); r.code != 7 {
-		t.Errorf("a message was stored: %s", r.stdout)
-	}
+	tl.fails(7, "", "receive", "billing", "orders", "--then", "ack", "--wait", "10ms", "--expect", "1")
 }
 
 // receive --raw prints bodies as they are, and --format does so for a program; the programs of

@@ -16,19 +16,15 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // closedPort returns an address at which no server listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, l.Close())
 	return address
 }
 
@@ -43,13 +39,9 @@ func TestSendReportsItsWait(t *testing.T) {
 	began := time.Now()
 	code := run(ctx, []string{"send", "orders", "a", "--grpc", address}, tl.app(io.Discard, stderr))
 	took := time.Since(began)
-	if code != 130 || took < 2*time.Second || took > 10*time.Second {
-		t.Errorf("exit code %d after %v, want 130 after a little more than 2s: %s", code, took, stderr)
-	}
+	assert.That(t, code == 130 && took >= 2*time.Second && took <= 10*time.Second, "exit code %d after %v, want 130 after a little more than 2s: %s", code, took, stderr)
 	for _, want := range []string{"connection refused", "30s (--ack-timeout)", "Ctrl-C ends it\n"} {
-		if !strings.Contains(stderr.String(), want) {
-			t.Errorf("the note lacks %q: %s", want, stderr)
-		}
+		assert.That(t, strings.Contains(stderr.String(), want), "the note lacks %q: %s", want, stderr)
 	}
 }
 
@@ -76,12 +68,8 @@ func TestConnectionIsReported(t *testing.T) {
 			}
 			code := run(ctx, strings.Fields(args), tl.app(io.Discard, stderr))
 			text := stderr.String()
-			if strings.Count(text, "not connected to "+address+": dial tcp "+address+": connect: connection refused; trying again") != 1 {
-				t.Errorf("it prints %q", text)
-			}
-			if bounded && (code != 6 || !strings.Contains(text, "(--timeout): dial tcp "+address) || !strings.Contains(text, "--grpc, --http or a context")) {
-				t.Errorf("exit code %d, %s", code, text)
-			}
+			assert.That(t, strings.Count(text, "not connected to "+address+": dial tcp "+address+": connect: connection refused; trying again") == 1, "it prints %q", text)
+			assert.That(t, !bounded || code == 6 && strings.Contains(text, "(--timeout): dial tcp "+address) && strings.Contains(text, "--grpc, --http or a context"), "exit code %d, %s", code, text)
 		})
 	}
 	t.Run("JSON", func(t *testing.T) {
@@ -122,9 +110,7 @@ func TestSizesWithUnits(t *testing.T) {
 		Retention  struct{ Bytes int64 }
 	}
 	decode(t, tl.must("topic", "show", "orders", "-o", "json").stdout, &topic)
-	if topic.MaxBacklog.Bytes != 1<<30 || topic.Retention.Bytes != 512<<20 {
-		t.Errorf("the topic is %+v", topic)
-	}
+	assert.That(t, topic.MaxBacklog.Bytes == 1<<30 && topic.Retention.Bytes == 512<<20, "the topic is %+v", topic)
 	parts := filepath.Join(tl.home, "parts.json") // an argument changes one part, and keeps the others of the file
 	write(t, parts, `{"max_backlog":{"bytes":"2GiB","messages":5}}`)
 	tl.must("topic", "set", "orders", "--file", parts, "max_backlog.messages=7")
@@ -137,16 +123,12 @@ func TestSizesWithUnits(t *testing.T) {
 	if out := tl.must("limits", "show", "-o", "json").stdout; !strings.Contains(out, fmt.Sprint(3<<30)) {
 		t.Errorf("the limits are %s", out)
 	}
-	if r := tl.run("topic", "set", "orders", "max_backlog.bytes=much"); r.code != 2 || !strings.Contains(r.stderr, "512MiB") {
-		t.Errorf("a size without a number: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "512MiB", "topic", "set", "orders", "max_backlog.bytes=much") // a size without a number
 }
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 func decode(t *testing.T, text string, into any) {
@@ -179,13 +161,9 @@ func TestApplyNamesTheLine(t *testing.T) {
 	} {
 		write(t, file, c.text)
 		r := tl.run("apply", file)
-		if r.code != 2 {
-			t.Errorf("exit code %d, want 2, for\n%s%s", r.code, c.text, r.stderr)
-		}
+		assert.That(t, r.code == 2, "exit code %d, want 2, for\n%s%s", r.code, c.text, r.stderr)
 		for _, want := range c.want {
-			if !strings.Contains(r.stderr, file+want) && !strings.Contains(r.stderr, want) {
-				t.Errorf("the error lacks %s%s:\n%s", file, want, r.stderr)
-			}
+			assert.That(t, strings.Contains(r.stderr, file+want) || strings.Contains(r.stderr, want), "the error lacks %s%s:\n%s", file, want, r.stderr)
 		}
 		if out := tl.must("topic", "list", "-o", "name").stdout; strings.Contains(out, "orders") {
 			t.Errorf("a part of a faulty file was applied: %s", out)
@@ -211,18 +189,14 @@ func TestJournalBelongsToOneJob(t *testing.T) {
 		append(begin, "--reason", "currency"),
 		{"dead-letters", "redrive", "ledger", "--journal", journal, "--yes", "--edit", "sed s/EUR/USD/"},
 	} {
-		if r := tl.run(other...); r.code != 2 || !strings.Contains(r.stderr, "--edit='sed s/EUR/USD/'") {
-			t.Errorf("%q: exit code %d, want 2 and the first job: %s", other, r.code, r.stderr)
-		}
+		tl.fails(2, "--edit='sed s/EUR/USD/'", other...)
 	}
 	if r := tl.must(append(begin, "-o", "json")...); !strings.Contains(r.stdout, `"redriven": 1`) {
 		t.Errorf("the same job went on with %s%s", r.stdout, r.stderr)
 	}
 	note := filepath.Join(tl.home, "note.txt")
 	write(t, note, "a note without a newline")
-	if r := tl.run("dead-letters", "redrive", "billing", "--journal", note, "--yes"); r.code != 2 || !strings.Contains(r.stderr, "not a journal") {
-		t.Errorf("a file that is no journal: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "not a journal", "dead-letters", "redrive", "billing", "--journal", note, "--yes") // a file that is no journal
 	if text, err := os.ReadFile(note); err != nil || string(text) != "a note without a newline" {
 		t.Errorf("the file has %q now (%v)", text, err)
 	}
@@ -245,23 +219,17 @@ func TestFullDisk(t *testing.T) {
 		return string(out), c.ProcessState.ExitCode()
 	}
 	out, code := limited(2, "receive billing orders --then ack --dump "+dir)
-	if code != 1 || !strings.Contains(out, "was not settled") || !strings.Contains(out, "file too large") {
-		t.Errorf("--dump: exit code %d, %s", code, out)
-	}
+	assert.That(t, code == 1 && strings.Contains(out, "was not settled") && strings.Contains(out, "file too large"), "--dump: exit code %d, %s", code, out)
 	if files, err := filepath.Glob(filepath.Join(dir, "0*")); err != nil || len(files) > 0 {
 		t.Errorf("half a body is left: %v (%v)", files, err)
 	}
 	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
 	journal := filepath.Join(dir, "j.jsonl")
 	out, code = limited(0, "dead-letters redrive billing --yes --journal "+journal)
-	if code != 1 || !strings.Contains(out, journal) || !strings.Contains(out, "file too large") || !strings.Contains(out, "nothing was done") {
-		t.Errorf("a new journal: exit code %d, %s", code, out)
-	}
+	assert.That(t, code == 1 && strings.Contains(out, journal) && strings.Contains(out, "file too large") && strings.Contains(out, "nothing was done"), "a new journal: exit code %d, %s", code, out)
 	write(t, journal, fmt.Sprintf(`{"time":"2026-01-01T00:00:00Z","event":"job","why":"tidegate dead-letters redrive billing"}`+"\n%s", strings.Repeat(`{"time":"2026-01-01T00:00:00Z","event":"begin","group":"billing","generation":0}`+"\n", 30)))
 	out, code = limited(2, "dead-letters redrive billing --yes --journal "+journal)
-	if code != 1 || !strings.Contains(out, journal) || strings.Count(out, "file too large") != 1 {
-		t.Errorf("a journal that grows: exit code %d, %s", code, out)
-	}
+	assert.That(t, code == 1 && strings.Contains(out, journal) && strings.Count(out, "file too large") == 1, "a journal that grows: exit code %d, %s", code, out)
 	if out := tl.must("dead-letters", "list", "billing", "-o", "name").stdout; strings.Count(out, "\n") != 1 {
 		t.Errorf("the dead letters are\n%s", out)
 	}

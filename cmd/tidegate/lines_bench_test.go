@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -52,9 +53,7 @@ func BenchmarkSendLines(b *testing.B) {
 	if ratio := ratios[len(ratios)/2]; ratio < 0.5 {
 		b.Errorf("send --lines has %.2f of the rate of SendAsync, want 0.5 (%.2f)", ratio, ratios)
 	}
-	if large > small+small/2 {
-		b.Errorf("send --lines takes %d KiB for %d lines, and %d KiB for a tenth of them", large, lines, small)
-	}
+	assert.That(b, large <= small+small/2, "send --lines takes %d KiB for %d lines, and %d KiB for a tenth of them", large, lines, small)
 }
 
 func lineFile(b *testing.B, n int) string {
@@ -64,9 +63,7 @@ func lineFile(b *testing.B, n int) string {
 		text.WriteString(strconv.Itoa(i) + strings.Repeat(" message", 12) + "\n")
 	}
 	path := filepath.Join(b.TempDir(), "lines")
-	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, os.WriteFile(path, []byte(text.String()), 0o600))
 	return path
 }
 
@@ -74,29 +71,17 @@ func lineFile(b *testing.B, n int) string {
 // input.
 func sendLines(b *testing.B, tl *tool, path string) (time.Duration, int64) {
 	b.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		b.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(path))(b)
 	c := exec.CommandContext(b.Context(), os.Args[0], "send", "orders", "--lines")
 	c.Env = append(os.Environ(), asProgram+"=1", "XDG_CONFIG_HOME="+tl.home, "TIDEGATE_SERVER_GRPC="+tl.grpc)
 	var stderr lockedBuffer
 	c.Stderr = &stderr
-	in, err := c.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	in := assert.Value(c.StdinPipe())(b)
 	began := time.Now()
-	if err := c.Start(); err != nil {
-		b.Fatal(err)
-	}
-	if _, err := in.Write(text); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, c.Start())
+	assert.Must(b, assert.Err(in.Write(text)))
 	memory := maxMemory(c.Process.Pid)
-	if err := in.Close(); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, in.Close())
 	if err := c.Wait(); err != nil {
 		b.Fatalf("%v\n%s", err, stderr.String())
 	}
@@ -105,30 +90,19 @@ func sendLines(b *testing.B, tl *tool, path string) (time.Duration, int64) {
 
 func sendDirect(b *testing.B, grpc string, n int) time.Duration {
 	b.Helper()
-	t, err := rocketmq.New(grpc, rocketmq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	t := assert.Value(rocketmq.New(grpc, rocketmq.Options{}))(b)
 	defer t.Close()
-	p, err := producer.New(t, producer.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	p := assert.Value(producer.New(t, producer.Options{}))(b)
 	defer p.Close()
 	began := time.Now()
 	var sent sync.WaitGroup
 	for i := range n {
 		m := &tidegate.Message{Topic: "orders", Body: fmt.Appendf(nil, "%d%s", i, strings.Repeat(" message", 12))}
 		sent.Add(1)
-		err := p.SendAsync(context.Background(), m, func(_ tidegate.Receipt, err error) {
-			if err != nil {
-				b.Error(err)
-			}
+		assert.Must(b, p.SendAsync(context.Background(), m, func(_ tidegate.Receipt, err error) {
+			assert.NoError(b, err)
 			sent.Done()
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		}))
 	}
 	sent.Wait()
 	return time.Since(began)

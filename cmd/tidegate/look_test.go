@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // top shows the groups with their backlog, as table, as JSON lines and on a terminal.
@@ -35,18 +37,14 @@ func TestTop(t *testing.T) {
 		}
 	}
 	fs := lines[frame](t, tl.must("top", "--topics", "--every", "100ms", "--once", "-o", "jsonl", "--match", "o*").stdout)
-	if len(fs) != 1 || len(fs[0].Subjects) != 1 || fs[0].Subjects[0].Topic != "orders" || fs[0].Subjects[0].Backlog != 2 || fs[0].Subjects[0].In != 0 {
-		t.Errorf("the line is %+v", fs)
-	}
+	assert.That(t, len(fs) == 1 && len(fs[0].Subjects) == 1 && fs[0].Subjects[0].Topic == "orders" && fs[0].Subjects[0].Backlog == 2 && fs[0].Subjects[0].In == 0, "the line is %+v", fs)
 
 	tl.terminal = true
 	screen := tl.input("sq", "top")
 	if screen.code != 0 || !strings.Contains(screen.stdout, "billing  orders") || !strings.Contains(screen.stdout, "by age, the largest first") {
 		t.Errorf("the screen: exit code %d\n%q", screen.code, screen.stdout)
 	}
-	if !strings.HasPrefix(screen.stdout, "\x1b[?1049h") || !strings.HasSuffix(screen.stdout, "\x1b[?1049l") {
-		t.Errorf("the terminal is not restored: %q", screen.stdout)
-	}
+	assert.That(t, strings.HasPrefix(screen.stdout, "\x1b[?1049h") && strings.HasSuffix(screen.stdout, "\x1b[?1049l"), "the terminal is not restored: %q", screen.stdout)
 }
 
 func TestTopRejections(t *testing.T) {
@@ -58,9 +56,7 @@ func TestTopRejections(t *testing.T) {
 	}
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
 	delete(tl.env, "TIDEGATE_SERVER_HTTP")
-	if r := tl.run("top", "--context", "rmq"); r.code != 2 || !strings.Contains(r.stderr, "mqadmin statsAll") {
-		t.Errorf("on RocketMQ: exit code %d, %q", r.code, r.stderr)
-	}
+	tl.fails(2, "mqadmin statsAll", "top", "--context", "rmq") // on RocketMQ
 }
 
 // group list has a row for each group and topic, and the flags select rows. A group without a topic
@@ -90,12 +86,8 @@ func TestGroupList(t *testing.T) {
 		for line := range strings.Lines(r.stdout) {
 			got.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
 		}
-		if got.String() != c.want {
-			t.Errorf("group list %s prints\n%s\nwant\n%s", c.flags, r.stdout, c.want)
-		}
-		if c.want == "" && !strings.Contains(r.stderr, "no consumer groups that the flags select") {
-			t.Errorf("group list %s: %q", c.flags, r.stderr)
-		}
+		assert.That(t, got.String() == c.want, "group list %s prints\n%s\nwant\n%s", c.flags, r.stdout, c.want)
+		assert.That(t, c.want != "" || strings.Contains(r.stderr, "no consumer groups that the flags select"), "group list %s: %q", c.flags, r.stderr)
 	}
 	all := document[struct {
 		Groups []struct {
@@ -103,9 +95,7 @@ func TestGroupList(t *testing.T) {
 			Hour  int `json:"dead_letters_hour"`
 		}
 	}](t, tl.must("group", "list", "--with-dead", "-o", "json").stdout)
-	if len(all.Groups) != 1 || all.Groups[0].Group != "billing" || all.Groups[0].Hour != 1 {
-		t.Errorf("the JSON is %+v", all)
-	}
+	assert.That(t, len(all.Groups) == 1 && all.Groups[0].Group == "billing" && all.Groups[0].Hour == 1, "the JSON is %+v", all)
 	for _, flag := range []string{"--state=slow", "--match=[a", "--lagging=-1", "--stuck=-1s"} {
 		if r := tl.run("group", "list", flag); r.code != 2 || r.stdout != "" {
 			t.Errorf("%s: exit code %d, %q", flag, r.code, r.stdout)
@@ -116,10 +106,7 @@ func TestGroupList(t *testing.T) {
 // topic set does not undo the change that another operator makes after it has read the settings.
 func TestTopicSetAfterAnotherChange(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
-	broker, err := url.Parse(tl.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	broker := assert.Value(url.Parse(tl.http))(t)
 	other := *tl
 	var once sync.Once
 	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
@@ -129,9 +116,7 @@ func TestTopicSetAfterAnotherChange(t *testing.T) {
 		r.SetURL(broker)
 	}})
 	t.Cleanup(proxy.Close)
-	if r := tl.run("topic", "set", "orders", "retention.time=1h", "--http", proxy.URL); r.code != 1 || !strings.Contains(r.stderr, "revision") {
-		t.Errorf("a change of settings that changed: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(1, "revision", "topic", "set", "orders", "retention.time=1h", "--http", proxy.URL) // a change of settings that changed
 	tl.must("topic", "set", "orders", "retention.time=1h", "--http", proxy.URL)
 	type topic struct {
 		MaxBacklog struct{ Messages int } `json:"max_backlog"`
@@ -175,13 +160,9 @@ func TestPeek(t *testing.T) {
 		t.Errorf("peek prints\n%s\nwant\n%s", r.stdout, want)
 	}
 	first := document[peeked](t, tl.must("peek", "orders", "--limit", "2", "-o", "json").stdout)
-	if len(first.Messages) != 2 || first.Complete || first.Left != 1 || first.Messages[1].Body != "two\nlines" {
-		t.Errorf("the first two: %+v", first)
-	}
+	assert.That(t, len(first.Messages) == 2 && !first.Complete && first.Left == 1 && first.Messages[1].Body == "two\nlines", "the first two: %+v", first)
 	rest := document[peeked](t, tl.must("peek", "orders", "--after", first.Next, "-o", "json").stdout)
-	if len(rest.Messages) != 1 || !rest.Complete || rest.Messages[0].Keys[0] != "th" {
-		t.Errorf("the rest: %+v", rest)
-	}
+	assert.That(t, len(rest.Messages) == 1 && rest.Complete && rest.Messages[0].Keys[0] == "th", "the rest: %+v", rest)
 	if r := tl.must("peek", "orders", "--limit", "1", "--from", "last", "--columns", "text"); !strings.Contains(r.stdout, "three") || !strings.Contains(r.stderr, "about 2 left") || !strings.Contains(r.stderr, "tidegate peek orders") {
 		t.Errorf("the last: %q, %q", r.stdout, r.stderr)
 	}
@@ -191,9 +172,7 @@ func TestPeek(t *testing.T) {
 	if got := lines[received](t, tl.must("receive", "billing", "orders", "--max", "3", "--then", "ack", "-o", "jsonl").stdout); len(got) != 3 || got[0].Attempt != 1 {
 		t.Errorf("the messages after peek: %+v", got)
 	}
-	if r := tl.run("peek", "order"); r.code != 3 || !strings.Contains(r.stderr, "Did you mean orders?") {
-		t.Errorf("a topic that does not exist: exit code %d, %q", r.code, r.stderr)
-	}
+	tl.fails(3, "Did you mean orders?", "peek", "order") // a topic that does not exist
 }
 
 func TestFind(t *testing.T) {
@@ -203,9 +182,7 @@ func TestFind(t *testing.T) {
 	tl.must("send", "orders", "other", "--count", "20")
 	for _, args := range [][]string{{id}, {"--key", "4711"}, {"--contains", "account 17"}, {id, "--since", "-1h"}} {
 		r := tl.must(append([]string{"find", "orders", "-o", "name"}, args...)...)
-		if strings.TrimSpace(r.stdout) != id {
-			t.Errorf("%v finds %q, want %s", args, r.stdout, id)
-		}
+		assert.That(t, strings.TrimSpace(r.stdout) == id, "%v finds %q, want %s", args, r.stdout, id)
 	}
 	if r := tl.run("find", "orders", "--key", "4712"); r.code != 3 || r.stdout != "" || !strings.Contains(r.stderr, "looked at 21 messages") {
 		t.Errorf("no such key: exit code %d, %q, %q", r.code, r.stdout, r.stderr)
@@ -214,9 +191,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("a bounded search: exit code %d, %q", r.code, r.stderr)
 	}
 	for _, args := range [][]string{{"orders"}, {"orders", "--key", "1", "--since", "soon"}, {"orders", "-p", "colour"}, {"orders", "--tag", "x", "--offset", "1"}} {
-		if r := tl.run(append([]string{"find"}, args...)...); r.code != 2 {
-			t.Errorf("%v: exit code %d, %q", args, r.code, r.stderr)
-		}
+		tl.fails(2, "", append([]string{"find"}, args...)...)
 	}
 }
 
@@ -231,9 +206,7 @@ func TestTrace(t *testing.T) {
 	expect := func(words string, args ...string) {
 		t.Helper()
 		r := tl.must(append([]string{"trace", id}, args...)...)
-		if !strings.Contains(r.stdout, "message "+id+" in topic orders") || !strings.Contains(r.stdout, words) {
-			t.Errorf("the trace has not %q: %s", words, r.stdout)
-		}
+		assert.That(t, strings.Contains(r.stdout, "message "+id+" in topic orders") && strings.Contains(r.stdout, words), "the trace has not %q: %s", words, r.stdout)
 	}
 	expect("no group receives from the topic")
 	expect("its body has 1 B: a\n")
@@ -263,9 +236,7 @@ func TestTrace(t *testing.T) {
 		args []string
 		code int
 	}{{[]string{id, "--topic", "none"}, 3}, {[]string{id, "--topic", "orders", "--group", "none"}, 3}, {[]string{id, "--since", "soon"}, 2}} {
-		if r := tl.run(append([]string{"trace"}, c.args...)...); r.code != c.code {
-			t.Errorf("%v: exit code %d, %q", c.args, r.code, r.stderr)
-		}
+		tl.fails(c.code, "", append([]string{"trace"}, c.args...)...)
 	}
 }
 
@@ -309,9 +280,7 @@ func TestTraceReadsAllPages(t *testing.T) {
 					return
 				}
 				w.Header().Set("Content-Type", "application/json")
-				if _, err := io.WriteString(w, text); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, assert.Err(io.WriteString(w, text)))
 			}))
 			defer front.Close()
 			r := tl.run("trace", "m", "--http", front.URL, "--scan", "10", "-o", "json")
@@ -330,9 +299,7 @@ func TestTraceReadsAllPages(t *testing.T) {
 					t.Errorf("in %s there is %+v", f.Topic, f.Messages)
 				}
 			}
-			if r.code != c.code || !slices.Equal(topics, c.topics) {
-				t.Errorf("exit code %d and %q, want %d and %q: %s", r.code, topics, c.code, c.topics, r.stderr)
-			}
+			assert.That(t, r.code == c.code && slices.Equal(topics, c.topics), "exit code %d and %q, want %d and %q: %s", r.code, topics, c.code, c.topics, r.stderr)
 		})
 	}
 }
@@ -347,12 +314,8 @@ func TestMetricsCommand(t *testing.T) {
 	sums := document[struct {
 		Metrics []struct{ Series, Value string }
 	}](t, tl.must("metrics", "--totals", "--match", "topic_stored_messages", "-o", "json").stdout)
-	if len(sums.Metrics) != 1 || sums.Metrics[0].Series != `tidegate_topic_stored_messages{topic="*"}` || sums.Metrics[0].Value != "1" {
-		t.Errorf("the sums are %+v", sums)
-	}
-	if r := tl.run("metrics", "--match", "("); r.code != 2 {
-		t.Errorf("an invalid expression: exit code %d", r.code)
-	}
+	assert.That(t, len(sums.Metrics) == 1 && sums.Metrics[0].Series == `tidegate_topic_stored_messages{topic="*"}` && sums.Metrics[0].Value == "1", "the sums are %+v", sums)
+	tl.fails(2, "", "metrics", "--match", "(") // an invalid expression
 }
 
 // peek --follow prints the stored and the new messages, each once.
@@ -388,13 +351,9 @@ func TestPeekFollow(t *testing.T) {
 	tl.must("send", "pays", "x", "--tag", "paid", "--key", "4711")
 	tl.must("send", "pays", "x")
 	columns := strings.Split(strings.TrimSpace(tl.bounded("", "peek", "pays", "--follow=100ms", "--limit", "2").stdout), "\n")
-	if len(columns) != 2 || len(strings.Fields(columns[0])) != len(strings.Fields(columns[1])) {
-		t.Errorf("a message without a tag and a key shifts the columns: %q", columns)
-	}
+	assert.That(t, len(columns) == 2 && len(strings.Fields(columns[0])) == len(strings.Fields(columns[1])), "a message without a tag and a key shifts the columns: %q", columns)
 	for _, args := range [][]string{{"--follow=1ms"}, {"--follow", "--to", "-1s"}, {"--follow", "--after", "x"}} {
-		if r := tl.run(append([]string{"peek", "orders"}, args...)...); r.code != 2 {
-			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
-		}
+		tl.fails(2, "", append([]string{"peek", "orders"}, args...)...)
 	}
 }
 
@@ -409,9 +368,7 @@ func TestPeekDelayed(t *testing.T) {
 	}
 	first := document[peeked](t, tl.must("peek", "reminders", "--delayed", "--limit", "2", "-o", "json").stdout)
 	rest := document[peeked](t, tl.must("peek", "reminders", "--delayed", "--after", first.Next, "-o", "json").stdout)
-	if len(first.Messages) != 2 || first.Complete || first.Left != 1 || len(rest.Messages) != 1 || !rest.Complete {
-		t.Errorf("pages: %+v, %+v", first, rest)
-	}
+	assert.That(t, len(first.Messages) == 2 && !first.Complete && first.Left == 1 && len(rest.Messages) == 1 && rest.Complete, "pages: %+v, %+v", first, rest)
 	if r := tl.must("peek", "reminders"); r.stdout != "" {
 		t.Errorf("delayed messages are in the queues: %s", r.stdout)
 	}
@@ -422,9 +379,7 @@ func TestPeekDelayed(t *testing.T) {
 		t.Errorf("the bodies: %q", r.stdout)
 	}
 	for _, flags := range [][]string{{"--from", "last"}, {"--queue", "0"}} {
-		if r := tl.run(append([]string{"peek", "reminders", "--delayed"}, flags...)...); r.code != 2 {
-			t.Errorf("%q: exit code %d", flags, r.code)
-		}
+		tl.fails(2, "", append([]string{"peek", "reminders", "--delayed"}, flags...)...)
 	}
 	if r := tl.run("api", "GET", "/v1/topics/reminders/messages?state=half"); r.code != 2 && r.code != 1 || !strings.Contains(r.stderr, "give delayed") {
 		t.Errorf("another state: exit code %d, %s", r.code, r.stderr)
@@ -454,9 +409,7 @@ func TestBlockedMessageGroupIsFound(t *testing.T) {
 			}
 			r := tl.must("status")
 			next := "tidegate parked list ledger"
-			if !strings.Contains(r.stdout, "ledger in pays") || !strings.Contains(r.stdout, next) {
-				t.Errorf("status prints\n%s", r.stdout)
-			}
+			assert.That(t, strings.Contains(r.stdout, "ledger in pays") && strings.Contains(r.stdout, next), "status prints\n%s", r.stdout)
 			if r = tl.must("group", "show", "ledger"); !strings.Contains(r.stdout, next) || !strings.Contains(r.stdout, map[string]string{"blocked": "Blocked by a message that is retried", "parked": "Parked after the last attempt"}[state]) {
 				t.Errorf("group show prints\n%s", r.stdout)
 			}
@@ -468,9 +421,7 @@ func TestBlockedMessageGroupIsFound(t *testing.T) {
 			}
 			r = tl.must(strings.Fields(next)[1:]...)
 			for _, want := range []string{"account-7", "no such account", state, "17"} {
-				if !strings.Contains(r.stdout, want) {
-					t.Errorf("%s prints\n%s\nwant %s", next, r.stdout, want)
-				}
+				assert.That(t, strings.Contains(r.stdout, want), "%s prints\n%s\nwant %s", next, r.stdout, want)
 			}
 			if r = tl.must("parked", "list", "ledger", "--state", map[string]string{"blocked": "parked", "parked": "blocked"}[state]); r.stdout != "" {
 				t.Errorf("the other state has\n%s", r.stdout)

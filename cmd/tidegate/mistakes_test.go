@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A mistyped flag or command leads to the right one, at each level in one line.
@@ -77,9 +79,7 @@ func TestSetNeedsASetting(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("group", "create", "billing")
 	for _, args := range []string{"topic set orders", "group set billing", "address set orders.#", "limits set --yes"} {
-		if r := tl.run(strings.Fields(args)...); r.code != 2 || !strings.Contains(r.stderr, "nothing to change: give KEY=VALUE") {
-			t.Errorf("tidegate %s: exit code %d, %s%s", args, r.code, r.stdout, r.stderr)
-		}
+		tl.fails(2, "nothing to change: give KEY=VALUE", strings.Fields(args)...)
 	}
 	if out := tl.must("address", "list", "-o", "name").stdout; out != "" {
 		t.Errorf("there are address settings: %s", out)
@@ -110,9 +110,7 @@ func TestLinesOfDelayedMessages(t *testing.T) {
 	tl.must("topic", "create", "reminders", "type=DELAY")
 	tl.must("send", "reminders", "x", "--in", "10ms")
 	line := tl.must("receive", "billing", "reminders", "--then", "ack", "--max", "1", "--wait", "30s", "-o", "jsonl").stdout
-	if !strings.Contains(line, `"deliver_at":`) {
-		t.Fatalf("the line has no time: %s", line)
-	}
+	assert.MustThat(t, strings.Contains(line, `"deliver_at":`), "the line has no time: %s", line)
 	if r := tl.input(line, "send", "copies", "--jsonl"); r.code != 0 || !strings.HasPrefix(r.stderr, "1 accepted") {
 		t.Errorf("exit code %d, %s", r.code, r.stderr)
 	}
@@ -183,9 +181,7 @@ func TestInputIsReadWhole(t *testing.T) {
 	for name, text := range map[string]string{
 		"twice.json": `{"queues":4,"queues":8}`, "two.json": `{"queues":4}{"queues":8}`, "latin.txt": "caf\xe9", "bom.json": "\xef\xbb\xbf{}",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	for _, c := range []struct{ stdin, args, says string }{
 		{`{"body_text":"1"}{"body_text":"2"}`, "send orders --jsonl", "line 1: another text follows the JSON value at byte 18"},
@@ -223,9 +219,7 @@ func TestInputIsReadWhole(t *testing.T) {
 // A request that the server does not know is not supported by it.
 func TestUnknownPath(t *testing.T) {
 	tl := newTool(t)
-	if r := tl.run("api", "GET", "/v1/topic"); r.code != 2 || !strings.Contains(r.stderr, "did you mean /v1/topics?") {
-		t.Errorf("exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "did you mean /v1/topics?", "api", "GET", "/v1/topic")
 }
 
 // A topic whose name RocketMQ does not permit, and this broker does, can be created.
@@ -236,23 +230,15 @@ func TestCreateTopicWithDots(t *testing.T) {
 	if r := tl.must("topic", "create", "orders.us", "queues=2", "--dry-run"); r.stderr != "topic orders.us would be new\n" || !strings.HasPrefix(r.stdout, "queues: ") {
 		t.Errorf("the dry run prints %s%s", r.stdout, r.stderr)
 	}
-	if r := tl.run("topic", "create", "no name", "--dry-run"); r.code != 2 || !strings.Contains(r.stderr, "' ' at byte 2") {
-		t.Errorf("the dry run of an illegal name: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "' ' at byte 2", "topic", "create", "no name", "--dry-run") // the dry run of an illegal name
 	file := filepath.Join(tl.home, "cluster.yaml")
 	write(t, file, "topics:\n  orders.apac: {queues: 2}\n")
 	if r := tl.must("apply", file); !strings.HasPrefix(r.stdout, "topic orders.apac: new\n") {
 		t.Errorf("apply prints %s%s", r.stdout, r.stderr)
 	}
-	if r := tl.run("topic", "create", "no name"); r.code != 2 || !strings.Contains(r.stderr, "' ' at byte 2") {
-		t.Errorf("an illegal name: exit code %d, %s", r.code, r.stderr)
-	}
-	if r := tl.run("topic", "set", "orders.us", "retention.time=1h"); r.code != 3 || !strings.Contains(r.stderr, "does not exist") {
-		t.Errorf("the settings of a topic that does not exist: exit code %d, %s", r.code, r.stderr)
-	}
-	if r := tl.run("group", "create", "g", "fifo=maybe"); r.code != 2 || !strings.Contains(r.stderr, "fifo is not a string; it is true or false") {
-		t.Errorf("a value of another type: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(2, "' ' at byte 2", "topic", "create", "no name")                                     // an illegal name
+	tl.fails(3, "does not exist", "topic", "set", "orders.us", "retention.time=1h")                // the settings of a topic that does not exist
+	tl.fails(2, "fifo is not a string; it is true or false", "group", "create", "g", "fifo=maybe") // a value of another type
 }
 
 // Address settings are optional values: each command prints the values.
@@ -290,9 +276,7 @@ func TestPeekContinues(t *testing.T) {
 			args = strings.Fields(next)
 		}
 	}
-	if strings.Join(got, " ") != "m5 m4 m3 m2 m1" {
-		t.Errorf("the messages are %q", got)
-	}
+	assert.That(t, strings.Join(got, " ") == "m5 m4 m3 m2 m1", "the messages are %q", got)
 	if out := tl.must("peek", "orders", "--limit", "1", "--bodies").stdout; strings.Contains(out, " \n") || !strings.HasSuffix(out, "queue 0 offset 0\n    m1\n") {
 		t.Errorf("peek --bodies prints %q", out)
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/filelock"
 )
 
@@ -36,9 +37,7 @@ func (tl *tool) bodies(group, topic string, n int) []string {
 func messagesOf(tl *tool, group, topic string, n int) []received {
 	tl.t.Helper()
 	t, ok := tl.t.(*testing.T)
-	if !ok {
-		tl.t.Fatal("this is for tests")
-	}
+	assert.MustThat(tl.t, ok, "this is for tests")
 	return lines[received](t, tl.must("receive", group, topic, "--then", "ack", "--max", fmt.Sprint(n), "--wait", "1s", "-o", "jsonl").stdout)
 }
 
@@ -70,9 +69,7 @@ func TestMove(t *testing.T) {
 		Left   int64 `json:"left_waiting_retry"`
 	}
 	decode(t, r.stdout, &report)
-	if report.Moved != 301 || report.Failed != 1 || report.Left != 0 {
-		t.Errorf("the report is %s", r.stdout)
-	}
+	assert.That(t, report.Moved == 301 && report.Failed == 1 && report.Left == 0, "the report is %s", r.stdout)
 	at, last := map[string]int{}, received{}
 	for _, d := range messagesOf(target, "billing", "orders", 302) {
 		if d.BodyText == "last" {
@@ -80,9 +77,7 @@ func TestMove(t *testing.T) {
 			continue
 		}
 		var n int
-		if _, err := fmt.Sscan(d.BodyText, &n); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(fmt.Sscan(d.BodyText, &n)))
 		if before, ok := at[d.MessageGroup]; ok && n <= before || d.MessageGroup != fmt.Sprintf("g%d", n%7) {
 			t.Errorf("message %d of group %s came after %d", n, d.MessageGroup, before)
 		}
@@ -119,7 +114,7 @@ func TestMoveRejects(t *testing.T) {
 	if r := source.run("move", "orders", "--group", "billing", "--to", "rmq", "--to-topic", "other", "--yes"); r.code != 3 || strings.Contains(r.stderr, "tidegate topic create") || !strings.Contains(r.stderr, "mqadmin updateTopic") || !strings.Contains(r.stderr, "if it is missing: mqadmin updateSubGroup") {
 		t.Errorf("a missing topic of a RocketMQ: exit code %d, %s", r.code, r.stderr)
 	}
-	for name, c := range map[string]struct {
+	for _, c := range map[string]struct {
 		args []string
 		code int
 		want string
@@ -131,14 +126,10 @@ func TestMoveRejects(t *testing.T) {
 		"without --yes":   {[]string{"move", "orders", "--group", "billing", "--to", "target"}, 2, "--yes"},
 		"itself":          {[]string{"move", "orders", "--group", "billing", "--to", "target", "--grpc", target.grpc, "--http", target.http, "--yes"}, 2, "same topic"},
 	} {
-		if r := source.run(c.args...); r.code != c.code || !strings.Contains(r.stderr, c.want) {
-			t.Errorf("%s: exit code %d, want %d with %q: %s", name, r.code, c.code, c.want, r.stderr)
-		}
+		source.fails(c.code, c.want, c.args...)
 	}
 	source.must("receive", "ledger", "orders", "--then", "ack", "--max", "1")
-	if r := source.run(move...); r.code != 2 || !strings.Contains(r.stderr, "[ledger]") {
-		t.Errorf("another group: exit code %d, %s", r.code, r.stderr)
-	}
+	source.fails(2, "[ledger]", move...) // another group
 	if r := source.must(append(move, "--other-groups")...); !strings.Contains(r.stdout, "moved  1") {
 		t.Errorf("alone: %s%s", r.stdout, r.stderr)
 	}
@@ -164,9 +155,7 @@ func TestMoveOfDelayedAndDead(t *testing.T) {
 	source.must("send", "reminders", "later", "--in", "2s")
 	r := source.must("move", "reminders", "--group", "billing", "--to", "target", "--dead-letters", "billing-dead", "--yes")
 	for _, want := range []string{"moved         2", "dead letters  1"} {
-		if !strings.Contains(r.stdout, want) {
-			t.Errorf("the report lacks %q:\n%s", want, r.stdout)
-		}
+		assert.That(t, strings.Contains(r.stdout, want), "the report lacks %q:\n%s", want, r.stdout)
 	}
 	if got := target.bodies("billing", "reminders", 3); !slices.Equal(got, []string{"now", "later"}) && !slices.Equal(got, []string{"later", "now"}) {
 		t.Errorf("the target has %q", got)
@@ -228,9 +217,7 @@ func TestMoveSetsAside(t *testing.T) {
 	source.must("send", "orders", "full", "--property", "name="+long)
 	source.must("send", "orders", "plain")
 	r := source.must("move", "orders", "--group", "billing", "--to", "target", "--yes", "-o", "json")
-	if !strings.Contains(r.stdout, `"moved": 2`) || !strings.Contains(r.stdout, `"without_id_as_key": 1`) {
-		t.Errorf("the report is %s", r.stdout)
-	}
+	assert.That(t, strings.Contains(r.stdout, `"moved": 2`) && strings.Contains(r.stdout, `"without_id_as_key": 1`), "the report is %s", r.stdout)
 	target.must("topic", "create", "ordered", "type=FIFO")
 	source.must("send", "orders", "not of a message group")
 	r = source.run("move", "orders", "--group", "billing", "--to", "target", "--to-topic", "ordered", "--wait", "1s", "--yes")
@@ -254,14 +241,8 @@ func TestJournalInUse(t *testing.T) {
 	source.must("receive", "billing", "orders", "--then", "dead=x", "--max", "1")
 	source.must("send", "orders", "b")
 	journal := filepath.Join(source.home, "j.jsonl")
-	f, err := os.OpenFile(journal, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock, err := filelock.Lock(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := assert.Value(os.OpenFile(journal, os.O_CREATE|os.O_RDWR, 0o600))(t)
+	unlock := assert.Value(filelock.Lock(f))(t)
 	commands := [][]string{
 		{"move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--yes"},
 		{"dead-letters", "redrive", "billing", "--journal", journal, "--yes"},
@@ -271,9 +252,7 @@ func TestJournalInUse(t *testing.T) {
 			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
 		}
 	}
-	if err := errors.Join(unlock(), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(unlock(), f.Close()))
 	for _, text := range []string{`{"name":"a file of the user"}`, `{"name":"a file of the user"}` + "\n", "notes"} {
 		write(t, journal, text)
 		for _, args := range commands {
@@ -324,17 +303,13 @@ func TestMoveIsRestartable(t *testing.T) {
 	seen, last := map[string]bool{}, map[int]int{}
 	for _, body := range got {
 		var i int
-		if _, err := fmt.Sscan(body, &i); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(fmt.Sscan(body, &i)))
 		if before, ok := last[i%5]; ok && i < before && !seen[body] {
 			t.Errorf("message %d came after %d", i, before)
 		}
 		last[i%5], seen[body] = max(i, last[i%5]), true
 	}
-	if len(seen) != n {
-		t.Errorf("%d of %d messages arrived", len(seen), n)
-	}
+	assert.That(t, len(seen) == n, "%d of %d messages arrived", len(seen), n)
 }
 
 // interruptAfter calls interrupt when the journal has a number of sent messages.

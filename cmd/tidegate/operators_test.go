@@ -8,23 +8,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func operatorsPage(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../OPERATORS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile("../../OPERATORS.md"))(t)
 	return string(text)
 }
 
 // The page has a row for each alert rule, and no other.
 func TestOperatorsPageHasAllAlerts(t *testing.T) {
-	rules, err := os.ReadFile("../../broker/server/monitoring/alerts.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := assert.Value(os.ReadFile("../../broker/server/monitoring/alerts.yml"))(t)
 	var want, got []string
 	for _, m := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(rules), -1) {
 		want = append(want, m[1])
@@ -34,18 +30,14 @@ func TestOperatorsPageHasAllAlerts(t *testing.T) {
 	}
 	slices.Sort(want)
 	slices.Sort(got)
-	if len(want) == 0 || !slices.Equal(got, want) {
-		t.Errorf("the page has %q, want %q", got, want)
-	}
+	assert.That(t, len(want) != 0 && slices.Equal(got, want), "the page has %q, want %q", got, want)
 }
 
 // The commands of the page back up a broker that works, and a broker on the backup has its
 // messages.
 func TestBackupAsDescribed(t *testing.T) {
 	block := regexp.MustCompile("(?s)<!-- example: backup -->\n```sh\n(.*?)```").FindStringSubmatch(operatorsPage(t))
-	if block == nil {
-		t.Fatal("the page has no commands for a backup")
-	}
+	assert.MustThat(t, block != nil, "the page has no commands for a backup")
 	dir := t.TempDir()
 	data, snapshots, backup := filepath.Join(dir, "data"), filepath.Join(dir, "snapshots"), filepath.Join(dir, "backup")
 	tl := newTool(t, "--data", data, "--snapshot-dir", snapshots, "--topic", "orders")
@@ -58,9 +50,7 @@ func TestBackupAsDescribed(t *testing.T) {
 	tl.must("send", "orders", "after")
 	restored := newTool(t, "--data", backup)
 	got := lines[received](t, restored.must("receive", "billing", "orders", "--then", "ack", "--max", "2", "--wait", "1s", "-o", "jsonl").stdout)
-	if len(got) != 1 || got[0].BodyText != "before" {
-		t.Errorf("the restored broker has %+v", got)
-	}
+	assert.That(t, len(got) == 1 && got[0].BodyText == "before", "the restored broker has %+v", got)
 	if left, err := os.ReadDir(snapshots); err != nil || len(left) > 0 {
 		t.Errorf("the snapshot is still there: %v (%v)", left, err)
 	}
@@ -77,7 +67,5 @@ func TestOperatorsPageNamesCommands(t *testing.T) {
 		}
 		found++
 	}
-	if found < 10 {
-		t.Errorf("%d commands were found", found)
-	}
+	assert.That(t, found >= 10, "%d commands were found", found)
 }

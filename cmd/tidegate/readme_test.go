@@ -8,24 +8,19 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The commands of the README run in their order.
 func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := assert.Value(os.ReadFile("../../README.md"))(t)
 	block := regexp.MustCompile("(?s)<!-- example: commands -->\n```sh\n(.*?)```").FindSubmatch(readme)
-	if block == nil {
-		t.Fatal("the README has no example of the commands")
-	}
+	assert.MustThat(t, block != nil, "the README has no example of the commands")
 	tl := newTool(t, "--topic", "orders")
 	dir := t.TempDir()
 	charge := "#!/bin/sh\necho 'unknown currency EUR' >&2\nexit 1\n"
-	if err := os.WriteFile(filepath.Join(dir, "charge.sh"), []byte(charge), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(filepath.Join(dir, "charge.sh"), []byte(charge), 0o700))
 	bin := installed(t)
 	n := 0
 	for line := range strings.Lines(string(block[1])) {
@@ -36,9 +31,7 @@ func TestReadme(t *testing.T) {
 		}
 		if strings.Contains(line, "CLASS") {
 			var class struct{ Fingerprint string }
-			if err := json.Unmarshal([]byte(tl.must("dead-letters", "top", "billing", "-o", "jsonl").stdout), &class); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, json.Unmarshal([]byte(tl.must("dead-letters", "top", "billing", "-o", "jsonl").stdout), &class))
 			line = strings.Replace(line, "CLASS", class.Fingerprint, 1)
 		}
 		if strings.HasPrefix(line, "tidegate bench") {
@@ -51,9 +44,7 @@ func TestReadme(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", line, err, text)
 		}
 	}
-	if n < 5 {
-		t.Errorf("the example has %d commands: this test no longer sees them", n)
-	}
+	assert.That(t, n >= 5, "the example has %d commands: this test no longer sees them", n)
 	if got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "-o", "jsonl", "--wait", "10ms").stdout); len(got) != 1 || got[0].BodyText != "7 USD" {
 		t.Errorf("after the example the topic has %+v, want the corrected message", got)
 	}

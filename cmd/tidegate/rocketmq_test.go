@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
 
@@ -46,9 +47,7 @@ func newTarget(t *testing.T) *target {
 func (x *target) topic(base, kind string) string {
 	x.t.Helper()
 	if x.real != nil {
-		if err := x.real.Topic(x.t.Context(), base+x.suffix, kind, 0); err != nil {
-			x.t.Fatal(err)
-		}
+		assert.Must(x.t, x.real.Topic(x.t.Context(), base+x.suffix, kind, 0))
 	} else {
 		x.must("topic", "create", base+x.suffix, "type="+kind)
 	}
@@ -59,9 +58,7 @@ func (x *target) topic(base, kind string) string {
 func (x *target) group(base string, attempts int) string {
 	x.t.Helper()
 	if x.real != nil {
-		if err := x.real.Group(x.t.Context(), base+x.suffix, runner.Group{MaxRetries: attempts - 1, Retry: []time.Duration{time.Second}}); err != nil {
-			x.t.Fatal(err)
-		}
+		assert.Must(x.t, x.real.Group(x.t.Context(), base+x.suffix, runner.Group{MaxRetries: attempts - 1, Retry: []time.Duration{time.Second}}))
 	} else {
 		x.must("group", "create", base+x.suffix, "max_attempts="+strconv.Itoa(attempts), "retry=1s")
 	}
@@ -105,9 +102,7 @@ func TestCommandsForMessages(t *testing.T) {
 		as = []string{"--as", x.group("repair", 200)}
 	}
 	top := lines[struct{ Count int }](t, x.must(append([]string{"dead-letters", "top", all, "-o", "jsonl"}, as...)...).stdout)
-	if len(top) != 1 || top[0].Count != 1 {
-		t.Errorf("the classes of dead letters are %+v, want one with one letter", top)
-	}
+	assert.That(t, len(top) == 1 && top[0].Count == 1, "the classes of dead letters are %+v, want one with one letter", top)
 	x.looksAtLetter(t, all, topic, as)
 	var preview struct {
 		Attempts []struct{ After string }
@@ -136,21 +131,15 @@ func (x *target) looksAtLetter(t *testing.T, group, topic string, as []string) {
 	if x.real != nil {
 		topic = ""
 	}
-	if len(list) != 1 || list[0].ID == "" || list[0].Origin.Topic != topic || list[0].Body != "" {
-		t.Fatalf("the list is %+v, want a letter of topic %q without its body", list, topic)
-	}
+	assert.MustThat(t, len(list) == 1 && list[0].ID != "" && list[0].Origin.Topic == topic && list[0].Body == "", "the list is %+v, want a letter of topic %q without its body", list, topic)
 	exported := lines[letter](t, x.must(append([]string{"dead-letters", "export", group}, as...)...).stdout)
 	if len(exported) != 1 || exported[0].ID != list[0].ID || exported[0].Body != "bad" {
 		t.Errorf("the export is %+v, want the letter %s with its body", exported, list[0].ID)
 	}
 	var shown letter
 	decode(t, x.must(append([]string{"dead-letters", "show", group, list[0].ID, "-o", "json"}, as...)...).stdout, &shown)
-	if shown.ID != list[0].ID || shown.Body != "bad" {
-		t.Errorf("show prints %+v", shown)
-	}
-	if r := x.run(append([]string{"dead-letters", "show", group, "0", "-o", "json"}, as...)...); r.code != 3 {
-		t.Errorf("show with an unknown ID: exit code %d, %s", r.code, r.stderr)
-	}
+	assert.That(t, shown.ID == list[0].ID && shown.Body == "bad", "show prints %+v", shown)
+	x.fails(3, "", append([]string{"dead-letters", "show", group, "0", "-o", "json"}, as...)...) // show with an unknown ID
 }
 
 // A backlog moves from a tidegate broker to the server and back, with IDs as keys, properties and
@@ -180,28 +169,19 @@ func TestMoveToAndFrom(t *testing.T) {
 		t.Fatal(r.stderr)
 	}
 	there := tide.must("move", topic, "--group", group, "--to", "far", "--yes")
-	if !strings.Contains(there.stdout, "moved  60") {
-		t.Errorf("there: %s%s", there.stdout, there.stderr)
-	}
+	assert.That(t, strings.Contains(there.stdout, "moved  60"), "there: %s%s", there.stdout, there.stderr)
 	back := x.must("move", topic, "--group", group, "--to", "near", "--yes", "--wait", "12s")
 	t.Logf("back:\n%s%s", back.stdout, back.stderr)
 	last, seen := map[string]int{}, map[int]bool{}
 	for _, d := range messagesOf(tide, group, topic, 100) {
-		n, err := strconv.Atoi(d.BodyText)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := assert.Value(strconv.Atoi(d.BodyText))(t)
 		if before, ok := last[d.MessageGroup]; ok && n < before && !seen[n] {
 			t.Errorf("message %d of group %s came after %d", n, d.MessageGroup, before)
 		}
 		last[d.MessageGroup], seen[n] = max(n, last[d.MessageGroup]), true
-		if d.Properties["color"] != "red" || d.Tag != "t" || !slices.Equal(d.Keys, []string{ids[n]}) {
-			t.Errorf("the message is %+v", d)
-		}
+		assert.That(t, d.Properties["color"] == "red" && d.Tag == "t" && slices.Equal(d.Keys, []string{ids[n]}), "the message is %+v", d)
 	}
-	if len(seen) != 60 {
-		t.Errorf("%d of 60 messages came back", len(seen))
-	}
+	assert.That(t, len(seen) == 60, "%d of 60 messages came back", len(seen))
 }
 
 // A move to a cluster goes on while one of its two brokers is killed and starts again: it ends with
@@ -249,19 +229,11 @@ func TestMoveWhileABrokerRestarts(t *testing.T) {
 	if !more(3) {
 		t.Fatalf("the move ended before the kill: %+v", <-moved)
 	}
-	if err := x.real.Kill(ctx, "broker-b"); err != nil {
-		t.Fatal(err)
-	}
-	if !more(3) {
-		t.Errorf("the move ended while broker-b was away")
-	}
-	if err := x.real.Start(ctx, "broker-b"); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, x.real.Kill(ctx, "broker-b"))
+	assert.That(t, more(3), "the move ended while broker-b was away")
+	assert.Must(t, x.real.Start(ctx, "broker-b"))
 	r := <-moved
-	if r.code != 0 || !strings.Contains(r.stdout, "moved  600") {
-		t.Errorf("the move ended with %d:\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	assert.That(t, r.code == 0 && strings.Contains(r.stdout, "moved  600"), "the move ended with %d:\n%s%s", r.code, r.stdout, r.stderr)
 	x.must("context", "use", "rmq")
 	deliveries := 0
 	for len(ids) > 0 && ctx.Err() == nil {
@@ -271,9 +243,7 @@ func TestMoveWhileABrokerRestarts(t *testing.T) {
 		}
 	}
 	t.Logf("%d deliveries of %d messages", deliveries, messages)
-	if len(ids) > 0 {
-		t.Errorf("%d of %d messages did not arrive", len(ids), messages)
-	}
+	assert.That(t, len(ids) == 0, "%d of %d messages did not arrive", len(ids), messages)
 }
 
 func journalLines(file string) int {

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -85,10 +86,7 @@ var own = []string{
 // Each command that prints a subject of the HTTP API prints it with the schema of openapi.yaml,
 // and with no further keys but those of the table.
 func TestJSONIsThatOfTheAPI(t *testing.T) {
-	doc, err := openapi3.NewLoader().LoadFromFile("../../broker/server/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := assert.Value(openapi3.NewLoader().LoadFromFile("../../broker/server/openapi.yaml"))(t)
 	tl := newTool(t, "--topic", "orders")
 	tl.must("topic", "create", "reminders", "type=DELAY")
 	tl.must("topic", "create", "parks", "type=FIFO")
@@ -110,9 +108,7 @@ func TestJSONIsThatOfTheAPI(t *testing.T) {
 		if strings.HasSuffix(c.args, "jsonl") || args[1] == "export" {
 			objects = slices.Collect(strings.Lines(r.stdout))
 		}
-		if len(objects) == 0 {
-			t.Errorf("%s: no row", c.args)
-		}
+		assert.That(t, len(objects) != 0, "%s: no row", c.args)
 		for _, text := range objects {
 			for _, fault := range faults(doc.Components.Schemas[c.schema], text, c) {
 				t.Errorf("tidegate %s: %s: %s", c.args, fault, text)
@@ -131,15 +127,9 @@ func TestJSONIsThatOfTheAPI(t *testing.T) {
 // consumer connects a consumer until the end of the test: the commands forget their own clients.
 func (tl *tool) consumer(group, topic string) {
 	tl.t.Helper()
-	client, err := rocketmq.New(tl.grpc, rocketmq.Options{})
-	if err != nil {
-		tl.t.Fatal(err)
-	}
+	client := assert.Value(rocketmq.New(tl.grpc, rocketmq.Options{}))(tl.t)
 	tl.t.Cleanup(func() { client.Close() })
-	c, err := consumer.NewSimple(client, consumer.Subscription{Group: group, Topic: topic}, consumer.SimpleOptions{LongPolling: time.Millisecond})
-	if err != nil {
-		tl.t.Fatal(err)
-	}
+	c := assert.Value(consumer.NewSimple(client, consumer.Subscription{Group: group, Topic: topic}, consumer.SimpleOptions{LongPolling: time.Millisecond}))(tl.t)
 	if ds, err := c.Receive(tl.t.Context(), 1); len(ds) > 0 || err != nil {
 		tl.t.Fatalf("received %d messages, error %v", len(ds), err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/bench"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -77,15 +78,9 @@ func printedPace(b *testing.B, tl *tool, callers int) pace {
 // sdkLoops sends from so many goroutines, with a new client.
 func sdkLoops(b *testing.B, grpc string, callers int) pace {
 	b.Helper()
-	t, err := rocketmq.New(grpc, rocketmq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	t := assert.Value(rocketmq.New(grpc, rocketmq.Options{}))(b)
 	defer t.Close()
-	p, err := producer.New(t, producer.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	p := assert.Value(producer.New(t, producer.Options{}))(b)
 	defer p.Close()
 	body := make([]byte, 1024)
 	loops := func(length time.Duration) pace {

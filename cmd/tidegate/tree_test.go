@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -57,18 +58,12 @@ func placeholders(c *cobra.Command) []string {
 func TestTree(t *testing.T) {
 	tl := newTool(t)
 	all := leaves(tree.Root(&cli.App{Env: os.Getenv}))
-	if len(all) < 30 {
-		t.Fatalf("the tree has %d commands: this test no longer sees them", len(all))
-	}
+	assert.MustThat(t, len(all) >= 30, "the tree has %d commands: this test no longer sees them", len(all))
 	for _, c := range all {
 		path := words(c)
 		t.Run(strings.Join(path, " "), func(t *testing.T) {
-			if c.Short == "" || strings.HasSuffix(c.Short, ".") {
-				t.Errorf("the short text is %q", c.Short)
-			}
-			if !strings.Contains(c.Example, c.CommandPath()) {
-				t.Errorf("no example names the command: %q", c.Example)
-			}
+			assert.That(t, c.Short != "" && !strings.HasSuffix(c.Short, "."), "the short text is %q", c.Short)
+			assert.That(t, strings.Contains(c.Example, c.CommandPath()), "no example names the command: %q", c.Example)
 			if r := tl.run(append(path, "--help")...); r.code != 0 || !strings.Contains(r.stdout, "Usage:") {
 				t.Errorf("--help: exit code %d, %q", r.code, r.stdout)
 			}
@@ -80,9 +75,7 @@ func TestTree(t *testing.T) {
 					continue // takes any number
 				}
 				r := tl.run(append(slices.Clone(path), args...)...)
-				if r.code != 2 || !strings.Contains(r.stderr, "--help") || r.stdout != "" {
-					t.Errorf("%s: exit code %d, %q, %q", name, r.code, r.stdout, r.stderr)
-				}
+				assert.That(t, r.code == 2 && strings.Contains(r.stderr, "--help") && r.stdout == "", "%s: exit code %d, %q, %q", name, r.code, r.stdout, r.stderr)
 			}
 			r := tl.run(append(slices.Clone(path), "-o", "json", "a", "b", "c", "d=", "e", "f", "--nope")...)
 			var problem struct{ Exit int }
@@ -129,9 +122,7 @@ func TestTreeWithoutServer(t *testing.T) {
 			if path[0] == "check" {
 				want = 2 // critical
 			}
-			if r.code != want || strings.Contains(r.stderr, "panic") {
-				t.Errorf("exit code %d, want %d\n%s%s", r.code, want, r.stdout, r.stderr)
-			}
+			assert.That(t, r.code == want && !strings.Contains(r.stderr, "panic"), "exit code %d, want %d\n%s%s", r.code, want, r.stdout, r.stderr)
 		})
 	}
 }
@@ -188,15 +179,10 @@ func TestExamples(t *testing.T) {
 // installed returns a directory with the program tidegate.
 func installed(t *testing.T) string {
 	t.Helper()
-	path, err := filepath.Abs(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := assert.Value(filepath.Abs(os.Args[0]))(t)
 	bin := t.TempDir()
 	script := "#!/bin/sh\n" + asProgram + "=1 exec '" + path + "' \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(bin, "tidegate"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(filepath.Join(bin, "tidegate"), []byte(script), 0o700))
 	return bin
 }
 
@@ -213,14 +199,10 @@ func example(t *testing.T, bin string, c *cobra.Command, line string) {
 	tl := newTool(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{"invoice.pdf": "%PDF", "charge.sh": "#!/bin/sh\ncat >> charged.txt\n", "cluster.yaml": "topics: {invoices: {queues: 2}}\n", "orders.jsonl": `{"queue":1,"body_text":"a"}`} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700))
 	}
 	secret := filepath.Join(tl.home, ".mq")
-	if err := os.WriteFile(secret, []byte("sesame\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(secret, []byte("sesame\n"), 0o600))
 	line = strings.NewReplacer("1000000 |", "1000 |", "proxy.example:8081", tl.grpc).Replace(line)
 	if c.Name() == "doctor" {
 		line = strings.ReplaceAll(line, "proxy.example:8081", tl.grpc)
@@ -246,9 +228,7 @@ func example(t *testing.T, bin string, c *cobra.Command, line string) {
 	if exit, _ := errors.AsType[*exec.ExitError](err); short && exit != nil && exit.ExitCode() == 7 {
 		return // the machine was too busy for valid figures
 	}
-	if err != nil && c.Name() != "check" {
-		t.Errorf("%s: %v\n%s", line, err, text)
-	}
+	assert.That(t, err == nil || c.Name() == "check", "%s: %v\n%s", line, err, text)
 }
 
 // prepare creates the subjects of an example: topics, groups, a dead letter, a delayed message,
@@ -276,9 +256,7 @@ func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 	var delayed struct {
 		Handle string `json:"recall_handle"`
 	}
-	if err := json.Unmarshal([]byte(tl.must("send", "reminders", "later", "--in", "10m", "-o", "json").stdout), &delayed); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, json.Unmarshal([]byte(tl.must("send", "reminders", "later", "--in", "10m", "-o", "json").stdout), &delayed))
 	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http)
 	tl.must("context", "add", "dev", "--grpc", tl.grpc, "--http", tl.http)
 	if c.Name() == "receive" {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // send --template makes messages that differ; receive -f prints the parts that its verbs name.
@@ -14,9 +16,7 @@ func TestTemplateAndFormat(t *testing.T) {
 	tl.must("receive", "billing", "orders", "--max", "1", "--then", "retry=0s")
 	r := tl.must("receive", "billing", "orders", "--max", "2", "--then", "ack", "-f", `%t %q %o %k %T %g %a %p %p{shop} %p{x}|%B %b%%\n`)
 	want := "orders 0 0 k1 t1 g 2 shop=s1 s1 |21 {\"n\": 1, \"c\": \"100%\"}%\n" + "orders 0 1 k2 t2 g 1 shop=s2 s2 |21 {\"n\": 2, \"c\": \"100%\"}%\n"
-	if r.stdout != want {
-		t.Errorf("receive -f prints\n%s\nwant\n%s", r.stdout, want)
-	}
+	assert.That(t, r.stdout == want, "receive -f prints\n%s\nwant\n%s", r.stdout, want)
 	if r := tl.input("a\nb\n", "send", "orders", "<%n:%l>", "--lines", "--template", "--message-group", "g", "--key", "%l"); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
@@ -32,9 +32,7 @@ func TestTemplateAndFormat(t *testing.T) {
 		{"send", "orders", "--template", "--jsonl"}, {"receive", "billing", "orders", "-f", "%x", "--then", "ack"}, {"receive", "billing", "orders", "-f", "%b", "--raw", "--then", "ack"},
 		{"receive", "billing", "orders", "-f", "%b", "-o", "json", "--then", "ack"}, {"receive", "billing", "orders", "--then", "ask"}, {"receive", "billing", "orders", "--then", "ask=1"},
 	} {
-		if r := tl.run(args...); r.code != 2 {
-			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
-		}
+		tl.fails(2, "", args...)
 	}
 	tl.must("send", "orders", "\x1b[2J", "--message-group", "g")
 	tl.terminal = true

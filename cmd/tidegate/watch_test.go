@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The preview uses the settings of the group and the retention of the topic, and names settings
@@ -40,20 +42,14 @@ func TestRetryPreview(t *testing.T) {
 		}
 	}
 	decode(t, tl.must("retry", "preview", "billing", "--set", "max_attempts=2", "-o", "json").stdout, &p)
-	if len(p.Attempts) != 2 || !strings.Contains(tl.must("group", "show", "billing", "-o", "json").stdout, `"max_attempts": 3`) {
-		t.Errorf("with --set: %+v", p)
-	}
+	assert.That(t, len(p.Attempts) == 2 && strings.Contains(tl.must("group", "show", "billing", "-o", "json").stdout, `"max_attempts": 3`), "with --set: %+v", p)
 	delete(tl.env, "TIDEGATE_SERVER_HTTP")
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
 	p = preview{}
 	decode(t, tl.must("retry", "preview", "billing", "orders", "--context", "rmq", "-o", "json").stdout, &p)
-	if len(p.Attempts) != 3 || p.Attempts[2].After != "40s" {
-		t.Errorf("with the settings that the server pushes: %+v", p)
-	}
+	assert.That(t, len(p.Attempts) == 3 && p.Attempts[2].After == "40s", "with the settings that the server pushes: %+v", p)
 	for _, args := range [][]string{{"billing", "--context", "rmq"}, {"billing", "orders", "--context", "rmq", "--set", "fifo=true"}, {"--set", "max_attempts=-7"}, {"--handler", "-1s"}} {
-		if r := tl.run(append([]string{"retry", "preview"}, args...)...); r.code != 2 {
-			t.Errorf("%q: exit code %d, %s", args, r.code, r.stderr)
-		}
+		tl.fails(2, "", append([]string{"retry", "preview"}, args...)...)
 	}
 }
 
@@ -67,9 +63,7 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%q: exit code %d\n%s%s", args, r.code, r.stdout, r.stderr)
 		}
 	}
-	if r := tl.run("status", "--watch=1ms"); r.code != 2 {
-		t.Errorf("an interval of 1ms: exit code %d", r.code)
-	}
+	tl.fails(2, "", "status", "--watch=1ms") // an interval of 1ms
 	tl.terminal = true
 	if r := tl.run("status", "--watch", "--http", "http://"+closedPort(t), "--no-retry"); r.code != 6 || !strings.HasSuffix(r.stdout, "\x1b[?1049l") {
 		t.Errorf("without a server: exit code %d, %q", r.code, r.stdout)
@@ -80,14 +74,10 @@ func TestLagUntilEmpty(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
 	tl.must("receive", "billing", "orders", "--then", "release", "--max", "1")
-	if r := tl.run("group", "lag", "billing", "--until-empty", "--wait", "50ms"); r.code != 6 || !strings.Contains(r.stderr, "is 1 after 50ms") {
-		t.Errorf("with a backlog: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(6, "is 1 after 50ms", "group", "lag", "billing", "--until-empty", "--wait", "50ms") // with a backlog
 	tl.must("receive", "billing", "orders", "--then", "ack", "--max", "1")
 	tl.must("group", "lag", "billing", "--until-empty", "--wait", "50ms")
-	if r := tl.run("group", "lag", "billing", "--until-empty", "--watch"); r.code != 2 {
-		t.Errorf("with --watch: exit code %d", r.code)
-	}
+	tl.fails(2, "", "group", "lag", "billing", "--until-empty", "--watch") // with --watch
 }
 
 // Letters can be exported with their bodies, all or one class, and watched; a program gets each
@@ -122,9 +112,7 @@ func TestExportAndWatchLetters(t *testing.T) {
 	oldest := strings.Fields(tl.must("dead-letters", "list", "billing", "-o", "name").stdout)
 	newest := strings.Fields(tl.must("dead-letters", "list", "billing", "--newest", "-o", "name").stdout)
 	slices.Reverse(newest)
-	if len(oldest) != 2 || !slices.Equal(oldest, newest) {
-		t.Errorf("the letters are %q, and with --newest in the reverse order %q", oldest, newest)
-	}
+	assert.That(t, len(oldest) == 2 && slices.Equal(oldest, newest), "the letters are %q, and with --newest in the reverse order %q", oldest, newest)
 	for limit, complete := range map[string]bool{"1": false, "2": true, "0": true} {
 		if out := tl.must("dead-letters", "list", "billing", "--limit", limit, "-o", "json").stdout; !strings.Contains(out, fmt.Sprintf(`"complete": %t`, complete)) {
 			t.Errorf("--limit %s of 2 letters prints %s", limit, out)
@@ -136,15 +124,11 @@ func TestExportAndWatchLetters(t *testing.T) {
 	file := filepath.Join(tl.home, "seen")
 	r := tl.must("dead-letters", "watch", "billing", "--since", "-1h", "--limit", "2", "--every", "100ms", "--exec", "cat >> "+file+"; exit 3")
 	text, err := os.ReadFile(file)
-	if err != nil || strings.Count(r.stderr, "the program failed") != 2 {
-		t.Errorf("%v, %s", err, r.stderr)
-	}
+	assert.That(t, err == nil && strings.Count(r.stderr, "the program failed") == 2, "%v, %s", err, r.stderr)
 	if got := lines[letter](t, string(text)); len(got) != 2 || got[0].MessageID == got[1].MessageID || len(got[0].Body) == 0 {
 		t.Errorf("the program got %+v", got)
 	}
-	if r := tl.run("dead-letters", "watch", "biling"); r.code != 3 || !strings.Contains(r.stderr, "Did you mean billing?") {
-		t.Errorf("a wrong name: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.fails(3, "Did you mean billing?", "dead-letters", "watch", "biling") // a wrong name
 }
 
 // A watch without --since begins now, in whole seconds: it prints no letter of an earlier second.
@@ -258,9 +242,7 @@ func TestFollowFindsWhatItPassed(t *testing.T) {
 					items = append(items, map[string]any{c.id: i.id, "queue": i.queue, "offset": i.second, "stored_at": at})
 				}
 			}
-			if err := json.NewEncoder(w).Encode(map[string]any{c.list: items, "complete": true}); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, json.NewEncoder(w).Encode(map[string]any{c.list: items, "complete": true}))
 		}))
 		r := tl.bounded("", append(c.args, "--http", front.URL, "--no-retry", "--limit", "5", "-o", "name")...)
 		front.Close()
@@ -285,9 +267,7 @@ func TestWatchedTraceOutlivesAnOutage(t *testing.T) {
 	}))
 	defer front.Close()
 	r := tl.until(3, "\n", "trace", "x1", "--watch=100ms", "--http", front.URL, "--no-retry", "-o", "jsonl")
-	if r.code != 0 || strings.Count(r.stdout, `"id":"x1"`) < 3 {
-		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	assert.That(t, r.code == 0 && strings.Count(r.stdout, `"id":"x1"`) >= 3, "exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 }
 
 // top -o jsonl goes on after an outage of the server.
@@ -379,9 +359,7 @@ func TestCheckAge(t *testing.T) {
 		{"group billing --age-warn 0s", 2, "at least 1s"},
 	} {
 		r := tl.run(append([]string{"check", "--http", proxy.URL}, strings.Fields(c.args)...)...)
-		if r.code != c.code || !strings.Contains(r.stdout+r.stderr, c.want) {
-			t.Errorf("check %s: exit code %d, want %d with %q: %s%s", c.args, r.code, c.code, c.want, r.stdout, r.stderr)
-		}
+		assert.That(t, r.code == c.code && strings.Contains(r.stdout+r.stderr, c.want), "check %s: exit code %d, want %d with %q: %s%s", c.args, r.code, c.code, c.want, r.stdout, r.stderr)
 	}
 	if r := tl.must("top", "--by", "age", "--once", "--every", "100ms", "--http", proxy.URL, "-o", "jsonl"); !strings.Contains(r.stdout, `"oldest_ms":1999`) {
 		t.Errorf("top --by age: %s", r.stdout)

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A site is a broker with the names and numbers of a real one: a topic with its group, a FIFO topic
@@ -118,9 +119,7 @@ func TestTerminalOf80Columns(t *testing.T) {
 	prose := []string{"trace", "doctor", "context test", "dead-letters show", "context show", "send"} // sentences and data, of which lines are copied
 	for _, flags := range [][]string{nil, {"-o", "wide"}} {
 		seen := s.each(t, true, flags, func(name string, args []string, r result) {
-			if r.code != 0 && r.stdout == "" && !slices.Contains(useless, name) {
-				t.Errorf("%s ends with %d: %s", strings.Join(args, " "), r.code, r.stderr)
-			}
+			assert.That(t, r.code == 0 || r.stdout != "" || slices.Contains(useless, name), "%s ends with %d: %s", strings.Join(args, " "), r.code, r.stderr)
 			for line := range strings.Lines(r.stdout) {
 				line = strings.TrimSuffix(line, "\n")
 				if output.Width(line) > 80 && !unbroken.MatchString(line) && !slices.Contains(prose, name) {
@@ -138,9 +137,7 @@ func TestTerminalOf80Columns(t *testing.T) {
 				}
 			}
 		})
-		if len(seen) < 30 {
-			t.Errorf("only %d commands print a result, the test does not see the others: %q", len(seen), seen)
-		}
+		assert.That(t, len(seen) >= 30, "only %d commands print a result, the test does not see the others: %q", len(seen), seen)
 	}
 }
 
@@ -158,9 +155,7 @@ func TestPipedNumbersArePlain(t *testing.T) {
 		}
 		plain += r.stdout
 	})
-	if !strings.Contains(plain, "12344") {
-		t.Error("no output has the large number, the test does not see it")
-	}
+	assert.That(t, strings.Contains(plain, "12344"), "no output has the large number, the test does not see it")
 	s.terminal = true
 	for _, args := range [][]string{{"status"}, {"topic", "list"}, {"topic", "show", s.subjects[0]}, {"group", "show", s.subjects[1]}} {
 		if out := s.bounded("", args...).stdout; !regexp.MustCompile(`12 3\d{2} `).MatchString(out) {

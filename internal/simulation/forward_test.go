@@ -8,21 +8,16 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
 // interfaceMethods returns the methods of all exported interfaces of package transport.
 func interfaceMethods(t *testing.T) (names []string) {
 	t.Helper()
-	files, err := filepath.Glob("../../transport/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := assert.Value(filepath.Glob("../../transport/*.go"))(t)
 	for _, name := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := assert.Value(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		ast.Inspect(f, func(n ast.Node) bool {
 			spec, ok := n.(*ast.TypeSpec)
 			if !ok || !spec.Name.IsExported() {
@@ -38,9 +33,7 @@ func interfaceMethods(t *testing.T) (names []string) {
 			return true
 		})
 	}
-	if len(names) < 15 {
-		t.Fatalf("package transport has only the methods %v", names)
-	}
+	assert.MustThat(t, len(names) >= 15, "package transport has only the methods %v", names)
 	return names
 }
 
@@ -74,9 +67,7 @@ func TestCountedForwardsEveryMethod(t *testing.T) {
 			}
 			return false
 		}()
-		if !reached {
-			t.Errorf("%s is not forwarded", name)
-		}
+		assert.That(t, reached, "%s is not forwarded", name)
 		quiet := name == "Capabilities" || name == "EndpointSettings" // they send no request
 		if counted := m.total(name) == 1; !counted && !quiet {
 			t.Errorf("%s is not counted", name)

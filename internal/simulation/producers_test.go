@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/ratelimit"
@@ -137,9 +138,7 @@ func (w *world) newSender(x producerPlan) *sender {
 	if err == nil {
 		s.p, err = producer.New(w.clients[x.client].Transport, o)
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	assert.Must(w.t, err)
 	return s
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/consumer/inbox"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var (
@@ -111,9 +112,7 @@ func TestPlanOfASeed(t *testing.T) {
 			t.Errorf("seed %d has the plan of another seed", seed)
 		}
 		for _, f := range p.faults {
-			if f.at+f.lasts > p.duration {
-				t.Errorf("seed %d: %v ends after the first phase, which takes %v", seed, f, p.duration)
-			}
+			assert.That(t, f.at+f.lasts <= p.duration, "seed %d: %v ends after the first phase, which takes %v", seed, f, p.duration)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/powerloss"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
@@ -109,15 +110,12 @@ func (w *world) newClient(p clientPlan) *client {
 		m := &meter{w: w, name: fmt.Sprintf("%s's endpoint %d", p.name, i)}
 		ends = append(ends, failover.Endpoint{Name: fmt.Sprintf("broker%d", i), Transport: m.count(s.endpoint(p.inProcess))})
 	}
-	f, err := failover.New(ends, failover.Options{
+	f := assert.Value(failover.New(ends, failover.Options{
 		ThrottleGrace: p.throttleGrace, SwitchBack: p.switchBack,
 		OnSwitch: func(e failover.Event) {
 			w.book.note("%s switches from %s to %s: %v (%v)", p.name, e.From, e.To, e.Reason, e.Err)
 		},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	}))(w.t)
 	return &client{p, m.count(f), m}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -33,10 +34,7 @@ func TestSuite(t *testing.T) {
 	}
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}
-		x, err := failover.New([]failover.Endpoint{{Name: "primary", Transport: brokers[0].Client()}, {Name: "secondary", Transport: brokers[1].Client()}}, failover.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		x := assert.Value(failover.New([]failover.Endpoint{{Name: "primary", Transport: brokers[0].Client()}, {Name: "secondary", Transport: brokers[1].Client()}}, failover.Options{}))(t)
 		both := func(f func(*brokertest.Broker) error) error { return errors.Join(f(brokers[0]), f(brokers[1])) }
 		return transporttest.Fixture{
 			Transport: learned{x, brokers},
@@ -91,23 +89,16 @@ func run(t *testing.T, d time.Duration, o failover.Options, first, ping func(now
 		mu.Lock()
 		defer mu.Unlock()
 		switches = append(switches, fmt.Sprintf("%s→%s %s", e.From, e.To, e.Reason))
-		if (e.Err == nil) != (e.Reason == failover.Recovered) {
-			t.Errorf("%+v", e)
-		}
+		assert.That(t, (e.Err == nil) == (e.Reason == failover.Recovered), "%+v", e)
 	}
-	x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: endpoint(well, well)}}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := assert.Value(failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: endpoint(well, well)}}, o))(t)
 	for time.Since(begin) < d {
 		if r := x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}}); r[0].Err != nil {
 			failed++
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	if err := x.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, x.Close())
 	mu.Lock()
 	defer mu.Unlock()
 	return switches, failed
@@ -144,9 +135,7 @@ func TestSwitches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				got, failed := run(t, 10*time.Minute, tt.o, tt.sends, tt.pings)
-				if !slices.Equal(got, tt.switches) || failed < tt.failed[0] || failed > tt.failed[1] {
-					t.Errorf("%q with %d failures, want %q with %v", got, failed, tt.switches, tt.failed)
-				}
+				assert.That(t, slices.Equal(got, tt.switches) && failed >= tt.failed[0] && failed <= tt.failed[1], "%q with %d failures, want %q with %v", got, failed, tt.switches, tt.failed)
 			})
 		})
 	}
@@ -182,9 +171,7 @@ func TestRareSendsLeaveAThrottlingEndpoint(t *testing.T) {
 			if !sent(x) {
 				time.Sleep(gap)
 			}
-			if x.Active() != "a" {
-				t.Errorf("a switch after a single throttle")
-			}
+			assert.That(t, x.Active() == "a", "a switch after a single throttle")
 			failed := 1
 			for range 59 {
 				if !sent(x) {
@@ -194,9 +181,7 @@ func TestRareSendsLeaveAThrottlingEndpoint(t *testing.T) {
 			}
 			// After each return one send shows the throttling again, and a second one that it
 			// lasts.
-			if failed > most {
-				t.Errorf("%d of 60 sends %v apart failed, want at most %d", failed, gap, most)
-			}
+			assert.That(t, failed <= most, "%d of 60 sends %v apart failed, want at most %d", failed, gap, most)
 		})
 	}
 }
@@ -206,11 +191,8 @@ func TestThrottlesEverywhereDoNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := func() error { return errThrottled }
 		var switches atomic.Int64
-		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: endpoint(busy, well)}, {Name: "b", Transport: endpoint(busy, well)}},
-			failover.Options{OnSwitch: func(failover.Event) { switches.Add(1) }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		x := assert.Value(failover.New([]failover.Endpoint{{Name: "a", Transport: endpoint(busy, well)}, {Name: "b", Transport: endpoint(busy, well)}},
+			failover.Options{OnSwitch: func(failover.Event) { switches.Add(1) }}))(t)
 		t.Cleanup(func() { x.Close() })
 		for begin := time.Now(); time.Since(begin) < time.Hour; time.Sleep(100 * time.Millisecond) {
 			x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}})
@@ -227,16 +209,10 @@ func TestAwaitingSendIsNotKeptByADeadEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
 		b.CreateTopic("orders", settings.Topic{})
-		dead, err := rocketmq.New("dead.test:8081", rocketmq.Options{Dialer: func(context.Context, string) (net.Conn, error) {
+		dead := assert.Value(rocketmq.New("dead.test:8081", rocketmq.Options{Dialer: func(context.Context, string) (net.Conn, error) {
 			return nil, errors.New("connection refused")
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		x, err := failover.New([]failover.Endpoint{{Name: "primary", Transport: dead}, {Name: "secondary", Transport: b.Client()}}, failover.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}}))(t)
+		x := assert.Value(failover.New([]failover.Endpoint{{Name: "primary", Transport: dead}, {Name: "secondary", Transport: b.Client()}}, failover.Options{}))(t)
 		t.Cleanup(func() { x.Close() })
 		begin := time.Now()
 		waiting, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
@@ -248,24 +224,17 @@ func TestAwaitingSendIsNotKeptByADeadEndpoint(t *testing.T) {
 			}
 			r := x.Send(ctx, []*tidegate.Message{{ID: "1", Topic: "orders", Body: []byte("x")}})[0]
 			if r.Err == nil {
-				if attempt != 3 || time.Since(begin) > 3*time.Second {
-					t.Errorf("sent by attempt %d after %v, want the third within 3s", attempt, time.Since(begin))
-				}
+				assert.That(t, attempt == 3 && time.Since(begin) <= 3*time.Second, "sent by attempt %d after %v, want the third within 3s", attempt, time.Since(begin))
 				return
 			}
-			if attempt == 3 || tidegate.Classify(r.Err) != tidegate.ClassTransient {
-				t.Fatalf("attempt %d: %v", attempt, r.Err)
-			}
+			assert.MustThat(t, attempt != 3 && tidegate.Classify(r.Err) == tidegate.ClassTransient, "attempt %d: %v", attempt, r.Err)
 		}
 	})
 }
 
 func TestNewRejects(t *testing.T) {
 	client := func() transport.Transport {
-		c, err := rocketmq.New("a:1", rocketmq.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(rocketmq.New("a:1", rocketmq.Options{}))(t)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
@@ -285,10 +254,6 @@ func TestNewRejects(t *testing.T) {
 		}
 	}
 	x, err := failover.New(append(two, failover.Endpoint{Name: "third", Transport: client()}), failover.Options{})
-	if err != nil || x.Active() != "primary" {
-		t.Fatal(err)
-	}
-	if err := x.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.MustThat(t, err == nil && x.Active() == "primary", "%v", err)
+	assert.NoError(t, x.Close())
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -48,14 +49,8 @@ func TestInterfacesAreComplete(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	for _, name := range files {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := parser.ParseFile(token.NewFileSet(), name, text, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := assert.Value(os.ReadFile(name))(t)
+		f := assert.Value(parser.ParseFile(token.NewFileSet(), name, text, 0))(t)
 		ast.Inspect(f, func(n ast.Node) bool {
 			if s, ok := n.(*ast.TypeSpec); ok && s.Name.IsExported() {
 				if _, ok := s.Type.(*ast.InterfaceType); ok {
@@ -78,9 +73,7 @@ func TestDecoratorsImplementEveryInterface(t *testing.T) {
 		if d := reflect.TypeFor[*failover.Transport](); !d.Implements(i) { // it wraps any transport
 			t.Errorf("%v does not implement transport.%s", d, name)
 		}
-		if wrapped.Implements(i) && !chaos.Implements(i) {
-			t.Errorf("%v does not implement transport.%s", chaos, name)
-		}
+		assert.That(t, !wrapped.Implements(i) || chaos.Implements(i), "%v does not implement transport.%s", chaos, name)
 	}
 }
 
@@ -216,10 +209,7 @@ func TestEveryMethodIsForwarded(t *testing.T) {
 	}
 	for method := range methods {
 		a, b := &recorder{calls: map[string][]string{}}, &recorder{calls: map[string][]string{}}
-		x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: b}}, failover.Options{ProbeInterval: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		x := assert.Value(failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: b}}, failover.Options{ProbeInterval: time.Hour}))(t)
 		f := reflect.ValueOf(x).MethodByName(method)
 		var args []reflect.Value
 		for want := range f.Type().Ins() {
@@ -236,15 +226,9 @@ func TestEveryMethodIsForwarded(t *testing.T) {
 			f.Call(args)
 		}
 		got := a.of(method)
-		if len(got) != 1 || got[0] != "" && got[0] != inner {
-			t.Errorf("%s: the endpoint a received %q, want one call that names %s or no server", method, got, inner)
-		}
+		assert.That(t, len(got) == 1 && (got[0] == "" || got[0] == inner), "%s: the endpoint a received %q, want one call that names %s or no server", method, got, inner)
 		names := slices.Contains([]string{"Ack", "Settle", "Extend", "Capabilities", "EndpointSettings", "Lane", "SendLane", "Recall", "EndTransaction"}, method)
-		if len(got) == 1 && names && got[0] != inner {
-			t.Errorf("%s: the call does not name the server: %q", method, got)
-		}
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.That(t, len(got) != 1 || !names || got[0] == inner, "%s: the call does not name the server: %q", method, got)
+		assert.NoError(t, x.Close())
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -36,14 +37,9 @@ func endpoint(send, ping func() error) *transporttest.Fake {
 // pair returns a failover of the endpoints a and b that is closed with the test.
 func pair(t *testing.T, a, b transport.Transport, o failover.Options) *failover.Transport {
 	t.Helper()
-	x, err := failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: b}}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := assert.Value(failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: b}}, o))(t)
 	t.Cleanup(func() {
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, x.Close())
 	})
 	return x
 }
@@ -59,15 +55,11 @@ func TestRareSendsLeaveAFailingEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := pair(t, endpoint(func() error { return errDown }, well), endpoint(well, well), failover.Options{})
 		for n := range 3 {
-			if x.Active() != "a" {
-				t.Errorf("left after %d failures, want 3", n)
-			}
+			assert.That(t, x.Active() == "a", "left after %d failures, want 3", n)
 			sent(x)
 			time.Sleep(10 * time.Second)
 		}
-		if x.Active() != "b" {
-			t.Error("three failed sends in a row, and sends stay")
-		}
+		assert.That(t, x.Active() == "b", "three failed sends in a row, and sends stay")
 	})
 }
 
@@ -85,18 +77,14 @@ func TestShortDeadlinesDoNotSwitch(t *testing.T) {
 				x.Send(ctx, []*tidegate.Message{{ID: "1", Topic: "t"}})
 				cancel()
 			}
-			if x.Active() != want {
-				t.Errorf("after 10 sends of %v without a response sends go to %s, want %s", deadline, x.Active(), want)
-			}
+			assert.That(t, x.Active() == want, "after 10 sends of %v without a response sends go to %s, want %s", deadline, x.Active(), want)
 			// A caller that cancels does not wait for the endpoint.
 			for range 10 {
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(time.Second, cancel)
 				x.Send(ctx, []*tidegate.Message{{ID: "1", Topic: "t"}})
 			}
-			if x.Active() != want {
-				t.Errorf("after cancelled sends they go to %s, want %s", x.Active(), want)
-			}
+			assert.That(t, x.Active() == want, "after cancelled sends they go to %s, want %s", x.Active(), want)
 		})
 	}
 }
@@ -124,13 +112,9 @@ func TestLateResultsDoNotCount(t *testing.T) {
 			for range 3 {
 				sent(x)
 			}
-			if x.Active() != "b" {
-				t.Fatal("sends did not leave the failing endpoint")
-			}
+			assert.MustThat(t, x.Active() == "b", "sends did not leave the failing endpoint")
 			time.Sleep(90 * time.Second)
-			if x.Active() != "a" {
-				t.Errorf("late %v: sends do not return although the endpoint has worked for 80 s", late)
-			}
+			assert.That(t, x.Active() == "a", "late %v: sends do not return although the endpoint has worked for 80 s", late)
 		})
 	}
 }
@@ -145,13 +129,9 @@ func TestThrottledProbesSucceed(t *testing.T) {
 		for range 3 {
 			sent(x)
 		}
-		if x.Active() != "b" {
-			t.Fatal("sends did not leave the failing endpoint")
-		}
+		assert.MustThat(t, x.Active() == "b", "sends did not leave the failing endpoint")
 		time.Sleep(2 * time.Minute)
-		if x.Active() != "a" {
-			t.Error("sends do not return to an endpoint whose probes are throttled")
-		}
+		assert.That(t, x.Active() == "a", "sends do not return to an endpoint whose probes are throttled")
 	})
 }
 
@@ -167,9 +147,7 @@ func TestFailedLanesSwitch(t *testing.T) {
 				t.Error("a lane of an endpoint that fails")
 			}
 		}
-		if x.Active() != "b" {
-			t.Error("sends stay at an endpoint without lanes")
-		}
+		assert.That(t, x.Active() == "b", "sends stay at an endpoint without lanes")
 	})
 	synctest.Test(t, func(t *testing.T) { // a caller that gives up shows nothing
 		a := &transporttest.Fake{OnLane: func(ctx context.Context, _ int, _ transport.LaneRequest) (transport.Lane, error) {
@@ -182,9 +160,7 @@ func TestFailedLanesSwitch(t *testing.T) {
 			x.Lane(ctx, transport.LaneRequest{Topic: "t"})
 			cancel()
 		}
-		if x.Active() != "a" {
-			t.Error("sends left an endpoint whose callers gave up")
-		}
+		assert.That(t, x.Active() == "a", "sends left an endpoint whose callers gave up")
 	})
 }
 
@@ -221,13 +197,9 @@ func TestOnlyAFailingEndpointEndsWaitingAttempts(t *testing.T) {
 		}
 		endB := await("b")
 		endA()
-		if !errors.Is(ends["a"], tidegate.ErrUnavailable) || time.Since(begin) > 2*time.Second {
-			t.Errorf("the attempt at the failing endpoint ended with %v after %v", ends["a"], time.Since(begin))
-		}
+		assert.That(t, errors.Is(ends["a"], tidegate.ErrUnavailable) && time.Since(begin) <= 2*time.Second, "the attempt at the failing endpoint ended with %v after %v", ends["a"], time.Since(begin))
 		endB()
-		if ends["b"] != nil || x.Active() != "a" {
-			t.Errorf("the attempt at the working endpoint ended with %v; sends go to %s, want a", ends["b"], x.Active())
-		}
+		assert.That(t, ends["b"] == nil && x.Active() == "a", "the attempt at the working endpoint ended with %v; sends go to %s, want a", ends["b"], x.Active())
 	})
 }
 
@@ -242,13 +214,9 @@ func TestOnSwitchBlocks(t *testing.T) {
 		for range 3 {
 			sent(x)
 		}
-		if x.Active() != "b" {
-			t.Fatal("sends did not leave the failing endpoint")
-		}
+		assert.MustThat(t, x.Active() == "b", "sends did not leave the failing endpoint")
 		time.Sleep(2 * time.Minute) // without sends
-		if x.Active() != "a" {
-			t.Error("sends do not return while OnSwitch blocks")
-		}
+		assert.That(t, x.Active() == "a", "sends do not return while OnSwitch blocks")
 	})
 }
 
@@ -286,16 +254,12 @@ func TestServeChecks(t *testing.T) {
 				defer cancel()
 				begin := time.Now()
 				err := x.ServeChecks(ctx, []string{"t"}, nil)
-				if !errors.Is(err, tt.want) || tt.want == nil && err != nil || time.Since(begin) != tt.took {
-					t.Errorf("%v after %v, want %v after %v", err, time.Since(begin), tt.want, tt.took)
-				}
+				assert.That(t, errors.Is(err, tt.want) && (tt.want != nil || err == nil) && time.Since(begin) == tt.took, "%v after %v, want %v after %v", err, time.Since(begin), tt.want, tt.took)
 				// The producer repeats transient errors, and ends with permanent ones.
 				if tt.want != nil && (tidegate.Classify(err) == tidegate.ClassPermanent) != (tt.want == tidegate.ErrForbidden) {
 					t.Errorf("class %v of %v", tidegate.Classify(err), err)
 				}
-				if strings.Contains(log.String(), "FORBIDDEN") != strings.Contains(name, "forbidden") {
-					t.Errorf("logged %q", log.String())
-				}
+				assert.That(t, strings.Contains(log.String(), "FORBIDDEN") == strings.Contains(name, "forbidden"), "logged %q", log.String())
 			})
 		})
 	}

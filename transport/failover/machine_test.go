@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -61,9 +62,7 @@ func TestDecide(t *testing.T) {
 func TestAcceptedSendEndsThrottling(t *testing.T) {
 	r := rules{failures: 3, grace: 30 * time.Second}
 	h := health{}.throttled(ago(time.Minute)).accepted().throttled(epoch)
-	if r.throttling(h) {
-		t.Error("the throttle before the accepted send counts")
-	}
+	assert.That(t, !r.throttling(h), "the throttle before the accepted send counts")
 	if h = h.throttled(epoch.Add(30 * time.Second)); !r.throttling(h) {
 		t.Error("the throttles after the accepted send do not count")
 	}
@@ -113,10 +112,7 @@ func TestQueueNumbers(t *testing.T) {
 
 // An endpoint is left between the choice of it and the start of the attempt.
 func TestAttemptAfterASwitchDoesNotWait(t *testing.T) {
-	x, err := New([]Endpoint{{"a", pinged{}}, {"b", pinged{}}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := assert.Value(New([]Endpoint{{"a", pinged{}}, {"b", pinged{}}}, Options{}))(t)
 	chosen := x.now()
 	x.mu.Lock()
 	x.health[0].down = true
@@ -132,9 +128,7 @@ func TestAttemptAfterASwitchDoesNotWait(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error(ctx.Err())
 	}
-	if err := x.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, x.Close())
 }
 
 type pinged struct{ transport.Transport }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
@@ -106,9 +107,7 @@ func sequence(t *testing.T, r *rand.Rand) {
 			if back := e.At.Sub(left[e.To]); e.Reason == failover.Recovered && back < switchBack {
 				t.Errorf("sends return to %s %v after they left it, want at least %v", e.To, back, switchBack)
 			}
-			if e.Reason == failover.Throttling && grace < 0 {
-				t.Error("sends left an endpoint for its throttles")
-			}
+			assert.That(t, e.Reason != failover.Throttling || grace >= 0, "sends left an endpoint for its throttles")
 			left[e.From] = e.At
 		},
 	}
@@ -130,10 +129,7 @@ func sequence(t *testing.T, r *rand.Rand) {
 		all = append(all, x)
 		ends = append(ends, failover.Endpoint{Name: fmt.Sprint(i), Transport: x})
 	}
-	x, err := failover.New(ends, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := assert.Value(failover.New(ends, o))(t)
 	active := func() *timed { return all[x.Active()[0]-'0'] }
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -141,9 +137,7 @@ func sequence(t *testing.T, r *rand.Rand) {
 	t.Cleanup(func() {
 		cancel()
 		wg.Wait()
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, x.Close())
 	})
 	topics := []string{"t", "u"}
 	for _, topic := range topics {
@@ -218,9 +212,7 @@ func sequence(t *testing.T, r *rand.Rand) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if x.Active() != "0" || switches != before || switches > 0 && last != "0" {
-		t.Errorf("after the end of all faults sends go to %s, and %d switches followed", x.Active(), switches-before)
-	}
+	assert.That(t, x.Active() == "0" && switches == before && (switches <= 0 || last == "0"), "after the end of all faults sends go to %s, and %d switches followed", x.Active(), switches-before)
 	took, bad := time.Since(begin), 0
 	for i, e := range all {
 		e.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -20,10 +21,7 @@ func TestLanesEndWithASwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := endpoint(func() error { return errDown }, well)
 		x := pair(t, a, endpoint(well, well), failover.Options{})
-		lane, err := x.Lane(t.Context(), transport.LaneRequest{Topic: "t"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		lane := assert.Value(x.Lane(t.Context(), transport.LaneRequest{Topic: "t"}))(t)
 		msgs := []*tidegate.Message{{ID: "1", Topic: "t"}}
 		for range 3 {
 			if r := x.SendLane(t.Context(), lane, msgs); r[0].Err == nil || errors.Is(r[0].Err, transport.ErrLaneChanged) {
@@ -128,9 +126,7 @@ func TestConsumerSettingsOfAnotherEndpoint(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			x := pair(t, tt.a, tt.b, failover.Options{})
 			s, err := x.ConsumerSettings(t.Context(), "g", "t")
-			if s.MaxAttempts != tt.want || !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
-				t.Errorf("%s: %d, %v; want %d, %v", name, s.MaxAttempts, err, tt.want, tt.err)
-			}
+			assert.That(t, s.MaxAttempts == tt.want && errors.Is(err, tt.err) && (err == nil) == (tt.err == nil), "%s: %d, %v; want %d, %v", name, s.MaxAttempts, err, tt.want, tt.err)
 		})
 	}
 }
@@ -228,16 +224,11 @@ func TestChecksNameTheEndpoint(t *testing.T) {
 		}}
 		x := pair(t, asking, endpoint(well, well), failover.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
-		err := x.ServeChecks(ctx, []string{"t"}, func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
+		assert.NoError(t, x.ServeChecks(ctx, []string{"t"}, func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
 			defer cancel()
-			if c.Transaction.Endpoint != "a/server" {
-				t.Errorf("the check names %q, want a/server", c.Transaction.Endpoint)
-			}
+			assert.That(t, c.Transaction.Endpoint == "a/server", "the check names %q, want a/server", c.Transaction.Endpoint)
 			return transport.Commit
-		})
-		if err != nil {
-			t.Error(err)
-		}
+		}))
 		if err := x.EndTransaction(t.Context(), transport.Transaction{Endpoint: "other/server"}, transport.Commit); !errors.Is(err, tidegate.ErrInvalid) {
 			t.Errorf("%v of a transaction at none of the endpoints", err)
 		}

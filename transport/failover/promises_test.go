@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -27,9 +28,7 @@ func TestRecallHandleNamesTheEndpoint(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			x := pair(t, &transporttest.Fake{}, &transporttest.Fake{}, failover.Options{})
 			r := x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "orders", DeliverAt: tt.at}})[0]
-			if r.Err != nil || r.Receipt.RecallHandle != tt.want {
-				t.Errorf("%s: recall handle %q, %v; want %q", tt.name, r.Receipt.RecallHandle, r.Err, tt.want)
-			}
+			assert.That(t, r.Err == nil && r.Receipt.RecallHandle == tt.want, "%s: recall handle %q, %v; want %q", tt.name, r.Receipt.RecallHandle, r.Err, tt.want)
 		})
 	}
 }
@@ -45,9 +44,7 @@ func TestRepeatHasTheErrorOfTheActiveEndpoint(t *testing.T) {
 		x := pair(t, a, b, failover.Options{Failures: 1})
 		sent(x)
 		time.Sleep(2 * time.Second)
-		if x.Active() != "b" {
-			t.Fatalf("%s is active", x.Active())
-		}
+		assert.MustThat(t, x.Active() == "b", "%s is active", x.Active())
 		r := from("orders", 0)
 		r.Repeat = true
 		if _, err := x.Receive(t.Context(), r); !errors.Is(err, second) {
@@ -74,9 +71,7 @@ func TestReceiveFromAClosedEndpoint(t *testing.T) {
 			begin := time.Now()
 			_, err := x.Receive(t.Context(), from("orders", 10*time.Second))
 			waited := time.Since(begin)
-			if tt.fail && (!errors.Is(err, tidegate.ErrClosed) || waited != 0) || !tt.fail && (err != nil || waited != 10*time.Second) {
-				t.Errorf("%s: error %v after %v", tt.name, err, waited)
-			}
+			assert.That(t, (!tt.fail || errors.Is(err, tidegate.ErrClosed) && waited == 0) && (tt.fail || err == nil && waited == 10*time.Second), "%s: error %v after %v", tt.name, err, waited)
 		}
 	})
 }
@@ -102,9 +97,7 @@ func TestPartlyAcceptedRequestsKeepTheEndpoint(t *testing.T) {
 			for range 3 { // Options.Failures
 				x.Send(t.Context(), []*tidegate.Message{{ID: "1"}, {ID: "2"}, {ID: "3"}})
 			}
-			if x.Active() != tt.active {
-				t.Errorf("%s is accepted: %s is active, want %s", tt.name, x.Active(), tt.active)
-			}
+			assert.That(t, x.Active() == tt.active, "%s is accepted: %s is active, want %s", tt.name, x.Active(), tt.active)
 		})
 	}
 }
@@ -117,9 +110,7 @@ func TestFailedHalfMessagesSwitch(t *testing.T) {
 		for range 3 { // Options.Failures
 			x.SendHalf(t.Context(), &tidegate.Message{ID: "1", Topic: "t"})
 		}
-		if x.Active() != "b" {
-			t.Errorf("%s is active after three failed half messages", x.Active())
-		}
+		assert.That(t, x.Active() == "b", "%s is active after three failed half messages", x.Active())
 	})
 }
 
@@ -148,9 +139,7 @@ func TestSwitchesEndWith64WaitingEvents(t *testing.T) {
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		if events != 65 {
-			t.Errorf("%d events, want the one that blocked and 64 that waited", events)
-		}
+		assert.That(t, events == 65, "%d events, want the one that blocked and 64 that waited", events)
 	})
 }
 
@@ -160,16 +149,11 @@ func TestChangedLanesDoNotSwitch(t *testing.T) {
 		changing := endpoint(func() error { return &tidegate.Error{Op: "SendMessage", Err: transport.ErrLaneChanged} }, well)
 		x := pair(t, changing, endpoint(well, well), failover.Options{Failures: 1})
 		for range 10 {
-			lane, err := x.Lane(t.Context(), transport.LaneRequest{Topic: "t"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			lane := assert.Value(x.Lane(t.Context(), transport.LaneRequest{Topic: "t"}))(t)
 			if r := x.SendLane(t.Context(), lane, []*tidegate.Message{{ID: "1", Topic: "t"}}); !errors.Is(r[0].Err, transport.ErrLaneChanged) {
 				t.Fatalf("%v, want ErrLaneChanged", r[0].Err)
 			}
 		}
-		if x.Active() != "a" {
-			t.Error("sends left an endpoint whose lanes changed")
-		}
+		assert.That(t, x.Active() == "a", "sends left an endpoint whose lanes changed")
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -105,12 +106,8 @@ func TestEmptyTopicsStarveNoOtherReceive(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				b.set("full", 5)
 				for begin := time.Now(); b.left("full") > 0; {
-					if _, err := x.Receive(t.Context(), from("full", time.Second)); err != nil {
-						t.Fatal(err)
-					}
-					if time.Since(begin) > 30*time.Second {
-						t.Fatalf("%d of 5 messages of the inactive endpoint were not received", b.left("full"))
-					}
+					assert.Must(t, assert.Err(x.Receive(t.Context(), from("full", time.Second))))
+					assert.MustThat(t, time.Since(begin) <= 30*time.Second, "%d of 5 messages of the inactive endpoint were not received", b.left("full"))
 				}
 				cancel()
 				<-done
@@ -130,10 +127,7 @@ func TestNoEndpointStarvesAnother(t *testing.T) {
 				ends = append(ends, failover.Endpoint{Name: fmt.Sprint(i), Transport: s})
 			}
 			stores[full].set("t", 1000)
-			x, err := failover.New(ends, failover.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			x := assert.Value(failover.New(ends, failover.Options{}))(t)
 			defer x.Close()
 			for range 31 { // each of the three in turn
 				if ds, err := x.Receive(t.Context(), from("t", time.Second)); err != nil || len(ds) != 1 {
@@ -141,9 +135,7 @@ func TestNoEndpointStarvesAnother(t *testing.T) {
 				}
 			}
 			for i, s := range stores {
-				if i != full && s.left("t") > 0 {
-					t.Errorf("%d messages of endpoint %d wait while endpoint %d has some", s.left("t"), i, full)
-				}
+				assert.That(t, i == full || s.left("t") <= 0, "%d messages of endpoint %d wait while endpoint %d has some", s.left("t"), i, full)
 			}
 		})
 	}
@@ -156,17 +148,13 @@ func TestEmptyEndpointsAreQueriedRarely(t *testing.T) {
 		a.set("t", 1<<30)
 		x := pair(t, a, b, failover.Options{})
 		for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(10 * time.Millisecond) {
-			if _, err := x.Receive(t.Context(), from("t", 0)); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(x.Receive(t.Context(), from("t", 0))))
 		}
 		if n := b.asked(); n < 10 || n > 13 {
 			t.Errorf("the inactive endpoint was queried %d times in a minute, want 12", n)
 		}
 		for _, r := range b.receives {
-			if r.Wait != 0 {
-				t.Fatalf("a query of the inactive endpoint waits for %v", r.Wait)
-			}
+			assert.MustThat(t, r.Wait == 0, "a query of the inactive endpoint waits for %v", r.Wait)
 		}
 	})
 }
@@ -213,9 +201,7 @@ func TestQueuesOfAnEndpointThatFailsToListThem(t *testing.T) {
 			two := func(string) ([]int, error) { return []int{0, 1}, nil }
 			a.queues, b.queues = two, two
 			x := pair(t, a, b, failover.Options{})
-			if _, err := x.Queues(t.Context(), "g", "t"); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(x.Queues(t.Context(), "g", "t")))
 			if tt.err != nil {
 				a.queues = func(string) ([]int, error) { return nil, tt.err }
 			}
@@ -249,15 +235,11 @@ func TestInactiveEndpointComesFirstAgain(t *testing.T) {
 			return nil
 		}
 		receive()
-		if a.left("t") != 0 || calls != 2 {
-			t.Fatalf("the active endpoint was queried %d times, and has %d messages", calls, a.left("t"))
-		}
+		assert.MustThat(t, a.left("t") == 0 && calls == 2, "the active endpoint was queried %d times, and has %d messages", calls, a.left("t"))
 		time.Sleep(6 * time.Second) // the inactive one may be queried again
 		a.set("t", 1)
 		b.set("t", 1)
 		receive()
-		if a.left("t") != 1 || b.left("t") != 0 {
-			t.Errorf("%d and %d messages are left, want the one of the active endpoint", a.left("t"), b.left("t"))
-		}
+		assert.That(t, a.left("t") == 1 && b.left("t") == 0, "%d and %d messages are left, want the one of the active endpoint", a.left("t"), b.left("t"))
 	})
 }

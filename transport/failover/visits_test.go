@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestVisitPlan(t *testing.T) {
@@ -43,8 +45,6 @@ func TestVisitsAreBounded(t *testing.T) {
 	for i := range 100_000 {
 		now = now.Add(10 * time.Millisecond) // 500 in 5 s
 		v.note(visitKey{group: fmt.Sprint(i)}, 1, false, now)
-		if len(v.byKey) > 2*500+minVisits+1 {
-			t.Fatalf("%d entries, of which 500 are of the last 5 s", len(v.byKey))
-		}
+		assert.MustThat(t, len(v.byKey) <= 2*500+minVisits+1, "%d entries, of which 500 are of the last 5 s", len(v.byKey))
 	}
 }

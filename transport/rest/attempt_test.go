@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -80,10 +81,7 @@ func answering(t *testing.T, o rest.Options, h http.HandlerFunc) (*rest.Client, 
 			return nil, ctx.Err()
 		}
 	}
-	c, err := rest.New("broker.test", o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(rest.New("broker.test", o))(t)
 	t.Cleanup(func() {
 		c.Close()
 		s.Close()
@@ -174,9 +172,7 @@ func TestNotHTTP(t *testing.T) {
 		})
 		err := c.Send(t.Context(), []*tidegate.Message{message("a")})[0].Err
 		const want = `SendMessage "orders" at broker.test:80: 40001 ILLEGAL_ACCESS_POINT: the response is not HTTP/1.1; give the address for HTTP, not the one for gRPC`
-		if err == nil || err.Error() != want || tidegate.Classify(err) != tidegate.ClassPermanent || f.count() != 1 {
-			t.Errorf("%v after %d requests\nwant %s", err, f.count(), want)
-		}
+		assert.That(t, err != nil && err.Error() == want && tidegate.Classify(err) == tidegate.ClassPermanent && f.count() == 1, "%v after %d requests\nwant %s", err, f.count(), want)
 	})
 }
 
@@ -186,9 +182,7 @@ func TestClosed(t *testing.T) {
 		c.Close()
 		const want = `SendMessage "orders" at broker.test:80: client closed`
 		err := c.Send(t.Context(), []*tidegate.Message{message("a")})[0].Err
-		if !errors.Is(err, tidegate.ErrClosed) || err.Error() != want || f.count() != 0 {
-			t.Errorf("%v after %d requests, want %s", err, f.count(), want)
-		}
+		assert.That(t, errors.Is(err, tidegate.ErrClosed) && err.Error() == want && f.count() == 0, "%v after %d requests, want %s", err, f.count(), want)
 		if _, err := c.Lane(t.Context(), transport.LaneRequest{Topic: "orders"}); !errors.Is(err, tidegate.ErrClosed) || err.Error() != want {
 			t.Errorf("%v of a lane, want %s", err, want)
 		}
@@ -202,9 +196,7 @@ func TestUnreadableReceive(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, f := answering(t, rest.Options{MaxResponse: 1000}, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, body) })
 			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "orders", Queue: transport.AnyQueue})
-			if !errors.Is(err, transport.ErrUnreadable) || f.count() != 1 {
-				t.Errorf("%s: %v after %d requests, want ErrUnreadable after 1", name, err, f.count())
-			}
+			assert.That(t, errors.Is(err, transport.ErrUnreadable) && f.count() == 1, "%s: %v after %d requests, want ErrUnreadable after 1", name, err, f.count())
 		})
 	}
 }
@@ -219,9 +211,7 @@ func TestAwaitConnection(t *testing.T) {
 			dials++
 			return b.DialHTTP(ctx, addr)
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		send := func(ctx context.Context) error { return c.Send(ctx, []*tidegate.Message{message("a")})[0].Err }
 
@@ -281,9 +271,7 @@ func TestManyRequests(t *testing.T) {
 				t.Fatalf("message %d: %+v; the second of three requests failed", i, r)
 			}
 		}
-		if requests != 3 {
-			t.Errorf("%d requests, want 3", requests)
-		}
+		assert.That(t, requests == 3, "%d requests, want 3", requests)
 
 		// A large body is sent with few others. After a failure the later messages of the message
 		// group are not sent.
@@ -295,13 +283,9 @@ func TestManyRequests(t *testing.T) {
 			msgs = append(msgs, m)
 		}
 		for i, r := range c.Send(t.Context(), msgs) {
-			if r.Err == nil || tidegate.Classify(r.Err) != tidegate.ClassTransient {
-				t.Errorf("large message %d: %v, want the failure of the first", i, r.Err)
-			}
+			assert.That(t, r.Err != nil && tidegate.Classify(r.Err) == tidegate.ClassTransient, "large message %d: %v, want the failure of the first", i, r.Err)
 		}
-		if requests != 1 {
-			t.Errorf("%d requests, want 1: the group's first message failed", requests)
-		}
+		assert.That(t, requests == 1, "%d requests, want 1: the group's first message failed", requests)
 	})
 }
 
@@ -337,9 +321,7 @@ func TestRejectedBeforeTheWire(t *testing.T) {
 				t.Errorf("receive with a bad %s: %v, want a permanent error", name, err)
 			}
 		}
-		if f.count() != 0 {
-			t.Errorf("%d requests, want none", f.count())
-		}
+		assert.That(t, f.count() == 0, "%d requests, want none", f.count())
 	})
 }
 

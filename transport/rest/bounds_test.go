@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
@@ -27,15 +28,11 @@ func TestReceiveRequestsAtMost32Messages(t *testing.T) {
 				Max int `json:"max"`
 			}
 			c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, r *http.Request) {
-				if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, json.NewDecoder(r.Body).Decode(&got))
 				io.WriteString(w, `{"messages":[]}`)
 			})
 			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: tt.max, InvisibleDuration: time.Minute})
-			if err != nil || got.Max != tt.want {
-				t.Errorf("a receive of %d requests %d messages, %v; want %d", tt.max, got.Max, err, tt.want)
-			}
+			assert.That(t, err == nil && got.Max == tt.want, "a receive of %d requests %d messages, %v; want %d", tt.max, got.Max, err, tt.want)
 		})
 	}
 }
@@ -126,9 +123,7 @@ func TestSendsAreCut(t *testing.T) {
 							ID string `json:"id"`
 						} `json:"messages"`
 					}
-					if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, json.NewDecoder(r.Body).Decode(&body))
 					got = append(got, len(body.Messages))
 					json.NewEncoder(w).Encode(map[string]any{"results": body.Messages})
 				})
@@ -139,13 +134,9 @@ func TestSendsAreCut(t *testing.T) {
 					msgs = append(msgs, m)
 				}
 				for i, r := range c.Send(t.Context(), msgs) {
-					if r.Err != nil || r.Receipt.MessageID != msgs[i].ID {
-						t.Fatalf("message %d: %+v", i, r)
-					}
+					assert.MustThat(t, r.Err == nil && r.Receipt.MessageID == msgs[i].ID, "message %d: %+v", i, r)
 				}
-				if !slices.Equal(got, tt.want) {
-					t.Errorf("requests with %v messages, want %v", got, tt.want)
-				}
+				assert.That(t, slices.Equal(got, tt.want), "requests with %v messages, want %v", got, tt.want)
 			})
 		})
 	}
@@ -169,9 +160,7 @@ func TestAcksAreCut(t *testing.T) {
 					var body struct {
 						Handles []string `json:"handles"`
 					}
-					if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, json.NewDecoder(r.Body).Decode(&body))
 					got = append(got, len(body.Handles))
 					list := make([]map[string]string, len(body.Handles)-tt.short)
 					json.NewEncoder(w).Encode(map[string]any{"results": list})
@@ -182,9 +171,7 @@ func TestAcksAreCut(t *testing.T) {
 				}
 				for i, err := range c.Ack(t.Context(), ds) {
 					e, ok := errors.AsType[*tidegate.Error](err)
-					if tt.maybe && (!ok || e.Code != protocol.CodeInternalError || !e.MaybeStored) || !tt.maybe && err != nil {
-						t.Fatalf("delivery %d: %v", i, err)
-					}
+					assert.MustThat(t, (!tt.maybe || ok && e.Code == protocol.CodeInternalError && e.MaybeStored) && (tt.maybe || err == nil), "delivery %d: %v", i, err)
 				}
 				if want := []int{1000, 1000, 500}; !slices.Equal(got, want) {
 					t.Errorf("requests with %v deliveries, want %v", got, want)
@@ -220,9 +207,7 @@ func TestPingAwaitsAConnection(t *testing.T) {
 					}()
 					return client, nil
 				}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, err)
 				defer c.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), tt.deadline)
 				defer cancel()
@@ -240,8 +225,6 @@ func TestReceiveBatchSizeOfANewGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) { problem(w, 404, 40400) })
 		s, err := c.ConsumerSettings(t.Context(), "billing", "orders")
-		if err != nil || s.ReceiveBatchSize != 32 || s.MaxAttempts != 0 || s.Retry != nil || s.FIFO {
-			t.Errorf("settings %+v, %v; want a batch size of 32 alone", s, err)
-		}
+		assert.That(t, err == nil && s.ReceiveBatchSize == 32 && s.MaxAttempts == 0 && s.Retry == nil && !s.FIFO, "settings %+v, %v; want a batch size of 32 alone", s, err)
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -36,16 +37,13 @@ func TestNotConnected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, err := rest.New("broker.test", rest.Options{RequestTimeout: 5 * time.Second, Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+				c := assert.Value(rest.New("broker.test", rest.Options{RequestTimeout: 5 * time.Second, Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
 					if tt.dial == blackHole {
 						<-ctx.Done()
 						return nil, ctx.Err()
 					}
 					return nil, tt.dial
-				}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				}}))(t)
 				defer c.Close()
 				short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 				defer cancel()
@@ -57,9 +55,7 @@ func TestNotConnected(t *testing.T) {
 				}
 				time.AfterFunc(time.Second, func() { c.Close() })
 				e, _ := errors.AsType[*tidegate.Error](c.Send(transport.AwaitConnection(t.Context()), []*tidegate.Message{message("2")})[0].Err)
-				if !errors.Is(e, tidegate.ErrClosed) || e.NotConnected {
-					t.Errorf("during Close: %#v", e)
-				}
+				assert.That(t, errors.Is(e, tidegate.ErrClosed) && !e.NotConnected, "during Close: %#v", e)
 			})
 		})
 	}
@@ -89,15 +85,12 @@ func TestBrokerThatHasWorked(t *testing.T) {
 			defer srv.Close()
 			trusted := x509.NewCertPool()
 			trusted.AddCert(srv.Certificate())
-			c, err := rest.New(srv.URL, rest.Options{TLS: &tls.Config{RootCAs: trusted, VerifyConnection: func(tls.ConnectionState) error {
+			c := assert.Value(rest.New(srv.URL, rest.Options{TLS: &tls.Config{RootCAs: trusted, VerifyConnection: func(tls.ConnectionState) error {
 				if step.Load() == distrust {
 					return &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Reason: x509.Expired}}
 				}
 				return nil
-			}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}}}))(t)
 			defer c.Close()
 			worked := false
 			for i, what := range steps {
@@ -120,9 +113,7 @@ func TestBrokerThatHasWorked(t *testing.T) {
 				default:
 					ok = !ok && e.NotConnected && e.Code == 0 && tidegate.Classify(e) == tidegate.ClassTransient && strings.Contains(e.Error(), "expired")
 				}
-				if !ok || e != nil && e.MaybeStored {
-					t.Errorf("step %d: %#v", i, e)
-				}
+				assert.That(t, ok && (e == nil || !e.MaybeStored), "step %d: %#v", i, e)
 				worked = worked || what == accept
 			}
 		})

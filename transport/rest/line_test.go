@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -26,13 +27,9 @@ func TestConsumerSettings(t *testing.T) {
 			t.Errorf("of a FIFO group: %+v, %v", s, err)
 		}
 		delay, factor, most := settings.Milliseconds(1000), 3.0, settings.Milliseconds(20_000)
-		if _, err := b.PutAddressSettings(t.Context(), "orders", settings.Address{RedeliveryDelay: &delay, RedeliveryDelayMultiplier: &factor, MaxRedeliveryDelay: &most}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.PutAddressSettings(t.Context(), "orders", settings.Address{RedeliveryDelay: &delay, RedeliveryDelayMultiplier: &factor, MaxRedeliveryDelay: &most})))
 		s, err := c.ConsumerSettings(t.Context(), "billing", "orders")
-		if err != nil || s.MaxAttempts != 10 {
-			t.Fatalf("of address settings: %+v, %v, want 10 attempts", s, err)
-		}
+		assert.MustThat(t, err == nil && s.MaxAttempts == 10, "of address settings: %+v, %v, want 10 attempts", s, err)
 		for n, want := range []time.Duration{time.Second, 3 * time.Second, 9 * time.Second, 20 * time.Second, 20 * time.Second} {
 			if got := s.Retry.Delay(n); got != want {
 				t.Errorf("delay %d is %v, want %v", n, got, want)
@@ -56,13 +53,9 @@ func TestRights(t *testing.T) {
 	_, group := c.ConsumerSettings(ctx, "billing", "orders")
 	queues, all := c.Queues(ctx, "billing", "orders")
 	err := errors.Join(c.Ping(ctx), c.Ping(ctx, "orders"), settings, group, all, c.Send(ctx, []*tidegate.Message{message("a")})[0].Err)
-	if err != nil || len(queues) != 1 || queues[0] != transport.AnyQueue {
-		t.Errorf("%v, queues %v", err, queues)
-	}
+	assert.That(t, err == nil && len(queues) == 1 && queues[0] == transport.AnyQueue, "%v, queues %v", err, queues)
 	ds, err := c.Receive(ctx, transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute})
-	if err != nil || len(ds) != 1 {
-		t.Fatalf("received %d, %v", len(ds), err)
-	}
+	assert.MustThat(t, err == nil && len(ds) == 1, "received %d, %v", len(ds), err)
 	if err := c.Ack(ctx, ds)[0]; err != nil {
 		t.Error(err)
 	}
@@ -70,9 +63,7 @@ func TestRights(t *testing.T) {
 	for name, err := range map[string]error{
 		"Ping": wrong.Ping(ctx), "Send": wrong.Send(ctx, []*tidegate.Message{message("a")})[0].Err, "Queues": func() error { _, err := wrong.Queues(ctx, "billing", "orders"); return err }(),
 	} {
-		if !errors.Is(err, tidegate.ErrUnauthorized) {
-			t.Errorf("%s with a wrong secret: %v, want ErrUnauthorized", name, err)
-		}
+		assert.That(t, errors.Is(err, tidegate.ErrUnauthorized), "%s with a wrong secret: %v, want ErrUnauthorized", name, err)
 	}
 	if r := c.Send(ctx, []*tidegate.Message{{ID: "x", Topic: "bills", Body: []byte("x")}})[0]; !errors.Is(r.Err, tidegate.ErrForbidden) {
 		t.Errorf("another topic: %v, want ErrForbidden", r.Err)

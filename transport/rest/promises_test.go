@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -80,13 +81,9 @@ func TestCancelledReceiveReleasesItsMessages(t *testing.T) {
 			t.Fatalf("%d deliveries, %v", len(ds), err)
 		}
 		ds, err := c.Receive(t.Context(), req)
-		if err != nil || len(ds) != 3 {
-			t.Fatalf("%d deliveries after the cancelled receive, %v; want 3", len(ds), err)
-		}
+		assert.MustThat(t, err == nil && len(ds) == 3, "%d deliveries after the cancelled receive, %v; want 3", len(ds), err)
 		for _, d := range ds {
-			if d.Attempt != 1 {
-				t.Errorf("attempt %d, want 1: the release does not count", d.Attempt)
-			}
+			assert.That(t, d.Attempt == 1, "attempt %d, want 1: the release does not count", d.Attempt)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -16,14 +17,9 @@ import (
 func over(t *testing.T, b *brokertest.Broker, o rest.Options) *rest.Client {
 	t.Helper()
 	o.Dialer = b.DialHTTP
-	c, err := rest.New(b.HTTPAddress(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(rest.New(b.HTTPAddress(), o))(t)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.Close())
 	})
 	return c
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -63,12 +64,8 @@ var badAccess = []struct{ file, want string }{
 func TestBadAccess(t *testing.T) {
 	for _, c := range badAccess {
 		err := check("f", c.file)
-		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%q:\ngot  %v\nwant %s...", c.file, err, c.want)
-		}
-		if err != nil && strings.Contains(err.Error(), "sesame") {
-			t.Errorf("%q: the fault repeats the secret: %v", c.file, err)
-		}
+		assert.That(t, err != nil && strings.HasPrefix(err.Error(), c.want) && !strings.Contains(err.Error(), "\n"), "%q:\ngot  %v\nwant %s...", c.file, err, c.want)
+		assert.That(t, err == nil || !strings.Contains(err.Error(), "sesame"), "%q: the fault repeats the secret: %v", c.file, err)
 	}
 }
 
@@ -98,16 +95,10 @@ func TestPrintedAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := shown(t, c)
-	if strings.Contains(text, "sesame") || !strings.Contains(text, "the secret is not shown") {
-		t.Errorf("printed:\n%s", text)
-	}
+	assert.That(t, !strings.Contains(text, "sesame") && strings.Contains(text, "the secret is not shown"), "printed:\n%s", text)
 	again, err := merge("f", []byte(text), nil, nil)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
-	if !reflect.DeepEqual(c.anonymous, again.anonymous) || !reflect.DeepEqual(c.settings, again.settings) {
-		t.Errorf("it became %+v\n%s", again, text)
-	}
+	assert.MustThat(t, err == nil, "%v\n%s", err, text)
+	assert.That(t, reflect.DeepEqual(c.anonymous, again.anonymous) && reflect.DeepEqual(c.settings, again.settings), "it became %+v\n%s", again, text)
 	for name, k := range c.keys {
 		k.Secret = nil
 		if got := again.keys[name]; !reflect.DeepEqual(k, got) {
@@ -130,10 +121,7 @@ func TestResolve(t *testing.T) {
 	}
 	variables := map[string]string{"MIXED": "env"}
 	lookup := func(name string) (string, bool) { v, ok := variables[name]; return v, ok }
-	who, err := c.resolve(read, lookup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	who := assert.Value(c.resolve(read, lookup))(t)
 	got := map[string][]string{}
 	for _, k := range who.Keys {
 		for _, s := range k.Secrets {
@@ -194,9 +182,7 @@ func TestOpenToAll(t *testing.T) {
 		far + "insecure: true": "no access keys",
 	} {
 		c, err := merge("f", []byte(text), nil, nil)
-		if err != nil {
-			t.Fatalf("%q: %v", text, err)
-		}
+		assert.MustThat(t, err == nil, "%q: %v", text, err)
 		if got := c.openToAll(c.settings); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
@@ -205,10 +191,7 @@ func TestOpenToAll(t *testing.T) {
 
 func client(t *testing.T, p *process, key, secret string) *rocketmq.Client {
 	t.Helper()
-	c, err := rocketmq.New(p.grpc, rocketmq.Options{Credentials: tidegate.Credentials{AccessKey: key, SecretKey: secret}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(p.grpc, rocketmq.Options{Credentials: tidegate.Credentials{AccessKey: key, SecretKey: secret}}))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -261,9 +244,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 		t.Helper()
 		from := len(p.stderr.String())
 		write(t, file, text)
-		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 		p.await(t, from, "configuration reloaded")
 	}
 	for i := 1; i <= 5; i++ { // old and new, then clients change, then new alone
@@ -275,9 +256,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 		now = next
 		using.Unlock()
 		for n := sent.Load() + 20; sent.Load() < n && !t.Failed(); {
-			if err := send(next, "orders-1"); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, send(next, "orders-1"))
 		}
 	}
 	cancel()
@@ -289,23 +268,15 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 	}
 	var said strings.Builder
 	for _, path := range []string{"/metrics", "/v1/topics", "/v1/topics/orders-1", "/v1/groups", "/healthz", "/nothing"} {
-		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+p.http+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := assert.Value(http.NewRequestWithContext(t.Context(), "GET", "http://"+p.http+path, nil))(t)
 		r.SetBasicAuth("operator", "sesame-operator")
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := assert.Value(http.DefaultClient.Do(r))(t)
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		fmt.Fprintf(&said, "%s: %s %v %s\n", path, resp.Status, resp.Header, body)
 	}
 	for _, w := range []string{"/metrics: 200", "/v1/topics: 200", "/nothing: 404", `tidegate_access_refusals_total{reason="wrong_credentials"} 3`} {
-		if !strings.Contains(said.String(), w) {
-			t.Errorf("the responses do not contain %q", w)
-		}
+		assert.That(t, strings.Contains(said.String(), w), "the responses do not contain %q", w)
 	}
 	var printed, stderr strings.Builder
 	run(t.Context(), []string{"serve", "--config", file, "--print-config"}, &printed, &stderr)
@@ -332,17 +303,13 @@ func TestReloadKeepsTheKeys(t *testing.T) {
 		text := whole[:strings.Index(whole, end)+len(end)]
 		from := len(p.stderr.String())
 		write(t, file, text)
-		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 		line := p.await(t, from, "configuration ")
 		if unchanged := strings.Contains(line, "not reloaded"); unchanged != (end != "secret: sesame\n") { // a key without rules may do nothing
 			t.Errorf("cut after %q: %s", end, line)
 		}
 		err := client(t, p, "", "").Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}})[0].Err
-		if !errors.Is(err, tidegate.ErrUnauthorized) {
-			t.Errorf("cut after %q, a send without credentials: %v", end, err)
-		}
+		assert.That(t, errors.Is(err, tidegate.ErrUnauthorized), "cut after %q, a send without credentials: %v", end, err)
 	}
 }
 

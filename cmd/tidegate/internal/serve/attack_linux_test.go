@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rawclient"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
@@ -80,9 +81,7 @@ func TestAttackedProcessServesOthers(t *testing.T) {
 			canary := newCanary(t, p)
 			served := make(chan error, 1)
 			go func() { served <- canary.sing(ctx) }()
-			if err := attack.run(ctx, t, p); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, attack.run(ctx, t, p))
 			for range min(6, scaled(60)+1) { // while the attack holds on; the first can have begun before it
 				select {
 				case err := <-served:
@@ -97,9 +96,7 @@ func TestAttackedProcessServesOthers(t *testing.T) {
 			peak := peakMemory(t, p)
 			t.Logf("at most %d MiB; others were served %d times, %d of their requests were refused, the slowest took %v",
 				peak>>20, canary.served.Load(), canary.refused.Load(), time.Duration(canary.slowest.Load()).Round(time.Millisecond))
-			if peak > attackMemory && !raceDetector {
-				t.Errorf("the process had %d MiB", peak>>20)
-			}
+			assert.That(t, peak <= attackMemory || raceDetector, "the process had %d MiB", peak>>20)
 		})
 	}
 }
@@ -107,10 +104,7 @@ func TestAttackedProcessServesOthers(t *testing.T) {
 // peakMemory returns the most memory that the process had, in bytes.
 func peakMemory(t *testing.T, p *process) int64 {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))(t)
 	for line := range strings.Lines(string(text)) {
 		var kilobytes int64
 		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kilobytes); n == 1 {

@@ -1,6 +1,10 @@
 package serve
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
+)
 
 // flagged returns the values of flags, in pairs of key and text.
 func flagged(pairs ...string) values {
@@ -55,9 +59,7 @@ func TestOverriddenValues(t *testing.T) {
 			if err != nil {
 				got = err.Error()
 			}
-			if got != c.want {
-				t.Errorf("got\n%s\nwant\n%s", got, c.want)
-			}
+			assert.That(t, got == c.want, "got\n%s\nwant\n%s", got, c.want)
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Each error names the line, the name, the value and the legal values.
@@ -104,9 +105,7 @@ var badFiles = []struct{ file, want string }{
 func TestBadFiles(t *testing.T) {
 	for _, c := range badFiles {
 		err := check("f", c.file)
-		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%q:\ngot  %v\nwant %s...", c.file, err, c.want)
-		}
+		assert.That(t, err != nil && strings.HasPrefix(err.Error(), c.want) && !strings.Contains(err.Error(), "\n"), "%q:\ngot  %v\nwant %s...", c.file, err, c.want)
 	}
 }
 
@@ -148,31 +147,22 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	got := err.Error()
 	for i, w := range []string{"f:2: topics.t.queues", "f:3: log_level", `f:4: "nope"`, "f:5: grpc", "f:6: max_backlog", "--data is", "TIDEGATE_HTTP is"} {
 		lines := strings.Split(got, "\n")
-		if len(lines) != 7 || !strings.HasPrefix(lines[i], w) {
-			t.Fatalf("line %d is not %q...:\n%s", i+1, w, got)
-		}
+		assert.MustThat(t, len(lines) == 7 && strings.HasPrefix(lines[i], w), "line %d is not %q...:\n%s", i+1, w, got)
 	}
 }
 
 func TestPrecedence(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "data: file\nlog_level: warn\nlog_format: json\ntopic: [a, b]\nmax_backlog: 5\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	env, hints := environment([]string{
 		"TIDEGATE_LOG_LEVEL=debug", "TIDEGATE_LOG_FORMAT=", "TIDEGATE_TOPIC=c,d:FIFO", "TIDEGATE_MAX_BACKLOG=6", "TIDEGATE_GRCP=x", "TIDEGATE_PORT_80_TCP=x", "GRPC=x",
 	})
 	flags := values{}
 	for _, text := range []string{"7", "8"} { // the last one counts
-		if err := (&flagValue{key: "max_backlog", flag: "max-backlog", into: flags}).Set(text); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, (&flagValue{key: "max_backlog", flag: "max-backlog", into: flags}).Set(text))
 	}
-	c, err := load(file, env, flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(load(file, env, flags))(t)
 	s := c.settings
 	for _, x := range []struct{ key, got, want, from string }{
 		{"grpc", s.grpc, "127.0.0.1:8081", "default"},
@@ -192,14 +182,8 @@ func TestPrecedence(t *testing.T) {
 }
 
 func TestExampleFile(t *testing.T) {
-	c, err := load("tidegate.example.yaml", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	example, err := os.ReadFile("tidegate.example.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(load("tidegate.example.yaml", nil, nil))(t)
+	example := assert.Value(os.ReadFile("tidegate.example.yaml"))(t)
 	keys := slices.Concat(leaves(reflect.TypeFor[settings.Topic]()), leaves(reflect.TypeFor[settings.Group]()),
 		leaves(reflect.TypeFor[settings.Address]()), leaves(reflect.TypeFor[keyDeclaration]()))
 	for _, row := range c.table() {
@@ -243,9 +227,7 @@ func TestHelpShowsEverySetting(t *testing.T) {
 		}
 	}
 	for _, name := range slices.Concat(leaves(reflect.TypeFor[settings.Topic]()), leaves(reflect.TypeFor[settings.Group]()), leaves(reflect.TypeFor[settings.Address]())) {
-		if name == "" || strings.HasSuffix(name, ".") {
-			t.Errorf("a field without a name: %q", name)
-		}
+		assert.That(t, name != "" && !strings.HasSuffix(name, "."), "a field without a name: %q", name)
 	}
 }
 
@@ -273,9 +255,7 @@ func TestApplyKnowsTheNames(t *testing.T) {
 	}
 	known := append([]string{declare.PartTopics, declare.PartGroups, declare.PartAddresses}, declare.OfServe...)
 	for _, name := range known {
-		if !want[name] {
-			t.Errorf("serve has no setting %s", name)
-		}
+		assert.That(t, want[name], "serve has no setting %s", name)
 		delete(want, name)
 	}
 	for name := range want {

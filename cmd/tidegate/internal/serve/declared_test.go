@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,9 +21,7 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if _, err := b.PutTopic(t.Context(), "orders", settings.Topic{Queues: 1}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(b.PutTopic(t.Context(), "orders", settings.Topic{Queues: 1})))
 	if _, err := b.PutAddressSettings(t.Context(), "orders", settings.Address{
 		MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true), DeadLetterAddress: new("DLA"),
 	}); err != nil {
@@ -35,40 +34,25 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 	if err != nil || len(ds) != 1 {
 		t.Fatal(ds, err)
 	}
-	if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry})))
 	automatic := func() (both [2]bool) {
 		t.Helper()
-		topic, err := b.Topic("DLQ.orders")
-		if err != nil {
-			t.Fatal(err)
-		}
-		group, err := b.Group("billing")
-		if err != nil {
-			t.Fatal(err)
-		}
+		topic := assert.Value(b.Topic("DLQ.orders"))(t)
+		group := assert.Value(b.Group("billing"))(t)
 		return [2]bool{topic.AutoCreated, group.AutoCreated}
 	}
 	if got := automatic(); got != [2]bool{true, true} {
 		t.Fatalf("auto-created: %t", got)
 	}
 	queue, err := b.TopicSettings("DLQ.orders") // as it would be declared
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	file := filepath.Join(t.TempDir(), "tidegate.yaml")
 	write(t, file, "topics:\n  DLQ.orders: {}\ngroups:\n  billing: {}\n")
-	c, err := load(file, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(load(file, nil, nil))(t)
 	c.topics["DLQ.orders"] = queue
 	for _, want := range [][]string{{"topics.DLQ.orders", "groups.billing"}, nil} { // the second time nothing is left to change
 		changed, err := put(t.Context(), c, b)
-		if err != nil || !slices.Equal(changed, want) {
-			t.Errorf("changed %q, %v; want %q", changed, err, want)
-		}
+		assert.That(t, err == nil && slices.Equal(changed, want), "changed %q, %v; want %q", changed, err, want)
 	}
 	if got := automatic(); got != [2]bool{false, false} {
 		t.Errorf("declared, and still auto-created: %t", got)

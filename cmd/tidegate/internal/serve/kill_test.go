@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -77,9 +78,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 		}
 	}
 	for id := range l.sent {
-		if seen[id] != 1 {
-			t.Errorf("%s was confirmed, and a new group received it %d times", id, seen[id])
-		}
+		assert.That(t, seen[id] == 1, "%s was confirmed, and a new group received it %d times", id, seen[id])
 	}
 	// The first group receives the rest, with attempt numbers that continue.
 	rest := 0
@@ -94,9 +93,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 		}
 	}
 	for id := range l.sent {
-		if l.attempts[id] == 0 {
-			t.Errorf("%s was confirmed, but the group never received it", id)
-		}
+		assert.That(t, l.attempts[id] != 0, "%s was confirmed, but the group never received it", id)
 	}
 	t.Logf("%d kills: %d messages sent, %d acknowledged, %d left for the group", *killRounds, len(l.sent), len(l.acked), rest)
 	if code := p.stop(); code != 0 {
@@ -106,10 +103,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 
 func dial(t *testing.T, p *process) *rocketmq.Client {
 	t.Helper()
-	c, err := rocketmq.New(p.grpc, rocketmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(p.grpc, rocketmq.Options{}))(t)
 	return c
 }
 
@@ -160,9 +154,7 @@ func (l *ledger) receive(t *testing.T, ctx context.Context, c *rocketmq.Client, 
 	ds, err := c.Receive(ctx, transport.ReceiveRequest{
 		Group: group, Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: invisible, Wait: 500 * time.Millisecond,
 	})
-	if err != nil && ctx.Err() == nil && group == "auditor" {
-		t.Errorf("receive: %v", err)
-	}
+	assert.That(t, err == nil || ctx.Err() != nil || group != "auditor", "receive: %v", err)
 	return ds
 }
 
@@ -188,15 +180,11 @@ func (l *ledger) check(t *testing.T, d *tidegate.Delivery) {
 	if by := l.acked[d.ID]; by > 0 && d.Attempt > by {
 		t.Errorf("%s was acknowledged in attempt %d, and came again with attempt %d", d.ID, by, d.Attempt)
 	}
-	if d.Attempt <= l.before[d.ID] || l.seen[d.ID][d.Attempt] {
-		t.Errorf("%s came with attempt %d after attempt %d", d.ID, d.Attempt, l.attempts[d.ID])
-	}
+	assert.That(t, d.Attempt > l.before[d.ID] && !l.seen[d.ID][d.Attempt], "%s came with attempt %d after attempt %d", d.ID, d.Attempt, l.attempts[d.ID])
 	if l.seen[d.ID] == nil {
 		l.seen[d.ID] = map[int]bool{}
 	}
 	l.seen[d.ID][d.Attempt] = true
 	l.attempts[d.ID] = max(l.attempts[d.ID], d.Attempt)
-	if string(d.Body) != d.ID {
-		t.Errorf("the body of %s is %q", d.ID, d.Body)
-	}
+	assert.That(t, string(d.Body) == d.ID, "the body of %s is %q", d.ID, d.Body)
 }

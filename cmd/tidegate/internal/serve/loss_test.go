@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A message log that is truncated after kill -9 is not opened silently: serve names the log and the
@@ -29,13 +30,8 @@ func TestTruncatedLogAfterKill(t *testing.T) {
 		t.Fatal(logs, err)
 	}
 	log := logs[len(logs)-1]
-	info, err := os.Stat(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(log, min(info.Size(), 20_000)-10_000); err != nil {
-		t.Fatal(err)
-	}
+	info := assert.Value(os.Stat(log))(t)
+	assert.Must(t, os.Truncate(log, min(info.Size(), 20_000)-10_000))
 	before := content(t, dir)
 	var stdout, stderr strings.Builder
 	code := run(t.Context(), []string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", dir}, &stdout, &stderr)
@@ -63,17 +59,14 @@ func content(t *testing.T, dir string) string {
 	t.Helper()
 	var all strings.Builder
 	for _, db := range []string{"messages", "groups"} {
-		err := filepath.WalkDir(filepath.Join(dir, db), func(path string, d fs.DirEntry, err error) error {
+		assert.Must(t, filepath.WalkDir(filepath.Join(dir, db), func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
 			info, err := d.Info()
 			all.WriteString(path + " " + info.ModTime().String() + "\n")
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	return all.String()
 }

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // elsewhere has the options of broker and server without a setting of their own, each with the
@@ -45,26 +47,19 @@ func TestEveryOptionHasASetting(t *testing.T) {
 			return
 		}
 		names[name] = true
-		if set[v.Addr().Interface()] == other {
-			t.Errorf("%s: is a setting: %t, has a reason not to be one: %t", name, !other, other)
-		}
+		assert.That(t, set[v.Addr().Interface()] != other, "%s: is a setting: %t, has a reason not to be one: %t", name, !other, other)
 	}
 	look(reflect.ValueOf(&s.broker).Elem(), "broker")
 	look(reflect.ValueOf(&s.server).Elem(), "server")
 	for name := range elsewhere {
-		if !names[name] {
-			t.Errorf("%s is no option", name)
-		}
+		assert.That(t, names[name], "%s is no option", name)
 	}
 }
 
 // The console is on unless the file turns it off, also in the spellings that are false in YAML 1.1.
 func TestConsoleSetting(t *testing.T) {
 	for text, none := range map[string]bool{"": false, "console: on": false, "console: off": true, "console: 'off'": true} {
-		c, err := merge("f", []byte(text), nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(merge("f", []byte(text), nil, nil))(t)
 		if _, so := c.settings.options(); so.NoConsole != none {
 			t.Errorf("%q: NoConsole is %t, want %t", text, so.NoConsole, none)
 		}
@@ -73,11 +68,8 @@ func TestConsoleSetting(t *testing.T) {
 
 // A value outside of the default bounds is legal if the file changes the bounds too.
 func TestSettingsThatGoTogether(t *testing.T) {
-	c, err := merge("f", []byte("min_long_polling: 30s\nmax_long_polling: 1m\nmin_invisible_duration: 13h\nmax_invisible_duration: 24h\n"+
-		"max_client_burst: 5\nmax_client_rate: 0.5\nproducer_max_attempts: 7\nproducer_backoff_initial: 3m\nproducer_backoff_multiplier: 2\nproducer_backoff_max: 5m\n"), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(merge("f", []byte("min_long_polling: 30s\nmax_long_polling: 1m\nmin_invisible_duration: 13h\nmax_invisible_duration: 24h\n"+
+		"max_client_burst: 5\nmax_client_rate: 0.5\nproducer_max_attempts: 7\nproducer_backoff_initial: 3m\nproducer_backoff_multiplier: 2\nproducer_backoff_max: 5m\n"), nil, nil))(t)
 	bo, so := c.settings.options()
 	if so.MinLongPolling != 30*time.Second || so.MaxLongPolling != time.Minute || bo.MinInvisibleDuration != 13*time.Hour || bo.MaxInvisibleDuration != 24*time.Hour ||
 		bo.ClientQuota.Burst != 5 || bo.ClientQuota.MessagesPerSecond != 0.5 || so.ProducerMaxAttempts != 7 ||

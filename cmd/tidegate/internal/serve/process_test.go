@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The environment variable makes the test binary run as the program.
@@ -96,9 +98,7 @@ func start(t *testing.T, args ...string) *process {
 	p.cmd.Stderr = &p.stderr
 	stdout, out := io.Pipe()
 	p.cmd.Stdout = out
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, p.cmd.Start())
 	t.Cleanup(func() { p.kill() })
 	go func() {
 		defer close(p.ended)

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The broker refuses to serve without keys a directory that it has served with keys. The flag that
@@ -29,9 +31,7 @@ func TestProtect(t *testing.T) {
 		{false, false, "was served with access keys"},
 	} {
 		err := protect(dir, c.keys, c.noKeys)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("step %d: protect(%t, %t) = %v, want %q", i, c.keys, c.noKeys, err, c.want)
-		}
+		assert.That(t, (err == nil) == (c.want == "") && (err == nil || strings.Contains(err.Error(), c.want)), "step %d: protect(%t, %t) = %v, want %q", i, c.keys, c.noKeys, err, c.want)
 	}
 	if err := protect("", false, false); err != nil {
 		t.Errorf("in memory: %v", err)
@@ -73,9 +73,7 @@ func TestServeNeedsTheEarlierKeys(t *testing.T) {
 		p := start(t, "--data", dir, "--config", file)
 		if reload {
 			write(t, file, keys)
-			if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 			p.await(t, 0, "configuration reloaded")
 		}
 		stop(p)
@@ -83,8 +81,6 @@ func TestServeNeedsTheEarlierKeys(t *testing.T) {
 		stop(start(t, "--data", dir, "--no-keys"))
 		stop(start(t, "--data", dir))
 	}
-	if err := os.WriteFile(file, []byte(keys+"no_keys: true\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte(keys+"no_keys: true\n"), 0o600))
 	refused("--config", file, "--no-keys")
 }

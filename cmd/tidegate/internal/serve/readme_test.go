@@ -7,19 +7,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The program accepts each of its commands in the README. serve runs with --print-config.
 func TestReadmeCommands(t *testing.T) {
 	t.Chdir("../../../..")
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := assert.Value(os.ReadFile("README.md"))(t)
 	lines := regexp.MustCompile(`(?m)^ {4}go run \./cmd/tidegate (.*)$`).FindAllStringSubmatch(string(readme), -1)
-	if len(lines) < 3 {
-		t.Fatalf("the README has %d commands of this program", len(lines))
-	}
+	assert.MustThat(t, len(lines) >= 3, "the README has %d commands of this program", len(lines))
 	for _, l := range lines {
 		args := strings.Fields(l[1])
 		if args[0] == "serve" && !slices.Contains(args, "--print-config") {

@@ -15,31 +15,22 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 // get reads a topic or group over HTTP.
 func get[T any](t *testing.T, p *process, path string) (v T, code int) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.http+"/v1/"+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := assert.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.http+"/v1/"+path, nil))(t)
+	resp := assert.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
-		if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, json.NewDecoder(resp.Body).Decode(&v))
 	}
 	return v, resp.StatusCode
 }
@@ -54,9 +45,7 @@ func TestReload(t *testing.T) {
 		t.Helper()
 		from := len(p.stderr.String())
 		write(t, file, text)
-		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 		p.await(t, from, says)
 		return p.stderr.String()[from:]
 	}
@@ -72,9 +61,7 @@ func TestReload(t *testing.T) {
 	send := func() error {
 		return c.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}})[0].Err
 	}
-	if err := send(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, send())
 
 	good := "log_level: debug\nmax_backlog: 1\nstop_timeout: 3s\nmin_long_polling: 1s\n" +
 		"topics:\n  orders: {queues: 4}\n  new: {type: FIFO}\ngroups:\n  billing: {max_attempts: 5}\n"
@@ -82,9 +69,7 @@ func TestReload(t *testing.T) {
 	orders, _ := get[status.Topic](t, p, "topics/orders")
 	made, _ := get[status.Topic](t, p, "topics/new")
 	billing, _ := get[status.Group](t, p, "groups/billing")
-	if orders.Queues != 4 || made.Type != settings.TopicFIFO || billing.MaxAttempts != 5 || len(billing.Retry) != 16 {
-		t.Errorf("after the reload: %+v, %+v, %+v", orders, made, billing)
-	}
+	assert.That(t, orders.Queues == 4 && made.Type == settings.TopicFIFO && billing.MaxAttempts == 5 && len(billing.Retry) == 16, "after the reload: %+v, %+v, %+v", orders, made, billing)
 	if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
 		t.Errorf("with a backlog of 1, and max_backlog 1 in the file: %v", err)
 	}
@@ -92,9 +77,7 @@ func TestReload(t *testing.T) {
 		`"keys":["min_long_polling","stop_timeout"]`, `"names":["topics.old"]`,
 		`"changed":["max_backlog","log_level","topics.new","topics.orders","groups.billing"]`,
 	} {
-		if !strings.Contains(log, w) {
-			t.Errorf("the log does not contain %s:\n%s", w, log)
-		}
+		assert.That(t, strings.Contains(log, w), "the log does not contain %s:\n%s", w, log)
 	}
 	if _, code := get[status.Topic](t, p, "topics/old"); code != http.StatusOK {
 		t.Errorf("the topic that left the file: %d", code)
@@ -116,9 +99,7 @@ func TestReload(t *testing.T) {
 	} {
 		log := reload(c.text, refused)
 		for _, w := range c.says {
-			if !strings.Contains(log, w) {
-				t.Errorf("%q: the log does not contain %q:\n%s", c.text, w, log)
-			}
+			assert.That(t, strings.Contains(log, w), "%q: the log does not contain %q:\n%s", c.text, w, log)
 		}
 		if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
 			t.Errorf("%q: max_backlog was changed by a file with a fault: %v", c.text, err)
@@ -147,10 +128,7 @@ func TestConfigCheck(t *testing.T) {
 	bad, good := filepath.Join(dir, "bad.yaml"), filepath.Join(dir, "good.yaml")
 	write(t, bad, "grcp: 1\nhttp: 2\n")
 	write(t, good, "topics: {t: {}}\n")
-	printed, err := os.ReadFile("tidegate.example.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	printed := assert.Value(os.ReadFile("tidegate.example.yaml"))(t)
 	t.Setenv("TIDEGATE_GRPC", "not looked at")
 	for _, c := range []struct {
 		args         []string

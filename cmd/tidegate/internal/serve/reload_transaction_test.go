@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -23,15 +24,9 @@ func TestReloadOfTransactionSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := brokertest.New(t)
 		b.CreateTopic("orders", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
-		srv, err := server.New(b.Broker, server.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		srv := assert.Value(server.New(b.Broker, server.Options{}))(t)
 		defer srv.Close()
-		before, err := load("", nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := assert.Value(load("", nil, nil))(t)
 		r := reloader{file: file, broker: b.Broker, server: srv, logger: slog.New(slog.DiscardHandler), level: new(slog.LevelVar), running: *before.settings}
 		r.reload(t.Context())
 		var mu sync.Mutex
@@ -57,9 +52,7 @@ func TestReloadOfTransactionSettings(t *testing.T) {
 		if err := <-checks; err != nil {
 			t.Fatal(err)
 		}
-		if len(asked) != 3 {
-			t.Fatalf("the producer was asked after %v, want 3 times", asked)
-		}
+		assert.MustThat(t, len(asked) == 3, "the producer was asked after %v, want 3 times", asked)
 		for i, want := range []time.Duration{7 * time.Second, 18 * time.Second, 29 * time.Second} {
 			if asked[i] < want || asked[i] > want+2*time.Second {
 				t.Errorf("check %d came after %v, want %v", i+1, asked[i], want)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Address settings of a file reach the broker, and a change of the file changes them.
@@ -13,10 +14,7 @@ import (
 // Artemis: undelivered messages: "Dead letter address is defined in the address-setting
 // configuration"
 func TestPutAddressSettings(t *testing.T) {
-	b, err := broker.Open(broker.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(broker.Open(broker.Options{}))(t)
 	defer b.Close()
 	apply := func(text string, want ...string) {
 		t.Helper()
@@ -25,9 +23,7 @@ func TestPutAddressSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 		changed, err := put(t.Context(), c, b)
-		if err != nil || !slices.Equal(changed, want) {
-			t.Errorf("changed %q, %v, want %q", changed, err, want)
-		}
+		assert.That(t, err == nil && slices.Equal(changed, want), "changed %q, %v, want %q", changed, err, want)
 		if got := c.declared(); len(got) != len(c.addresses) {
 			t.Errorf("declared are %q", got)
 		}
@@ -35,7 +31,5 @@ func TestPutAddressSettings(t *testing.T) {
 	apply("address_settings:\n  '#': {redelivery-delay: 5s}\n  orders.*: {max-delivery-attempts: 3, dead-letter-address: DLA}", "address_settings.#", "address_settings.orders.*")
 	apply("address_settings:\n  '#': {redelivery-delay: 5000}\n  orders.*: {max-delivery-attempts: 3}", "address_settings.orders.*")
 	s := b.TopicAddressSettings("orders.eu")
-	if *s.RedeliveryDelay != 5000 || *s.MaxDeliveryAttempts != 3 || s.DeadLetterAddress != nil || len(s.Matches) != 2 {
-		t.Errorf("orders.eu has %+v", s)
-	}
+	assert.That(t, *s.RedeliveryDelay == 5000 && *s.MaxDeliveryAttempts == 3 && s.DeadLetterAddress == nil && len(s.Matches) == 2, "orders.eu has %+v", s)
 }

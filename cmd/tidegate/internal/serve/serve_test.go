@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Errors name the flag, the value and the legal values. The exit code is 2.
@@ -82,9 +84,7 @@ func TestSilentAdminConnections(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer c.Close()
-				if _, err := io.WriteString(c, said); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(io.WriteString(c, said)))
 				c.SetReadDeadline(time.Now().Add(5 * time.Minute))
 				_, err = io.Copy(io.Discard, c)
 				if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
@@ -107,19 +107,12 @@ func TestUnreadAdminResponse(t *testing.T) {
 		lis := bufconn.Listen(1 << 16)
 		go admin.Serve(lis)
 		defer admin.Close()
-		c, err := lis.DialContext(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(lis.DialContext(t.Context()))(t)
 		defer c.Close()
-		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")))
 		select {
 		case took := <-ended:
-			if took != time.Minute {
-				t.Errorf("the response was given up after %v, want 1m0s", took)
-			}
+			assert.That(t, took == time.Minute, "the response was given up after %v, want 1m0s", took)
 		case <-time.After(time.Hour):
 			t.Error("the response still waits for its reader after an hour")
 		}
@@ -151,9 +144,7 @@ func TestHelpShowsDefaults(t *testing.T) {
 		if _, after, found := strings.Cut(line, " (default "); found && ok {
 			preset = strings.TrimSuffix(after, ")\n")
 		}
-		if strings.TrimSpace(value) != want.value || preset != want.preset {
-			t.Errorf("%q: value %q and default %q, want %q and %q", line, value, preset, want.value, want.preset)
-		}
+		assert.That(t, strings.TrimSpace(value) == want.value && preset == want.preset, "%q: value %q and default %q, want %q and %q", line, value, preset, want.value, want.preset)
 	}
 }
 
@@ -172,19 +163,11 @@ func TestAdminOverHTTP(t *testing.T) {
 		{"DELETE", "/v1/topics/orders", "", 204, ""},
 		{"GET", "/v1/topics/orders", "", 404, "40402"},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+p.http+c.path, strings.NewReader(c.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := assert.Value(http.NewRequestWithContext(t.Context(), c.method, "http://"+p.http+c.path, strings.NewReader(c.body)))(t)
+		resp := assert.Value(http.DefaultClient.Do(req))(t)
 		b, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if resp.StatusCode != c.code || !strings.Contains(strings.ReplaceAll(string(b), `": `, `":`), c.says) {
-			t.Errorf("%s %s %s: %d %s", c.method, c.path, c.body, resp.StatusCode, b)
-		}
+		assert.That(t, resp.StatusCode == c.code && strings.Contains(strings.ReplaceAll(string(b), `": `, `":`), c.says), "%s %s %s: %d %s", c.method, c.path, c.body, resp.StatusCode, b)
 	}
 	if code := p.stop(); code != 0 {
 		t.Errorf("SIGTERM: code %d\n%s", code, p.stderr.String())

@@ -5,14 +5,14 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func shown(t *testing.T, c *config) string {
 	t.Helper()
 	var b strings.Builder
-	if err := c.show(&b); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, c.show(&b))
 	return b.String()
 }
 
@@ -26,12 +26,8 @@ func roundTrip(t *testing.T, c *config) {
 		}
 	}
 	again, err := merge("printed", []byte(text), nil, nil)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
-	if !reflect.DeepEqual(c.settings, again.settings) {
-		t.Errorf("settings %+v became %+v\n%s", c.settings, again.settings, text)
-	}
+	assert.MustThat(t, err == nil, "%v\n%s", err, text)
+	assert.That(t, reflect.DeepEqual(c.settings, again.settings), "settings %+v became %+v\n%s", c.settings, again.settings, text)
 	same(t, c.topics, again.topics)
 	same(t, c.groups, again.groups)
 	same(t, c.addresses, again.addresses)
@@ -39,13 +35,9 @@ func roundTrip(t *testing.T, c *config) {
 
 func same[T any](t *testing.T, a, b map[string]T) {
 	t.Helper()
-	if len(a) != len(b) {
-		t.Errorf("%d became %d", len(a), len(b))
-	}
+	assert.That(t, len(a) == len(b), "%d became %d", len(a), len(b))
 	for name, s := range a {
-		if !reflect.DeepEqual(s, b[name]) {
-			t.Errorf("%s: %+v became %+v", name, s, b[name])
-		}
+		assert.That(t, reflect.DeepEqual(s, b[name]), "%s: %+v became %+v", name, s, b[name])
 	}
 }
 
@@ -64,27 +56,19 @@ func TestRoundTrip(t *testing.T) {
 		}
 		roundTrip(t, c)
 	}
-	c, err := load("tidegate.example.yaml", nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(load("tidegate.example.yaml", nil, nil))(t)
 	roundTrip(t, c)
 }
 
 func TestShowPrintsOrigins(t *testing.T) {
 	env, _ := environment([]string{"TIDEGATE_HTTP=127.0.0.1:1"})
-	c, err := merge("f", []byte("data: d\ntopics:\n  t:\n    max_backlog:\n      bytes: 3"), env, values{"insecure": {{"true", origin{Name: "--insecure"}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(merge("f", []byte("data: d\ntopics:\n  t:\n    max_backlog:\n      bytes: 3"), env, values{"insecure": {{"true", origin{Name: "--insecure"}}}}))(t)
 	text := strings.Join(strings.Fields(shown(t, c)), " ")
 	for _, w := range []string{
 		"grpc: 127.0.0.1:8081 # default", "http: 127.0.0.1:1 # TIDEGATE_HTTP", "data: d # f:1", "insecure: true # --insecure",
 		"topics: t: # f:3 max_backlog: # f:4 bytes: 3 # f:5",
 	} {
-		if !strings.Contains(text, w) {
-			t.Errorf("it does not contain %q:\n%s", w, text)
-		}
+		assert.That(t, strings.Contains(text, w), "it does not contain %q:\n%s", w, text)
 	}
 }
 
@@ -103,9 +87,7 @@ func FuzzParse(f *testing.F) {
 		c, err := merge("f", []byte(text), nil, nil)
 		bad, _ := errors.AsType[faults](err)
 		for _, x := range bad {
-			if x.File != "f" || x.Line < 1 || x.Line > 1+strings.Count(text, "\n")+strings.Count(text, "\r") {
-				t.Errorf("%q: the fault has line %d: %s", text, x.Line, x.Text)
-			}
+			assert.That(t, x.File == "f" && x.Line >= 1 && x.Line <= 1+strings.Count(text, "\n")+strings.Count(text, "\r"), "%q: the fault has line %d: %s", text, x.Line, x.Text)
 			if s := x.String(); s == "" || strings.Contains(s, "\n") {
 				t.Errorf("%q: the fault is %q", text, s)
 			}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rawclient"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
@@ -31,9 +32,7 @@ func TestAttackedProcessSurvives(t *testing.T) {
 	p := start(t, "--data", t.TempDir(), "--topic", "orders,large,quiet,bad", "--min-invisible-duration", "0", "--min-long-polling", "0")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	if err := makeLetters(ctx, t, p, min(25, scaled(250)), 3<<20); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, makeLetters(ctx, t, p, min(25, scaled(250)), 3<<20))
 	attacks := []struct {
 		name string
 		run  func(ctx context.Context, t *testing.T, p *process) error
@@ -89,12 +88,8 @@ func TestAttackedProcessSurvives(t *testing.T) {
 	peak := peakMemory(t, p)
 	t.Logf("at most %d MiB; %d requests of others, %d of them rejected at first, %d acknowledgements repeated after a lost response; 99 of 100 took at most %v, the slowest %v",
 		peak>>20, requests, canary.refused.Load(), canary.repeated.Load(), p99.Round(time.Millisecond), time.Duration(canary.slowest.Load()).Round(time.Millisecond))
-	if peak > attackMemory && !raceDetector {
-		t.Errorf("the process had %d MiB", peak>>20)
-	}
-	if *attackSoak > 0 && p99 > time.Second {
-		t.Errorf("99 of 100 requests of others took up to %v", p99)
-	}
+	assert.That(t, peak <= attackMemory || raceDetector, "the process had %d MiB", peak>>20)
+	assert.That(t, *attackSoak <= 0 || p99 <= time.Second, "99 of 100 requests of others took up to %v", p99)
 }
 
 // makeLetters makes dead letters of the group bad.

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -55,13 +56,8 @@ func BenchmarkStartup(b *testing.B) {
 // fill leaves a directory with n messages that no group has consumed, in a
 // topic that remembers their IDs for window.
 func fill(b *testing.B, dir string, n int, window settings.Duration) {
-	br, err := broker.Open(broker.Options{Dir: dir})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if _, err := br.PutTopic(b.Context(), "orders", settings.Topic{DuplicateWindow: window}); err != nil {
-		b.Fatal(err)
-	}
+	br := assert.Value(broker.Open(broker.Options{Dir: dir}))(b)
+	assert.Must(b, assert.Err(br.PutTopic(b.Context(), "orders", settings.Topic{DuplicateWindow: window})))
 	body := make([]byte, 1024)
 	for done := 0; done < n; done += 1000 {
 		batch := make([]*tidegate.Message, 1000)
@@ -69,14 +65,10 @@ func fill(b *testing.B, dir string, n int, window settings.Duration) {
 			batch[i] = &tidegate.Message{Topic: "orders", ID: tidegate.NewMessageID(), Body: body}
 		}
 		for _, r := range br.Send(b.Context(), batch) {
-			if r.Err != nil {
-				b.Fatal(r.Err)
-			}
+			assert.MustThat(b, r.Err == nil, "%v", r.Err)
 		}
 	}
-	if err := br.Close(); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, br.Close())
 }
 
 // launch returns how long it takes from the launch to the first receipt, and ends the process.
@@ -87,9 +79,7 @@ func launch(b *testing.B, program, dir string, end syscall.Signal) time.Duration
 		b.Fatal(err)
 	}
 	begin := time.Now()
-	if err := p.Start(); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, p.Start())
 	defer func() {
 		_ = p.Process.Signal(end)
 		_ = p.Wait() // it was killed or stopped
@@ -99,10 +89,7 @@ func launch(b *testing.B, program, dir string, end syscall.Signal) time.Duration
 	if _, serr := fmt.Sscanf(line, "ready grpc=%s http=%s\n", &grpc, &http); err != nil || serr != nil {
 		b.Fatalf("its first line is %q: %v, %v", line, err, serr)
 	}
-	c, err := rocketmq.New(grpc, rocketmq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(grpc, rocketmq.Options{}))(b)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
 	defer cancel()

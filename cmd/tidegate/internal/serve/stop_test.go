@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // After SIGTERM the process rejects new HTTP requests and completes those under way. It does so
@@ -19,10 +21,7 @@ func TestStopEndsBothAtOnce(t *testing.T) {
 	p := start(t, "--topic", "orders", "--stop-timeout", "4s")
 	dial := func(address string) net.Conn {
 		t.Helper()
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(net.Dial("tcp", address))(t)
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
@@ -39,12 +38,8 @@ func TestStopEndsBothAtOnce(t *testing.T) {
 	if line, err := answers.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
 		t.Fatalf("%q, %v", line, err)
 	}
-	if _, err := answers.ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(answers.ReadString('\n')))
+	assert.Must(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	p.await(t, 0, "broker stopping")
 	for late := time.Now().Add(30 * time.Second); ; {
 		c, err := net.Dial("tcp", p.http)
@@ -52,17 +47,11 @@ func TestStopEndsBothAtOnce(t *testing.T) {
 			break
 		}
 		c.Close()
-		if time.Now().After(late) {
-			t.Fatal("it still takes connections")
-		}
+		assert.MustThat(t, !time.Now().After(late), "it still takes connections")
 	}
-	if _, err := io.WriteString(under, body); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(io.WriteString(under, body)))
 	resp, err := http.ReadResponse(answers, nil)
-	if err != nil {
-		t.Fatalf("a request under way got no response: %v", err)
-	}
+	assert.MustThat(t, err == nil, "a request under way got no response: %v", err)
 	defer resp.Body.Close()
 	if text, err := io.ReadAll(resp.Body); resp.StatusCode != 200 || err != nil || !strings.Contains(string(text), `"m"`) {
 		t.Errorf("%s %s, %v", resp.Status, text, err)

@@ -20,34 +20,23 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // writeCertificate creates a self-signed certificate for this machine.
 func writeCertificate(t *testing.T, certFile, keyFile string) *tls.Config {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := assert.Value(x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key))(t)
+	raw := assert.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	write(t, certFile, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	write(t, keyFile, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})))
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cert := assert.Value(x509.ParseCertificate(der))(t)
 	trust := &tls.Config{RootCAs: x509.NewCertPool()}
 	trust.RootCAs.AddCert(cert)
 	return trust
@@ -93,10 +82,7 @@ func TestTLS(t *testing.T) {
 		"access: {keys: {app: {secret: sesame, allow: [{actions: [send, admin], topics: ['*'], groups: ['*']}]}}}\n")
 	p := start(t, "--config", file)
 	send := func(trust *tls.Config) error {
-		c, err := rocketmq.New(p.grpc, rocketmq.Options{TLS: trust, Credentials: tidegate.Credentials{AccessKey: "app", SecretKey: "sesame"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(rocketmq.New(p.grpc, rocketmq.Options{TLS: trust, Credentials: tidegate.Credentials{AccessKey: "app", SecretKey: "sesame"}}))(t)
 		defer c.Close()
 		return c.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}})[0].Err
 	}
@@ -133,9 +119,7 @@ func TestTLS(t *testing.T) {
 	both("TLS", trust, true)
 	both("plain text", nil, false)
 	renewed := writeCertificate(t, cert, key)
-	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 	if line := p.await(t, 0, "configuration reloaded"); !strings.Contains(line, "tls.cert") {
 		t.Errorf("a new certificate is not among the changes: %s", line)
 	}

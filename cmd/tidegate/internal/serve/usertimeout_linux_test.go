@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A connection has the timeout of the socket that it came to.
@@ -15,25 +17,14 @@ func TestUserTimeoutIsInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	client, err := net.Dial("tcp", lis.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := assert.Value(net.Dial("tcp", lis.Addr().String()))(t)
 	defer client.Close()
-	c, err := lis.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(lis.Accept())(t)
 	defer c.Close()
-	raw, err := c.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := assert.Value(c.(*net.TCPConn).SyscallConn())(t)
 	var got int
 	if cerr := raw.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT) }); cerr != nil || err != nil {
 		t.Fatal(cerr, err)
 	}
-	if got != int(pingTimeout.Milliseconds()) {
-		t.Errorf("it is %d ms, want %v", got, pingTimeout)
-	}
+	assert.That(t, got == int(pingTimeout.Milliseconds()), "it is %d ms, want %v", got, pingTimeout)
 }
