@@ -109,9 +109,7 @@ func TestBatchResults(t *testing.T) {
 					t.Errorf("m%d: the error is %s, want %q", i, errText(o.Err), tt.err)
 				}
 			}
-			if s.left() != 0 {
-				t.Errorf("%d messages are left", s.left())
-			}
+			assert.That(t, s.left() == 0, "%d messages are left", s.left())
 		}))
 	}
 }
@@ -356,9 +354,7 @@ func TestStuckBatch(t *testing.T) {
 		})
 		time.Sleep(time.Hour)
 		stop()
-		if len(b.at) != 2 || b.at[1] != time.Minute || s.left() != 0 {
-			t.Errorf("batches %v at %v, %d left", b.list, b.at, s.left())
-		}
+		assert.That(t, len(b.at) == 2 && b.at[1] == time.Minute && s.left() == 0, "batches %v at %v, %d left", b.list, b.at, s.left())
 		assert.That(t, len(stuck) == 2 && strings.Contains(stuck[0].Stack, "stuckBatch") && stuck[0].Took == time.Minute, "%d stuck messages: %+v", len(stuck), stuck)
 	})
 }

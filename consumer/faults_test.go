@@ -66,9 +66,7 @@ func TestSlowExtensions(t *testing.T) {
 		s.add(0, &tidegate.Message{ID: "a", Topic: "orders", Body: []byte("x")}, &tidegate.Message{ID: "b", Topic: "orders", Body: []byte("x")})
 		time.Sleep(20 * time.Minute)
 		stop()
-		if lost.Load() != before || s.left() != 0 {
-			t.Errorf("%d leases were lost, of these %d after the first messages; %d messages left", lost.Load(), lost.Load()-before, s.left())
-		}
+		assert.That(t, lost.Load() == before && s.left() == 0, "%d leases were lost, of these %d after the first messages; %d messages left", lost.Load(), lost.Load()-before, s.left())
 	})
 }
 
@@ -90,9 +88,7 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 		for _, o := range seen.all() {
 			assert.That(t, o.Disposition == consumer.Acked && o.Delivery.Attempt == 1, "%+v", o)
 		}
-		if s.left() != 0 {
-			t.Errorf("%d messages left", s.left())
-		}
+		assert.That(t, s.left() == 0, "%d messages left", s.left())
 	})
 }
 
@@ -110,9 +106,7 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 			consumer.PushOptions{Concurrency: 64, MaxBytes: 40 << 20})
 		time.Sleep(time.Minute)
 		stop()
-		if most.Load() > 10 || s.left() != 0 {
-			t.Errorf("%d bodies of 4 MiB in hand, %d messages left", most.Load(), s.left())
-		}
+		assert.That(t, most.Load() <= 10 && s.left() == 0, "%d bodies of 4 MiB in hand, %d messages left", most.Load(), s.left())
 	})
 }
 

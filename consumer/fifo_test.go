@@ -159,9 +159,7 @@ func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
 			return nil
 		}, consumer.PushOptions{Concurrency: 7, OnDelivery: seen.add})
 		time.Sleep(30 * time.Second)
-		if s.left() != 3 || len(s.released) != 2 {
-			t.Errorf("%d messages left, released %q; want group b done, and a1 and a2 released", s.left(), s.released)
-		}
+		assert.That(t, s.left() == 3 && len(s.released) == 2, "%d messages left, released %q; want group b done, and a1 and a2 released", s.left(), s.released)
 		time.Sleep(time.Minute)
 		stop()
 		var a []string
@@ -170,9 +168,7 @@ func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
 				a = append(a, o)
 			}
 		}
-		if fmt.Sprint(a) != "[a0#1 a0#2 a1#1 a2#1]" || s.left() != 0 {
-			t.Errorf("handled %v, %d left", order, s.left())
-		}
+		assert.That(t, fmt.Sprint(a) == "[a0#1 a0#2 a1#1 a2#1]" && s.left() == 0, "handled %v, %d left", order, s.left())
 	})
 }
 
@@ -195,9 +191,7 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 			}, consumer.PushOptions{})
 			time.Sleep(time.Minute)
 			stop()
-			if s.left() != 0 || len(s.dead) != 1 || s.dead["0"] != "poison" {
-				t.Errorf("suspend %v: %d left, dead letters %v", suspend, s.left(), s.dead)
-			}
+			assert.That(t, s.left() == 0 && len(s.dead) == 1 && s.dead["0"] == "poison", "suspend %v: %d left, dead letters %v", suspend, s.left(), s.dead)
 		})
 	}
 }

@@ -147,9 +147,7 @@ func TestContextHasEnded(t *testing.T) {
 						c.g.run(b)
 					case <-e.done:
 					}
-					if e.err != lost {
-						t.Errorf("result %v of %s, whose context had ended", e.err, e.item)
-					}
+					assert.That(t, e.err == lost, "result %v of %s, whose context had ended", e.err, e.item)
 				})
 			}
 			c.do(t.Context(), tt.after)

@@ -197,9 +197,7 @@ func TestPoolRunsAllJobsWithinItsLimit(t *testing.T) {
 		}
 		begin := time.Now()
 		goroutines.Wait() // they end when nothing is to be done
-		if done.Load() != 20 || most.Load() != 3 || time.Since(begin) != 7*time.Second {
-			t.Errorf("%d jobs, %d at a time, in %v; want 20, 3 and 7s", done.Load(), most.Load(), time.Since(begin))
-		}
+		assert.That(t, done.Load() == 20 && most.Load() == 3 && time.Since(begin) == 7*time.Second, "%d jobs, %d at a time, in %v; want 20, 3 and 7s", done.Load(), most.Load(), time.Since(begin))
 	})
 }
 

@@ -60,9 +60,7 @@ func TestOutageOfADependency(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute) // probes that failed repeatedly
 		stop()
-		if len(s.dead) != 0 || s.left() != 0 || s.handed != 0 {
-			t.Errorf("%d dead letters, %d messages left", len(s.dead), s.left())
-		}
+		assert.That(t, len(s.dead) == 0 && s.left() == 0 && s.handed == 0, "%d dead letters, %d messages left", len(s.dead), s.left())
 		for _, e := range s.entries {
 			if e.attempt > 2 {
 				t.Errorf("message %s took %d attempts", e.msg.ID, e.attempt)
@@ -91,18 +89,12 @@ func TestPauseAndResume(t *testing.T) {
 		p.Pause()
 		time.Sleep(time.Second)
 		n := handled.Load()
-		if s.inHand() != 0 || n >= 800 || n == 0 {
-			t.Errorf("%d in hand, %d handled after a pause of 1 s", s.inHand(), n)
-		}
+		assert.That(t, s.inHand() == 0 && n < 800 && n != 0, "%d in hand, %d handled after a pause of 1 s", s.inHand(), n)
 		time.Sleep(time.Hour)
-		if handled.Load() != n {
-			t.Errorf("%d handled during the pause", handled.Load()-n)
-		}
+		assert.That(t, handled.Load() == n, "%d handled during the pause", handled.Load()-n)
 		p.Resume()
 		time.Sleep(time.Minute)
-		if s.left() != 0 {
-			t.Errorf("%d left after the pause", s.left())
-		}
+		assert.That(t, s.left() == 0, "%d left after the pause", s.left())
 		p.Pause() // a paused consumer stops as others do
 		s.fill(3)
 		cancel()
@@ -151,9 +143,7 @@ func TestKillSwitchEndsWithPoison(t *testing.T) {
 			}
 			t.Logf("outage %v: everything ended after %v", outage, time.Since(begin))
 			stop()
-			if s.left() != 0 || len(s.dead) != len(poison) {
-				t.Errorf("outage %v: %d messages left, %d dead letters, want %d", outage, s.left(), len(s.dead), len(poison))
-			}
+			assert.That(t, s.left() == 0 && len(s.dead) == len(poison), "outage %v: %d messages left, %d dead letters, want %d", outage, s.left(), len(s.dead), len(poison))
 			for id, calls := range poison {
 				if n := calls.Load(); n < maxAttempts || n > 2*maxAttempts || s.dead[id] == "" { // at most 5 excuses
 					t.Errorf("outage %v: message %s was handled %d times and its end is %q", outage, id, n, s.dead[id])
@@ -375,9 +365,7 @@ func TestExcusesEndWithTheirMessages(t *testing.T) {
 		s.mu.Lock()
 		postponed := len(s.snoozes)
 		s.mu.Unlock()
-		if postponed < concurrency*9/10 || s.left() != 0 {
-			t.Fatalf("%d messages postponed and %d left, want most and none", postponed, s.left())
-		}
+		assert.MustThat(t, postponed >= concurrency*9/10 && s.left() == 0, "%d messages postponed and %d left, want most and none", postponed, s.left())
 		away.Store(true)
 		s.add(0, &tidegate.Message{ID: "late", Topic: "orders"})
 		time.Sleep(time.Second)

@@ -34,9 +34,7 @@ func TestLeaseIsExtended(t *testing.T) {
 		}, consumer.PushOptions{OnDelivery: seen.add})
 		time.Sleep(6 * time.Minute)
 		stop()
-		if calls.Load() != 3 || s.left() != 0 {
-			t.Errorf("%d calls, %d left, outcomes %+v", calls.Load(), s.left(), seen.list)
-		}
+		assert.That(t, calls.Load() == 3 && s.left() == 0, "%d calls, %d left, outcomes %+v", calls.Load(), s.left(), seen.list)
 		for _, d := range s.changes {
 			assert.That(t, d == 30*time.Second, "extended by %v", d)
 		}
@@ -167,9 +165,7 @@ func TestTooLongInTheQueueIsATimeout(t *testing.T) {
 				handled++
 			}
 		}
-		if lost < 9 || handled != 10 || s.left() != 0 {
-			t.Errorf("%d were lost in the queue, %d handled later, %d left; want 9 at least, 10 and 0", lost, handled, s.left())
-		}
+		assert.That(t, lost >= 9 && handled == 10 && s.left() == 0, "%d were lost in the queue, %d handled later, %d left; want 9 at least, 10 and 0", lost, handled, s.left())
 	})
 }
 

@@ -108,9 +108,7 @@ func TestEffectivePolicy(t *testing.T) {
 	p, err := consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders", Retry: backoff.Steps{time.Second}},
 		func(context.Context, *tidegate.Delivery) error { return nil },
 		consumer.PushOptions{Policies: []policy.Policy{{Topic: "orders", Tag: "invoice", MaxAttempts: 3}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	e, err := p.EffectivePolicy(t.Context(), &tidegate.Message{Tag: "invoice"})
 	if err != nil || e.MaxAttempts != 3 || e.MaxAttemptsFrom != `PushOptions.Policies[0] (tag "invoice", topic "orders")` ||
 		e.RetryFrom != "Subscription.Retry" || e.Retry.Delay(0) != time.Second {

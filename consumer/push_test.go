@@ -216,9 +216,7 @@ func TestErrorsThatEndRun(t *testing.T) {
 					handled.Add(1)
 					return nil
 				}, consumer.PushOptions{Concurrency: 1, ReceiveBackoff: backoff.Steps{time.Second}, LongPolling: time.Second})
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, err)
 				err = p.Run(t.Context())
 				assert.That(t, errors.Is(err, tt.err) && strings.HasPrefix(err.Error(), `consume "orders" for "billing": `), "%s: Run: %v", where, err)
 				if took := time.Since(refusedAt); took < tt.after || took > tt.after+2*time.Second {
@@ -339,9 +337,7 @@ func TestQueuesComeAndGo(t *testing.T) {
 		add(1)
 		add(2)
 		time.Sleep(time.Second)
-		if got.Load() != 2 {
-			t.Errorf("%d handled, want those of the queues 0 and 1", got.Load())
-		}
+		assert.That(t, got.Load() == 2, "%d handled, want those of the queues 0 and 1", got.Load())
 		s.mu.Lock()
 		s.queues = []int{2}
 		s.mu.Unlock()
@@ -349,9 +345,7 @@ func TestQueuesComeAndGo(t *testing.T) {
 		add(0)
 		add(2)
 		time.Sleep(time.Second)
-		if got.Load() != 4 {
-			t.Errorf("%d handled, want both of queue 2 besides", got.Load())
-		}
+		assert.That(t, got.Load() == 4, "%d handled, want both of queue 2 besides", got.Load())
 		stop()
 	})
 }
@@ -454,9 +448,7 @@ func TestPausedRunEndsWithWaitingMessages(t *testing.T) {
 		if err := stop(); err != nil || time.Since(begin) > 10*time.Second {
 			t.Errorf("Run: %v after %v, want nil within 10s", err, time.Since(begin))
 		}
-		if s.inHand() != 0 || report.Released == 0 {
-			t.Errorf("%d deliveries in hand, report %+v; want the waiting messages released", s.inHand(), report)
-		}
+		assert.That(t, s.inHand() == 0 && report.Released != 0, "%d deliveries in hand, report %+v; want the waiting messages released", s.inHand(), report)
 	})
 }
 
@@ -546,9 +538,7 @@ func TestLimiterThatFails(t *testing.T) {
 		s.mu.Unlock()
 		time.Sleep(time.Minute)
 		stop()
-		if s.left() != 0 || len(reported) != 3 || !errors.Is(reported[2].Err, errLimiter) || reported[2].Failures != 3 {
-			t.Errorf("%d messages left, reported %+v", s.left(), reported)
-		}
+		assert.That(t, s.left() == 0 && len(reported) == 3 && errors.Is(reported[2].Err, errLimiter) && reported[2].Failures == 3, "%d messages left, reported %+v", s.left(), reported)
 	})
 }
 
@@ -654,9 +644,7 @@ func TestReceiveBackoffAfterAResponse(t *testing.T) {
 			consumer.PushOptions{ReceiveBackoff: backoff.Steps{20 * time.Second}})
 		time.Sleep(time.Minute + time.Second)
 		stop()
-		if len(r.polls) != 4 || r.pings.Load() != 0 {
-			t.Errorf("%d receives and %d pings in a minute, want 4 and none", len(r.polls), r.pings.Load())
-		}
+		assert.That(t, len(r.polls) == 4 && r.pings.Load() == 0, "%d receives and %d pings in a minute, want 4 and none", len(r.polls), r.pings.Load())
 	})
 }
 

@@ -419,8 +419,6 @@ func TestStuckHandlersAreBounded(t *testing.T) {
 		close(release)
 		time.Sleep(time.Minute)
 		stop()
-		if s.left() != 0 {
-			t.Errorf("%d messages are left", s.left())
-		}
+		assert.That(t, s.left() == 0, "%d messages are left", s.left())
 	})
 }

@@ -243,9 +243,7 @@ func TestHandlerAfterTheShutdownTimeoutIsSettled(t *testing.T) {
 					t.Errorf("message %s: %v, %v, want it acked", o.Delivery.ID, o.Disposition, o.SettleErr)
 				}
 			}
-			if s.left() != 0 {
-				t.Errorf("%d messages are not consumed", s.left())
-			}
+			assert.That(t, s.left() == 0, "%d messages are not consumed", s.left())
 		}))
 	}
 }

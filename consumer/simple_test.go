@@ -213,9 +213,7 @@ func TestSimpleAckWithAReplacedHandle(t *testing.T) {
 				return []error{&tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}}
 			})
 			s, err := consumer.NewSimple(m, sub, consumer.SimpleOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			d := deliveries("1")[0]
 			before := *d
 			err = s.Ack(t.Context(), d)

@@ -192,9 +192,7 @@ func TestTopicsThatFail(t *testing.T) {
 					defer mu.Unlock()
 					reported[f.Topic] = verdict.Code(f.Err)
 				}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			begin := time.Now()
@@ -376,9 +374,7 @@ func TestManyTopicsLeaveWatches(t *testing.T) {
 		w.put("t7", "", 1)
 		expect("t7", 2)
 		expect("t8", 1)
-		if handled.Load() != 1 {
-			t.Errorf("%d messages handled, want one at once", handled.Load())
-		}
+		assert.That(t, handled.Load() == 1, "%d messages handled, want one at once", handled.Load())
 		time.Sleep(time.Hour)
 		for _, topic := range names {
 			if prompt, _ := w.receives(topic); prompt < 60/8 {

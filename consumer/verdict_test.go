@@ -40,9 +40,7 @@ func TestSnooze(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			stop()
 			list := seen.all()
-			if len(list) != 4 || s.left() != 0 || len(s.dead) != 0 {
-				t.Fatalf("%d deliveries, %d left, dead letters %v", len(list), s.left(), s.dead)
-			}
+			assert.MustThat(t, len(list) == 4 && s.left() == 0 && len(s.dead) == 0, "%d deliveries, %d left, dead letters %v", len(list), s.left(), s.dead)
 			for i, o := range list[:3] {
 				attempt, want := 1, consumer.Outcome{Delivery: o.Delivery, Disposition: consumer.Snoozed, Delay: time.Minute, Err: o.Err}
 				if !caps.Verdicts.Has(transport.Snooze) {
@@ -402,9 +400,7 @@ func TestReconsumeRequests(t *testing.T) {
 // A simple consumer's transport that cannot do it is not asked.
 func TestSimpleReconsumeNeedsTheTransport(t *testing.T) {
 	s, err := consumer.NewSimple(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	_, err = s.Settle(t.Context(), &tidegate.Delivery{}, transport.Verdict{Kind: transport.RetryTopic})
 	if e, _ := errors.AsType[*tidegate.Error](err); e == nil || e.Code != tidegate.CodeNotImplemented {
 		t.Error(err)

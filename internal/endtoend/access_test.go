@@ -203,9 +203,7 @@ func TestFailoverFromARevokedKey(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			if x.Active() != c.active {
-				t.Errorf("the active endpoint is %s, want %s", x.Active(), c.active)
-			}
+			assert.That(t, x.Active() == c.active, "the active endpoint is %s, want %s", x.Active(), c.active)
 			stored(t, first, "orders", accepted)
 			stored(t, second, "orders", map[string]int64{"second": n}[c.active])
 			s.pending(c.pending)

@@ -155,9 +155,7 @@ func (p *process) resident(b *testing.B) (client, broker int64) {
 func (p *process) figures(b *testing.B, own func() (int64, error), name string) (client, broker int64) {
 	b.Helper()
 	client, err := own()
-	if err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, err)
 	assert.Must(b, assert.Err(fmt.Fprintln(p.in, name)))
 	if broker, err = strconv.ParseInt(p.line(b), 10, 64); err != nil {
 		b.Fatal(err)

@@ -129,9 +129,7 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 			}
 		}
 
-		if x.Active() != "primary" {
-			t.Errorf("sends go to %s, want primary", x.Active())
-		}
+		assert.That(t, x.Active() == "primary", "sends go to %s, want primary", x.Active())
 		// The secondary gets messages from others, and a retry that is due when it was empty for
 		// long.
 		for _, r := range brokers["secondary"].Send(&tidegate.Message{Topic: "orders", Body: []byte("fails once")}, &tidegate.Message{Topic: "orders", Body: []byte("x")}) {

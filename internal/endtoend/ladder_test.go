@@ -41,9 +41,7 @@ func TestWholeLadderThroughGRPC(t *testing.T) {
 		defer stop()
 
 		dead, err := consumer.NewSimple(b.Client(), consumer.Subscription{Group: "ops", Topic: tidegate.DeadLetterTopic("billing")}, consumer.SimpleOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		<-time.After(4*time.Hour + 47*time.Minute)
 		ds, err := dead.Receive(t.Context(), 10)
 		assert.MustThat(t, err == nil && len(ds) == 1, "%d dead letters, %v", len(ds), err)

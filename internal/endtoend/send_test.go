@@ -104,6 +104,8 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 //
 // RocketMQ: sending retry and throttling: "The connection is closed because the broker node is shut
 // down or being restarted"
+// RocketMQ: sending retry and throttling: "Apache RocketMQ provides built-in logic in the client
+// SDK to retry failed requests until the requests succeed"
 func TestSendSurvivesARestart(t *testing.T) {
 	for _, restarted := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -129,9 +131,7 @@ func TestSendSurvivesARestart(t *testing.T) {
 			c, err := rocketmq.New(old.Address(), rocketmq.Options{
 				Dialer: func(ctx context.Context, addr string) (net.Conn, error) { return (*dial.Load())(ctx, addr) },
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			defer c.Close()
 			var attempts []producer.Attempt
 			p := producerOf(t, c, producer.Options{OnAttempt: func(a producer.Attempt) { attempts = append(attempts, a) }})

@@ -47,9 +47,7 @@ func TestTransactOverAFailover(t *testing.T) {
 			}
 			slices.SortFunc(ends, func(a, b failover.Endpoint) int { return strings.Compare(a.Name, b.Name) })
 			x, err := failover.New(ends, failover.Options{SwitchBack: time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			t.Cleanup(func() { x.Close() })
 
 			var mu sync.Mutex

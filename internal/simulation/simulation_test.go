@@ -33,6 +33,8 @@ var (
 const stuckAfter = 2 * time.Minute
 
 // Random producers, consumers and faults: every promise holds in every seed.
+//
+// RocketMQ: consumption retry: "You can ensure that every message is processed"
 func TestSimulation(t *testing.T) {
 	// A seed creates new brokers and clients and keeps little: without this a third of the
 	// time goes into the collection of a small heap.
