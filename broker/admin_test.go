@@ -447,6 +447,6 @@ func TestSnapshot(t *testing.T) {
 		assert.That(t, want[d.ID], "%s is delivered from the snapshot", d.ID)
 		delete(want, d.ID)
 	}
-	assert.That(t, len(want) <= 0, "the snapshot lacks %v", want)
+	assert.That(t, len(want) == 0, "the snapshot lacks %v", want)
 	wantCode(t, "in memory", open(t, broker.Options{}).Snapshot(t.Context(), dir+"/backup/2"), tidegate.CodeBadRequest)
 }

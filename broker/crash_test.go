@@ -142,6 +142,14 @@ func TestPowerLossAtEveryIndex(t *testing.T) {
 	}
 }
 
+// A crash has the data after a power failure, its time, and the promises before it.
+type crash struct {
+	what  string
+	fs    *vfs.MemFS
+	at    time.Time
+	facts []fact
+}
+
 // crashWhileOpening returns the content after a second power failure, at a random moment of opening
 // the content of the first.
 func (c *crash) crashWhileOpening(t *testing.T, rnd *rand.Rand) (again *crash) {
@@ -285,14 +293,6 @@ func (e *expectation) presence(id string) (must, may bool) {
 		must, may = must && e.x[gen] == "", e.x[gen] != "deleted"
 	}
 	return must, may
-}
-
-// A crash has the data after a power failure, its time, and the promises before it.
-type crash struct {
-	what  string
-	fs    *vfs.MemFS
-	at    time.Time
-	facts []fact
 }
 
 // check opens the data that the crash left, at the time of the crash, and compares it with the

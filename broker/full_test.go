@@ -120,7 +120,7 @@ func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 		for _, d := range receiveAll(t, b, "t") {
 			delete(all, d.ID)
 		}
-		assert.That(t, len(all) <= 0, "%d messages were consumed, and are not there any more", len(all))
+		assert.That(t, len(all) == 0, "%d messages were consumed, and are not there any more", len(all))
 		assert.Must(t, b.Close())
 	})
 }
@@ -197,7 +197,7 @@ func TestFullDiskWithoutReserveCloses(t *testing.T) {
 					ids = slices.Delete(ids, at, at+1)
 				}
 			}
-			assert.That(t, len(ids) <= 0, "waits %t: %q are gone", waits, ids)
+			assert.That(t, len(ids) == 0, "waits %t: %q are gone", waits, ids)
 			assert.Must(t, b.Close())
 		})
 	}

@@ -533,5 +533,5 @@ func loseTransactions(t *testing.T, seed uint64) {
 	elapse(time.Second)
 	mu.Lock()
 	defer mu.Unlock()
-	assert.That(t, len(waiting) <= 0, "%d half messages are not checked", len(waiting))
+	assert.That(t, len(waiting) == 0, "%d half messages are not checked", len(waiting))
 }

@@ -69,27 +69,6 @@ func TestThrottlesOfOneGroupCountOnce(t *testing.T) {
 	}
 }
 
-// waiting starts callers of a, which wait for one event each, and returns a function that ends
-// them.
-func waiting(t *testing.T, a *Adaptive, n int) (end func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	for range n {
-		go func() {
-			_ = a.WaitN(ctx, 1)
-			done <- struct{}{}
-		}()
-	}
-	synctest.Wait()
-	return func() {
-		cancel()
-		for range n {
-			<-done
-		}
-	}
-}
-
 // Below the rate at which the server accepted events, the limit doubles in each second. A lower
 // rate at the next throttle, which can be that of a window with few events, does not lower the
 // known rate below its half, and at most once in a second.

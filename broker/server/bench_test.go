@@ -32,23 +32,6 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// sends stores n messages of 1 KiB.
-func sends(b *testing.B, c rmqpb.MessagingServiceClient, n int) {
-	b.Helper()
-	ctx := as(b.Context(), "bench")
-	payload := make([]byte, 1<<10)
-	for n > 0 {
-		var ms []*rmqpb.Message
-		for range min(n, 256) {
-			ms = append(ms, msg("bench", "id", body(payload)))
-		}
-		n -= len(ms)
-		if r, err := c.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: ms}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
-			b.Fatalf("send: %v, %v", r, err)
-		}
-	}
-}
-
 // BenchmarkConsume compares receiving 32 messages of 1 KiB and acknowledging them, in turns within
 // the same run, on three servers: a broker on disk, a server that has one response for each request
 // (echo), and a server that delivers from memory and syncs acknowledgements to a file (wal).

@@ -20,7 +20,6 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
-	enginefail "github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/assert"
@@ -436,7 +435,7 @@ func TestBrokenBrokerLogsOneError(t *testing.T) {
 func TestNotReadyAfterFailedReads(t *testing.T) {
 	for name, receive := range map[string]func(x *webEnv){
 		"gRPC": func(x *webEnv) { _, _ = frames(x.ReceiveMessage(x.ctx(), receiveRequest("normal"))) },
-		"HTTP": func(x *webEnv) { x.do("/v1/groups/g/topics/normal/receive", `{}`, nil) }, //nolint:bodyclose // do closes it
+		"HTTP": func(x *webEnv) { x.do("/v1/groups/g/topics/normal/receive", `{}`, nil) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &faulty{}
@@ -449,13 +448,13 @@ func TestNotReadyAfterFailedReads(t *testing.T) {
 					t.Errorf("%s, %s: %d %s, want %d", name, when, resp.StatusCode, body, want)
 				}
 			}
-			f.poll = func(context.Context) error { return enginefail.Closed() }
+			f.poll = func(context.Context) error { return refusal.Closed() }
 			receive(x)
 			ready("after the end of the engine, which Healthy reports", http.StatusOK)
-			f.poll = func(context.Context) error { return enginefail.InvalidHandle("none") }
+			f.poll = func(context.Context) error { return refusal.InvalidHandle("none") }
 			receive(x)
 			ready("after a request that was wrong", http.StatusOK)
-			f.poll = func(context.Context) error { return enginefail.Store(syscall.EIO) }
+			f.poll = func(context.Context) error { return refusal.Store(syscall.EIO) }
 			receive(x)
 			ready("after a failed read", http.StatusServiceUnavailable)
 			for range 29 { // and probes do not prolong it

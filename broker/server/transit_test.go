@@ -30,8 +30,8 @@ import (
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/endtoend"
 	"github.com/tidegate/tidegate/internal/protocol"
-	"github.com/tidegate/tidegate/internal/rawclient"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 )
@@ -42,19 +42,19 @@ const (
 )
 
 // raw connects a client that speaks frame by frame and reads so much of each response.
-func (e *env) raw(window uint32) *rawclient.Conn {
+func (e *env) raw(window uint32) *endtoend.Conn {
 	e.t.Helper()
 	c := assert.Value(e.lis.Dial())(e.t)
 	e.t.Cleanup(func() { c.Close() })
-	r := assert.Value(rawclient.New(c, window))(e.t)
+	r := assert.Value(endtoend.New(c, window))(e.t)
 	return r
 }
 
 // open begins an RPC with these bytes.
-func (e *env) open(c *rawclient.Conn, op string, data []byte, end bool) {
+func (e *env) open(c *endtoend.Conn, op string, data []byte, end bool) {
 	e.t.Helper()
 	id := assert.Value(c.Open(rpcPath+op, wire.HeaderClientID, "raw"))(e.t)
-	if err := c.Write(id, data, end); err != nil && !errors.Is(err, rawclient.ErrEnded) {
+	if err := c.Write(id, data, end); err != nil && !errors.Is(err, endtoend.ErrEnded) {
 		e.t.Fatal(err)
 	}
 }
@@ -92,7 +92,7 @@ func (e *env) settled() {
 func TestHalfSentRequests(t *testing.T) {
 	withServer(t, server.Options{MaxTransitBytes: leastMemory}, func(t *testing.T, e *env) {
 		c := e.raw(1 << 16)
-		half := rawclient.Message(8<<20, make([]byte, 6<<20))
+		half := endtoend.Message(8<<20, make([]byte, 6<<20))
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() { e.open(c, "SendMessage", half, false) })
@@ -141,7 +141,7 @@ func TestLargeRequestIsNotRead(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		for op, size := range map[string]int{"SendMessage": 32<<20 + 1, "AckMessage": 2 << 20, "QueryRoute": 64<<10 + 1, "Telemetry": 64<<10 + 1} {
 			c := e.raw(1 << 16)
-			e.open(c, op, rawclient.Message(size, nil), false)
+			e.open(c, op, endtoend.Message(size, nil), false)
 			synctest.Wait()
 			assert.That(t, c.Streams() == 0, "%s: the server waits for %d bytes", op, size)
 		}
@@ -159,7 +159,7 @@ func TestUnreadReceive(t *testing.T) {
 		}
 		c := e.raw(0)
 		raw := assert.Value(proto.Marshal(receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.InvisibleDuration = durationpb.New(time.Hour) })))(t)
-		e.open(c, "ReceiveMessage", rawclient.Message(len(raw), raw), true)
+		e.open(c, "ReceiveMessage", endtoend.Message(len(raw), raw), true)
 		synctest.Wait()
 		held := e.s.Parts().Bodies.Held()
 		assert.That(t, held >= 2*size && held <= 3*size, "two messages of %d bytes hold %d", size, held)

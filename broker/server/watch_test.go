@@ -22,7 +22,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/internal/rawclient"
+	"github.com/tidegate/tidegate/internal/endtoend"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 )
@@ -496,22 +496,22 @@ func TestFailuresHaveTheirClients(t *testing.T) {
 }
 
 // rawConn connects a client that reads window bytes of each response, and no more.
-func rawConn(t *testing.T, lis *bufconn.Listener, window uint32) *rawclient.Conn {
+func rawConn(t *testing.T, lis *bufconn.Listener, window uint32) *endtoend.Conn {
 	t.Helper()
 	c := assert.Value(lis.DialContext(t.Context()))(t)
 	t.Cleanup(func() { c.Close() })
-	raw := assert.Value(rawclient.New(c, window))(t)
+	raw := assert.Value(endtoend.New(c, window))(t)
 	return raw
 }
 
 // request sends a request and leaves the response alone.
-func request(t *testing.T, c *rawclient.Conn, rpc string, m proto.Message) {
+func request(t *testing.T, c *endtoend.Conn, rpc string, m proto.Message) {
 	t.Helper()
 	data, err := proto.Marshal(m)
 	assert.Must(t, err)
 	id, err := c.Open("/"+rmqpb.MessagingService_ServiceDesc.ServiceName+"/"+rpc, "x-mq-client-id", "raw")
 	if err == nil {
-		err = c.Write(id, rawclient.Message(len(data), data), true)
+		err = c.Write(id, endtoend.Message(len(data), data), true)
 	}
 	assert.Must(t, err)
 }

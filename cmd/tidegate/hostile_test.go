@@ -35,7 +35,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -327,7 +327,7 @@ func TestHostileServer(t *testing.T) {
 			h.refuses.Store(&how)
 			formats = []string{"table", "json"}
 		}
-		for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
+		for _, c := range leaves(serve.Root(&cli.App{Env: os.Getenv})) {
 			path := words(c)
 			name := strings.Join(path, " ")
 			if path[0] == "version" || path[0] == "console" || path[0] == "bench" || path[0] == "context" && path[1] != "test" && path[1] != "show" {

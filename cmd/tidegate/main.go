@@ -11,7 +11,7 @@ import (
 	"os"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 )
 
 func main() { os.Exit(process()) }
@@ -21,5 +21,5 @@ func process() int { return cli.Process(run) }
 // run is the whole program. It ends when its command does, or in order when ctx ends.
 func run(ctx context.Context, args []string, a *cli.App) int {
 	defer a.Guard(ctx)()
-	return cli.Execute(ctx, tree.For(a, args), args, a.Out, a.Err)
+	return cli.Execute(ctx, serve.For(a, args), args, a.Out, a.Err)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -115,7 +115,7 @@ func TestJSONIsThatOfTheAPI(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range leaves(tree.Root(&cli.App{Env: func(string) string { return "" }})) {
+	for _, c := range leaves(serve.Root(&cli.App{Env: func(string) string { return "" }})) {
 		name := strings.Join(words(c), " ")
 		listed := slices.Contains(own, name)
 		if tested := slices.ContainsFunc(documents, func(d documented) bool { return strings.HasPrefix(d.args+" ", name+" ") }); tested == listed {

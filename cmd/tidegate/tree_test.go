@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
@@ -57,7 +57,7 @@ func placeholders(c *cobra.Command) []string {
 // too many arguments. The error is JSON with -o json.
 func TestTree(t *testing.T) {
 	tl := newTool(t)
-	all := leaves(tree.Root(&cli.App{Env: os.Getenv}))
+	all := leaves(serve.Root(&cli.App{Env: os.Getenv}))
 	assert.MustThat(t, len(all) >= 30, "the tree has %d commands: this test no longer sees them", len(all))
 	for _, c := range all {
 		path := words(c)
@@ -91,7 +91,7 @@ func TestTreeWithoutServer(t *testing.T) {
 	tl := newTool(t)
 	tl.env["TIDEGATE_SERVER_GRPC"], tl.env["TIDEGATE_SERVER_HTTP"] = "127.0.0.1:1", "http://127.0.0.1:1"
 	tl.must("context", "add", "target", "--grpc", "127.0.0.1:2")
-	for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
+	for _, c := range leaves(serve.Root(&cli.App{Env: os.Getenv})) {
 		path := words(c)
 		if path[0] == "version" || path[0] == "context" && path[1] != "test" {
 			continue
@@ -135,7 +135,7 @@ func TestTreeOnRocketMQ(t *testing.T) {
 	delete(tl.env, "TIDEGATE_SERVER_HTTP")
 	works := []string{"send", "receive", "recall", "retry preview", "status", "check", "doctor", "dead-letters top", "dead-letters list", "dead-letters show",
 		"dead-letters redrive", "dead-letters export", "move", "bench send", "bench receive", "bench e2e", "bench compare", "version"}
-	for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
+	for _, c := range leaves(serve.Root(&cli.App{Env: os.Getenv})) {
 		path := words(c)
 		if slices.Contains(works, strings.Join(path, " ")) || path[0] == "context" {
 			continue
@@ -162,7 +162,7 @@ func TestExamples(t *testing.T) {
 	// With the race detector each program starts slowly, so a run has a fifth of the examples, with
 	// a random start. The step "random tests" of .ci/run has all.
 	part, n := model.Rounds(5), rand.IntN(5)
-	for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
+	for _, c := range leaves(serve.Root(&cli.App{Env: os.Getenv})) {
 		for line := range strings.Lines(c.Example) {
 			line = strings.TrimSpace(line)
 			if n++; n%5 >= part {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 	"github.com/tidegate/tidegate/internal/assert"
 )
 
@@ -88,7 +88,7 @@ func (s *site) args(c *cobra.Command) []string {
 // returns the names of the commands with a result.
 func (s *site) each(t *testing.T, terminal bool, flags []string, show func(name string, args []string, r result)) (seen []string) {
 	t.Helper()
-	for _, c := range leaves(tree.Root(&cli.App{Env: os.Getenv})) {
+	for _, c := range leaves(serve.Root(&cli.App{Env: os.Getenv})) {
 		name := strings.Join(words(c), " ")
 		if slices.Contains([]string{"console", "bench compare", "context use", "context remove", "context add", "dead-letters export", "api"}, name) {
 			continue // without a text for people

@@ -81,6 +81,6 @@ func producerOf(t testing.TB, c *rocketmq.Client, o producer.Options) *producer.
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.Close() })
+	t.Cleanup(func() { _ = p.Close() })
 	return p
 }

@@ -93,7 +93,8 @@ var importTable = map[string]row{
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/httpapi", "internal/rmqpb", "internal/wire", "internal/access", "internal/admission", "internal/console", "internal/nearest", "internal/rawclient"},
+		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/httpapi", "internal/rmqpb", "internal/wire", "internal/access", "internal/admission", "internal/console", "internal/nearest"},
+		tests:   []string{"internal/endtoend"}, // gRPC calls without an SDK
 	},
 	"broker/brokertest": {
 		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq", "transport/rest"},
@@ -113,7 +114,6 @@ var importTable = map[string]row{
 	"internal/access":     {},                                                     // access keys of broker/server and the program
 	"internal/admission":  {imports: []string{""}},                                // connections and memory of broker/server and the program
 	"internal/nearest":    {},                                                     // "did you mean" of broker/server and the program
-	"internal/rawclient":  {},                                                     // tests only: gRPC calls
 	"internal/amqppeer":   {},                                                     // tests only: a server of AMQP
 	"internal/model":      {},                                                     // tests only: random models
 	"internal/assert":     {},                                                     // tests only: checks in one line

@@ -68,8 +68,8 @@ type Catalog struct {
 	addresses atomic.Pointer[address.Set[settings.Address]] // changed by the holder of the token and of mu
 	idKey     store.IDKey                                   // of the hashes of message IDs; set by Recover, before there are topics
 
-	forgetting *task // of message IDs that are older than the duplicate window
-	autoDelete *task // of automatic dead letter queues
+	forgetting *Task // of message IDs that are older than the duplicate window
+	autoDelete *Task // of automatic dead letter queues
 
 	classes atomic.Int64 // of dead letters, in all topics
 

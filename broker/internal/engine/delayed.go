@@ -38,7 +38,7 @@ type delayed struct {
 	pendingConfig
 
 	// Task is held while messages are recalled or purged, so that no message is also moved.
-	Task *task
+	Task *Task
 
 	from lowerBound
 
@@ -256,8 +256,8 @@ type pendingTopic interface {
 	ID() uint32
 	Name() string
 	Deleted() bool
-	Counters() *pendingCounters
-	Schedule() checkSchedule // of transaction checks, as it is now
+	Counters() *PendingCounters
+	Schedule() CheckSchedule // of transaction checks, as it is now
 
 	// Deliver writes a message as the next one of a queue. The returned function makes the message
 	// visible once the message is on disk.
@@ -304,9 +304,9 @@ type pendingParts interface {
 	Ask(c TransactionCheck) bool
 }
 
-// pendingCounters count the pending messages and the transactions of one topic. Delayed and Half
+// PendingCounters count the pending messages and the transactions of one topic. Delayed and Half
 // change only within the message log's Add.
-type pendingCounters struct {
+type PendingCounters struct {
 	delayedMessages, delayedBytes atomic.Int64
 
 	Half atomic.Int64 // half messages
@@ -316,12 +316,12 @@ type pendingCounters struct {
 }
 
 // Delayed returns how many messages wait for their delivery time, and their bytes.
-func (c *pendingCounters) Delayed() (messages, bytes int64) {
+func (c *PendingCounters) Delayed() (messages, bytes int64) {
 	return c.delayedMessages.Load(), c.delayedBytes.Load()
 }
 
 // Restore sets the counters of delayed messages.
-func (c *pendingCounters) Restore(delayed store.Waiting) {
+func (c *PendingCounters) Restore(delayed store.Waiting) {
 	c.delayedMessages.Store(delayed.Messages)
 	c.delayedBytes.Store(delayed.Bytes)
 }
@@ -391,15 +391,15 @@ func (l *lowerBound) take() time.Time {
 	return at
 }
 
-// A checkSchedule sets the times of the checks of unresolved transactions.
-type checkSchedule struct {
+// A CheckSchedule sets the times of the checks of unresolved transactions.
+type CheckSchedule struct {
 	Timeout  time.Duration // from the send of the half message to the first check
 	Interval time.Duration // between two checks
 	Max      int           // of checks; negative for no maximum
 }
 
 // First returns the state of a new half message. firstCheck replaces Timeout unless it is 0.
-func (s checkSchedule) First(firstCheck time.Duration, now time.Time) store.HalfState {
+func (s CheckSchedule) First(firstCheck time.Duration, now time.Time) store.HalfState {
 	if firstCheck == 0 {
 		firstCheck = s.Timeout
 	}
@@ -409,7 +409,7 @@ func (s checkSchedule) First(firstCheck time.Duration, now time.Time) store.Half
 // Next returns the state of a half message after the check that is due now. giveUp is true if the
 // message has had its last check. A check that is a little late does not delay the checks after it.
 // Missed checks are not repeated.
-func (s checkSchedule) Next(is store.HalfState, now time.Time) (after store.HalfState, giveUp bool) {
+func (s CheckSchedule) Next(is store.HalfState, now time.Time) (after store.HalfState, giveUp bool) {
 	if s.Max >= 0 && is.Checks >= s.Max {
 		return is, true
 	}
@@ -436,7 +436,7 @@ type duplicatesSource struct {
 // and the messages that are not in the index. It cannot restore the IDs of corrupt messages:
 // duplicates of these are stored again.
 type duplicatesRestoration struct {
-	*duplicates
+	*Duplicates
 	duplicatesSource
 	since   time.Time           // messages stored before since are not remembered
 	records [][]store.RecentIDs // by queue: the records of the index, the last one first
@@ -447,7 +447,7 @@ type duplicatesRestoration struct {
 // Restore restores the IDs of the window from the store. Call it during the start, before other
 // goroutines use the topic, and then schedule Expire at ExpiresAt. Restore logs and skips damaged
 // parts of the index and of queues; it returns the other errors of the store.
-func (m *duplicates) Restore(from duplicatesSource) error {
+func (m *Duplicates) Restore(from duplicatesSource) error {
 	some, err := from.Store.HasRecentIDs(m.topic)
 	if err != nil && !store.IsDamage(err) {
 		return err
@@ -458,7 +458,7 @@ func (m *duplicates) Restore(from duplicatesSource) error {
 	if from.Window == 0 {
 		return nil
 	}
-	r := duplicatesRestoration{duplicates: m, duplicatesSource: from, since: from.Now.Add(-from.Window), records: make([][]store.RecentIDs, len(from.Ends))}
+	r := duplicatesRestoration{Duplicates: m, duplicatesSource: from, since: from.Now.Add(-from.Window), records: make([][]store.RecentIDs, len(from.Ends))}
 	if err := r.readIndex(); err != nil {
 		return err
 	}
@@ -474,7 +474,7 @@ func (m *duplicates) Restore(from duplicatesSource) error {
 }
 
 // ExpiresAt returns when to call Expire after Restore; zero if Restore found no IDs and no index.
-func (m *duplicates) ExpiresAt(window time.Duration, now time.Time) time.Time {
+func (m *Duplicates) ExpiresAt(window time.Duration, now time.Time) time.Time {
 	if m.expires = !m.ids.Forgotten() || m.index != (idIndex{}); m.expires {
 		return now.Add(window)
 	}

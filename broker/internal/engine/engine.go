@@ -302,7 +302,7 @@ type components struct {
 	history *historySampler  // of rates and backlogs
 
 	compared     bool        // clock was compared with the data directory; set by Open
-	clockTask    *task       // looks at clock; nil like it
+	clockTask    *Task       // looks at clock; nil like it
 	clockStepped atomic.Bool // the verdict about the clock has changed since clockTask looked
 }
 

@@ -364,13 +364,13 @@ func restore(begun time.Time, records []store.RecentIDs, read []recentStored) re
 	return r
 }
 
-// A duplicates remembers the message IDs of one topic. Call its methods only within Add of the
+// A Duplicates remembers the message IDs of one topic. Call its methods only within Add of the
 // message log, or during the start, before other goroutines use the topic. Hash and HashID may be
 // called at any time.
-type duplicates struct {
+type Duplicates struct {
 	topic  uint32
 	key    store.IDKey // of the hashes
-	expiry *task       // calls Expire
+	expiry *Task       // calls Expire
 
 	ids     recentIDs
 	index   idIndex
@@ -380,15 +380,15 @@ type duplicates struct {
 
 // newDuplicates returns the empty memory of a topic. key is the key of the hashes. The step of
 // expiry must call Expire.
-func newDuplicates(topic uint32, key store.IDKey, expiry *task) *duplicates {
-	return &duplicates{topic: topic, key: key, expiry: expiry}
+func newDuplicates(topic uint32, key store.IDKey, expiry *Task) *Duplicates {
+	return &Duplicates{topic: topic, key: key, expiry: expiry}
 }
 
 // Hash returns the hash of an ID, as in the index. It is not 0.
-func (m *duplicates) Hash(id string) uint64 { return m.key.Hash(id) }
+func (m *Duplicates) Hash(id string) uint64 { return m.key.Hash(id) }
 
 // HashID sets the IDHash of a message if it is not set.
-func (m *duplicates) HashID(msg *store.Message) {
+func (m *Duplicates) HashID(msg *store.Message) {
 	if msg.IDHash == 0 {
 		msg.IDHash = m.Hash(msg.ID)
 	}
@@ -397,13 +397,13 @@ func (m *duplicates) HashID(msg *store.Message) {
 // Find returns the probable location of the message whose ID has a hash; false if the hash is not
 // remembered. next returns the offset after the last message of a queue, or 0 if the queue does not
 // exist.
-func (m *duplicates) Find(hash uint64, next func(queue uint16) int64) (PendingLocation, bool) {
+func (m *Duplicates) Find(hash uint64, next func(queue uint16) int64) (PendingLocation, bool) {
 	return m.ids.Find(hash, next)
 }
 
 // Put remembers a message that is written to a queue by w. It adds the message to the index too, so
 // that the message is remembered after a restart.
-func (m *duplicates) Put(w *store.Batch, msg *store.Message, queue uint16, offset int64, window time.Duration, now time.Time) {
+func (m *Duplicates) Put(w *store.Batch, msg *store.Message, queue uint16, offset int64, window time.Duration, now time.Time) {
 	m.Remember(msg, PendingLocation{Queue: queue, Offset: offset}, window, now)
 	if window > 0 {
 		m.addToIndex(w, queue, offset, msg.IDHash, now.UnixNano(), window)
@@ -412,7 +412,7 @@ func (m *duplicates) Put(w *store.Batch, msg *store.Message, queue uint16, offse
 
 // Remember remembers the location of a message for the window. With a window of 0 it remembers
 // nothing, and forgets the location that a delayed or half message has left.
-func (m *duplicates) Remember(msg *store.Message, l PendingLocation, window time.Duration, now time.Time) {
+func (m *Duplicates) Remember(msg *store.Message, l PendingLocation, window time.Duration, now time.Time) {
 	if window == 0 {
 		if !m.ids.Forgotten() {
 			m.ids.Forget(m.Hash(msg.ID))
@@ -424,7 +424,7 @@ func (m *duplicates) Remember(msg *store.Message, l PendingLocation, window time
 	m.expireLater(window, now)
 }
 
-func (m *duplicates) expireLater(window time.Duration, now time.Time) {
+func (m *Duplicates) expireLater(window time.Duration, now time.Time) {
 	if !m.expires {
 		m.expires = true
 		m.expiry.Wake(now.Add(window))
@@ -432,17 +432,17 @@ func (m *duplicates) expireLater(window time.Duration, now time.Time) {
 }
 
 // Forget forgets the location of a delayed or half message, by the hash of its ID.
-func (m *duplicates) Forget(hash uint64) { m.ids.Forget(hash) }
+func (m *Duplicates) Forget(hash uint64) { m.ids.Forget(hash) }
 
 // ForgetAll forgets all IDs, and deletes the index.
-func (m *duplicates) ForgetAll(w *store.Batch) {
+func (m *Duplicates) ForgetAll(w *store.Batch) {
 	m.ids = recentIDs{}
 	m.dropIndex(w)
 }
 
 // Expire forgets the IDs that are older than the window, also in the index. It returns when to call
 // it again; zero if no IDs are remembered.
-func (m *duplicates) Expire(w *store.Batch, window time.Duration, now time.Time) time.Time {
+func (m *Duplicates) Expire(w *store.Batch, window time.Duration, now time.Time) time.Time {
 	next := m.ids.Expire(window, now)
 	outdated := m.index.Expire(window, now)
 	switch {
@@ -459,7 +459,7 @@ func (m *duplicates) Expire(w *store.Batch, window time.Duration, now time.Time)
 }
 
 // run returns the hashes of a queue that no record of the index has yet.
-func (m *duplicates) run(queue uint16) *runOfIDs {
+func (m *Duplicates) run(queue uint16) *runOfIDs {
 	for int(queue) >= len(m.runs) {
 		m.runs = append(m.runs, runOfIDs{})
 	}
@@ -468,7 +468,7 @@ func (m *duplicates) run(queue uint16) *runOfIDs {
 
 // addToIndex adds the ID of a message to the run of its queue. It writes the run to the index when
 // the run is full or older than the window.
-func (m *duplicates) addToIndex(w *store.Batch, queue uint16, offset int64, hash uint64, at int64, window time.Duration) {
+func (m *Duplicates) addToIndex(w *store.Batch, queue uint16, offset int64, hash uint64, at int64, window time.Duration) {
 	run := m.run(queue)
 	if run.Over(offset, at, window) {
 		m.writeIndex(w, queue)
@@ -479,7 +479,7 @@ func (m *duplicates) addToIndex(w *store.Batch, queue uint16, offset int64, hash
 	m.index.Last = at
 }
 
-func (m *duplicates) writeIndex(w *store.Batch, queue uint16) {
+func (m *Duplicates) writeIndex(w *store.Batch, queue uint16) {
 	ids := m.runs[queue].Take(queue)
 	w.PutRecentIDs(m.topic, ids)
 	m.index.Wrote(ids)
@@ -487,7 +487,7 @@ func (m *duplicates) writeIndex(w *store.Batch, queue uint16) {
 
 // WriteRest writes the hashes that no record of the index has yet, for a regular end of the broker.
 // It leaves out queues whose last message is older than the window.
-func (m *duplicates) WriteRest(w *store.Batch, window time.Duration, now time.Time) {
+func (m *Duplicates) WriteRest(w *store.Batch, window time.Duration, now time.Time) {
 	for queue := range m.runs {
 		if m.runs[queue].Fresh(window, now) {
 			m.writeIndex(w, uint16(queue))
@@ -495,15 +495,15 @@ func (m *duplicates) WriteRest(w *store.Batch, window time.Duration, now time.Ti
 	}
 }
 
-func (m *duplicates) dropIndex(w *store.Batch) {
+func (m *Duplicates) dropIndex(w *store.Batch) {
 	if m.index.From != 0 {
 		w.DeleteAllRecentIDs(m.topic)
 	}
 	m.index, m.runs = idIndex{}, nil
 }
 
-// A duplicatesState is the size and state of a memory.
-type duplicatesState struct {
+// A DuplicatesState is the size and state of a memory.
+type DuplicatesState struct {
 	IDs       int   // number of remembered IDs
 	Unindexed int   // number of IDs that no record of the index has yet
 	From      int64 // see index.From
@@ -511,8 +511,8 @@ type duplicatesState struct {
 }
 
 // State returns the current state.
-func (m *duplicates) State() duplicatesState {
-	s := duplicatesState{IDs: m.ids.Len(), From: m.index.From, Expires: m.expires}
+func (m *Duplicates) State() DuplicatesState {
+	s := DuplicatesState{IDs: m.ids.Len(), From: m.index.From, Expires: m.expires}
 	for i := range m.runs {
 		s.Unindexed += m.runs[i].Len()
 	}

@@ -240,11 +240,6 @@ func TestIndexBegins(t *testing.T) {
 	}
 }
 
-const (
-	duplicatesTopic = 7
-	window          = 2 * time.Minute
-)
-
 // Restore returns the latest location of each ID. The location may come from a record or from a
 // message, and the order of the arguments has no effect.
 func TestRecentRestore(t *testing.T) {

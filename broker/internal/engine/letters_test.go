@@ -23,7 +23,7 @@ type fixture struct {
 	*Letters
 	t         *testing.T
 	topics    map[string]*Topic
-	retention *task
+	retention *Task
 	consumed  Consumption
 }
 
@@ -102,16 +102,6 @@ func (f *fixture) bury(id string) {
 	place := f.send("t", id, nil)
 	death := deadletter.Death{Group: "g", Topic: "t", Offset: place.Offset, Attempts: 16, Reason: "no", SentTo: "t", SentID: id}
 	f.send(name, id, death.Properties(&store.Message{Message: tidegate.Message{ID: id}}))
-}
-
-// letterLimits reject every send after the first n.
-type letterLimits int
-
-func (l *letterLimits) Observe(*Topic, time.Time) {}
-
-func (l *letterLimits) Rejects(*Topic, int64, time.Time) bool {
-	*l--
-	return *l < 0
 }
 
 // One redrive, purge or other holder runs at a time.

@@ -34,7 +34,7 @@ type maintenance struct {
 	running sync.WaitGroup
 
 	mu    sync.Mutex
-	tasks []*task          // guarded by mu
+	tasks []*Task          // guarded by mu
 	state maintenanceState // guarded by mu
 }
 
@@ -62,8 +62,8 @@ func newMaintenance(ctx context.Context, logger *slog.Logger, panics panicHandle
 }
 
 // Add adds a task. Its step first runs when Wake has been called and the loop was started.
-func (l *maintenance) Add(c taskConfig) *task {
-	t := &task{taskConfig: c, loop: l, token: make(chan struct{}, 1)}
+func (l *maintenance) Add(c taskConfig) *Task {
+	t := &Task{taskConfig: c, loop: l, token: make(chan struct{}, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tasks = append(l.tasks, t)
@@ -155,8 +155,8 @@ type taskConfig struct {
 	Pause, MaxPause time.Duration
 }
 
-// A task is one kind of work. Its methods can be called by several goroutines at once.
-type task struct {
+// A Task is one kind of work. Its methods can be called by several goroutines at once.
+type Task struct {
 	taskConfig
 	loop  *maintenance
 	token chan struct{} // held by the step, or by the caller of Hold
@@ -170,7 +170,7 @@ type task struct {
 
 // Wake brings the due time of the task forward to at. A later time than the current due time
 // changes nothing. During a step it sets the due time of the next one.
-func (t *task) Wake(at time.Time) {
+func (t *Task) Wake(at time.Time) {
 	l := t.loop
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,7 +180,7 @@ func (t *task) Wake(at time.Time) {
 }
 
 // Due returns when the task runs next; zero if no step is due.
-func (t *task) Due() time.Time {
+func (t *Task) Due() time.Time {
 	t.loop.mu.Lock()
 	defer t.loop.mu.Unlock()
 	return t.due()
@@ -189,7 +189,7 @@ func (t *task) Due() time.Time {
 // Hold keeps the step from running until release is called. It waits for the step under way and
 // for other holders. The order is first come, first served. When ctx ends first, it returns the
 // cause. It also works before Start and after Stop.
-func (t *task) Hold(ctx context.Context) (release func(), err error) {
+func (t *Task) Hold(ctx context.Context) (release func(), err error) {
 	select {
 	case t.token <- struct{}{}:
 		return func() { <-t.token }, nil
@@ -199,7 +199,7 @@ func (t *task) Hold(ctx context.Context) (release func(), err error) {
 }
 
 // bringForward reports whether the due time has changed. Loop.mu is held.
-func (t *task) bringForward(at time.Time) bool {
+func (t *Task) bringForward(at time.Time) bool {
 	if at.IsZero() || !t.at.IsZero() && !at.Before(t.at) {
 		return false
 	}
@@ -209,26 +209,26 @@ func (t *task) bringForward(at time.Time) bool {
 
 // due returns the due time, or the end of the pause after an error if that is later. Loop.mu is
 // held.
-func (t *task) due() time.Time {
+func (t *Task) due() time.Time {
 	if !t.at.IsZero() && t.at.Before(t.notBefore) {
 		return t.notBefore
 	}
 	return t.at
 }
 
-func (t *task) isDue(now time.Time) bool {
+func (t *Task) isDue(now time.Time) bool {
 	due := t.due()
 	return !t.running && !due.IsZero() && !due.After(now)
 }
 
 // run runs steps until none is due.
-func (t *task) run() {
+func (t *Task) run() {
 	for t.runOnce() {
 	}
 }
 
 // runOnce runs one step and reports whether another one is due.
-func (t *task) runOnce() (again bool) {
+func (t *Task) runOnce() (again bool) {
 	release, err := t.Hold(t.loop.ctx)
 	if err != nil { // the loop ends
 		return t.ended(time.Time{}, nil)
@@ -237,7 +237,7 @@ func (t *task) runOnce() (again bool) {
 }
 
 // work runs the step and the work that follows it. A panic continues.
-func (t *task) work(release func()) (next time.Time, err error) {
+func (t *Task) work(release func()) (next time.Time, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			if t.loop.panics != nil {
@@ -255,7 +255,7 @@ func (t *task) work(release func()) (next time.Time, err error) {
 	return next, nil
 }
 
-func (t *task) step(release func()) (next time.Time, err error) {
+func (t *Task) step(release func()) (next time.Time, err error) {
 	defer release()
 	if !t.begin() {
 		return time.Time{}, nil
@@ -265,7 +265,7 @@ func (t *task) step(release func()) (next time.Time, err error) {
 
 // begin clears the due time: a Wake from now on is for the step after this one. It returns false
 // if the loop has ended.
-func (t *task) begin() bool {
+func (t *Task) begin() bool {
 	t.loop.mu.Lock()
 	defer t.loop.mu.Unlock()
 	t.at = time.Time{}
@@ -273,7 +273,7 @@ func (t *task) begin() bool {
 }
 
 // ended sets the due time after a step, and reports whether the task is due at once.
-func (t *task) ended(next time.Time, err error) (again bool) {
+func (t *Task) ended(next time.Time, err error) (again bool) {
 	l := t.loop
 	var pause time.Duration
 	l.mu.Lock()
@@ -306,7 +306,7 @@ func (t *task) ended(next time.Time, err error) (again bool) {
 }
 
 // pause returns the pause after the next error.
-func (t *task) pause() time.Duration {
+func (t *Task) pause() time.Duration {
 	pause := t.Pause
 	for range t.failures {
 		if pause >= t.MaxPause/2 {

@@ -298,7 +298,7 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, r := startMaintenance(t), recordRuns()
-		var task *task
+		var task *Task
 		fails := true
 		task = l.Add(taskConfig{
 			Pause: time.Second, MaxPause: time.Second,
@@ -423,7 +423,7 @@ func TestMaintenanceModel(t *testing.T) {
 // A worker is a task with work.
 type worker struct {
 	t    *testing.T
-	task *task
+	task *Task
 
 	mu       sync.Mutex
 	work     []time.Time // when each piece of work is due

@@ -32,8 +32,8 @@ type fakeTopic struct {
 	id       uint32
 	name     string
 	deleted  atomic.Bool
-	counters pendingCounters
-	schedule checkSchedule
+	counters PendingCounters
+	schedule CheckSchedule
 
 	mu        sync.Mutex
 	delivered []string             // message IDs, once they are visible
@@ -43,14 +43,14 @@ type fakeTopic struct {
 }
 
 func newPendingTopic(id uint32, name string) *fakeTopic {
-	return &fakeTopic{id: id, name: name, messages: map[string]time.Time{}, schedule: checkSchedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 2}}
+	return &fakeTopic{id: id, name: name, messages: map[string]time.Time{}, schedule: CheckSchedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 2}}
 }
 
 func (t *fakeTopic) ID() uint32                 { return t.id }
 func (t *fakeTopic) Name() string               { return t.name }
 func (t *fakeTopic) Deleted() bool              { return t.deleted.Load() }
-func (t *fakeTopic) Counters() *pendingCounters { return &t.counters }
-func (t *fakeTopic) Schedule() checkSchedule    { return t.schedule }
+func (t *fakeTopic) Counters() *PendingCounters { return &t.counters }
+func (t *fakeTopic) Schedule() CheckSchedule    { return t.schedule }
 
 func (t *fakeTopic) Deliver(_ *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
 	delivered := *m
@@ -456,7 +456,7 @@ func (r *pendingModelRun) collect() {
 
 func TestSchedule(t *testing.T) {
 	t.Parallel()
-	c := checkSchedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 15}
+	c := CheckSchedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 15}
 	now := time.Unix(1000, 0)
 	s := c.First(0, now)
 	if want := now.Add(6 * time.Second); !s.Due.Equal(want) || s.Checks != 0 {

@@ -123,11 +123,11 @@ type RemovalConfig struct {
 type Remover struct {
 	RemovalConfig
 
-	task *task    // its token is held while messages are removed; due when the first topic is
+	task *Task    // its token is held while messages are removed; due when the first topic is
 	due  []*Topic // topics of the last look that had no round yet; used by the task
 
 	freed   retention.Freed
-	reclaim *task
+	reclaim *Task
 }
 
 // NewRemoval returns a Remover, and adds its tasks to the loop.
@@ -143,7 +143,7 @@ func NewRemoval(c RemovalConfig) *Remover {
 }
 
 // Task returns the task of retention. Its token excludes the removal of messages.
-func (r *Remover) Task() *task { return r.task }
+func (r *Remover) Task() *Task { return r.task }
 
 // Freed returns the removed messages whose disk space was not returned yet.
 func (r *Remover) Freed() *retention.Freed { return &r.freed }

@@ -101,7 +101,7 @@ type historySampler struct {
 	opened    time.Time
 	directory *Directory
 	activity  *Activity
-	task      *task
+	task      *Task
 	changed   atomic.Int64 // when activity woke the task: a time.Duration since opened
 
 	// Guarded by the token of task.

@@ -212,7 +212,7 @@ func TestMessagesWaitBehindASuspectedDuplicate(t *testing.T) {
 	}
 	assert.Slices(t, "the messages wait", o.held, []int{0, 4})
 	o.begin()
-	assert.That(t, !o.hold(0, one, "a") && len(o.held) <= 0, "a message waits in the next write")
+	assert.That(t, !o.hold(0, one, "a") && len(o.held) == 0, "a message waits in the next write")
 }
 
 // Names has each constant of a limit, so that each of them has a counter.

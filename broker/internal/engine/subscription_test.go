@@ -395,22 +395,6 @@ func (f *subscriptionFixture) receive(s *Subscription) consume.Handle {
 	return h
 }
 
-// letters returns the IDs and attempts of the dead letters of the group.
-func (f *subscriptionFixture) letters() (ids []string, attempts []int) {
-	f.t.Helper()
-	t := f.topics["%DLQ%g"]
-	if t == nil {
-		return nil, nil
-	}
-	ms, _, err := f.Store.Read(t.ID(), 0, 0, t.Queues()[0].End(), 100, 1<<20)
-	assert.Must(f.t, err)
-	for _, m := range ms {
-		d, _ := m.DeadLetter()
-		ids, attempts = append(ids, m.ID), append(attempts, d.Attempts)
-	}
-	return ids, attempts
-}
-
 var giveUp = transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}
 
 // A repeated request fails if the first one does.

@@ -50,7 +50,7 @@ type Topic struct {
 	messages, bytes atomic.Int64
 	opened          Contents // messages and bytes when the broker was opened
 	duplicates      atomic.Int64
-	pending         pendingCounters
+	pending         PendingCounters
 	arrivals        throttle.Sampled
 
 	lowMessages, lowBytes    atomic.Int64 // before the beginnings of the queues
@@ -71,13 +71,13 @@ type TopicConfig struct {
 
 	// IDs remembers the message IDs of the duplicate window. It is used only within the message
 	// log's Add, and before other goroutines use the topic.
-	IDs *duplicates
+	IDs *Duplicates
 
 	// Classes count the dead letters in the topic. Nil means a table of the topic alone.
 	Classes *deadletter.Classes
 
 	// Retention is the task that removes messages.
-	Retention *task
+	Retention *Task
 
 	// Clock decides whether the wall clock can be trusted. Nil means that it can.
 	Clock *wallclock.Clock
@@ -111,13 +111,13 @@ func (t *Topic) ID() uint32 { return t.config.ID }
 func (t *Topic) Name() string { return t.config.Name }
 
 // IDs returns the memory of message IDs, Config.IDs.
-func (t *Topic) IDs() *duplicates { return t.config.IDs }
+func (t *Topic) IDs() *Duplicates { return t.config.IDs }
 
 // Classes returns the counts of the dead letters in the topic, Config.Classes.
 func (t *Topic) Classes() *deadletter.Classes { return t.config.Classes }
 
 // RetentionTask returns the task that removes messages, Config.Retention.
-func (t *Topic) RetentionTask() *task { return t.config.Retention }
+func (t *Topic) RetentionTask() *Task { return t.config.Retention }
 
 // Settings returns the settings of the topic. The caller must not change them.
 func (t *Topic) Settings() *settings.Topic { return t.settings.Load() }
@@ -405,7 +405,7 @@ type gates struct {
 var _ pendingTopic = (*Topic)(nil)
 
 // Counters returns the counters of delayed messages and half messages.
-func (t *Topic) Counters() *pendingCounters { return &t.pending }
+func (t *Topic) Counters() *PendingCounters { return &t.pending }
 
 // Delayed returns the messages that wait for their delivery time.
 func (t *Topic) Delayed() (a Contents) {
@@ -419,9 +419,9 @@ func (t *Topic) Transaction() settings.Transaction {
 }
 
 // Schedule implements pendingTopic.
-func (t *Topic) Schedule() checkSchedule {
+func (t *Topic) Schedule() CheckSchedule {
 	c := t.Transaction()
-	return checkSchedule{Timeout: time.Duration(c.Timeout), Interval: time.Duration(c.CheckInterval), Max: c.CheckMax}
+	return CheckSchedule{Timeout: time.Duration(c.Timeout), Interval: time.Duration(c.CheckInterval), Max: c.CheckMax}
 }
 
 // Deliver implements pendingTopic.

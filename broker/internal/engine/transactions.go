@@ -23,7 +23,7 @@ type transactions struct {
 
 	// Task is held while more than one half message is claimed. Otherwise two such claimants could
 	// wait for each other.
-	Task *task
+	Task *Task
 
 	batch        []*transactionCheck // of the last step, until the producers were asked
 	needsGivenUp bool                // the last step lacked the topic of GivenUp

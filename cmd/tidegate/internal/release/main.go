@@ -25,7 +25,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 )
 
 func main() {
@@ -129,7 +129,7 @@ func nfpmConfig(config, program, arch, version string) ([]byte, error) {
 
 // writeFiles writes man/*.1, man/*.7 and the scripts of completion.
 func writeFiles(dir, version string, at time.Time) error {
-	root := tree.Root(cli.New(strings.NewReader(""), os.Stdout, os.Stderr))
+	root := serve.Root(cli.New(strings.NewReader(""), os.Stdout, os.Stderr))
 	for name, text := range manPages(root, version, at) {
 		if err := writeFile(filepath.Join(dir, "man", name), text); err != nil {
 			return err
@@ -139,7 +139,7 @@ func writeFiles(dir, version string, at time.Time) error {
 		{"bash", "tidegate"}, {"zsh", "_tidegate"}, {"fish", "tidegate.fish"}, {"powershell", "tidegate.ps1"},
 	} {
 		var text strings.Builder
-		root := tree.Root(cli.New(strings.NewReader(""), &text, os.Stderr))
+		root := serve.Root(cli.New(strings.NewReader(""), &text, os.Stderr))
 		root.SetArgs([]string{"completion", c.shell})
 		if err := root.Execute(); err != nil {
 			return err

@@ -21,7 +21,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/tree"
+	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 )
 
 const packaging = "../../packaging/"
@@ -36,7 +36,7 @@ func read(t *testing.T, path string) string {
 }
 
 func root() *cobra.Command {
-	return tree.Root(cli.New(strings.NewReader(""), io.Discard, io.Discard))
+	return serve.Root(cli.New(strings.NewReader(""), io.Discard, io.Discard))
 }
 
 // The image has the files, owners and settings of the specification, and the digests of its blobs

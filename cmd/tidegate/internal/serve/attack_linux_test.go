@@ -22,7 +22,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/internal/rawclient"
+	"github.com/tidegate/tidegate/internal/endtoend"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -276,7 +276,7 @@ func (c *canary) ready(ctx context.Context) error {
 const rpcs = "/apache.rocketmq.v2.MessagingService/"
 
 // attacker connects to the gRPC port.
-func attacker(ctx context.Context, t *testing.T, p *process, window uint32) (*rawclient.Conn, error) {
+func attacker(ctx context.Context, t *testing.T, p *process, window uint32) (*endtoend.Conn, error) {
 	t.Helper()
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", p.grpc)
 	if err != nil {
@@ -284,12 +284,12 @@ func attacker(ctx context.Context, t *testing.T, p *process, window uint32) (*ra
 	}
 	t.Cleanup(func() { c.Close() })
 	context.AfterFunc(ctx, func() { c.Close() })
-	return rawclient.New(c, window)
+	return endtoend.New(c, window)
 }
 
 // halfBodies sends the larger part of a request of 20 MiB on each stream of each connection.
 func halfBodies(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
-	half := rawclient.Message(20<<20, make([]byte, 19<<20))
+	half := endtoend.Message(20<<20, make([]byte, 19<<20))
 	var wg sync.WaitGroup
 	for range conns {
 		c, err := attacker(ctx, t, p, 1<<20)
@@ -353,9 +353,9 @@ func unreadRoutes(ctx context.Context, t *testing.T, p *process, conns, streams 
 	if err != nil {
 		return err
 	}
-	return flood(ctx, t, p, conns, streams, 0, func(c *rawclient.Conn) {
+	return flood(ctx, t, p, conns, streams, 0, func(c *endtoend.Conn) {
 		if id, err := c.Open(rpcs+"QueryRoute", "x-mq-client-id", "attacker"); err == nil {
-			_ = c.Write(id, rawclient.Message(len(raw), raw), true)
+			_ = c.Write(id, endtoend.Message(len(raw), raw), true)
 		}
 	})
 }
@@ -371,7 +371,7 @@ func rapidResets(ctx context.Context, t *testing.T, p *process, conns int) error
 					continue
 				}
 				stop := context.AfterFunc(ctx, func() { raw.Close() })
-				c, err := rawclient.New(raw, 1<<20)
+				c, err := endtoend.New(raw, 1<<20)
 				for err == nil {
 					var id uint32
 					if id, err = c.Open(rpcs+"QueryRoute", "x-mq-client-id", "attacker"); err == nil {
@@ -387,7 +387,7 @@ func rapidResets(ctx context.Context, t *testing.T, p *process, conns int) error
 }
 
 // flood has many connections with many requests each.
-func flood(ctx context.Context, t *testing.T, p *process, conns, streams int, window uint32, request func(c *rawclient.Conn)) error {
+func flood(ctx context.Context, t *testing.T, p *process, conns, streams int, window uint32, request func(c *endtoend.Conn)) error {
 	var wg sync.WaitGroup
 	for range conns {
 		c, err := attacker(ctx, t, p, window)
@@ -405,11 +405,11 @@ func flood(ctx context.Context, t *testing.T, p *process, conns, streams int, wi
 
 // waitingReceives parks receives on a topic without messages.
 func waitingReceives(ctx context.Context, t *testing.T, p *process, conns, streams int) error {
-	return flood(ctx, t, p, conns, streams, 1<<20, func(c *rawclient.Conn) { receive(c, "quiet", "waiting") })
+	return flood(ctx, t, p, conns, streams, 1<<20, func(c *endtoend.Conn) { receive(c, "quiet", "waiting") })
 }
 
 // receive begins a receive.
-func receive(c *rawclient.Conn, topic, group string) {
+func receive(c *endtoend.Conn, topic, group string) {
 	raw, err := proto.Marshal(&rmqpb.ReceiveMessageRequest{
 		Group:        &rmqpb.Resource{Name: group},
 		MessageQueue: &rmqpb.MessageQueue{Topic: &rmqpb.Resource{Name: topic}, Id: -1}, BatchSize: 32,
@@ -419,7 +419,7 @@ func receive(c *rawclient.Conn, topic, group string) {
 		panic(err)
 	}
 	if id, err := c.Open(rpcs+"ReceiveMessage", "x-mq-client-id", "attacker"); err == nil {
-		_ = c.Write(id, rawclient.Message(len(raw), raw), true)
+		_ = c.Write(id, endtoend.Message(len(raw), raw), true)
 	}
 }
 

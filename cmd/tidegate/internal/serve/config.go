@@ -421,7 +421,6 @@ func assign(to, from any) { reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from)
 // The reader of apply also reads the file of serve.
 type (
 	origin = declare.Origin
-	fault  = declare.Fault
 	faults = declare.Faults
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/internal/rawclient"
+	"github.com/tidegate/tidegate/internal/endtoend"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -158,7 +158,7 @@ func leaveSettings(ctx context.Context, t *testing.T, p *process) error {
 			if err != nil {
 				break
 			}
-			if err := c.Write(id, rawclient.Message(len(raw), raw), true); err != nil {
+			if err := c.Write(id, endtoend.Message(len(raw), raw), true); err != nil {
 				break
 			}
 		}

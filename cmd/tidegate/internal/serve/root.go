@@ -1,5 +1,4 @@
-// Package tree has the tree of all commands of tidegate.
-package tree
+package serve
 
 import (
 	"slices"
@@ -7,12 +6,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
-	"github.com/tidegate/tidegate/cmd/tidegate/internal/serve"
 )
 
 // Root returns the tree of all commands.
 func Root(a *cli.App) *cobra.Command {
-	c := broker(a)
+	c := treeBroker(a)
 	c.AddCommand(cli.Commands(a)...)
 	cli.Finish(c, a)
 	return c
@@ -21,7 +19,7 @@ func Root(a *cli.App) *cobra.Command {
 // For returns the part of the tree that args need. A start of the broker does not need the flags of
 // the client commands: building them takes a tenth of its CPU.
 func For(a *cli.App, args []string) *cobra.Command {
-	c := broker(a)
+	c := treeBroker(a)
 	if len(args) == 0 || !slices.ContainsFunc(c.Commands(), func(c *cobra.Command) bool { return c.Name() == args[0] }) {
 		return Root(a)
 	}
@@ -29,8 +27,8 @@ func For(a *cli.App, args []string) *cobra.Command {
 	return c
 }
 
-// broker returns the root with the commands that run a broker.
-func broker(a *cli.App) *cobra.Command {
+// treeBroker returns the root with the commands that run a treeBroker.
+func treeBroker(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tidegate",
 		Short: "A message broker for RocketMQ 5 clients, and a command line for it and for RocketMQ",
@@ -45,7 +43,7 @@ Start a broker, send a message, receive it:
 	}
 	c.AddGroup(&cobra.Group{ID: "server", Title: "The broker:"})
 	c.AddGroup(cli.Groups()...)
-	for _, s := range serve.Commands(a.Out, a.Err) {
+	for _, s := range Commands(a.Out, a.Err) {
 		s.GroupID = "server"
 		c.AddCommand(s)
 	}

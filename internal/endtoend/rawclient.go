@@ -1,6 +1,4 @@
-// Package rawclient speaks HTTP/2 to a gRPC server frame by frame, for tests of misbehaving
-// clients: clients that send half of a request, or do not read the response.
-package rawclient
+package endtoend
 
 import (
 	"bytes"
