@@ -477,7 +477,7 @@ func (p *Producer) requestSettingsLater(t *topic) {
 	default:
 		return
 	}
-	if !p.ledger.Hold() {
+	if t.fresh() != nil || !p.ledger.Hold() { // fresh: a request has ended since
 		<-t.requesting
 		return
 	}

@@ -92,7 +92,13 @@ func TestTLS(t *testing.T) {
 				rmqpb.RegisterMessagingServiceServer(s.grpc, s)
 				n.ports[testAddr] = l
 				go s.grpc.Serve(l)
-				c := newClient(t, n, func(o *rocketmq.Options) { o.TLS = tt.config })
+				c := newClient(t, n, func(o *rocketmq.Options) {
+					o.TLS = tt.config
+					o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+						conn, err := n.dial(ctx, addr)
+						return likeTCP{conn}, err
+					}
+				})
 				ctxs := []context.Context{t.Context(), awaiting(t, time.Hour)}
 				if name == "no certificate" {
 					ctxs = ctxs[1:] // the server may hang up before its reason is read
@@ -238,6 +244,17 @@ func orNil(e *tidegate.Error) error {
 		return nil
 	}
 	return e
+}
+
+// A likeTCP connection fails writes after the server's close as TCP does.
+type likeTCP struct{ net.Conn }
+
+func (c likeTCP) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if errors.Is(err, io.ErrClosedPipe) {
+		_, err = resetting{c.Conn}.Write(p)
+	}
+	return n, err
 }
 
 // A resetting connection fails the first write, as TCP does when a TLS port has closed the

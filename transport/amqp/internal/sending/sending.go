@@ -5,11 +5,13 @@ package sending
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/Azure/go-amqp"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
 )
@@ -223,7 +225,7 @@ func (l *Link) run() {
 		select {
 		case t = <-l.queue:
 		case <-l.options.Done:
-			l.drop(l.lost())
+			l.drop(l.lost(), math.MaxInt)
 			return
 		}
 		if sender == nil && failed != nil && tidegate.Classify(failed) != tidegate.ClassPermanent {
@@ -243,7 +245,7 @@ func (l *Link) run() {
 				if l.ended() { // the message was not written
 					failed = l.lost()
 				}
-				l.drop(failed)
+				l.drop(failed, len(l.queue))
 				e := *failed
 				t.reply <- result{err: &e}
 				continue
@@ -259,7 +261,7 @@ func (l *Link) run() {
 		switch {
 		case errors.Is(r.err.Err, errNoCredit):
 			e := *r.err
-			l.drop(&e)
+			l.drop(&e, len(l.queue))
 			if t.size >= severalFrames { // a part of it may have been written
 				sender.Close()
 				sender = nil
@@ -335,8 +337,8 @@ func (l *Link) transfer(ctx context.Context, s Sender, t *transfer) (context.Con
 }
 
 // drop ends all queued transfers with an error.
-func (l *Link) drop(e *tidegate.Error) {
-	for {
+func (l *Link) drop(e *tidegate.Error, most int) {
+	for range most {
 		select {
 		case t := <-l.queue:
 			if t.state.CompareAndSwap(queued, taken) {
