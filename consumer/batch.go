@@ -399,7 +399,7 @@ func (r *run) acked(batch []*item, errs []error) {
 //
 // Wake-ups: an item that waits for a batch is woken by the arrival that completes the batch, by the
 // end of a running batch, by Replace, by the hurry of a caller, or by the timer, which is set
-// whenever items wait and fewer than Limits.Batches batches are running. An item in a batch is
+// whenever items wait and fewer than limits.Batches batches are running. An item in a batch is
 // woken by the end of the batch, also if the function ends its goroutine.
 //
 // Bound on steps: each arrival, departure, end of a batch, Replace, hurry and timer looks for

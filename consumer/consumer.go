@@ -21,6 +21,28 @@
 //     replaces the receipt handle, and only its response has the new one.
 //
 // Handlers must therefore be idempotent by message ID. Package consumer/inbox filters duplicates.
+//
+// # Files
+//
+// For readers of the code, in the order of a message's way through a [Push]:
+//
+//   - consumer.go: [Handler], [Subscription] and [PushOptions], with their checks
+//   - push.go: Push and its Run: goroutines, queues, settings, stop
+//   - receive.go: the receive loop of a queue, with its permits, credits and watches; due and
+//     extended, which decide about leases
+//   - hand.go: the deliveries in hand and their one lock. arrive adds deliveries; carryOut,
+//     attempted and conclude settle one; watchStuck replaces stuck handlers
+//   - internal/flow: credits, leases, and the order of the deliveries in hand; pure
+//   - worker.go: handleNext takes a delivery and calls the handler; handled decides by its error
+//   - policies.go: the rules for a message, from package policy and the server's settings
+//   - internal/verdict: failure.go reads the error of a handler, decision.go decides what it means
+//     (Judge), settlement.go decides what follows each attempt to settle; pure
+//   - handling.go: take, returned and removeSettled, which change the deliveries in hand;
+//     [Outcome] and [Disposition]; the errors for handlers, such as [RetryIn]
+//   - killswitch.go: the kill switch; maintainLeases extends leases and repeats settlements
+//   - internal/killswitch: when the kill switch trips, and which failures it excuses; pure
+//   - batch.go: batches of messages for a handler; acknowledgements that share a request
+//   - simple.go: [Simple]
 package consumer
 
 import (

@@ -38,9 +38,9 @@ import (
 //     call, and for the time rewatch.
 //
 // Bound on steps: maintainLeases checks once for each kick and each due time. Each due entry starts
-// an extension, which flow.Lease bounds, or a settlement attempt, which verdict.State bounds,
-// or ends the lease. Each retry has at most two reminders. auth.Gate bounds its changes. A report
-// causes one receive; after maxEmpty receives without a message they are minPoll apart.
+// an extension, which flow.Lease bounds, or a settlement attempt, which verdict.State bounds, or
+// ends the lease. Each retry has at most two reminders. killswitch.Gate bounds its changes. A
+// report causes one receive; after maxEmpty receives without a message they are minPoll apart.
 type hand struct {
 	opts   *PushOptions
 	mu     sync.Mutex

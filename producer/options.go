@@ -53,6 +53,27 @@
 // message as a probe. It sends the others once the server has accepted the probe. A server that
 // takes one message a request gets another probe if it has not responded after the length of the
 // pause.
+//
+// # Files
+//
+// For readers of the code, in the order of a message's way:
+//
+//   - send.go: Send, SendAsync and SendBatch; settle and finish, which end a request; [Attempt]
+//   - producer.go: [Producer]. prepare and admit accept a message; submit, pump and work move it
+//     through its topic; end gives it a result. Before the type topic is the trace of a throttled
+//     Send
+//   - item.go: a message with its limits, history and state; the watches of the callers' contexts
+//   - internal/ledger: the bound of messages without a result, and the functions of SendAsync
+//   - internal/plan: which messages the next request has, and when it begins; pure. queue.go has
+//     the messages of a topic, lane.go a server with its pauses, server.go the gathering rule
+//   - request.go: route asks the transport for a lane; start, limit and send make the call
+//   - server.go: requests with messages of several topics
+//   - outcome.go: decide, apply and adapt carry out what follows an attempt; repeat does so for
+//     calls outside the queue, such as Recall
+//   - internal/retry: the decision after an attempt; pure. history.go counts the attempts
+//   - spool.go: moves to the spool, and sends from it; package spool has the disk
+//   - transaction.go: half messages and their ends
+//   - options.go: [Options] and defaults, the settings of the server, [SendError]
 package producer
 
 import (
@@ -70,37 +91,6 @@ import (
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
-
-// Life of a message, for readers of the code:
-//
-// An item (item.go) is a message with its limits, its history and its state. Send, SendAsync and
-// SendBatch (send.go) prepare and admit it (producer.go): they validate the message and wait for a
-// place (internal/ledger). The topic (topic.go) then has the item until its end:
-//
-//   - submit queues the item (internal/plan), or moves it to the spool (spool.go);
-//   - pump begins the jobs that are ready: an ask for lanes, or a request;
-//   - work carries out jobs, on a worker or on the goroutine of a Send. It routes an ask, sends the
-//     request (request.go: limiter, ctx, transport), and settles it;
-//   - settle charges the attempt to each item (settle.go) and decides (outcome.go; the policy is
-//     internal/retry). After a throttle it needs the settings of the server (settings.go). finish
-//     then applies the decisions, adapts the lane, and returns the other items to the queue;
-//   - end gives an item its state (end.go). The ledger counts it, and its caller wakes.
-//
-// Transactions and recalls do not use the queue: repeat.go has their loop.
-//
-// A Send that is throttled once passes through these functions:
-//
-//	Send       prepare, admit, submit: Queue.Add, pump: Queue.Next has an ask
-//	  work     route: lanesFor, Queue.Routed has a request; start; send: throttled
-//	    settle charge; decide: awaitedSettings sends a request, retry.Decide has a delay;
-//	           finish: apply notes it, adapt pauses the lane, Queue.Finished queues the item,
-//	           pump sets a timer
-//	  await    until the end
-//	wake       pump: Queue.Next has an ask; a worker begins
-//	  work     route, start, send: accepted
-//	    settle charge; finish: apply calls end, conclude counts; wakeCallers
-//
-// The first attempt takes the lock of the topic three times if it succeeds.
 
 // The values in effect if neither the client nor the server sets one.
 const (

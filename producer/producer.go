@@ -21,6 +21,24 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
+// A Send that is throttled once passes through these functions:
+//
+//	Send       prepare, admit, submit: Queue.Add, pump: Queue.Next has an ask
+//	  work     route: lanesFor, Queue.Routed has a request; start; send: throttled
+//	    settle charge; decide: awaitedSettings sends a request, retry.Decide has a delay;
+//	           finish: apply notes it, adapt pauses the lane, Queue.Finished queues the item,
+//	           pump sets a timer
+//	  await    until the end
+//	wake       pump: Queue.Next has an ask; a worker begins
+//	  work     route, start, send: accepted
+//	    settle charge; finish: apply calls end, conclude counts; wakeCallers
+//
+// The first attempt takes the lock of the topic three times if it succeeds.
+//
+// If the server takes messages of several topics in a request (transport.Lane.Topics), Queue.Routed
+// has none. Then alone makes the first request, unless other messages wait for the server, and
+// server.work makes the later ones (server.go).
+
 // A topic is the producer's state of one topic: its queue, and the known state of the
 // server.
 //

@@ -163,6 +163,27 @@
 // The server rejects PullMessage, GetOffset, QueryOffset and UpdateOffset (offsets kept by clients)
 // and lite topics with a status that names the reason. Half messages and the ends of transactions
 // are not available over HTTP, because a check needs a Telemetry stream.
+//
+// # Files
+//
+// For readers of the code. A request over gRPC passes server.go, intercept.go, and send.go or
+// receive.go; one over HTTP passes routes.go and a file of handlers. Both end in package engine.
+//
+//   - server.go: [Server]: New, Serve, Shutdown; health, readiness, metrics, the list of clients
+//   - options.go: [Options], [Certificates], access keys
+//   - intercept.go: rpc.serve, the steps of a request over gRPC: authenticate, read, admit, carry
+//     out; answer, the status of a failure; the budgets of memory; [Options].Intercept
+//   - send.go: SendMessage and EndTransaction
+//   - receive.go: ReceiveMessage and the settlements of deliveries
+//   - telemetry.go: the table of the RPCs; Telemetry, routes, assignments, heartbeats, recalls
+//   - routes.go: the table of routes; run, the steps of a request over HTTP; live, audit, history
+//   - http_handlers.go: the parts that handlers share; the JSON of a message; audit records
+//   - http_body.go, http_problem.go: bodies and lines of JSON; errors, queries and revisions
+//   - http_messages.go, http_settle.go: messages: browse, trace, rewind, parked groups, send,
+//     receive; settlements
+//   - http_settings.go, http_deadletters.go, http_overview.go: the administration
+//   - internal/requests: limits, checks, headers and statuses of gRPC; internal/session: clients
+//     and their streams; internal/auth: who may do what; internal/metrics: Prometheus
 package server
 
 import (

@@ -123,6 +123,8 @@ func documentViolations(t *testing.T, name string) (found []violation) {
 var (
 	// A relative link: [text](path#fragment)
 	mdLink = regexp.MustCompile(`\]\(([^):#]+)(?:#[^)]*)?\)`)
+	// A file: `cli/send.go`
+	mdFile = regexp.MustCompile("`([\\w/]+\\.go)`")
 	// A test, benchmark or fuzz target: `TestIt`
 	mdTest = regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w*)")
 )
@@ -150,6 +152,12 @@ func TestDocumentsNameExistingThings(t *testing.T) {
 		for _, m := range mdLink.FindAllStringSubmatch(string(text), -1) {
 			if _, err := os.Stat(path.Join(path.Dir(name), m[1])); err != nil {
 				t.Errorf("%s links %s, which does not exist", name, m[1])
+			}
+		}
+		for _, m := range mdFile.FindAllStringSubmatch(string(text), -1) {
+			_, beside := os.Stat(path.Join(path.Dir(name), m[1]))
+			if _, err := os.Stat(m[1]); err != nil && beside != nil {
+				t.Errorf("%s names %s, which does not exist", name, m[1])
 			}
 		}
 		for _, m := range mdTest.FindAllStringSubmatch(string(text), -1) {
@@ -195,49 +203,69 @@ func TestTablesNameExistingPackages(t *testing.T) {
 	}
 }
 
-// mapRow is a row of DESIGN.md's package map: | `package` | subject | imports |
-var mapRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.+) \\| (.+) \\|$")
+// mapRow is a row of DESIGN.md's package map: | `package`, `package` | what a reader finds there |
+var mapRow = regexp.MustCompile("(?m)^\\| (`[^|]+`) \\| .+ \\|$")
 
-// TestPackageMap compares DESIGN.md's package map with importTable, which TestImportTable compares
-// with the code.
+// maxMap is the length of the package map in lines: one screen.
+const maxMap = 50
+
+// TestPackageMap requires that DESIGN.md's package map has each row of importTable, which
+// TestImportTable compares with the code, and packages that exist.
 func TestPackageMap(t *testing.T) {
 	atRoot(t)
 	text, err := os.ReadFile("DESIGN.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := func(imports []string) string {
-		var list []string
-		for _, p := range imports {
-			switch p {
-			case "":
-				p = "root"
-			case "...":
-				p = "all"
-			}
-			list = append(list, p)
-		}
-		return strings.Join(slices.Sorted(slices.Values(list)), ", ")
+	rows := mapRow.FindAllStringSubmatch(string(text), -1)
+	if n := len(rows) + 2; n > maxMap {
+		t.Errorf("DESIGN.md's package map has %d lines, the limit is %d: join rows", n, maxMap)
 	}
 	seen := map[string]bool{}
-	for _, m := range mapRow.FindAllStringSubmatch(string(text), -1) {
-		key := m[1]
-		if key == "tidegate" {
-			key = ""
-		}
-		seen[key] = true
-		r, ok := importTable[key]
-		got := strings.Split(m[3], ", ")
-		if m[3] == "–" {
-			got = nil
-		}
-		if want := words(r.imports); !ok || words(got) != want {
-			t.Errorf("DESIGN.md: package %q imports %q, importTable has %q", m[1], m[3], want)
+	for _, m := range rows {
+		for name := range strings.SplitSeq(m[1], ", ") {
+			key := strings.Trim(name, "`")
+			if key == "tidegate" {
+				key = ""
+			}
+			if info, err := os.Stat("./" + key); err != nil || !info.IsDir() || seen[key] {
+				t.Errorf("DESIGN.md's package map has %s, which does not exist, or twice", name)
+			}
+			seen[key] = true
 		}
 	}
 	for key := range importTable {
 		if !seen[key] {
 			t.Errorf("DESIGN.md's package map lacks %q", key)
+		}
+	}
+}
+
+// goFile is the name of a Go file in a package comment.
+var goFile = regexp.MustCompile(`\w+\.go\b`)
+
+// TestFileMaps requires that a package comment with a section "Files" names each file of its
+// package, and no file that does not exist.
+func TestFileMaps(t *testing.T) {
+	atRoot(t)
+	all := load(t, sources)
+	for _, s := range all {
+		_, files, ok := strings.Cut(s.file.Doc.Text(), "\n# Files\n")
+		if !ok {
+			continue
+		}
+		named := goFile.FindAllString(files, -1)
+		for _, name := range named { // of the package, or of one below it
+			if !slices.ContainsFunc(all, func(o source) bool {
+				return path.Base(o.path) == name && (o.dir == s.dir || strings.HasPrefix(o.dir, s.dir+"/"))
+			}) {
+				t.Errorf("%s: the map names %s, which does not exist", s.path, name)
+			}
+		}
+		for _, o := range all {
+			if o.dir == s.dir && o.path != s.path && !o.test() && !slices.Contains(named, path.Base(o.path)) {
+				t.Errorf("%s: the map lacks %s", s.path, path.Base(o.path))
+			}
 		}
 	}
 }

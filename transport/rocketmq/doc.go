@@ -36,6 +36,22 @@
 // # Errors
 //
 // A status of the server becomes a [tidegate.Error] with its code. A failure of gRPC has the
-// matching code of RocketMQ if there is one (see OfCall in internal/failure), and otherwise code 0.
+// matching code of RocketMQ if there is one (see OfCall in internal/conn), and otherwise code 0.
 // An error with code 0 matches tidegate.ErrUnavailable, unless ctx ended or the client was closed.
+//
+// # Files
+//
+// For readers of the code:
+//
+//   - send.go: Lane and SendLane choose the server; sendRequest sends, sendError reads a result
+//   - receive.go: receives and watches; settle.go: Ack, Settle and Extend; checks of transactions
+//   - transaction.go: half messages and their ends; sampled log lines
+//   - call.go: call, through which all unary requests go, with its errors
+//   - route.go: the servers of a topic; session.go: Telemetry and heartbeats; settings.go: what
+//     servers push
+//   - client.go, options.go: [Client] and its end; [Options]
+//   - internal/conn: one server. connection.go has the connection and the features that it
+//     announced, server.go the circuit breaker and the errors of statuses (OfStatus), routing.go
+//     the choice of a server, headers.go signatures. It does not know the Client
+//   - Package internal/wire has the codec, which the broker shares
 package rocketmq

@@ -43,7 +43,7 @@ func (r Handle) String() string {
 	return encode(b[:])
 }
 
-// ParseHandle is the inverse of Receipt.String. The error explains why text is not a receipt
+// ParseHandle is the inverse of Handle.String. The error explains why text is not a receipt
 // handle.
 func ParseHandle(text string) (Handle, error) {
 	var b [receiptLen]byte
@@ -70,7 +70,7 @@ func RecallHandle(d store.Delayed) string {
 	return encode(b[:])
 }
 
-// ParseRecallHandle is the inverse of Recall. Its errors are like those of ParseReceipt.
+// ParseRecallHandle is the inverse of RecallHandle. Its errors are like those of ParseHandle.
 func ParseRecallHandle(text string) (store.Delayed, error) {
 	var b [recallLen]byte
 	if err := decode(b[:], text); err != nil {
@@ -91,7 +91,7 @@ func TransactionID(id store.HalfID) string {
 	return encode(b[:])
 }
 
-// ParseTransactionID is the inverse of Transaction. Its errors are like those of ParseReceipt.
+// ParseTransactionID is the inverse of TransactionID. Its errors are like those of ParseHandle.
 func ParseTransactionID(text string) (store.HalfID, error) {
 	var b [transactionLen]byte
 	if err := decode(b[:], text); err != nil {

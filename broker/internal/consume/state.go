@@ -14,7 +14,7 @@
 //  4. [Progress.Ack] ends the lease. Other settlements go through [Progress.Settle]: the state
 //     table, then the attempts, then the new due time.
 //  5. [Progress.Expire] applies invisible durations and retry intervals that are over.
-//  6. The maximum of attempts is applied in one place: Policy.exhaustion in attempts.go.
+//  6. The maximum of attempts is applied in one place: Policy.exhaustion in settle.go.
 //  7. After the last attempt the message departs as a dead letter (depart), or its message group
 //     is parked (park) or blocked (block). The messages behind such a head are spilled to disk
 //     (spillHeld), and read back when it is done ([Progress.NextFetch]).
@@ -23,20 +23,17 @@
 //
 // # Files
 //
-//   - state.go: states, events, and the table of changes
-//   - attempts.go: the maximum of attempts and the action after it; retry intervals
-//   - progress.go, heaps.go: cursors, leases, counts
-//   - receive.go: which messages a receive gets; missing messages
-//   - receipt.go: which receipt handles are valid; heartbeats of owners
-//   - settle.go: acknowledgements, failures, changes of the invisible duration, releases
-//   - expire.go: timeouts and retries that are due
-//   - depart.go: dead letters and other messages that leave the topic
-//   - messagegroup.go, park.go, spill.go: FIFO order; parked, blocked and spilled messages
-//   - replay.go: receives that are repeated with their attempt ID
-//   - rewind.go, removed.go: rewinds, and messages that retention or a purge removed
-//   - restore.go: the state after a restart
-//   - fate.go: where one message is, for people
-//   - effects.go: the actions for the caller; audit.go: a check for tests
+//   - state.go: states, events, and the table of changes; message groups; heaps; the clients that
+//     hold messages; redelivery settings of addresses
+//   - progress.go: cursors, leases, counts; restarts, repeated receives, rewinds; parked and
+//     blocked message groups
+//   - receive.go: which messages a receive gets; missing messages; counts of new messages
+//   - handle.go: which receipt handles are valid; heartbeats of owners; recall handles and IDs of
+//     transactions
+//   - settle.go: acknowledgements, verdicts, releases; departures to the dead letters; the maximum
+//     of attempts and retry intervals ([Policy]); where one message is ([Fate])
+//   - leases.go: timeouts and retries that are due; lists of leases; removed messages; spilled ones
+//   - effects.go: the actions for the caller, and a check for tests
 //
 // Package consume uses the record types of package store, because the records are written
 // unchanged. Separate types would repeat their fields, and need a copy for each write.

@@ -4,21 +4,24 @@
 //
 // # Files
 //
-//   - engine: options, opening and closing, the parts and their lock order, the wall clock
-//   - send: sends, recalls, transactions; topic and topics: queues, and the topics as a tree
-//   - limits, throttle: the limits of backlog, rate and storage, and what they reject
-//   - delayed, transactions: messages that are stored and in no queue yet; ids: duplicates
-//   - receive, fetch: from the request of a receive to its deliveries; watch: receives that wait
-//   - verdict, settle: from the verdict about a delivery to the state of its message
-//   - subscription: the state of a group in a topic; policy: when it is delivered again
-//   - clients: heartbeats, leases, the servers of the clients
-//   - deadletters: dead letters, their classes, parked groups and failures as operators see them;
-//     letters, browse, redrive: how they are kept, read, sent back and stored again
-//   - settings: topics, groups, address settings and limits; catalog, directory, recover: how they
-//     are kept, found and read at the start
-//   - removal: retention, purges, rewinds; trace: the way of one message
-//   - maintenance: the loop that runs the tasks of delayed messages, transactions and removal
-//   - survey: counters for metrics, lists and the overview; history, sampler: rates of the last day
+//   - engine.go: options, opening and closing, the parts and the order of their locks, the clock
+//   - send.go: sends, recalls, ends of transactions; topic.go: queues, and what is put into them;
+//     topics.go: how topics and address settings are changed
+//   - limits.go, throttle.go: limits of backlog, rate and storage; the error of a throttled send
+//   - delayed.go, transactions.go: messages that are in no queue yet; ids.go: duplicates
+//   - receive.go: a receive until its deliveries; fetch.go: what it reads, and expire, by which
+//     leases and retry intervals end; watch.go: receives that leave a watch
+//   - verdict.go: Ack, Settle and Extend; settle.go: the same for one subscription: apply carries
+//     out the effects of package consume, and a Departure writes a dead letter
+//   - subscription.go: a group in a topic, with its lock; policy.go: groups, attempts, destinations
+//   - clients.go: servers, heartbeats of clients; lists of leases
+//   - deadletters.go: dead letters, parked groups and failures, for operators; letters.go,
+//     redrive.go: how they are read, sent back and removed, retry topics; browse.go: pages
+//   - settings.go: what programs read and change; catalog.go, directory.go, recover.go: how topics,
+//     groups and subscriptions are changed, found, and read at the start
+//   - removal.go: retention, purges, rewinds; trace.go: stored messages, and where one is
+//   - maintenance.go: the loop with the tasks of delayed messages, transactions and retention
+//   - survey.go: counters for metrics, lists, overview; history.go, sampler.go: the last day
 //
 // The decisions are pure, in packages beside this one: consume (the states of a message), throttle,
 // retention, deadletter, filter. Package store has the disk.
@@ -150,7 +153,7 @@ func atMost(field string, d time.Duration) error {
 	return fmt.Errorf("%s is %v; give at most %v", field, d, settings.MaxDuration)
 }
 
-// A Engine stores topics, consumer groups and messages. [Open] opens one. Several goroutines can
+// An Engine stores topics, consumer groups and messages. [Open] opens one. Several goroutines can
 // call its methods at the same time.
 type Engine struct {
 	// A goroutine that holds a lock of the following list takes only locks that come after it:
@@ -159,8 +162,8 @@ type Engine struct {
 	//     of retention, then one of letters and the tasks of delayed messages and transactions. A
 	//     step also holds its task.
 	//  2. The lock of the message log, in which the functions given to Messages.Add run.
-	//  3. The lock of a engine.Subscription, one at a time.
-	//  4. The lock of the engine.Directory.
+	//  3. The lock of a Subscription, one at a time.
+	//  4. The lock of the Directory.
 	//  5. The lock of the groups log, in which the functions given to Groups.Add run.
 	//  6. All others, which are held for one read or change: those of limits, of the throttling of
 	//     topics and subscriptions, owners, maintenance, retention, transactions, creations,

@@ -67,8 +67,8 @@ func NewLetters(c LettersConfig) *Letters {
 }
 
 // Hold waits until no redrive, purge or other holder runs, and excludes them until release is
-// called. It returns the cause of ctx if ctx ends first, or of Config.Life. The caller holds no
-// lock, and of the tokens of the broker only admin and the task of retention.
+// called. It returns the cause of ctx if ctx ends first, or of LettersConfig.Life. The caller holds
+// no lock, and of the tokens of the broker only admin and the task of retention.
 func (l *Letters) Hold(ctx context.Context) (release func(), err error) {
 	select {
 	case l.token <- struct{}{}:

@@ -57,7 +57,7 @@ type HistorySeries struct {
 	// LeftOut means that the subject existed before From and its values were not kept.
 	LeftOut bool `json:"left_out,omitempty"`
 
-	// Counters has the counters since the start of the broker, as of History.AsOf.
+	// Counters has the counters since the start of the broker, as of HistoryResult.AsOf.
 	Counters HistoryCounters `json:"counters"`
 
 	// Messages in each slot. A topic has Accepted and Acked, which counts each acknowledgement of

@@ -110,13 +110,13 @@ func (t *Topic) ID() uint32 { return t.config.ID }
 // Name returns the name of the topic.
 func (t *Topic) Name() string { return t.config.Name }
 
-// IDs returns the memory of message IDs, Config.IDs.
+// IDs returns the memory of message IDs, TopicConfig.IDs.
 func (t *Topic) IDs() *Duplicates { return t.config.IDs }
 
-// Classes returns the counts of the dead letters in the topic, Config.Classes.
+// Classes returns the counts of the dead letters in the topic, TopicConfig.Classes.
 func (t *Topic) Classes() *deadletter.Classes { return t.config.Classes }
 
-// RetentionTask returns the task that removes messages, Config.Retention.
+// RetentionTask returns the task that removes messages, TopicConfig.Retention.
 func (t *Topic) RetentionTask() *Task { return t.config.Retention }
 
 // Settings returns the settings of the topic. The caller must not change them.

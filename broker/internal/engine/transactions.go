@@ -243,7 +243,7 @@ func (x *transactions) checkDue(ctx context.Context, now time.Time) (next time.T
 
 // askAll asks the producers of the last batch, or creates the topic that the batch needs. The task
 // is not held meanwhile, because a purge can wait for the task while the creation waits for the
-// purge, and because Host.Ask can purge.
+// purge, and because a producer that is asked can purge.
 func (x *transactions) askAll(ctx context.Context) error {
 	if x.needsGivenUp {
 		return x.CreateGivenUp()
@@ -465,7 +465,8 @@ var (
 	errTopicDeleted = errors.New("the topic of the transaction was deleted")
 )
 
-// An otherMessageError is returned if End.MessageID is not the ID of the transaction's message.
+// An otherMessageError is returned if transactionEnd.MessageID is not the ID of the transaction's
+// message.
 type otherMessageError struct {
 	Named, Is string // message IDs
 }

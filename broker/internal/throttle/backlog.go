@@ -4,17 +4,17 @@
 //
 // Each kind of limit is one type. Each type returns its state as a [State]:
 //
-//	Backlog   of messages, bytes and age: "excessive unconsumed messages"  backlog.go
-//	          shares of the clients after a throttle                       fair.go
-//	Storage   free disk, compaction debt, write stalls: "high storage      storage.go
+//	Backlog   of messages, bytes and age: "excessive unconsumed messages";  backlog.go
+//	          shares of the clients after a throttle
+//	Storage   free disk, compaction debt, write stalls: "high storage       storage.go
 //	          pressure"
-//	Cold      reads by groups "to consume from an earlier moment"          cold.go
-//	Rate      messages and bytes a second                                  rate.go
+//	Cold      reads by groups "to consume from an earlier moment"           storage.go
+//	Rate      messages and bytes a second                                   pushback.go
 //
-// gate.go decides when a limit is reached and when it ends (hysteresis). pushback.go computes how
-// long producers wait, from measured values: the rate at which a backlog drains ([Drain]), the age
-// of a backlog and its change ([Ages], [Age]), and the rate of messages ([Flow]). Each of these is
-// in the file of its name.
+// A gate (backlog.go) decides when a limit is reached and when it ends (hysteresis). Producers wait
+// for a time that follows from measured values: the rate at which a backlog drains ([Drain]) and
+// the rate of messages ([Flow]), in pushback.go, and the age of a backlog and its change ([Ages],
+// [Age]), in backlog.go.
 //
 // Zero values are ready for use. Several goroutines may share a Drain, Flow or Age. The other types
 // need a lock of the caller.

@@ -1,29 +1,28 @@
 // Package cli has the commands of the programs tidegate and tidegate-amqp. It imports neither the
-// broker nor a server, which command serve has.
+// broker nor a server, which command serve has (cmd/tidegate/internal/serve).
+//
+// # Files
 //
 // An invocation passes these files in turn:
 //
-//	app.go        App and Call: the streams, flags and connection that all commands share
-//	execute.go    runs the tree of commands; exit codes, and the texts of errors
-//	resolve.go    finds the server: flags, then environment, then contexts.go
-//	server.go     opens the connection, and bounds its calls
-//	result.go     prints a result, a question or the progress; watch.go repeats it
-//	waiting.go    tells a user why there is no result yet
-//	terminal.go   screens, single keys, and outputs that cannot control a terminal
-//	job.go        the journal of a job, and the command that continues it
-//	template.go   texts with verbs
+//   - app.go: App and Call: the streams, flags and connection that all commands share
+//   - execute.go: runs the tree of commands; exit codes, and the texts of errors
+//   - resolve.go, contexts.go: find the server: flags, then environment, then the context
+//   - server.go: opens the connection, and bounds its calls
+//   - result.go, terminal.go: print results; screens, keys, outputs that cannot control a terminal
+//   - watch.go, waiting.go: repeat a result; report why there is no result yet
+//   - job.go, template.go: the journal of a job that can be continued; texts with verbs
 //
 // The commands:
 //
-//	send.go receive.go peek.go      messages: send, recall; receive; peek, find, trace
-//	acknowledge.go work.go lines.go receive: acknowledgements, --exec, --exec-lines
-//	deadletters.go redrive.go parked.go
-//	topic.go group.go settings.go limits.go retry.go apply.go api.go
-//	status.go clients.go check.go top.go
-//	contexts.go doctor.go           context, doctor
-//	move.go                         package move carries the messages
-//	bench.go                        package bench measures
-//	help.go completion.go           help topics, version, completion
+//   - send.go, peek.go: send, recall; peek, find, trace
+//   - receive.go: receive, with acknowledge.go, work.go (--exec) and lines.go (--exec-lines)
+//   - deadletters.go, redrive.go, parked.go: dead letters and parked message groups
+//   - topic.go, group.go: topics and groups, with settings.go; retry.go: retry preview, rewind
+//   - limits.go, apply.go, api.go: limits and addresses; apply and export; requests, audit
+//   - status.go, clients.go, check.go, top.go: the state of a broker; contexts.go: context
+//   - move.go, bench.go: the commands over packages move and bench beside this one
+//   - doctor.go, help.go, completion.go: doctor; help topics, version; completion
 //
 // views.go, groupview.go and topscreen.go turn the state of a broker into rows, screens and
 // sentences, without I/O and without a clock.

@@ -360,8 +360,8 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 
 	"GET /v1/topics":                                 toList,
 	"GET /v1/topics/{topic}":                         onTopic(access.Observe),
-	"GET /v1/topics/{topic}/messages":                toLook, // package routes asks for the permission to receive for contents
-	"GET /v1/topics/{topic}/messages/{id}":           toLook, // package routes leaves out groups that the key may not observe
+	"GET /v1/topics/{topic}/messages":                toLook, // package server asks for the permission to receive for contents
+	"GET /v1/topics/{topic}/messages/{id}":           toLook, // package server leaves out groups that the key may not observe
 	"PUT /v1/topics/{topic}":                         onTopic(access.Admin),
 	"DELETE /v1/topics/{topic}":                      onTopic(access.Admin),
 	"POST /v1/topics/{topic}/purge":                  onTopic(access.Admin),
@@ -412,7 +412,7 @@ func toSend(r *http.Request) []access.Need { return need(access.ToSend(r.PathVal
 func toLook(r *http.Request) []access.Need { return need(access.ToLook(r.PathValue("topic"))) }
 
 // toList is the need for a list of all names. A page has only those that the key may observe, which
-// package routes selects.
+// package server selects.
 func toList(r *http.Request) []access.Need {
 	if r.URL.RawQuery == "" {
 		return need(access.OnServer(access.Observe))
@@ -432,7 +432,7 @@ func toBrowse(r *http.Request) []access.Need {
 
 func asGroup(r *http.Request) []access.Need { return need(access.AsGroup(r.PathValue("group"))) }
 
-// listDeadLetters is the need to list dead letters without their bodies. Package routes asks for
+// listDeadLetters is the need to list dead letters without their bodies. Package server asks for
 // the permission to receive if the request has bodies.
 func listDeadLetters(r *http.Request) []access.Need {
 	group := r.PathValue("group")

@@ -288,7 +288,7 @@ func (out scrape) store(s *engine.StoreStats, name string) {
 	out.counter(descFlushes, s.Flushes, name)
 }
 
-// attemptLabels are the classes of broker.AttemptBounds: "1", "2", "3", "4-8", "9+".
+// attemptLabels are the classes of engine.AttemptBounds: "1", "2", "3", "4-8", "9+".
 var attemptLabels = func() []string {
 	var labels []string
 	from := 1

@@ -50,7 +50,7 @@ func mostSilent(most int) int {
 }
 
 // listen listens at an address. control can set options of the socket. Beyond the maximum, a new
-// connection replaces the longest idle one (package connlimit).
+// connection replaces the longest idle one (package admission).
 func listen(ctx context.Context, address string, most int, logger *slog.Logger, control func(network, address string, c syscall.RawConn) error) (net.Listener, error) {
 	lc := net.ListenConfig{Control: control}
 	lis, err := lc.Listen(ctx, "tcp", address)
