@@ -397,8 +397,6 @@ const (
 	FeatureDeadLetter = "deadletter"
 	FeatureRetry      = "retry"
 	FeatureRepeat     = "repeat"
-	FeatureSnooze     = "snooze"
-	FeatureReconsume  = "reconsume"
 	FeatureQueues     = "queues"
 	FeaturePacked     = "packed" // the client reads many messages in one frame of a receive
 	FeatureTopics     = "topics" // the messages of a SendMessage can have different topics

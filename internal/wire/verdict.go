@@ -17,6 +17,19 @@ import (
 
 const fateDeadLetter, fateParked = "dead-letter", "parked"
 
+// Features of a server that takes further verdicts.
+const (
+	FeatureSnooze    = "snooze"
+	FeatureReconsume = "reconsume"
+)
+
+// VerdictFeatures has the verdicts that a server takes if it announces a feature. Each server takes
+// a Retry and a DeadLetter.
+var VerdictFeatures = map[string]transport.VerdictKind{
+	FeatureSnooze:    transport.Snooze,
+	FeatureReconsume: transport.RetryTopic | transport.NegativeAck,
+}
+
 // VerdictHeaders returns the names and values of the headers of a request with a verdict. A Retry
 // or DeadLetter has a header for an empty reason too: it tells a tidegate broker that the client
 // discards the handle afterwards. RocketMQ's clients send none, and the broker does not report to

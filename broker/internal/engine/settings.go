@@ -604,6 +604,6 @@ func (e *Engine) Queues(ctx context.Context, _, topic string) ([]int, error) {
 func (e *Engine) Capabilities(string) transport.Capabilities {
 	return transport.Capabilities{
 		Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true,
-		RepeatReceive: true, RepeatChange: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
+		RepeatReceive: true, RepeatChange: true, Verdicts: verdicts(),
 	}
 }

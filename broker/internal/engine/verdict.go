@@ -71,6 +71,14 @@ var settleOps = map[transport.VerdictKind]string{
 	transport.NegativeAck: "Reconsume", transport.RetryTopic: "Reconsume",
 }
 
+// verdicts returns the kinds that Settle takes beside a Retry and a DeadLetter.
+func verdicts() (set transport.VerdictKind) {
+	for kind := range settleOps {
+		set |= kind
+	}
+	return set &^ (transport.Retry | transport.DeadLetter)
+}
+
 // Settle executes the method of broker.Broker.
 func (e *Engine) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
 	op, ok := settleOps[v.Kind]

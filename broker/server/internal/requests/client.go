@@ -3,9 +3,11 @@ package requests
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,10 +39,10 @@ var (
 // Watched is the trailer of a receive that has left a watch. It is shared and never changed.
 var Watched = metadata.Pairs(wire.TrailerWatched, "true")
 
-var singleFeatures = strings.Join([]string{
+var singleFeatures = strings.Join(append([]string{
 	wire.FeatureBatch, wire.FeaturePushBack, wire.FeatureSuspend, wire.FeatureDeadLetter, wire.FeatureRetry, wire.FeatureRepeat,
-	wire.FeatureSnooze, wire.FeatureReconsume, wire.FeaturePacked, wire.FeatureBrief, wire.FeatureWatch, wire.FeatureHeartbeats, wire.FeatureQueues,
-}, ", ")
+	wire.FeaturePacked, wire.FeatureBrief, wire.FeatureWatch, wire.FeatureHeartbeats, wire.FeatureQueues,
+}, slices.Sorted(maps.Keys(wire.VerdictFeatures))...), ", ")
 
 // Header returns the first value of a request header, or "".
 func Header(ctx context.Context, name string) string {

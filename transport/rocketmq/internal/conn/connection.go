@@ -313,7 +313,7 @@ func parseFeatures(values []string) Features {
 	var f Features
 	for _, v := range values {
 		for name := range strings.SplitSeq(v, ",") {
-			switch strings.ToLower(strings.TrimSpace(name)) {
+			switch name = strings.ToLower(strings.TrimSpace(name)); name {
 			case wire.FeatureBatch:
 				f.Batch = true
 			case wire.FeaturePushBack:
@@ -324,10 +324,6 @@ func parseFeatures(values []string) Features {
 				f.IdempotentDeadLetter = true
 			case wire.FeatureRetry:
 				f.RetryResult = true
-			case wire.FeatureSnooze:
-				f.Verdicts |= transport.Snooze
-			case wire.FeatureReconsume:
-				f.Verdicts |= transport.RetryTopic | transport.NegativeAck
 			case wire.FeatureTopics:
 				f.Topics = true
 			case wire.FeatureHeartbeats:
@@ -338,6 +334,8 @@ func parseFeatures(values []string) Features {
 				f.Watch = true
 			case wire.FeatureRepeat:
 				f.RepeatReceive, f.RepeatChange = true, true
+			default:
+				f.Verdicts |= wire.VerdictFeatures[name]
 			}
 		}
 	}
