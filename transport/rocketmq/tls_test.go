@@ -252,7 +252,7 @@ type likeTCP struct{ net.Conn }
 func (c likeTCP) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if errors.Is(err, io.ErrClosedPipe) {
-		_, err = resetting{c.Conn}.Write(p)
+		_, err = resetting(c).Write(p)
 	}
 	return n, err
 }
