@@ -198,8 +198,7 @@ func TestInputIsReadWhole(t *testing.T) {
 		{"", "api PATCH /v1/topics/orders @" + dir + "/twice.json", `the name "queues" is repeated`},
 		{"", "api PATCH /v1/topics/orders @" + dir + "/two.json", "another text follows"},
 		{`{"type":"caf` + "\xe9" + `"}`, "api PUT /v1/topics/more -", "is not UTF-8"},
-		{"", "api PUT /v1/topics/more -F type=@" + dir + "/latin.txt", "is not UTF-8"},
-		{"", "api PUT /v1/topics/more -f type=caf\xe9", "is not UTF-8"},
+		{"", "api PUT /v1/topics/more @" + dir + "/latin.txt", "is not UTF-8"},
 	} {
 		if r := tl.input(c.stdin, strings.Fields(c.args)...); r.code != 2 || !strings.Contains(r.stderr, c.says) {
 			t.Errorf("%s: exit code %d, want 2 and %q: %s%s", c.args, r.code, c.says, r.stdout, r.stderr)
