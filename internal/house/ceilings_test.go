@@ -13,8 +13,8 @@ import (
 // The ceilings of the layout. They go down with the work, and up only for a new capability, by
 // packages that the commit names.
 var ceilings = map[string]struct{ packages, files, single int }{
-	"the root module":      {packages: 77, files: 332, single: 20},
-	"the whole repository": {packages: 92, files: 367, single: 26},
+	"the root module":      {packages: 77, files: 331, single: 20},
+	"the whole repository": {packages: 92, files: 366, single: 26},
 }
 
 // A room is a package with code: a directory with a Go file that is no test.
