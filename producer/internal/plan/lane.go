@@ -37,6 +37,7 @@ type Lane[T Sharer, C any] struct {
 	window     int                  // the number of them with which the lane is full, where a request takes one message
 	bound      List[*unit[T, C]]    // message groups that wait for this lane
 	held       [2]List[*unit[T, C]] // loose units and message groups in Queue.waiting that this lane takes later, as its server requested
+	unasked    bool                 // it was the only lane, so that message groups wait for it that did not ask for theirs
 	probing    bool                 // from the pause until a probe succeeded
 	pause      time.Duration        // the length of the last pause, at least gather: the time between probes
 	lost       bool                 // the transport returned an avoided lane instead of this one, until it returns this one again
@@ -384,8 +385,14 @@ func (q *Queue[T, C]) Routed(a *Ask[T, C], now time.Time) *Request[T, C] {
 				other.lost = other != l
 			}
 		}
-		if a.of != nil && a.of != l && (a.units[i].group != "" || !slices.Contains(a.Request.Avoid, l.Endpoint)) {
+		if a.of != nil && a.of != l && (a.units[i].group != "" || l.Endpoint == a.Head.Avoid || !slices.Contains(a.Request.Avoid, l.Endpoint)) {
 			q.unbind(a.of) // the others may have another lane too
+		}
+	}
+	for _, l := range q.lanes {
+		if l.unasked && l != q.only && len(a.Lanes) > 0 { // not while the transport has none
+			l.unasked = false
+			q.unbind(l)
 		}
 	}
 	var r *Request[T, C]
@@ -422,7 +429,7 @@ func (q *Queue[T, C]) routedLoose(a *Ask[T, C], l *Lane[T, C], now time.Time) *R
 	none := l.Endpoint == "" || slices.Contains(a.Request.Avoid, l.Endpoint) // the transport has no other lane
 	if none {
 		for _, other := range q.lanes {
-			other.lost = other.lost || other != l && !slices.Contains(a.Request.Avoid, other.Endpoint)
+			other.lost = other != l && !slices.Contains(a.Request.Avoid, other.Endpoint)
 		}
 	}
 	if l.shared() {

@@ -185,6 +185,38 @@ func TestPausedMessageGroupFollowsASwitch(t *testing.T) {
 	t.Errorf("%d of 300 message groups followed after %v, want all within 2 s", sent, d.now.Sub(began))
 }
 
+// Message groups wait for the only server of their topic without an ask. When another message learns
+// that the topic has other servers, these message groups ask at once.
+func TestMessageGroupsLeaveALaneThatIsNotTheOnlyOne(t *testing.T) {
+	d := newDesk(t)
+	route := func(lane transport.Lane) *Request[numbered, struct{}] {
+		j, _ := d.q.Next(d.now, nil)
+		if j.Ask == nil {
+			t.Fatalf("the next job is %+v, want an ask", j)
+		}
+		for range j.Ask.Requests {
+			j.Ask.Lanes = append(j.Ask.Lanes, lane)
+		}
+		return d.q.Routed(j.Ask, d.now)
+	}
+	first := d.add("")
+	route(transport.Lane{Endpoint: "a", MaxMessages: 10, Topics: true})
+	l, _ := d.q.Ready(d.now)
+	r := d.q.Take(l, new(Load), d.now, false)
+	group := d.add("g")
+	if j, ok := d.q.Next(d.now, nil); ok {
+		t.Fatalf("a message group of a topic with one server causes %+v", j)
+	}
+	first.Avoid = "a"
+	d.q.Finished(r, d.now) // the first message returns, and asks
+	if r := route(transport.Lane{Endpoint: "b", MaxMessages: 10}); r == nil || r.Items[0] != first {
+		t.Fatalf("the request to b is %+v", r)
+	}
+	if r := d.request("b", 10); r == nil || r.Items[0] != group {
+		t.Errorf("the message group waits: the next request is %+v", r)
+	}
+}
+
 // A request that was shortened ends when the messages that it kept have left.
 func TestShortenedRequestEndsWithItsMessages(t *testing.T) {
 	d := newDesk(t)

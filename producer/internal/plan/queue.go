@@ -220,6 +220,7 @@ func (q *Queue[T, C]) drop() {
 func (q *Queue[T, C]) follow(now time.Time) {
 	for u := range q.laneless.All {
 		q.bind(u, q.only, now)
+		q.only.unasked = true
 	}
 	for u := q.loose.First(); u != nil && u.items.First().blocked(q.only, now); u = q.loose.First() {
 		q.hold(u, q.only, now)
