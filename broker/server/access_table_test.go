@@ -258,9 +258,7 @@ func TestPermissionsOfEachRoute(t *testing.T) {
 					case http.StatusUnauthorized:
 						got = tidegate.CodeUnauthorized
 					}
-					if got != want {
-						t.Errorf("%s %s by %q: %d %s; want code %d", method, path, key, w.Code, w.Body, want)
-					}
+					assert.That(t, got == want, "%s %s by %q: %d %s; want code %d", method, path, key, w.Code, w.Body, want)
 				}
 			}
 		}
@@ -341,9 +339,7 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 				if err != nil || len(ds) != 3 {
 					t.Fatal(ds, err)
 				}
-				if _, err := e.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "why"}); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(e.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "why"})))
 				if _, err := e.b.Settle(ctx, ds[1], transport.Verdict{Kind: transport.Retry, Delay: time.Hour, Reason: "why"}); err != nil {
 					t.Fatal(err)
 				}

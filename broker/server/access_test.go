@@ -648,9 +648,7 @@ func TestBodiesNeedRights(t *testing.T) {
 		r.SetBasicAuth("team", "s")
 		w := httptest.NewRecorder()
 		e.s.Handler().ServeHTTP(w, r)
-		if w.Code != c.status {
-			t.Errorf("%s %s %s: %d %s, want %d", c.method, c.path, c.body, w.Code, w.Body, c.status)
-		}
+		assert.That(t, w.Code == c.status, "%s %s %s: %d %s, want %d", c.method, c.path, c.body, w.Code, w.Body, c.status)
 	}
 }
 
@@ -669,9 +667,7 @@ func TestKeysOfDeadLettersNeedRights(t *testing.T) {
 	if err != nil || len(ds) != 1 {
 		t.Fatal(ds, err)
 	}
-	if _, err := e.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "the-reason"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(e.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "the-reason"})))
 	for key, reads := range map[string]bool{"observer": false, "owner": false, "reader": true} {
 		r := httptest.NewRequest("GET", "https://h/v1/groups/g/dead-letters", http.NoBody)
 		r.SetBasicAuth(key, "of "+key)

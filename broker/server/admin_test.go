@@ -141,9 +141,7 @@ func TestAdmin(t *testing.T) {
 			continue
 		}
 		for _, w := range c.words {
-			if !strings.Contains(b.String(), w) {
-				t.Errorf("%s: the response does not contain %s: %s", name, w, b.String())
-			}
+			assert.That(t, strings.Contains(b.String(), w), "%s: the response does not contain %s: %s", name, w, b.String())
 		}
 		want := "application/json"
 		switch {
@@ -314,9 +312,7 @@ func TestAdminDeadLetters(t *testing.T) {
 	adminCall(t, e, "POST", path+"/redrive", `{"topic":"other"}`, 200, `"redriven": 0`)
 	adminCall(t, e, "POST", path+"/redrive", `{"max":1}`, 400, "max_redrives")
 	adminCall(t, e, "POST", path+"/redrive", `{"to":"nowhere"}`, 404, "40402")
-	if _, err := e.b.PutTopic(t.Context(), "normal", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "normal", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}})))
 	adminCall(t, e, "POST", path+"/redrive", `{"limit":10}`, 200, `"redriven": 1`, `"next": `, `"throttle": {`, `"topic backlog messages"`)
 	adminCall(t, e, "POST", path+"/redrive", "", 429, `"reply_code": 530`)
 	adminCall(t, e, "DELETE", path+"?all=true", "", 200, `"purged": 1`)
@@ -617,9 +613,7 @@ func TestEditedRedriveOverHTTP(t *testing.T) {
 		if err != nil || len(ds) != 1 {
 			t.Fatal(ds, err)
 		}
-		if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"})))
 		page, err := e.b.DeadLetters("g", status.DeadLetterQuery{})
 		if err != nil || len(page.DeadLetters) != 1 {
 			t.Fatal(page, err)

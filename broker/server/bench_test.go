@@ -599,9 +599,7 @@ func framesOf(t *testing.T, address string) (frames [][]protoreflect.FullName) {
 			frames = append(frames, fields)
 		}
 	}
-	if !errors.Is(err, io.EOF) {
-		t.Fatal(err)
-	}
+	assert.MustThat(t, errors.Is(err, io.EOF), "%v", err)
 	return frames
 }
 

@@ -476,9 +476,7 @@ func TestKeepaliveFindsLostClients(t *testing.T) {
 			time.Sleep(90 * time.Second)
 			select {
 			case after := <-lost:
-				if answers || after != 80*time.Second {
-					t.Errorf("%s: the connection was closed after %v", name, after)
-				}
+				assert.That(t, !answers && after == 80*time.Second, "%s: the connection was closed after %v", name, after)
 			default:
 				assert.That(t, answers, "%s: the connection is open", name)
 			}

@@ -100,9 +100,7 @@ func startWith(t testing.TB, bo broker.Options, o server.Options, faults ...*fau
 	b := assert.Value(broker.Open(bo))(t)
 	t.Cleanup(func() { b.Close() })
 	for name, kind := range map[string]settings.TopicType{"normal": settings.TopicNormal, "fifo": settings.TopicFIFO} {
-		if _, err := b.PutTopic(t.Context(), name, settings.Topic{Type: kind, Queues: 2, DuplicateWindow: -1}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.PutTopic(t.Context(), name, settings.Topic{Type: kind, Queues: 2, DuplicateWindow: -1})))
 	}
 	var e server.Engine = b.Engine()
 	for _, f := range faults {

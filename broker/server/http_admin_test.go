@@ -195,9 +195,7 @@ func killed(t *testing.T, e *engine.Engine) {
 		if err != nil || len(ds) != 1 {
 			t.Fatal(ds, err)
 		}
-		if _, err := e.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"})))
 	}
 }
 
@@ -449,9 +447,7 @@ func TestFill(t *testing.T) {
 	}
 	w := o.Wrong
 	assert.That(t, w.Throttles.Count == 30 && len(w.Throttles.First) == 10, "throttles %+v", w.Throttles)
-	if w.Parked.Count != 20 || len(w.Parked.First) != 10 || w.Parked.First[0].Parked != 2 {
-		t.Errorf("parked %+v", w.Parked)
-	}
+	assert.That(t, w.Parked.Count == 20 && len(w.Parked.First) == 10 && w.Parked.First[0].Parked == 2, "parked %+v", w.Parked)
 	if w.Behind.Count != 18 || w.Behind.First[0].UndeliveredMS != 145_000 { // from 60 s on
 		t.Errorf("behind %+v", w.Behind)
 	}

@@ -56,9 +56,7 @@ func TestHTTPMessage(t *testing.T) {
 		// More time.
 		var changed server.ChangeResult
 		x.ok("/v1/groups/g/change-invisible-duration", `{"handle":"`+d.Handle+`","invisible_duration":"1h"}`, &changed)
-		if time.Until(changed.InvisibleUntil) != time.Hour || changed.Handle == d.Handle {
-			t.Errorf("changed %+v", changed)
-		}
+		assert.That(t, time.Until(changed.InvisibleUntil) == time.Hour && changed.Handle != d.Handle, "changed %+v", changed)
 		x.failed("/v1/groups/g/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, "replaced")
 		// The end.
 		x.ok("/v1/groups/g/acknowledge", `{"handles":["`+changed.Handle+`"]}`, nil)
@@ -400,9 +398,7 @@ func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 // the group's settings, which official clients get.
 func TestLongRetryIntervals(t *testing.T) {
 	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
-		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}})))
 		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
 		d := x.take("normal", `{"wait":"10s"}`, 1)[0]
 		x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, nil)

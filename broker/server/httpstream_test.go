@@ -89,9 +89,7 @@ func TestHTTPSendStream(t *testing.T) {
 			if r.Error != nil {
 				code = r.Error.Code
 			}
-			if r.Line != want.line || code != want.code {
-				t.Errorf("%+v, want line %d with code %d", r, want.line, want.code)
-			}
+			assert.That(t, r.Line == want.line && code == want.code, "%+v, want line %d with code %d", r, want.line, want.code)
 		}
 		// The stream may last, as long as there is a sign of life in time.
 		for range 3 {
@@ -133,9 +131,7 @@ func TestHTTPSendStreamInOrder(t *testing.T) {
 // Each line has its own throttle, and the stream continues.
 func TestHTTPSendStreamThrottled(t *testing.T) {
 	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
-		if _, err := x.b.PutTopic(t.Context(), "small", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(x.b.PutTopic(t.Context(), "small", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}})))
 		s := x.sendStream(t.Context(), "small")
 		s.write(strings.Repeat(`{"body":"eA=="}`+"\n", 3))
 		s.next()
@@ -243,9 +239,7 @@ func TestHTTPReceiveStream(t *testing.T) {
 				t.Fatalf("%q, %v", line, err)
 			}
 		}
-		if time.Since(began) < 3*time.Minute {
-			t.Errorf("10 signs of life within %v", time.Since(began))
-		}
+		assert.That(t, time.Since(began) >= 3*time.Minute, "10 signs of life within %v", time.Since(began))
 		x.send(msg("normal", "late"))
 		if line, err := lines.ReadString('\n'); !strings.Contains(line, `"late"`) || err != nil {
 			t.Fatalf("%q, %v", line, err)
@@ -495,9 +489,7 @@ func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
 				}()
 				x.s.Handler().ServeHTTP(w, r)
 			}()
-			if strings.Contains(w.Body.String(), "handle") {
-				t.Fatalf("written to a client that is gone: %s", w.Body)
-			}
+			assert.MustThat(t, !strings.Contains(w.Body.String(), "handle"), "written to a client that is gone: %s", w.Body)
 			f.after = nil
 			assert.Equal(t, "attempt", x.take("normal", `{}`, 1)[0].Attempt, 1)
 		})

@@ -422,9 +422,7 @@ func TestBrokenBrokerLogsOneError(t *testing.T) {
 		resp, err := e.SendMessage(as(t.Context(), "c"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{
 			Topic: &rmqpb.Resource{Name: "normal"}, SystemProperties: &rmqpb.SystemProperties{MessageId: "m"}, Body: []byte("x"),
 		}}})
-		if err != nil || resp.GetStatus().GetCode() != rmqpb.Code_INTERNAL_SERVER_ERROR {
-			t.Fatalf("%v, %v", resp, err)
-		}
+		assert.MustThat(t, err == nil && resp.GetStatus().GetCode() == rmqpb.Code_INTERNAL_SERVER_ERROR, "%v, %v", resp, err)
 	}
 	if n := strings.Count(text.String(), "level=ERROR"); n != 1 {
 		t.Errorf("%d errors were logged:\n%s", n, text)

@@ -408,9 +408,7 @@ func TestPackedOnlyOnRequest(t *testing.T) {
 			}
 			for range 2 { // with messages, and without
 				fs, err := frames(e.ReceiveMessage(ctx, receiveRequest("normal")))
-				if err != nil && !errors.Is(err, io.EOF) {
-					t.Fatal(err)
-				}
+				assert.MustThat(t, err == nil || errors.Is(err, io.EOF), "%v", err)
 				packed := 0
 				for _, f := range fs {
 					packed += len(f.GetPacked())
@@ -585,9 +583,7 @@ func TestCancelledReceiveSwallowsNothing(t *testing.T) {
 						Group: res("g"), Topic: res(topic), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
 						MessageId: m.GetSystemProperties().GetMessageId(), InvisibleDuration: durationpb.New(0), Suspend: new(true),
 					})
-					if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
-						t.Fatalf("%s: released: %v, %v", id, r, err)
-					}
+					assert.MustThat(t, err == nil && r.GetStatus().GetCode() == rmqpb.Code_OK, "%s: released: %v, %v", id, r, err)
 				}
 				st, next := e.receive(as(t.Context(), "other"), receiveRequest(topic))
 				if len(next) != 1 || next[0].GetSystemProperties().GetMessageId() != id || next[0].GetSystemProperties().GetDeliveryAttempt() != 1 {

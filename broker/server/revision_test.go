@@ -135,9 +135,7 @@ func TestIfMatchOfAddressesAndLimits(t *testing.T) {
 		etag := read.Header().Get("ETag")
 		var got struct{ Revision string }
 		decode(t, read.Body.Bytes(), &got)
-		if etag == "" || etag != `"`+got.Revision+`"` {
-			t.Errorf("GET %s: ETag %s, revision %s", c.path, etag, got.Revision)
-		}
+		assert.That(t, etag != "" && etag == `"`+got.Revision+`"`, "GET %s: ETag %s, revision %s", c.path, etag, got.Revision)
 		won := ifMatch(t, h, c.method, c.path, c.first, etag)
 		if won.Code != 200 || won.Header().Get("ETag") == etag {
 			t.Errorf("%s %s: %d %s, ETag %s", c.method, c.path, won.Code, won.Body, won.Header().Get("ETag"))
@@ -185,9 +183,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 					t.Fatalf("%s %s: %d %s", method, path, w.Code, w.Body)
 				}
 			}
-			if len(won) != 1 {
-				t.Fatalf("%s %s: operators %v changed the same revision, want one", method, path, won)
-			}
+			assert.MustThat(t, len(won) == 1, "%s %s: operators %v changed the same revision, want one", method, path, won)
 			var now struct {
 				Max settings.Limit `json:"max_backlog"`
 			}

@@ -257,9 +257,7 @@ func TestSendBatch(t *testing.T) {
 // "reply-text:TOO_MANY_REQUESTS"
 func TestSendThrottled(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 10}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 10}})))
 		for i := range 10 {
 			e.send(msg("full", fmt.Sprint(i)))
 		}
@@ -425,9 +423,7 @@ func TestSendKeepsItsMemoryAfterAPanic(t *testing.T) {
 // result and its own time to wait.
 func TestSendToSeveralTopics(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}})))
 		e.send(msg("full", "1"))
 		e.send(msg("full", "2"))
 		// One is consumed, and another one takes its place.
@@ -509,9 +505,7 @@ func FuzzMessage(f *testing.F) {
 		}
 		in := []engine.Incoming{{Message: &out, BornAt: born}}
 		if err := e.b.Engine().Append(t.Context(), in)[0].Err; err != nil {
-			if refusal.CodeOf(err) == tidegate.CodeInternalServerError {
-				t.Fatalf("the engine refused it: %v", err)
-			}
+			assert.MustThat(t, refusal.CodeOf(err) != tidegate.CodeInternalServerError, "the engine refused it: %v", err)
 			return
 		}
 		e := *e
@@ -562,9 +556,7 @@ func TestTextsThatClientsLookFor(t *testing.T) {
 		a := ackAll()
 		for _, entry := range a.GetEntries() {
 			refused(t, entry.GetStatus(), tidegate.CodeInvalidReceiptHandle)
-			if strings.Contains(entry.GetStatus().GetMessage(), "INVALID_RECEIPT_HANDLE") {
-				t.Errorf("entry %v", entry)
-			}
+			assert.That(t, !strings.Contains(entry.GetStatus().GetMessage(), "INVALID_RECEIPT_HANDLE"), "entry %v", entry)
 		}
 		if st := a.GetStatus(); st.GetCode() != 40013 || !strings.HasPrefix(st.GetMessage(), "INVALID_RECEIPT_HANDLE: ") {
 			t.Errorf("all entries failed: %v; want 40013 and a text that begins with INVALID_RECEIPT_HANDLE", st)

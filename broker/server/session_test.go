@@ -675,9 +675,7 @@ func TestCertificateFaults(t *testing.T) {
 	} {
 		got, err := server.LoadCertificates(c.o)
 		for _, w := range c.says {
-			if err == nil || got != nil || !strings.Contains(err.Error(), w) {
-				t.Errorf("%+v: %v; want %q", c.o, err, w)
-			}
+			assert.That(t, err != nil && got == nil && strings.Contains(err.Error(), w), "%+v: %v; want %q", c.o, err, w)
 		}
 	}
 }

@@ -133,9 +133,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 // A push consumer sends the interval of its settings, for any length.
 func TestLongRetryIntervalOfAPushConsumer(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}})))
 		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
 		e.send(msg("normal", "1"))
 		h := e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
@@ -240,9 +238,7 @@ func withTransactions(t *testing.T, o server.Options) *env {
 	t.Helper()
 	o.MinLongPolling = 1
 	e := start(t, o)
-	if _, err := e.b.PutTopic(t.Context(), "tx", settings.Topic{Type: settings.TopicTransaction, Queues: 2}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "tx", settings.Topic{Type: settings.TopicTransaction, Queues: 2})))
 	return e
 }
 
@@ -251,9 +247,7 @@ func (e *env) half(id string, edit ...edit) string {
 	e.t.Helper()
 	edit = append(edit, sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))
 	r := e.send(msg("tx", id, edit...)).GetEntries()[0]
-	if r.GetMessageId() != id || r.GetTransactionId() == "" {
-		e.t.Fatalf("the response to a half message is %v", r)
-	}
+	assert.MustThat(e.t, r.GetMessageId() == id && r.GetTransactionId() != "", "the response to a half message is %v", r)
 	return r.GetTransactionId()
 }
 
@@ -517,9 +511,7 @@ func TestCancelledSendIsNoError(t *testing.T) {
 // estimated.
 func TestHTTPThrottledWithoutAnEstimate(t *testing.T) {
 	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
-		if _, err := x.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(x.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}})))
 		assert.Must(t, assert.Err(x.b.PutGroup(t.Context(), "g", settings.Group{})))
 		const path = "/v1/topics/full/messages"
 		for range 3 {

@@ -31,19 +31,13 @@ func BenchmarkSubjects(b *testing.B) {
 		r.Header.Set("X-Mq-Client-Id", client)
 		w := httptest.NewRecorder()
 		e.s.Handler().ServeHTTP(w, r)
-		if w.Code != 200 {
-			b.Fatalf("%d: %s", w.Code, w.Body)
-		}
+		assert.MustThat(b, w.Code == 200, "%d: %s", w.Code, w.Body)
 	}
 	const topics = 10_000
 	for i := range topics {
-		if _, err := e.b.PutTopic(b.Context(), fmt.Sprintf("topic-%05d", i), settings.Topic{Queues: 1}); err != nil {
-			b.Fatal(err)
-		}
+		assert.Must(b, assert.Err(e.b.PutTopic(b.Context(), fmt.Sprintf("topic-%05d", i), settings.Topic{Queues: 1})))
 		r := transport.ReceiveRequest{Group: fmt.Sprintf("group-%04d", i%1000), Topic: fmt.Sprintf("topic-%05d", i), Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute}
-		if _, err := e.b.Receive(b.Context(), r); err != nil {
-			b.Fatal(err)
-		}
+		assert.Must(b, assert.Err(e.b.Receive(b.Context(), r)))
 	}
 	b.Run("idle", e.benchmarkSubjects)
 	for i := range topics {
@@ -75,9 +69,7 @@ func (e *env) benchmarkSubjects(b *testing.B) {
 		measure(strings.ReplaceAll(path[1:], "/", "_"), func(b *testing.B) {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-			if w.Code != 200 {
-				b.Fatalf("%d: %s", w.Code, w.Body)
-			}
+			assert.MustThat(b, w.Code == 200, "%d: %s", w.Code, w.Body)
 			b.ReportMetric(float64(w.Body.Len())/1e3, "KB")
 		})
 	}

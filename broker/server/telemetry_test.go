@@ -364,9 +364,7 @@ func TestHeartbeat(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		e.s.Handler().ServeHTTP(w, httptest.NewRequest("PUT", "/v1/groups/g", strings.NewReader(`{"max_attempts":6}`)))
-		if w.Code != http.StatusOK {
-			t.Fatal(w.Body)
-		}
+		assert.MustThat(t, w.Code == http.StatusOK, "%v", w.Body)
 		synctest.Wait()
 		if toGo.Load() != 2 || toNode.Load() != 3 {
 			t.Errorf("settings after PUT: %d for Go, %d for Node; want one more for each", toGo.Load(), toNode.Load())
@@ -529,9 +527,7 @@ func TestSettingsAreKeptSmall(t *testing.T) {
 		}
 		stay := func(i int) { // the stream ends, the session stays
 			st, _ := e.telemetry(as(t.Context(), fmt.Sprint("client-", i)), in)
-			if err := st.CloseSend(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, st.CloseSend())
 			_, _ = st.Recv()
 		}
 		stay(0)

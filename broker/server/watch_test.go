@@ -336,9 +336,7 @@ func TestClients(t *testing.T) {
 			{ID: "push", Kind: "push_consumer", Language: "GO", Version: "v1.10.0", Host: "box", Group: "g", Topics: []string{"normal"}, Since: begin, LastSeen: begin.Add(time.Minute), Online: true, Waiting: 3, Inflight: 1},
 			{ID: "sender", Kind: "producer", Language: "GO", Version: "v1.9.3", Outdated: true, Topics: []string{"fifo", "normal"}, Since: begin, LastSeen: begin, Online: true},
 		}
-		if len(page.Clients) != len(want) || page.Total != int64(len(want)) || page.Next != "" {
-			t.Fatalf("%+v", page)
-		}
+		assert.MustThat(t, len(page.Clients) == len(want) && page.Total == int64(len(want)) && page.Next == "", "%+v", page)
 		for i := range want {
 			got := page.Clients[i]
 			assert.That(t, got.Address != "", "client %s has no address", got.ID)
@@ -550,9 +548,7 @@ func TestUnreadResponsesTakeMemory(t *testing.T) {
 				synctest.Wait()
 				places, bodies := e.s.Parts().Places.Held(), e.s.Parts().Bodies.Held()
 				if read {
-					if places != 0 || bodies != 0 {
-						t.Errorf("%s, read: %d and %d bytes are held", name, places, bodies)
-					}
+					assert.That(t, places == 0 && bodies == 0, "%s, read: %d and %d bytes are held", name, places, bodies)
 					return
 				}
 				if places != requests*server.PlaceSize || bodies < requests*c.bodies {

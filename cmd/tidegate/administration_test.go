@@ -159,9 +159,7 @@ func TestPrune(t *testing.T) {
 	exist("after it", map[string]bool{"topic orders": true, "topic old": false, "topic %DLQ%billing": true, "group declared": false, "group billing": true, "group other": true, "address old.#": true})
 	tl.must("apply", file, "--prune", "--prune-auto-created", "--yes")
 	exist("after the second", map[string]bool{"topic orders": true, "topic %DLQ%billing": false, "group billing": false, "group other": true, "address old.#": true})
-	if r := tl.must("apply", file, "--prune", "--yes"); r.stderr != "nothing changes\n" {
-		t.Errorf("the third time: %q", r.stderr)
-	}
+	assert.Equal(t, "the third time", tl.must("apply", file, "--prune", "--yes").stderr, "nothing changes\n")
 	tl.fails(2, "", "apply", file, "--prune-auto-created")
 }
 

@@ -250,9 +250,7 @@ func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
 		return strings.Join(strings.Fields(tl.must(append([]string{"receive", "billing", "orders", "--max", "5", "--wait", "1s", "--format", `%b\n`}, args...)...).stdout), "")
 	}
 	for range 2 {
-		if got := look("--then", "release"); got != "abcde" {
-			t.Errorf("a look got %s", got)
-		}
+		assert.Equal(t, "a look got", look("--then", "release"), "abcde")
 	}
 	tl.terminal = true
 	if got := tl.input("\n\n\n\n\n", "receive", "billing", "orders", "--max", "5", "--then", "ask"); got.code != 0 {
@@ -260,9 +258,7 @@ func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
 	}
 	tl.terminal = false
 	run(t.Context(), []string{"receive", "billing", "orders", "--then", "ack", "--max", "5"}, tl.app(fullOutput{}, io.Discard))
-	if got := look("--then", "release"); got != "abcde" {
-		t.Errorf("after all of them were released, a receive got %s", got)
-	}
+	assert.Equal(t, "after all of them were released, a receive got", look("--then", "release"), "abcde")
 	var stdout, waited lockedBuffer
 	var stop func() int
 	started := &watchedBuffer{text: "\n", seen: func() {

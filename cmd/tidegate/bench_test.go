@@ -217,9 +217,7 @@ func TestBenchInterruptedAtItsBegin(t *testing.T) {
 		code := tl.start(ctx, &stdout, &stderr, "bench", "send", "--groups", "2", "--rounds", "1", "--duration", "1s", "--http", front.URL, "--grpc", tl.grpc)()
 		front.Close()
 		interrupt()
-		if code != 130 {
-			t.Errorf("%s: exit code %d, want 130: %s", path, code, stderr.String())
-		}
+		assert.That(t, code == 130, "%s: exit code %d, want 130: %s", path, code, stderr.String())
 		for _, list := range []string{"topic", "group"} {
 			if out := tl.must(list, "list", "-o", "name").stdout; out != "" {
 				t.Errorf("%s: after the interruption there is the %s %s", path, list, out)

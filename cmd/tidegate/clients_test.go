@@ -53,9 +53,7 @@ func TestClients(t *testing.T) {
 	}
 	group := document[struct{ Clients status.ClientPage }](t, tl.must("group", "show", "ledger", "--clients", "-o", "json").stdout)
 	assert.That(t, len(group.Clients.Clients) == 1 && group.Clients.Clients[0].ID == "two", "the JSON of group show is %+v", group)
-	if r := tl.must("clients", "list", "-o", "name"); r.stdout != "one\ntwo\n" {
-		t.Errorf("the names are %q", r.stdout)
-	}
+	assert.Equal(t, "the names are", tl.must("clients", "list", "-o", "name").stdout, "one\ntwo\n")
 	if r := tl.must("clients", "list", "-o", "wide"); !strings.Contains(r.stdout, "ADDRESS") || !strings.Contains(r.stdout, "127.0.0.1:") {
 		t.Errorf("the wide table is %q", r.stdout)
 	}

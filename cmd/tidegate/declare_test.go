@@ -33,9 +33,7 @@ func TestApplyAndExport(t *testing.T) {
 		t.Errorf("the second time: %s%s", r.stdout, r.stderr)
 	}
 	tl.must("topic", "set", "orders", "retention.time=1h")
-	if r := tl.must("apply", file); r.stdout != "" {
-		t.Errorf("a setting that the file does not name changed: %s", r.stdout)
-	}
+	assert.Equal(t, "a setting that the file does not name changed", tl.must("apply", file).stdout, "")
 	exported := tl.must("export").stdout
 	assert.Must(t, os.WriteFile(file, []byte(exported), 0o600))
 	for name, other := range map[string]*tool{"apply": newTool(t), "serve --config": newTool(t, "--config", file)} {

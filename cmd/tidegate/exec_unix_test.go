@@ -44,9 +44,7 @@ func await(t *testing.T, file string, n int) []string {
 func ends(t *testing.T, pid string) {
 	t.Helper()
 	const program = `while kill -0 "$0" 2> /dev/null && ! grep -q ') Z ' "/proc/$0/stat"; do sleep 0.01; done`
-	if err := exec.CommandContext(limited(t), "sh", "-c", program, pid).Run(); err != nil {
-		t.Errorf("process %s runs on: %v", pid, err)
-	}
+	assert.NoError(t, exec.CommandContext(limited(t), "sh", "-c", program, pid).Run(), "process %s runs on", pid)
 }
 
 // A program that cannot be executed ends the command after as many messages as there are workers.
@@ -227,9 +225,7 @@ func TestExecAndCtrlC(t *testing.T) {
 			var stdout lockedBuffer
 			c.Stdout = &stdout
 			stderr, err := c.StderrPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			assert.Must(t, c.Start())
 			pid := await(t, begun, 1)[0]
 			interrupt := func() {

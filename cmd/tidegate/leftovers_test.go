@@ -242,9 +242,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("a journal that is full in the middle: exit code %d, %s", code, out)
 	}
 	tl.must("dead-letters", "redrive", "billing", "--yes", "--rate", "10000", "--journal", later[2])
-	if got := tl.bodies("billing", "orders", 2*n); len(got) != n+1 {
-		t.Errorf("%d messages came back, want %d", len(got), n+1)
-	}
+	assert.Equal(t, "messages came back", len(tl.bodies("billing", "orders", 2*n)), n+1)
 }
 
 // A body on a terminal has no line that is wider than the terminal, and not more lines than fit.

@@ -31,9 +31,7 @@ func lines[T any](t *testing.T, text string) []T {
 	var out []T
 	for line := range strings.Lines(text) {
 		var v T
-		if err := json.Unmarshal([]byte(line), &v); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
+		assert.Must(t, json.Unmarshal([]byte(line), &v), "%q", line)
 		out = append(out, v)
 	}
 	return out
@@ -82,9 +80,7 @@ func TestSendAndReceive(t *testing.T) {
 	if m := bodies["argument"]; m.Tag != "created" || !slices.Equal(m.Keys, []string{"k1", "k2"}) || m.Properties["color"] != "red" || m.Attempt != 1 {
 		t.Errorf("the message with all fields is %+v", m)
 	}
-	if m := bodies["json"]; m.Tag != "t" {
-		t.Errorf("the tag of the JSON line is %q, want that of the line", m.Tag)
-	}
+	assert.Equal(t, "the tag of the JSON line is", bodies["json"].Tag, "t")
 	tl.fails(7, "", "receive", "billing", "orders", "--then", "ack", "--wait", "10ms", "--expect", "1") // after everything was acknowledged
 }
 
@@ -359,9 +355,7 @@ func TestRedriveAdvice(t *testing.T) {
 		t.Errorf("exit code %d, want 130: %s", code, stderr.String())
 	}
 	for _, want := range []string{"--edit='touch '", "--reason='unknown currency'", "--rate=0.1", "--journal='" + journal + "'", "--yes=true"} {
-		if !strings.Contains(stderr.String(), want) {
-			t.Errorf("the advice lacks %s:\n%s", want, stderr.String())
-		}
+		assert.That(t, strings.Contains(stderr.String(), want), "the advice lacks %s:\n%s", want, stderr.String())
 	}
 }
 
@@ -565,9 +559,7 @@ func TestSendDeliversTheSpool(t *testing.T) {
 	stored := func(want int) {
 		t.Helper()
 		got := tl.must("peek", "orders", "-o", "jsonl", "--limit", "0")
-		if n := strings.Count(got.stdout, "\n"); n != want {
-			t.Errorf("the topic has %d messages, want %d", n, want)
-		}
+		assert.Equal(t, "the topic has messages", strings.Count(got.stdout, "\n"), want)
 	}
 	fill(600, "orders")
 	if r := tl.must("send", "orders", "away", "--spool", dir, "--grpc", "127.0.0.1:1"); !strings.Contains(r.stderr, "601 messages in "+dir) {

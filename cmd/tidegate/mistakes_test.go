@@ -81,9 +81,7 @@ func TestSetNeedsASetting(t *testing.T) {
 	for _, args := range []string{"topic set orders", "group set billing", "address set orders.#", "limits set --yes"} {
 		tl.fails(2, "nothing to change: give KEY=VALUE", strings.Fields(args)...)
 	}
-	if out := tl.must("address", "list", "-o", "name").stdout; out != "" {
-		t.Errorf("there are address settings: %s", out)
-	}
+	assert.Equal(t, "there are address settings", tl.must("address", "list", "-o", "name").stdout, "")
 }
 
 // A line of --jsonl has the delivery time as the HTTP API has it, also as a duration.

@@ -136,9 +136,7 @@ func TestMoveRejects(t *testing.T) {
 	if r := source.run(append(move, "--to-topic", "other")...); r.code == 0 {
 		t.Error("a journal of another move was continued")
 	}
-	if got := target.bodies("billing", "orders", 5); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("the target has %q", got)
-	}
+	assert.Slices(t, "the target has", target.bodies("billing", "orders", 5), []string{"a"})
 }
 
 // Delayed messages are carried when they are due, and dead letters to a topic of the target.
@@ -160,9 +158,7 @@ func TestMoveOfDelayedAndDead(t *testing.T) {
 	if got := target.bodies("billing", "reminders", 3); !slices.Equal(got, []string{"now", "later"}) && !slices.Equal(got, []string{"later", "now"}) {
 		t.Errorf("the target has %q", got)
 	}
-	if got := target.bodies("audit", "billing-dead", 2); !slices.Equal(got, []string{"dead"}) {
-		t.Errorf("the topic for dead letters has %q", got)
-	}
+	assert.Slices(t, "the topic for dead letters has", target.bodies("audit", "billing-dead", 2), []string{"dead"})
 	if out := source.must("dead-letters", "list", "billing", "-o", "name").stdout; out != "" {
 		t.Errorf("dead letters at the source: %s", out)
 	}
@@ -224,9 +220,7 @@ func TestMoveSetsAside(t *testing.T) {
 	if r.code != 7 || !strings.Contains(r.stdout, "they stay  1") || !strings.Contains(r.stderr, "stays: the target rejects it") || !strings.Contains(r.stderr, "tidegate move orders --group=billing") {
 		t.Errorf("exit code %d, %s%s", r.code, r.stdout, r.stderr)
 	}
-	if got := source.bodies("billing", "orders", 2); !slices.Equal(got, []string{"not of a message group"}) {
-		t.Errorf("the source has %q", got)
-	}
+	assert.Slices(t, "the source has", source.bodies("billing", "orders", 2), []string{"not of a message group"})
 }
 
 // A second command with the journal of one that runs is rejected with the process of that one, and
@@ -264,9 +258,7 @@ func TestJournalInUse(t *testing.T) {
 			}
 		}
 	}
-	if got := source.bodies("billing", "orders", 2); !slices.Equal(got, []string{"b"}) {
-		t.Errorf("the source has %q", got)
-	}
+	assert.Slices(t, "the source has", source.bodies("billing", "orders", 2), []string{"b"})
 }
 
 // A move that is killed at any point and begun again carries every message, in the order of the

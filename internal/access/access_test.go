@@ -12,14 +12,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func policy(t testing.TB, c Config) *Policy {
 	t.Helper()
-	p, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(New(c))(t)
 	return p
 }
 
@@ -247,9 +246,7 @@ func FuzzParseHeader(f *testing.F) {
 	p := policy(f, Config{Keys: []Key{{Name: "key", Secrets: []Secret{NewSecret("secret")}}}})
 	f.Fuzz(func(t *testing.T, text string) {
 		h, err := parseHeader(text)
-		if err == nil && strings.ContainsAny(h.key, "/,") {
-			t.Errorf("%q: the key is %q", text, h.key)
-		}
+		assert.That(t, err != nil || !strings.ContainsAny(h.key, "/,"), "%q: the key is %q", text, h.key)
 		who, reason := p.Signature(text, "20260301T120000Z", time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 		signed := strings.Contains(strings.ToLower(text), sign("key", "secret", "20260301T120000Z")[len(Algorithm+" Credential=key, SignedHeaders=x-mq-date-time, Signature="):])
 		if who.String() == "key" && !signed || reason != "" && !who.Anonymous() {
@@ -279,16 +276,12 @@ func TestMatchIsARegularExpression(t *testing.T) {
 			matched++
 		}
 	}
-	if matched < 1000 {
-		t.Errorf("seed %d: only %d matches: this proves little", seed, matched)
-	}
+	assert.That(t, matched >= 1000, "seed %d: only %d matches: this proves little", seed, matched)
 }
 
 // A pattern of an attacker's wish would still cost no more than its length times the name's.
 func TestMatchIsFast(t *testing.T) {
-	if match(strings.Repeat("a*", 2000)+"b", strings.Repeat("a", 4000)) {
-		t.Error("it matched")
-	}
+	assert.That(t, !match(strings.Repeat("a*", 2000)+"b", strings.Repeat("a", 4000)), "it matched")
 }
 
 func TestConfigFaults(t *testing.T) {
@@ -319,9 +312,7 @@ func TestConfigFaults(t *testing.T) {
 		Anonymous: []Rule{{Actions: []Action{Observe}}},
 		TimeZones: []*time.Location{nil},
 	})
-	if err == nil {
-		t.Fatal("it is accepted")
-	}
+	assert.MustThat(t, err != nil, "it is accepted")
 	for _, w := range []string{
 		"key 1: invalid name: give letters", "key 2: invalid name: it has 0 bytes", "key 3", `key 4: invalid name: the name "anonymous" is reserved`,
 		`key "many" has 3 secrets; the limit is 2`, `key "none" has neither`, `key "empty" has an empty secret`, `key "same" has the same secret as key "many"`,
@@ -330,9 +321,7 @@ func TestConfigFaults(t *testing.T) {
 		"rule 3: action send needs topics", "rule 4: action receive needs topics and groups", "rule 5: action admin needs topics or groups",
 		`rule 6: the pattern "a#b" matches no name: names of topics`, `pattern "" matches no name`, `rule 7: the pattern "a.b" matches no name: names of groups`, "anonymous, rule 1: action observe", "a time zone is nil",
 	} {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("it does not contain %q", w)
-		}
+		assert.That(t, strings.Contains(err.Error(), w), "it does not contain %q", w)
 	}
 	if strings.Contains(err.Error(), "top-secret") || strings.Contains(err.Error(), "a b") || t.Failed() {
 		t.Errorf("the faults:\n%v", err)
@@ -357,9 +346,7 @@ func TestSecretsAreHidden(t *testing.T) {
 	if strings.Contains(out.String(), text) || strings.Contains(out.String(), hex.EncodeToString([]byte(text))) {
 		t.Errorf("the output contains the secret:\n%s", out.String())
 	}
-	if s.Reveal() != text || (Secret{}).Reveal() != "" {
-		t.Error("Reveal does not return it")
-	}
+	assert.That(t, s.Reveal() == text && (Secret{}).Reveal() == "", "Reveal does not return it")
 }
 
 func BenchmarkSignature(b *testing.B) {
@@ -383,18 +370,14 @@ func BenchmarkAllows(b *testing.B) {
 	}}}})
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := p.Allows(Identity{"key"}, ToReceive("orders-eu", "billing")); err != nil {
-			b.Fatal(err)
-		}
+		assert.Must(b, p.Allows(Identity{"key"}, ToReceive("orders-eu", "billing")))
 	}
 }
 
 // A topic can be words joined by dots, so a rule can name such a topic.
 func TestTopicsWithDots(t *testing.T) {
 	r := Rule{Actions: []Action{Send}, Topics: []string{"stocks.*", "DLQ.stocks.nyse"}}
-	if err := r.Check(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, r.Check())
 	if !match("stocks.*", "stocks.nyse.tech") || match("stocks.*", "stocks") {
 		t.Error("stocks.* does not match exactly the names that begin with stocks and a dot")
 	}

@@ -1,6 +1,10 @@
 package access
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
+)
 
 // The texts of rejections name the missing permission.
 func TestTextsOfNeeds(t *testing.T) {
@@ -25,10 +29,6 @@ func TestTextsOfNeeds(t *testing.T) {
 			t.Errorf("%#v: %s, want %s", c.need, got, c.want)
 		}
 	}
-	if got := (Identity{}).String(); got != "anonymous" {
-		t.Errorf("an anonymous client is %q", got)
-	}
-	if got := (Identity{key: "app"}).String(); got != "app" {
-		t.Errorf("the key app is %q", got)
-	}
+	assert.Equal(t, "an anonymous client is", (Identity{}).String(), "anonymous")
+	assert.Equal(t, "the key app is", (Identity{key: "app"}).String(), "app")
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestLongestIdle(t *testing.T) {
@@ -28,9 +30,7 @@ func TestLongestIdle(t *testing.T) {
 		for _, i := range longestIdle(c.all) {
 			got = append(got, i.since)
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-		}
+		assert.That(t, slices.Equal(got, c.want), "%s: %v, want %v", c.name, got, c.want)
 	}
 }
 
@@ -111,9 +111,7 @@ func inBubble(t *testing.T, most int, f func(x *limited)) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newLimited(t, most)
 		f(x)
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, x.Close())
 		synctest.Wait()
 	})
 }
@@ -125,15 +123,11 @@ func TestNewConnectionsGetIn(t *testing.T) {
 		var servers []*Conn
 		for i := range 4 {
 			c, s := x.dial()
-			if s == nil {
-				t.Fatalf("connection %d of 4 has to wait", i)
-			}
+			assert.MustThat(t, s != nil, "connection %d of 4 has to wait", i)
 			clients, servers = append(clients, c), append(servers, s)
 			time.Sleep(time.Millisecond)
 		}
-		if len(x.reports) > 0 {
-			t.Errorf("below the limit: reports %v", x.reports)
-		}
+		assert.That(t, len(x.reports) == 0, "below the limit: reports %v", x.reports)
 		servers[0].Begin() // under way
 		servers[1].Begin()
 		servers[1].Authenticated(true)
@@ -143,24 +137,16 @@ func TestNewConnectionsGetIn(t *testing.T) {
 		time.Sleep(time.Minute)
 		for i, want := range []int{3, 2} {
 			c, s := x.dial()
-			if s == nil {
-				t.Fatalf("new connection %d has to wait", i)
-			}
+			assert.MustThat(t, s != nil, "new connection %d has to wait", i)
 			defer c.Close()
 			s.Begin()
-			if !endedConn(clients[want]) {
-				t.Errorf("for new connection %d, connection %d was not closed", i, want)
-			}
+			assert.That(t, endedConn(clients[want]), "for new connection %d, connection %d was not closed", i, want)
 		}
 		if endedConn(clients[0]) || endedConn(clients[1]) {
 			t.Error("a connection with a request under way or an authenticated client was closed")
 		}
-		if !slices.Equal(x.reports, []bool{false, false}) {
-			t.Errorf("reports %v, want two of connections that need not wait", x.reports)
-		}
-		if n := len(x.open); n != 4 {
-			t.Errorf("%d connections are open, want 4", n)
-		}
+		assert.Slices(t, "reports", x.reports, []bool{false, false})
+		assert.Equal(t, "connections are open", len(x.open), 4)
 	})
 }
 
@@ -180,25 +166,19 @@ func TestNewConnectionsWait(t *testing.T) {
 			server.Authenticated(name == "it is not authenticated anymore")
 			_, late := x.dial()
 			time.Sleep(time.Hour)
-			if late != nil || x.waiting() != nil {
-				t.Fatalf("%s: accepted beside a request under way", name)
-			}
+			assert.MustThat(t, late == nil && x.waiting() == nil, "%s: accepted beside a request under way", name)
 			free.do(client, server)
 			time.Sleep(free.after - 1)
 			synctest.Wait()
 			if c := x.waiting(); c != nil && free.after > 0 {
 				t.Errorf("%s: accepted before %v", name, free.after)
 			} else if free.after == 0 {
-				if c == nil {
-					t.Errorf("%s: not accepted at once", name)
-				}
+				assert.That(t, c != nil, "%s: not accepted at once", name)
 				return
 			}
 			time.Sleep(1)
 			synctest.Wait()
-			if x.waiting() == nil || !endedConn(client) {
-				t.Errorf("%s: not accepted after %v", name, free.after)
-			}
+			assert.That(t, x.waiting() != nil && endedConn(client), "%s: not accepted after %v", name, free.after)
 			if !slices.Equal(x.reports, []bool{true}) {
 				t.Errorf("%s: reports %v, want one of a connection that waits", name, x.reports)
 			}
@@ -210,17 +190,13 @@ func TestNewConnectionsWait(t *testing.T) {
 func TestBeginOnAClosingConnection(t *testing.T) {
 	inBubble(t, 1, func(x *limited) {
 		_, server := x.dial()
-		if !server.Begin() {
-			t.Error("a request may not begin on an open connection")
-		}
+		assert.That(t, server.Begin(), "a request may not begin on an open connection")
 		server.End()
 		time.Sleep(idleGrace)
 		if _, s := x.dial(); s == nil {
 			t.Fatal("a new connection has to wait")
 		}
-		if server.Begin() {
-			t.Error("a request began on a connection that was closed for another one")
-		}
+		assert.That(t, !server.Begin(), "a request began on a connection that was closed for another one")
 		server.End()
 	})
 }
@@ -232,9 +208,7 @@ func TestCloseWhileWaiting(t *testing.T) {
 		server.Begin()
 		late, _ := x.dial()
 		x.t.Cleanup(func() {
-			if !endedConn(late) {
-				t.Error("the connection that waited is open")
-			}
+			assert.That(t, endedConn(late), "the connection that waited is open")
 			if _, more := <-x.accepted; more {
 				t.Error("Accept returned a connection")
 			}
@@ -246,9 +220,7 @@ func TestCloseWhileWaiting(t *testing.T) {
 func TestNoLimit(t *testing.T) {
 	a, _ := net.Pipe()
 	c := ConnOf(a)
-	if c != nil || !c.Begin() {
-		t.Error("a connection of another listener has a limit")
-	}
+	assert.That(t, c == nil && c.Begin(), "a connection of another listener has a limit")
 	c.Authenticated(true)
 	c.End()
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Reading pauses while too many handlers have not begun. It continues when they begin, when their
@@ -60,24 +62,16 @@ func TestResetsPause(t *testing.T) {
 		for range 500 {
 			a.Reset()
 		}
-		if d := paused(a); d != 0 {
-			t.Errorf("after 500 resets, reading pauses for %v", d)
-		}
+		assert.Equal(t, "after 500 resets, reading pauses for", paused(a), 0)
 		for range 50 {
 			a.Reset()
 		}
-		if d := paused(b); d != 0 {
-			t.Errorf("reading from another connection pauses for %v", d)
-		}
-		if d := paused(a); d != 200*time.Millisecond {
-			t.Errorf("after 50 resets more, reading pauses for %v, want 200ms", d)
-		}
+		assert.Equal(t, "reading from another connection pauses for", paused(b), 0)
+		assert.Equal(t, "after 50 resets more, reading pauses for", paused(a), 200*time.Millisecond)
 		for range 100_000 {
 			a.Reset()
 		}
-		if d := paused(a); d != time.Second {
-			t.Errorf("after any number, one pause takes %v, want a second", d)
-		}
+		assert.Equal(t, "after any number, one pause takes", paused(a), time.Second)
 		var none *Link
 		none.Reset()
 	})
@@ -103,16 +97,10 @@ func TestCrowdHoldsUpItsOwn(t *testing.T) {
 
 func TestEndedLink(t *testing.T) {
 	l := &Link{crowd: &crowd{}}
-	if l.Ended() {
-		t.Error("a new connection has ended")
-	}
-	if !l.close() || l.close() || !l.Ended() {
-		t.Error("a connection ends once")
-	}
+	assert.That(t, !l.Ended(), "a new connection has ended")
+	assert.That(t, l.close() && !l.close() && l.Ended(), "a connection ends once")
 	var none *Link
 	none.Opened()
 	none.Begun()
-	if none.Limit() != nil {
-		t.Error("an unknown connection has a limit")
-	}
+	assert.That(t, none.Limit() == nil, "an unknown connection has a limit")
 }

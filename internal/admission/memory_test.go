@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 )
 
@@ -79,9 +81,7 @@ func TestGreedyConnectionsMakeRoom(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 			late := b.Hold("late", nil)
-			if err := late.Resize(128<<10, false); err != nil {
-				t.Errorf("after %d greedy connections there is no space: %v", n, err)
-			}
+			assert.NoError(t, late.Resize(128<<10, false), "after %d greedy connections there is no space", n)
 			if b.Held() > b.Limit() {
 				t.Errorf("%d bytes are held, more than %d", b.Held(), b.Limit())
 			}
@@ -100,9 +100,7 @@ func TestConnectionsAreClosedInTurn(t *testing.T) {
 		holds := make([]Hold, 3)
 		for i, n := range []int64{500, 250, 125} {
 			holds[i] = b.Hold(i, ended(func() {}))
-			if err := holds[i].Resize(n, true); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, holds[i].Resize(n, true))
 		}
 		time.Sleep(time.Second)
 		late, later := b.Hold("late", nil), b.Hold("later", nil)
@@ -126,9 +124,7 @@ func TestOnlyConnectionsThatWaitYield(t *testing.T) {
 		b := NewBudget("test", 100, time.Second)
 		closed := 0
 		busy, equal := b.Hold("busy", ended(func() { t.Error("a busy connection was closed") })), b.Hold("equal", ended(func() { closed++ }))
-		if err := errors.Join(busy.Resize(50, true), busy.Resize(50, false), equal.Resize(25, true)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, errors.Join(busy.Resize(50, true), busy.Resize(50, false), equal.Resize(25, true)))
 		late := b.Hold("late", nil)
 		if err := late.Resize(25, false); !errors.Is(err, tidegate.ErrThrottled) || closed != 0 {
 			t.Errorf("at once: %v, %d closed", err, closed)
@@ -152,12 +148,8 @@ func TestOnlyConnectionsThatWaitYield(t *testing.T) {
 func TestRejectionReportsHeldMemory(t *testing.T) {
 	b := NewBudget("request memory", 100, time.Second)
 	h, other := b.Hold(1, nil), b.Hold(2, nil)
-	if err := other.Resize(30, false); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Resize(20, false); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, other.Resize(30, false))
+	assert.Must(t, h.Resize(20, false))
 	err := h.Resize(60, false)
 	e, ok := errors.AsType[*tidegate.Error](err)
 	if !ok || e.Code != tidegate.CodeTooManyRequests || e.RetryAfter <= 0 || !errors.Is(err, tidegate.ErrThrottled) {

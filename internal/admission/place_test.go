@@ -1,6 +1,10 @@
 package admission
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
+)
 
 // A fakePeer is a connection that a test ends.
 type fakePeer struct{ ended bool }
@@ -17,14 +21,9 @@ func TestPlaceOutlivesItsHandler(t *testing.T) {
 	} {
 		places, bodies := NewBudget("places", 100, 0), NewBudget("bodies", 100, 0)
 		conn := &fakePeer{}
-		p, err := places.Take(conn, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := assert.Value(places.Take(conn, 10))(t)
 		h := bodies.Hold(conn, conn)
-		if err := h.Resize(40, false); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, h.Resize(40, false))
 		p.TakeOver(&h, 30)
 		h.Release() // it is empty
 		p.Begin()
@@ -48,29 +47,20 @@ func TestPlacesEndWithTheirConnection(t *testing.T) {
 	conn := &fakePeer{}
 	var all []*Place
 	for range 3 {
-		p, err := places.Take(conn, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := assert.Value(places.Take(conn, 10))(t)
 		p.Begin()
 		all = append(all, p)
 	}
 	all[0].End()
 	conn.End()
 	places.Ended(conn)
-	if places.Held() != 0 {
-		t.Errorf("when the connection has ended, %d bytes are held", places.Held())
-	}
+	assert.Equal(t, "when the connection has ended, bytes are held", places.Held(), 0)
 	bodies := NewBudget("bodies", 100, 0)
 	h := bodies.Hold(conn, conn)
-	if err := h.Resize(20, false); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, h.Resize(20, false))
 	all[1].TakeOver(&h, 20)
 	all[1].End()
-	if bodies.Held() != 0 {
-		t.Errorf("a handler that returns later leaves %d bytes held", bodies.Held())
-	}
+	assert.Equal(t, "a handler that returns later leaves bytes held", bodies.Held(), 0)
 	all[2].Put(nil)
 	all[2].End()
 	if n := places.Held(); n != 0 || len(places.shares) != 0 {
@@ -83,21 +73,14 @@ func TestPlacesEndWithTheirConnection(t *testing.T) {
 func TestEndedConnectionsDoNotCount(t *testing.T) {
 	b := NewBudget("places", 100, 0)
 	greedy := &fakePeer{}
-	first, err := b.Take(greedy, 40)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Take(greedy, 5); err != nil {
-		t.Fatal(err)
-	}
+	first := assert.Value(b.Take(greedy, 40))(t)
+	assert.Must(t, assert.Err(b.Take(greedy, 5)))
 	late := b.Hold("late", nil)
 	if err := late.Resize(30, false); err != nil || !greedy.ended || b.ending != 45 {
 		t.Fatalf("%v, ended %t, %d bytes end", err, greedy.ended, b.ending)
 	}
 	first.End()
-	if b.ending != 5 {
-		t.Errorf("%d bytes end, want 5", b.ending)
-	}
+	assert.Equal(t, "bytes end", b.ending, 5)
 	b.Ended(greedy)
 	if b.ending != 0 || b.Held() != 30 {
 		t.Errorf("%d bytes end and %d are held, want 0 and 30", b.ending, b.Held())
@@ -111,9 +94,7 @@ func TestPlacesAreRejected(t *testing.T) {
 	}
 	var none *Place
 	h := b.Hold(1, nil)
-	if err := h.Resize(10, false); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, h.Resize(10, false))
 	if none.TakeOver(&h, 10); b.Held() != 0 {
 		t.Errorf("without a place, %d bytes stay held", b.Held())
 	}

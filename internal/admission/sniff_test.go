@@ -1,10 +1,11 @@
 package admission
 
 import (
-	"errors"
 	"io"
 	"net"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 
 	"github.com/tidegate/tidegate"
 )
@@ -20,9 +21,7 @@ func TestPendingIsBounded(t *testing.T) {
 	p := &silentConns{most: most}
 	first, other := net.Pipe()
 	defer other.Close()
-	if _, err := p.add(first); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(p.add(first)))
 	var last silent
 	for range most {
 		a, b := net.Pipe()
@@ -33,25 +32,17 @@ func TestPendingIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := p.len(); n != most {
-		t.Errorf("%d pending; want %d", n, most)
-	}
+	assert.Equal(t, "pending", p.len(), most)
 	if _, err := other.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the oldest is not closed: %v", err)
 	}
 	last.settle()
 	last.settle()
-	if n := p.len(); n != most-1 {
-		t.Errorf("%d pending after one settled; want %d", n, most-1)
-	}
+	assert.Equal(t, "pending after one settled", p.len(), most-1)
 	p.close()
 	last.settle()
-	if _, err := p.add(first); !errors.Is(err, tidegate.ErrClosed) {
-		t.Errorf("add after close: %v", err)
-	}
-	if n := p.len(); n != 0 {
-		t.Errorf("%d pending after close", n)
-	}
+	assert.Is(t, "add after close", assert.Err(p.add(first)), tidegate.ErrClosed)
+	assert.Equal(t, "pending after close", p.len(), 0)
 }
 
 // With any first bytes of a connection, the handshake ends and returns them again.
@@ -59,10 +50,7 @@ func FuzzSniff(f *testing.F) {
 	for _, s := range []string{"", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00", "\x16", "\x16\x03\x01\x00\x05hello", "\x00"} {
 		f.Add([]byte(s))
 	}
-	c, err := SelfSigned()
-	if err != nil {
-		f.Fatal(err)
-	}
+	c := assert.Value(SelfSigned())(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewCredentials(c, 1, false, noHost{})
 		client, server := net.Pipe()
@@ -76,14 +64,10 @@ func FuzzSniff(f *testing.F) {
 		conn, _, err := s.ServerHandshake(server)
 		if err == nil {
 			got, _ := io.ReadAll(conn)
-			if string(got) != string(b) {
-				t.Errorf("read %q; want %q", got, b)
-			}
+			assert.That(t, string(got) == string(b), "read %q; want %q", got, b)
 			conn.Close()
 		}
 		<-done
-		if n := s.Pending(); n != 0 {
-			t.Errorf("%d are still pending", n)
-		}
+		assert.Equal(t, "are still pending", s.Pending(), 0)
 	})
 }

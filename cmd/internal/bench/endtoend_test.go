@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 )
 
@@ -13,18 +15,13 @@ import (
 // the benchmark ends and reports the loss.
 func TestLostMessageEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bodies, err := ParseBodies("64")
-		if err != nil {
-			t.Fatal(err)
-		}
+		bodies := assert.Value(ParseBodies("64"))(t)
 		l := &endToEnd{LoadOptions: LoadOptions{Bodies: bodies}, verifier: NewVerifier(), waiting: map[int64]chan struct{}{}}
 		started := time.Now()
 		go func() {
 			for i := range int64(5) { // others arrive until 40 s
 				time.Sleep(8 * time.Second)
-				if err := l.handle(t.Context(), &tidegate.Delivery{Message: tidegate.Message{Body: l.Bodies.Body(i)}}); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, l.handle(t.Context(), &tidegate.Delivery{Message: tidegate.Message{Body: l.Bodies.Body(i)}}))
 			}
 		}()
 		if out := l.await(t.Context(), 2); out.Messages != 1 || time.Since(started) != 24*time.Second {

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
 
@@ -21,17 +23,10 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(path, []byte(got), 0o600))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s is (-update writes it)\n%s\nwant\n%s", name, got, want)
-	}
+	want := assert.Value(os.ReadFile(path))(t)
+	assert.That(t, got == string(want), "%s is (-update writes it)\n%s\nwant\n%s", name, got, want)
 }
 
 // stalled is the result of two rounds of 20 s, on a server that responds in 2 ms and hangs for one
@@ -52,10 +47,7 @@ func stalled(t *testing.T, callers int, rate float64) (r Result) {
 			Arguments: map[string]string{"callers": fmt.Sprint(callers), "size": "1KiB", "arrivals": "even", "duration": "20s"},
 		}
 		for range 2 {
-			round, err := Run(t.Context(), Options{Callers: callers, Rate: rate, Arrivals: Even, Duration: 20 * time.Second, Outstanding: 1000}, single(op))
-			if err != nil {
-				t.Fatal(err)
-			}
+			round := assert.Value(Run(t.Context(), Options{Callers: callers, Rate: rate, Arrivals: Even, Duration: 20 * time.Second, Outstanding: 1000}, single(op)))(t)
 			round.Floor = 310
 			round.Client = Client{CPU: 5, Took: 20, GCs: 7, GCPause: 1530}
 			r.Rounds = append(r.Rounds, round)
@@ -70,23 +62,17 @@ func TestScreens(t *testing.T) {
 	r.System = map[string]string{"cpus": "2"}
 	r.Rounds[1].Failed = map[string]int64{"TOO_MANY_REQUESTS": 3}
 	var b strings.Builder
-	if err := r.Screen(&b, output.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, r.Screen(&b, output.Options{}))
 	golden(t, "open.txt", b.String())
 	b.Reset()
 	closed := stalled(t, 2, 0)
 	closed.Truth = nil
-	if err := closed.Screen(&b, output.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, closed.Screen(&b, output.Options{}))
 	golden(t, "closed.txt", b.String())
 	b.Reset()
 	r.Rounds[0].Invalid = "OVERLOADED: too many"
 	table := output.List[Result]{Rows: []Result{closed, r}, Columns: Columns}
-	if err := table.Print(&b, &b, output.Options{Format: output.Wide}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, table.Print(&b, &b, output.Options{Format: output.Wide}))
 	golden(t, "sweep.txt", b.String())
 }
 
@@ -94,14 +80,9 @@ func TestScreens(t *testing.T) {
 // too, and the worst second of the series is the stall.
 func TestFilesOfAResult(t *testing.T) {
 	r := stalled(t, 2000, 1000)
-	h, err := r.Latencies()
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := assert.Value(r.Latencies())(t)
 	near(t, "p95", micros(h.ValueAtQuantile(95)), 502*time.Millisecond, 5*time.Millisecond)
-	if h.TotalCount() != 40_000 {
-		t.Errorf("the rounds together have %d operations, want 40 000", h.TotalCount())
-	}
+	assert.Equal(t, "the rounds together have operations", h.TotalCount(), 40_000)
 	for _, s := range r.Rounds[0].Series {
 		if stall := s.Second%10 == 9; stall != (s.P99 > 100_000) || s.Done != 1000 {
 			t.Errorf("second %+v", s)
@@ -132,10 +113,7 @@ func TestSearch(t *testing.T) {
 				break
 			}
 			tries++
-			r, err := Run(t.Context(), Options{Callers: 1000, Rate: rate, Arrivals: Even, Duration: 2 * time.Second, Outstanding: 10_000}, single(op))
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := assert.Value(Run(t.Context(), Options{Callers: 1000, Rate: rate, Arrivals: Even, Duration: 2 * time.Second, Outstanding: 10_000}, single(op)))(t)
 			s.Tried(rate, Holds(r, 5000))
 		}
 		if s.Low < 950 || s.Low > 1000 || tries > 10 {
@@ -163,14 +141,9 @@ func TestHolds(t *testing.T) {
 
 func TestBodies(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "body")
-	if err := os.WriteFile(file, []byte("01234567the rest of it"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(file, []byte("01234567the rest of it"), 0o600))
 	for text, want := range map[string][2]int{"1KiB": {1024, 1024}, "100": {100, 100}, "uniform:20-40": {20, 40}, "file:" + file: {22, 22}} {
-		b, err := ParseBodies(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := assert.Value(ParseBodies(text))(t)
 		sizes := map[int]bool{}
 		for number := range int64(500) {
 			plain := string(b.Plain(number))
@@ -183,9 +156,7 @@ func TestBodies(t *testing.T) {
 			}
 			sizes[len(body)] = true
 		}
-		if len(sizes) != want[1]-want[0]+1 {
-			t.Errorf("%s has %d different sizes", text, len(sizes))
-		}
+		assert.That(t, len(sizes) == want[1]-want[0]+1, "%s has %d different sizes", text, len(sizes))
 	}
 	if b, _ := ParseBodies("file:" + file); !strings.HasSuffix(string(b.Body(7)), " of it") {
 		t.Errorf("the body of a file is %q", b.Body(7))
@@ -216,13 +187,9 @@ func TestScreenNamesTheCause(t *testing.T) {
 		Rounds: []Round{{Offered: 10, Response: &Latency{}, Late: &Latency{}}},
 	}
 	var valid, not strings.Builder
-	if err := r.Screen(&valid, output.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, r.Screen(&valid, output.Options{}))
 	r.Rounds[0].Invalid = invalid(Options{Rate: 10}, Round{Achieved: 10}, 95_271_110*time.Nanosecond, time.Millisecond, false)
-	if err := r.Screen(&not, output.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, r.Screen(&not, output.Options{}))
 	want := "NOT VALID    1 of 1 rounds: the generator, not the server, was the limit: it began 95 ms late (p99)\n" +
 		"likely cause the machine was busy at the start: load 8.11 on 2 processors\n" +
 		"remedy       end other programs"

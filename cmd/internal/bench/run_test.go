@@ -10,14 +10,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func near(t *testing.T, name string, gotMicros float64, want, tolerance time.Duration) {
 	t.Helper()
 	got := time.Duration(gotMicros * 1e3)
-	if (got - want).Abs() > tolerance {
-		t.Errorf("%s is %v, want %v ± %v", name, got, want, tolerance)
-	}
+	assert.That(t, (got-want).Abs() <= tolerance, "%s is %v, want %v ± %v", name, got, want, tolerance)
 }
 
 // single is an operation of one message that ends before it returns.
@@ -45,9 +45,7 @@ func TestStallIsMeasuredFromTheDueTime(t *testing.T) {
 			return ""
 		}
 		r, err := Run(t.Context(), Options{Callers: 2000, Rate: 1000, Arrivals: Even, Duration: 60 * time.Second, Outstanding: 1000}, single(op))
-		if err != nil || r.Invalid != "" || r.Done != 60000 {
-			t.Fatalf("%v, invalid %q, %d done", err, r.Invalid, r.Done)
-		}
+		assert.MustThat(t, err == nil && r.Invalid == "" && r.Done == 60000, "%v, invalid %q, %d done", err, r.Invalid, r.Done)
 		near(t, "p50", r.Response.P50, 0, time.Millisecond)
 		near(t, "p90", r.Response.P90, 0, 5*time.Millisecond)
 		near(t, "p99", r.Response.P99, 900*time.Millisecond, 10*time.Millisecond)
@@ -68,15 +66,10 @@ func TestWaitsForACallerCount(t *testing.T) {
 			}
 			return ""
 		}
-		r, err := Run(t.Context(), Options{Callers: 1, Rate: 100, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 1000}, single(op))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := assert.Value(Run(t.Context(), Options{Callers: 1, Rate: 100, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 1000}, single(op)))(t)
 		near(t, "the response's p99", r.Response.P99, 900*time.Millisecond, 20*time.Millisecond)
 		near(t, "the service's p99", r.Service.P99, 0, time.Millisecond)
-		if r.Invalid != "" {
-			t.Errorf("the run is %q; its figures are those of one caller", r.Invalid)
-		}
+		assert.Equal(t, "the run is; its figures are those of one caller", r.Invalid, "")
 	})
 }
 
@@ -226,10 +219,7 @@ func TestManyMessagesAndLast(t *testing.T) {
 
 // A body has its number for its own run alone, and a changed byte is seen.
 func TestNumberOfABody(t *testing.T) {
-	b, err := ParseBodies("uniform:16-200")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(ParseBodies("uniform:16-200"))(t)
 	b.Run = 7
 	for n := range int64(300) {
 		body := b.Body(n)

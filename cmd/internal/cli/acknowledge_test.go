@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -53,9 +55,7 @@ func TestAcknowledgementsUnderWay(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if len(calls) != maxUnderWay {
-			t.Errorf("%d acknowledgements are under way, want %d", len(calls), maxUnderWay)
-		}
+		assert.Equal(t, "acknowledgements are under way", len(calls), maxUnderWay)
 		close(answer)
 		<-printing
 		rest, err := a.end()
@@ -112,9 +112,7 @@ func TestWaitDoesNotStopAProgram(t *testing.T) {
 		go w.stopIdle(5 * time.Second)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if w.running.Err() != nil {
-			t.Error("the worker was stopped while a program ran")
-		}
+		assert.That(t, w.running.Err() == nil, "the worker was stopped while a program ran")
 		w.begun.Add(1) // another message, at the end of the first program
 		time.Sleep(6 * time.Second)
 		w.active.Store(0)
@@ -241,8 +239,6 @@ func TestFates(t *testing.T) {
 		}
 	}
 	for _, answer := range []string{`{"id":"1","then":"ack","delay":"5s"}`, `{"id":"1","Then":"ack","retry":1}`, `{"id":"2","then":"ack"}`, `{"then":"ack"}`, `{"id":"1"}`, `["ack"]`, ``} {
-		if _, err := verdictOf([]byte(answer), "1"); err == nil {
-			t.Errorf("the answer %s is accepted", answer)
-		}
+		assert.That(t, assert.Err(verdictOf([]byte(answer), "1")) != nil, "the answer %s is accepted", answer)
 	}
 }

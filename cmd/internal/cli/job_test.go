@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A journal that another program has changed to UTF-16, or given a byte order mark, is rejected
@@ -20,9 +22,7 @@ func TestJournalOfAnotherEncoding(t *testing.T) {
 		`{"time":"2026-01-02T03:04:05Z","event":"job","why":"other"}` + "\n": "another job",
 	} {
 		path := filepath.Join(t.TempDir(), "journal")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		err := begin(path, "j")
 		if _, ok := errors.AsType[*otherError](err); !ok || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%q: %v, want %q and the path", text, err, want)

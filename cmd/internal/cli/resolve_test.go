@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Host has a port, that of the scheme if the address of an Artemis has none.
@@ -29,9 +31,7 @@ func TestHost(t *testing.T) {
 			t.Errorf("%s is %s, want %s", address, got, want)
 		}
 	}
-	if got := (Server{Context: Context{GRPC: "a:1;b:2"}}).Host(); got != "a:1;b:2" {
-		t.Errorf("the addresses for gRPC are %s", got)
-	}
+	assert.Equal(t, "the addresses for gRPC are", (Server{Context: Context{GRPC: "a:1;b:2"}}).Host(), "a:1;b:2")
 }
 
 // A file of contexts that can only be read in part is invalid: the next change of it would remove
@@ -48,9 +48,7 @@ func TestContextsAreReadWhole(t *testing.T) {
 		"not YAML behind it": {one + "---\n{", false}, "byte order mark": {"\xef\xbb\xbf" + one, true},
 	} {
 		path := filepath.Join(t.TempDir(), "contexts.yaml")
-		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(path, []byte(c.text), 0o600))
 		if f, _, err := readFile(path); (err == nil) != c.ok || c.ok && c.text != "" && len(f.Contexts) != 1 {
 			t.Errorf("%s: %v, %v", name, f.Contexts, err)
 		}
@@ -74,16 +72,10 @@ func TestCertificateAndKeyBelongTogether(t *testing.T) {
 // The days of a certificate are whole ones, and negative from its end on.
 func TestCertificateDays(t *testing.T) {
 	t.Parallel()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	for left, want := range map[time.Duration]int64{36 * time.Hour: 1, 12 * time.Hour: 0, -12 * time.Hour: -1, -36 * time.Hour: -2} {
 		c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-100 * time.Hour), NotAfter: time.Now().Add(left)}
-		text, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := assert.Value(x509.CreateCertificate(rand.Reader, c, c, key.Public(), key))(t)
 		s := httptest.NewUnstartedServer(http.NotFoundHandler())
 		s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{text}, PrivateKey: key}}}
 		s.StartTLS()

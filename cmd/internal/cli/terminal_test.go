@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"unicode/utf8"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The output does not depend on the places at which a text is divided. The way around the filter
@@ -38,9 +40,7 @@ func TestWriter(t *testing.T) {
 			t.Errorf("a control sequence is %q, %v", out.String(), err)
 		}
 	}
-	if _, err := newWriter(&failing{}).Write([]byte("x")); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("the error is %v", err)
-	}
+	assert.Is(t, "the error is", assert.Err(newWriter(&failing{}).Write([]byte("x"))), os.ErrClosed)
 	var out bytes.Buffer
 	if err := draw(newWriter(&out), "a\x1b[31m\nb\r"); err != nil || out.String() != homeCursor+`a\x1b[31m`+clearLine+"\r\nb\\x0d"+clearLine+clearBelow {
 		t.Errorf("the screen is %q, %v", out.String(), err)
@@ -62,9 +62,7 @@ func TestReader(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		}
 	}
-	if err := iotest.TestReader(newReader(t.Context(), strings.NewReader("abc")), []byte("abc")); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, iotest.TestReader(newReader(t.Context(), strings.NewReader("abc")), []byte("abc")))
 	if got, err := io.ReadAll(newReader(t.Context(), io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(broken)))); !errors.Is(err, broken) || string(got) != "abc" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -80,10 +78,6 @@ func TestReaderEndsWithItsContext(t *testing.T) {
 		_, _ = out.Write([]byte("abc"))
 		cancel()
 	}()
-	if _, err := io.ReadAll(r); !errors.Is(err, context.Canceled) {
-		t.Errorf("the error is %v", err)
-	}
-	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, context.Canceled) {
-		t.Errorf("the error of a later read is %v", err)
-	}
+	assert.Is(t, "the error is", assert.Err(io.ReadAll(r)), context.Canceled)
+	assert.Is(t, "the error of a later read is", assert.Err(r.Read(make([]byte, 1))), context.Canceled)
 }

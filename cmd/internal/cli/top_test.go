@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/admin"
 )
 
@@ -14,17 +16,13 @@ func TestTopKeys(t *testing.T) {
 	k := &topCommand{topView: topView{By: "backlog"}}
 	s := &topScreen{}
 	for _, key := range []byte("srgpfab\x7fc\r") {
-		if k.pressed(key, s) {
-			t.Fatalf("the key %q ends top", key)
-		}
+		assert.MustThat(t, !k.pressed(key, s), "the key %q ends top", key)
 	}
 	if want := (topView{By: "age", Reverse: true, Topics: true, Match: "ac"}); k.topView != want || !s.Paused || s.Typing {
 		t.Errorf("the keys give %+v, paused %v, typing %v; want %+v", k.topView, s.Paused, s.Typing, want)
 	}
 	for _, key := range []byte{'q', 3} {
-		if !k.pressed(key, s) {
-			t.Errorf("the key %q does not end top", key)
-		}
+		assert.That(t, k.pressed(key, s), "the key %q does not end top", key)
 	}
 }
 
@@ -32,10 +30,7 @@ func TestTopKeys(t *testing.T) {
 func TestTopPrintsNoNotes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	client, err := admin.New("http://127.0.0.1:1", admin.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := assert.Value(admin.New("http://127.0.0.1:1", admin.Options{}))(t)
 	defer client.Close()
 	notes := new(strings.Builder)
 	k := &topCommand{Call: &Call{App: New(strings.NewReader(""), io.Discard, notes)}, client: client, every: time.Second}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
@@ -87,14 +89,9 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(path, []byte(got), 0o600))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := assert.Value(os.ReadFile(path))(t)
 	if got != string(want) {
 		t.Errorf("%s is (-update writes it)\n%s\nwant\n%s", name, got, want)
 	}
@@ -113,9 +110,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%q: %v, %v; want %v", match, got, err, want)
 		}
 	}
-	if _, err := metrics(text, "("); err == nil {
-		t.Error("an invalid expression is accepted")
-	}
+	assert.That(t, assert.Err(metrics(text, "(")) != nil, "an invalid expression is accepted")
 	if n := (metric{Value: "1.2345e+04"}).Number(); n != int64(12345) {
 		t.Errorf("the number is %v", n)
 	}
@@ -192,13 +187,9 @@ func TestStatusScreen(t *testing.T) {
 		},
 	}
 	var b strings.Builder
-	if err := output.Fields(&b, output.Options{}, statusFields("127.0.0.1:8082", o)); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, output.Fields(&b, output.Options{}, statusFields("127.0.0.1:8082", o)))
 	b.WriteString("\n")
-	if err := (output.List[viewProblem]{Rows: wrong(o), Columns: problemColumns}).Print(&b, &b, output.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, (output.List[viewProblem]{Rows: wrong(o), Columns: problemColumns}).Print(&b, &b, output.Options{}))
 	golden(t, "status.txt", b.String())
 }
 
@@ -207,17 +198,13 @@ func TestStatusScreen(t *testing.T) {
 func TestStatusOfIdleBroker(t *testing.T) {
 	o := status.Overview{Version: "v0.1.0", Started: noon, Now: noon.Add(1500 * time.Millisecond), NotReady: "the disk is full"}
 	var b strings.Builder
-	if err := output.Fields(&b, output.Options{}, statusFields("127.0.0.1:8082", o)); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, output.Fields(&b, output.Options{}, statusFields("127.0.0.1:8082", o)))
 	for _, want := range []string{"up 1s\n", "not ready: the disk is full\n", "0 of them wait for a retry\ndisk     0 B\n"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the screen lacks %q:\n%s", want, &b)
 		}
 	}
-	if got := wrong(o); len(got) != 0 {
-		t.Errorf("the problems are %+v, want none", got)
-	}
+	assert.Equal(t, "the problems are", len(wrong(o)), 0)
 }
 
 func TestGroupListScreen(t *testing.T) {
@@ -229,9 +216,7 @@ func TestGroupListScreen(t *testing.T) {
 	}
 	for name, format := range map[string]output.Format{"group_list.txt": output.Table, "group_list_wide.txt": output.Wide} {
 		var b strings.Builder
-		if err := (output.List[status.GroupSummary]{Rows: rows, Columns: listColumns}).Print(&b, &b, output.Options{Format: format}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, (output.List[status.GroupSummary]{Rows: rows, Columns: listColumns}).Print(&b, &b, output.Options{Format: format}))
 		golden(t, name, b.String())
 	}
 }
@@ -246,9 +231,7 @@ func TestTopicListScreen(t *testing.T) {
 	for name, format := range map[string]output.Format{"topic_list.txt": output.Table, "topic_list_wide.txt": output.Wide} {
 		var b strings.Builder
 		list := output.List[status.TopicSummary]{Rows: rows, Columns: topicColumns}
-		if err := list.Print(&b, &b, output.Options{Format: format}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, list.Print(&b, &b, output.Options{Format: format}))
 		golden(t, name, b.String())
 	}
 }
@@ -291,10 +274,7 @@ func frames(t *testing.T, n int, v topView) topFrame {
 		f = s.Frame(sampled(int64(i)), v.Topics)
 	}
 	f.Interval = "1s"
-	rows, err := v.Rows(f.Rows)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := assert.Value(v.Rows(f.Rows))(t)
 	f.Rows = rows
 	return f
 }
@@ -311,9 +291,7 @@ func TestTopScreens(t *testing.T) {
 	} {
 		s.Server, s.Width, s.Height = "127.0.0.1:8082", 120, 24
 		var b strings.Builder
-		if err := s.Write(&b, output.Options{}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Write(&b, output.Options{}))
 		golden(t, name, b.String())
 	}
 }
@@ -343,13 +321,9 @@ func TestTopFitsTheTerminal(t *testing.T) {
 		for height := 1; height < 60; height += 3 {
 			s := topScreen{screenState: screenState{Server: "h", Width: width, Height: height}, Frame: f, View: topView{By: "backlog"}}
 			var b strings.Builder
-			if err := s.Write(&b, output.Options{}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, s.Write(&b, output.Options{}))
 			lines := strings.Split(b.String(), "\n")
-			if len(lines) > height {
-				t.Fatalf("%d lines on a terminal of %d", len(lines), height)
-			}
+			assert.MustThat(t, len(lines) <= height, "%d lines on a terminal of %d", len(lines), height)
 			for _, l := range lines {
 				if output.Width(l) > width {
 					t.Fatalf("%q has %d columns, the terminal %d", l, output.Width(l), width)
@@ -371,9 +345,7 @@ func TestTopOn80Columns(t *testing.T) {
 	for name, view := range map[string]topView{"groups": {By: "backlog"}, "topics": {By: "backlog", Topics: true}} {
 		s := topScreen{screenState: screenState{Server: "https://mq-broker-1.production.europe.example:8082", Width: 80, Height: 24}, Frame: f, View: view}
 		var b strings.Builder
-		if err := s.Write(&b, output.Options{}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Write(&b, output.Options{}))
 		want := []string{topic, "12 345", "1 234 567", "2h 03m", "1.5", "4.5", "blocked 78", "dead letters 1.5/s", "not shown", "g groups or topics", "q quit"}
 		if !view.Topics {
 			want = append(want, group+"-0", group+"-5")
@@ -397,9 +369,7 @@ func TestTopColumnsStay(t *testing.T) {
 	head := func(parked int64) string {
 		s.Frame.Rows = []topRow{{Group: "billing", Topic: "orders", Ready: 12_345, Backlog: 12_345, Parked: parked, OldestMS: 1000, In: 1, Out: 1}}
 		var b strings.Builder
-		if err := s.Write(&b, output.Options{}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Write(&b, output.Options{}))
 		return b.String()
 	}
 	if screen := head(0); strings.Contains(screen, "PARKED") {
@@ -445,31 +415,21 @@ func TestTopOrder(t *testing.T) {
 		{topView{By: "out", Match: "led*"}, "ledger"},
 		{topView{By: "in", Match: "orders"}, "billing"}, // by its topic
 	} {
-		rows, err := c.view.Rows(f.Rows)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rows := assert.Value(c.view.Rows(f.Rows))(t)
 		var got []string
 		for _, r := range rows {
 			got = append(got, r.Group)
 		}
-		if strings.Join(got, " ") != c.want {
-			t.Errorf("%+v gives %v, want %s", c.view, got, c.want)
-		}
+		assert.That(t, strings.Join(got, " ") == c.want, "%+v gives %v, want %s", c.view, got, c.want)
 	}
 	for _, bad := range []topView{{By: "size"}, {By: "in", Match: "[a"}} {
-		if _, err := bad.Rows(nil); err == nil {
-			t.Errorf("%+v is accepted", bad)
-		}
+		assert.That(t, assert.Err(bad.Rows(nil)) != nil, "%+v is accepted", bad)
 	}
 }
 
 // The console and the command line have the same sentences about why a group does not consume.
 func TestSentencesAreThoseOfTheConsole(t *testing.T) {
-	text, err := os.ReadFile("../../../internal/console/files/en.js")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile("../../../internal/console/files/en.js"))(t)
 	theirs := map[string]string{}
 	for _, m := range regexp.MustCompile(`(?m)^ {2}'((?:why )?[a-z_ ]+)': '([^']*)',$`).FindAllStringSubmatch(string(text), -1) {
 		theirs[m[1]] = m[2]
@@ -522,22 +482,14 @@ func TestClientScreen(t *testing.T) {
 	}
 	var b strings.Builder
 	s := clientScreen{screenState: screenState{Server: "http://127.0.0.1:8080", Width: 110, Height: 20}, Frame: f, By: "inflight"}
-	if err := s.Write(&b, output.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, s.Write(&b, output.Options{}))
 	golden(t, "topclients", b.String())
 	b.Reset()
 	s.Width, s.Height, s.Paused, s.Failed = 30, 8, true, errors.New("connection refused")
-	if err := s.Write(&b, output.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, s.Write(&b, output.Options{}))
 	lines := strings.Split(b.String(), "\n")
-	if len(lines) != 8 || strings.Contains(b.String(), "\x1b") {
-		t.Errorf("a small screen is %q", lines)
-	}
+	assert.That(t, len(lines) == 8 && !strings.Contains(b.String(), "\x1b"), "a small screen is %q", lines)
 	for _, line := range lines {
-		if output.Width(line) > 30 {
-			t.Errorf("a line is too wide: %q", line)
-		}
+		assert.That(t, output.Width(line) <= 30, "a line is too wide: %q", line)
 	}
 }

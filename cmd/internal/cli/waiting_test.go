@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A look prints one line after a second if no address accepts a connection, and nothing otherwise.
@@ -60,9 +62,7 @@ func TestLooksPrintOnce(t *testing.T) {
 		var noted sync.Once
 		for range 3 {
 			look := waitingLook{Out: &out, Noted: &noted, Address: func() string { return "a:1" }, Dial: func(context.Context, string) error { return refused }}
-			if err := look.Watch(t.Context()); !errors.Is(err, refused) {
-				t.Errorf("the fault is %v, want %v", err, refused)
-			}
+			assert.Is(t, "the fault is", look.Watch(t.Context()), refused)
 		}
 		if n := strings.Count(out.String(), "\n"); n != 1 {
 			t.Errorf("%d lines: %s", n, out.String())

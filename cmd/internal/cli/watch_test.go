@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/spf13/cobra"
 )
 
@@ -19,9 +21,7 @@ func TestNotesOfAWatch(t *testing.T) {
 		a.Terminal = terminal
 		c := a.Local(&cobra.Command{Use: "test"}, nil, func(context.Context, *Call) error { return nil })
 		if err := c.Watch(t.Context(), time.Second, func(context.Context) error {
-			if dropped := c.WaitingNotes() == io.Discard; dropped != terminal {
-				t.Errorf("on a terminal: %t; it drops the notes: %t", terminal, dropped)
-			}
+			assert.Equal(t, "on a terminal; it drops the notes", (c.WaitingNotes() == io.Discard), terminal)
 			return enough
 		}); !errors.Is(err, enough) {
 			t.Error(err)
@@ -64,9 +64,7 @@ func TestRecent(t *testing.T) {
 			t.Errorf("the item at %d s in queue %d was found %d times", i.second, i.queue, n)
 		}
 	}
-	if len(r.seen) > 40 {
-		t.Errorf("%d of %d items are kept", len(r.seen), len(stored))
-	}
+	assert.That(t, len(r.seen) <= 40, "%d of %d items are kept", len(r.seen), len(stored))
 	again := recent[int]{Since: start}
 	again.New(1, start.Add(100*time.Second))
 	again.Whole()

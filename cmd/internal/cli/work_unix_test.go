@@ -4,12 +4,13 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"io"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
@@ -32,9 +33,7 @@ func TestLostLeaseAndMax(t *testing.T) {
 	w := newWorker(t, receiveCommand{exec: "test $TIDEGATE_ATTEMPT = 2 || sleep 1000", workers: 1, max: 1})
 	lost, lose := context.WithCancelCause(t.Context())
 	time.AfterFunc(100*time.Millisecond, func() { lose(consumer.ErrLeaseLost) })
-	if err := w.handle(lost, &tidegate.Delivery{Attempt: 1}); !errors.Is(err, consumer.ErrLeaseLost) {
-		t.Errorf("the first delivery: %v", err)
-	}
+	assert.Is(t, "the first delivery", w.handle(lost, &tidegate.Delivery{Attempt: 1}), consumer.ErrLeaseLost)
 	ctx, cancel := context.WithTimeout(w.running, 30*time.Second)
 	defer cancel()
 	if err := w.handle(ctx, &tidegate.Delivery{Attempt: 2}); err != nil || ctx.Err() == nil || w.record.handled != 1 {
@@ -52,9 +51,7 @@ func TestOneTooManyLosesItsLease(t *testing.T) {
 	}
 	lost, lose := context.WithCancelCause(t.Context())
 	lose(consumer.ErrLeaseLost)
-	if err := w.handle(lost, &tidegate.Delivery{}); err == nil {
-		t.Error("the second message was handled")
-	}
+	assert.That(t, w.handle(lost, &tidegate.Delivery{}) != nil, "the second message was handled")
 	end()
 	<-done
 }
@@ -84,9 +81,7 @@ func TestLinesWithADaemon(t *testing.T) {
 	go func() { done <- w.line(t.Context(), &tidegate.Delivery{}) }()
 	select {
 	case e := <-done:
-		if e.err == nil || !strings.Contains(e.err.Error(), "exit code 3") {
-			t.Errorf("the result is %+v", e)
-		}
+		assert.That(t, e.err != nil && strings.Contains(e.err.Error(), "exit code 3"), "the result is %+v", e)
 	case <-time.After(40 * time.Second):
 		t.Error("the message waits for an answer of a program that has ended")
 	}

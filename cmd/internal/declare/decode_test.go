@@ -3,6 +3,8 @@ package declare
 import (
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The units are those of IEC 80000-13 and of the SI.
@@ -32,15 +34,9 @@ func TestDigits(t *testing.T) {
 
 func TestEach(t *testing.T) {
 	s := map[string]any{"queues": 4, "max_backlog": map[string]any{"bytes": "1GiB", "messages": 5}, "type": "1GiB"}
-	if err := each(s, ""); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, each(s, ""))
 	below := s["max_backlog"].(map[string]any)
-	if below["bytes"] != int64(1<<30) || below["messages"] != 5 || s["type"] != "1GiB" {
-		t.Errorf("the settings are %v", s)
-	}
+	assert.That(t, below["bytes"] == int64(1<<30) && below["messages"] == 5 && s["type"] == "1GiB", "the settings are %v", s)
 	err := each(map[string]any{"retention": map[string]any{"bytes": "much"}}, "")
-	if err == nil || !strings.HasPrefix(err.Error(), `retention.bytes is "much": give`) {
-		t.Errorf("the error is %v", err)
-	}
+	assert.That(t, err != nil && strings.HasPrefix(err.Error(), `retention.bytes is "much": give`), "the error is %v", err)
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 )
 
@@ -98,9 +100,7 @@ func TestLinesKeepBytes(t *testing.T) {
 func TestReadErrorIsNoEnd(t *testing.T) {
 	next := Lines(io.MultiReader(strings.NewReader("a\nb"), failing{}), &tidegate.Message{}, false)
 	m, err := next()
-	if err != nil || string(m.Body) != "a" {
-		t.Fatalf("%v, %v", m, err)
-	}
+	assert.MustThat(t, err == nil && string(m.Body) == "a", "%v, %v", m, err)
 	if m, err := next(); err == nil || !strings.Contains(err.Error(), "line 2: the disk fails") {
 		t.Errorf("after the failure: %v, %v", m, err)
 	}

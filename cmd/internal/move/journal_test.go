@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/filelock"
 )
@@ -29,9 +31,7 @@ func TestJournalIsBounded(t *testing.T) {
 	}
 	_, oldest := j.used[fmt.Sprint(more-1)]
 	_, kept := j.used[fmt.Sprint(more)]
-	if oldest || !kept {
-		t.Errorf("ID %d is known: %v, and ID %d: %v; want the newest ones", more-1, oldest, more, kept)
-	}
+	assert.That(t, !oldest && kept, "ID %d is known: %v, and ID %d: %v; want the newest ones", more-1, oldest, more, kept)
 }
 
 // A fullFile is a file on a full disk: a write of an event leaves a part of its bytes and fails,
@@ -73,9 +73,7 @@ func TestFullDiskUnderTheJournal(t *testing.T) {
 				if sent := slices.Sorted(slices.Values(f.sent)); !slices.Equal(slices.Sorted(slices.Values(s.acked)), sent) {
 					t.Errorf("the target has %q, and the source removed %q", sent, s.acked)
 				}
-				if err := o.Journal.Close(); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, o.Journal.Close())
 				sends := len(f.at)
 				if s.journal = ""; len(f.sent) == 0 {
 					s.batches = [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "")}}

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/filelock"
@@ -229,10 +231,7 @@ var (
 
 func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options {
 	t.Helper()
-	j, err := OpenJournal(journal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := assert.Value(OpenJournal(journal))(t)
 	t.Cleanup(func() {
 		_ = j.Close() // some tests have closed it
 		for _, fault := range s.faults {
@@ -253,9 +252,7 @@ func TestRejectedMessageStopsItsGroup(t *testing.T) {
 	var notes []string
 	o.Note = func(text string) { notes = append(notes, text) }
 	r, err := Run(t.Context(), o)
-	if err != nil || r.Moved != 4 || r.Aside != 1 || r.Behind != 2 {
-		t.Errorf("%+v, %v", r, err)
-	}
+	assert.That(t, err == nil && r.Moved == 4 && r.Aside == 1 && r.Behind == 2, "%+v, %v", r, err)
 	if until := reopened(t, o.Journal); !until.IsZero() {
 		t.Errorf("all that stays was released, and the journal has a lease until %v", until)
 	}
@@ -394,9 +391,7 @@ func TestTwoMessagesWithOneID(t *testing.T) {
 				if _, err := Run(t.Context(), o); (err != nil) != (f.lost != nil) {
 					t.Errorf("%s, %s: run %d: %v", name, order, n, err)
 				}
-				if err := o.Journal.Close(); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, o.Journal.Close())
 			}
 			if got := f.bodies(); !slices.Equal(got, []byte{1, 2}) {
 				t.Errorf("%s, %s: the target has %v, want 1 and 2: %v", name, order, got, f.sent)
@@ -451,13 +446,8 @@ func TestServersThatAreAway(t *testing.T) {
 // reopened closes a journal, and returns the end of the leases that the next run finds in it.
 func reopened(t *testing.T, j *Journal) time.Time {
 	t.Helper()
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	again, err := OpenJournal(j.File.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, j.Close())
+	again := assert.Value(OpenJournal(j.File.Name()))(t)
 	defer again.Close()
 	return again.LeasedUntil()
 }
@@ -469,9 +459,7 @@ func TestLeasesOfAKilledRun(t *testing.T) {
 		journal := filepath.Join(t.TempDir(), "j")
 		o := options(t, &fakeSource{}, &fakeTarget{}, journal)
 		killed := time.Now()
-		if err := o.Journal.Lease(killed.Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, o.Journal.Lease(killed.Add(time.Minute)))
 		if err := o.Journal.Close(); err != nil { // it writes no end
 			t.Fatal(err)
 		}
@@ -524,22 +512,14 @@ func TestLostAcknowledgement(t *testing.T) {
 	s, f := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "")}, {deliver(1, "")}}, lose: true}, &fakeTarget{}
 	o := options(t, s, f, journal)
 	r, err := Run(t.Context(), o)
-	if err != nil || r.Moved != 1 || r.Earlier != 1 || r.Unacked != 2 {
-		t.Errorf("%+v, %v", r, err)
-	}
+	assert.That(t, err == nil && r.Moved == 1 && r.Earlier == 1 && r.Unacked == 2, "%+v, %v", r, err)
 	if until := reopened(t, o.Journal); !until.IsZero() {
 		t.Errorf("the source delivers the message again, and the journal has a lease until %v", until)
 	}
 	file, err := os.OpenFile(journal, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := file.WriteString(`{"event":"sent","messages":[{"id":"id`); err != nil {
-		t.Fatal(err)
-	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
+	assert.Must(t, assert.Err(file.WriteString(`{"event":"sent","messages":[{"id":"id`)))
+	assert.Must(t, file.Close())
 	s = &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, ""), deliver(2, "")}}}
 	o = options(t, s, f, journal)
 	r, err = Run(t.Context(), o)
@@ -551,9 +531,7 @@ func TestLostAcknowledgement(t *testing.T) {
 	}
 	for _, text := range []string{"a note\n", "a note", `{"message_id":"1"}` + "\n", `{"message_id":"1"}`, "{}\n"} {
 		other := filepath.Join(t.TempDir(), "other")
-		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(other, []byte(text), 0o600))
 		if _, err := OpenJournal(other); err == nil || !strings.Contains(err.Error(), "line 1 is not an entry") {
 			t.Errorf("%q was opened as a journal: %v", text, err)
 		}
@@ -606,24 +584,18 @@ func TestJournalIsOnDiskBefore(t *testing.T) {
 	disk := &cachedFile{File: o.Journal.File}
 	o.Journal.File = disk
 	f.check = func(m *tidegate.Message) error {
-		if !disk.has(intentEvent, m.ID) {
-			t.Errorf("%s is sent, and its ID is not on disk", m.ID)
-		}
+		assert.That(t, disk.has(intentEvent, m.ID), "%s is sent, and its ID is not on disk", m.ID)
 		return nil
 	}
 	s.onAck = func(ds []*tidegate.Delivery) {
 		for _, d := range ds {
-			if !disk.has(sentEvent, d.ID) {
-				t.Errorf("%s is acknowledged, and its send is not on disk", d.ID)
-			}
+			assert.That(t, disk.has(sentEvent, d.ID), "%s is acknowledged, and its send is not on disk", d.ID)
 		}
 	}
 	if r, err := Run(t.Context(), o); err != nil || r.Moved != 4 || len(s.acked) != 4 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if disk.has(sentEvent, "id5") || !strings.Contains(disk.onDisk, "id4") {
-		t.Errorf("the disk has %s", disk.onDisk)
-	}
+	assert.That(t, !disk.has(sentEvent, "id5") && strings.Contains(disk.onDisk, "id4"), "the disk has %s", disk.onDisk)
 }
 
 // No message is sent after the end of its lease: it could pass one that was delivered again. If the

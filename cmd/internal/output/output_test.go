@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The escapes are those of Go's string literals; the dangerous characters are those of
@@ -64,9 +66,7 @@ func FuzzSafe(f *testing.F) {
 		if !utf8.ValidString(got) || strings.ContainsFunc(got, unsafe) {
 			t.Errorf("Safe(%q) is %q, which controls a terminal", text, got)
 		}
-		if again := Safe(got); again != got {
-			t.Errorf("Safe of the safe text %q is %q", got, again)
-		}
+		assert.Equal(t, "Safe of the safe text is", Safe(got), got)
 	})
 }
 
@@ -224,12 +224,8 @@ func TestPlainNumbers(t *testing.T) {
 		{Name: "AGE", Cell: func(row) any { return 2*time.Minute + 3500*time.Millisecond }},
 		{Name: "TAG", Cell: func(row) any { return "10 000" }},
 	}}
-	if err := l.Print(&plain, io.Discard, Options{NoHeaders: true, Plain: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Print(&people, io.Discard, Options{NoHeaders: true}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, l.Print(&plain, io.Discard, Options{NoHeaders: true, Plain: true}))
+	assert.Must(t, l.Print(&people, io.Discard, Options{NoHeaders: true}))
 	if got, want := strings.TrimSpace(plain.String()), "19999  -1234567  123456  1204.3  -  123.5  10 000"; got != want {
 		t.Errorf("for programs: %q, want %q", got, want)
 	}
@@ -278,10 +274,7 @@ func TestFit(t *testing.T) {
 		}
 		width := 10 + random.IntN(120)
 		o := Options{Format: []Format{Table, Wide}[random.IntN(2)], Width: width}
-		f, err := l.Fit(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := assert.Value(l.Fit(o))(t)
 		for _, lines := range append(slices.Clone(f.Rows), f.Header) {
 			folded = max(folded, len(lines))
 			for _, line := range lines {
@@ -301,9 +294,7 @@ func TestFit(t *testing.T) {
 				shown := o.Cell(v, time.Now())
 				switch {
 				case slices.Contains(f.Hidden, c.Name):
-					if shown != "" && shown != "-" && shown != "0" {
-						t.Fatalf("%s is left out with %q", c.Name, shown)
-					}
+					assert.MustThat(t, shown == "" || shown == "-" || shown == "0", "%s is left out with %q", c.Name, shown)
 				case c.Least == 0 && !strings.Contains(row, shown):
 					t.Fatalf("%d columns: %q is not in\n%s", width, shown, row)
 				case o.Format == Wide && !strings.Contains(strings.Join(strings.Fields(row), " "), strings.Join(strings.Fields(shown), " ")):
@@ -312,9 +303,7 @@ func TestFit(t *testing.T) {
 			}
 		}
 		for _, lines := range fitted(l.Rows, l.Columns, Options{Format: Table}).Rows {
-			if len(lines) != 1 || strings.Contains(lines[0], "…") {
-				t.Fatalf("for a program: %q", lines)
-			}
+			assert.MustThat(t, len(lines) == 1 && !strings.Contains(lines[0], "…"), "for a program: %q", lines)
 		}
 	}
 	if cut < 100 || hidden < 100 || folded < 4 {
@@ -342,19 +331,12 @@ func TestStream(t *testing.T) {
 		"wide":     {Options{Width: 30, Format: Wide}, "a           1  -     one\nabc     12 345  paid\n  a text that is too long\nabcdefgh       7  -     two\nb              8  x     three\n"},
 		"columns":  {Options{Columns: []string{"tag", "id"}}, "-     a\npaid  abc\n-     abcdefgh\nx     b\n"},
 	} {
-		s, err := NewStream(l, c.o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := assert.Value(NewStream(l, c.o))(t)
 		var b strings.Builder
 		for _, r := range rows {
-			if err := s.Print(&b, r, time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, s.Print(&b, r, time.Now()))
 		}
-		if b.String() != c.want {
-			t.Errorf("%s:\ngot\n%swant\n%s", name, b.String(), c.want)
-		}
+		assert.That(t, b.String() == c.want, "%s:\ngot\n%swant\n%s", name, b.String(), c.want)
 	}
 	if _, err := NewStream(l, Options{Columns: []string{"size"}}); err == nil || !strings.Contains(err.Error(), "id, offset, tag, text") {
 		t.Errorf("an unknown column: %v", err)

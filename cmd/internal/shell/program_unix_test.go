@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // processes returns the processes whose numbers a program has written to a file.
@@ -19,15 +21,10 @@ func processes(t *testing.T, file string, n int) (pids []int) {
 	t.Helper()
 	for len(pids) < n {
 		text, err := os.ReadFile(file)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
+		assert.MustThat(t, err == nil || errors.Is(err, os.ErrNotExist), "%v", err)
 		pids = nil
 		for line := range strings.FieldsSeq(string(text)) {
-			pid, err := strconv.Atoi(line)
-			if err != nil {
-				t.Fatal(err)
-			}
+			pid := assert.Value(strconv.Atoi(line))(t)
 			pids = append(pids, pid)
 		}
 	}
@@ -71,9 +68,7 @@ func TestChildrenEndWithTheProgram(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "pids"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, os.WriteFile(filepath.Join(dir, "pids"), nil, 0o600))
 			var out strings.Builder
 			p := New(t.Context(), c.program, nil)
 			p.Dir, p.Stdin, p.Stdout = dir, strings.NewReader(strings.Repeat("x", 1<<20)), &out
@@ -112,14 +107,10 @@ func TestEndOfTheContext(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			p := New(ctx, c.program, lost)
 			p.Dir = dir
-			if err := p.Start(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, p.Start())
 			pids := processes(t, filepath.Join(dir, "pids"), c.n)
 			cancel(c.cause)
-			if err := p.Wait(); err == nil {
-				t.Error("the program has ended without an error")
-			}
+			assert.That(t, p.Wait() != nil, "the program has ended without an error")
 			for _, pid := range pids {
 				ends(t, pid)
 			}
@@ -133,10 +124,7 @@ func TestEndOfTheContext(t *testing.T) {
 // A program has no terminal that could stop it, and is not in the session of this process.
 func TestSessionOfItsOwn(t *testing.T) {
 	p := New(t.Context(), `(: < /dev/tty) 2> /dev/null && echo terminal; cat /proc/$$/stat 2> /dev/null | cut -d' ' -f1,5,6`, nil)
-	out, err := p.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := assert.Value(p.Output())(t)
 	ids := strings.Fields(string(out))
 	if len(ids) != 3 || ids[0] != ids[1] || ids[0] != ids[2] {
 		t.Errorf("process, group and session are %q, want three times the same", ids)
@@ -149,9 +137,7 @@ func TestKillAll(t *testing.T) {
 	dir := t.TempDir()
 	p := New(t.Context(), `trap "" TERM; sleep 1000 & echo $! >> pids; wait; sleep 1000`, nil)
 	p.Dir = dir
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, p.Start())
 	pid := processes(t, filepath.Join(dir, "pids"), 1)[0]
 	KillAll()
 	if end, _ := EndOf(p.Wait()); end != Signalled {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var words = []string{
@@ -81,8 +83,6 @@ func TestLine(t *testing.T) {
 		{Mention("tidegate trace x1"), "'tidegate trace x1'"},
 		{Mention("tidegate trace 'a b'"), "tidegate trace 'a b'"},
 	} {
-		if c.line != c.want {
-			t.Errorf("%s, want %s", c.line, c.want)
-		}
+		assert.Equal(t, "c.line", c.line, c.want)
 	}
 }

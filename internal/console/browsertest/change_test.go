@@ -3,6 +3,8 @@ package browsertest
 import (
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A change in a session has the header of the session, which the broker demands, and is audited
@@ -10,9 +12,7 @@ import (
 func TestChangesInASession(t *testing.T) {
 	s, _ := guarded(t)
 	before, err := s.Topic("normal")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	b := open(t, s.url)
 	b.load("")
 	b.signIn("root")

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -19,16 +21,10 @@ func (s *site) receiveAs(id, group, topic string) {
 // receiveWith is receiveAs with a filter by tags.
 func (s *site) receiveWith(id, group, topic, tags string) {
 	s.t.Helper()
-	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(fmt.Sprintf(`{"max": 1, "invisible_duration": "10m", "filter": {"expression": %q}}`, tags)))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	r := assert.Value(http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+"/v1/groups/"+group+"/topics/"+topic+"/receive", strings.NewReader(fmt.Sprintf(`{"max": 1, "invisible_duration": "10m", "filter": {"expression": %q}}`, tags))))(s.t)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("X-Mq-Client-Id", id)
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	answer := assert.Value(http.DefaultClient.Do(r))(s.t)
 	if answer.Body.Close(); answer.StatusCode != http.StatusOK {
 		s.t.Fatalf("a receive: %s", answer.Status)
 	}
@@ -98,9 +94,7 @@ func TestRedriveToOneGroup(t *testing.T) {
 	s.bury("g", "orders", 3, func(int) string { return "no such account" },
 		func(int) *tidegate.Message { return &tidegate.Message{Topic: "orders", Body: []byte("x")} })
 	for _, err := range s.Ack(t.Context(), s.take("other", "orders", 3)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 	}
 	b := open(t, s.url)
 	b.load("#/dead-letters/g")
@@ -109,11 +103,7 @@ func TestRedriveToOneGroup(t *testing.T) {
 	b.eval(`document.querySelector('dialog [name=only]').click()`, nil)
 	b.click("confirm", "")
 	b.wait(`document.querySelector('.job.ok')`)
-	if n := len(s.take("other", "orders", 3)); n != 0 {
-		t.Errorf("another group received %d messages again", n)
-	}
-	if n := len(s.take("g", "orders", 4)); n != 3 {
-		t.Errorf("the group received %d messages, want 3", n)
-	}
+	assert.Equal(t, "another group received messages again", len(s.take("other", "orders", 3)), 0)
+	assert.Equal(t, "the group received messages", len(s.take("g", "orders", 4)), 3)
 	b.clean()
 }

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/server"
 )
 
@@ -27,13 +29,9 @@ func TestDialogEndsWithItsPage(t *testing.T) {
 	b.wait(`document.querySelector('main[data-page=topics-one][data-ready]') && !document.querySelector('dialog')`)
 	b.click("send", "normal")
 	b.wait(`document.querySelector('dialog[open] [name=body]')`)
-	if err := s.server.SetAccess(server.AccessConfig{Keys: roles().Keys[:1]}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, s.server.SetAccess(server.AccessConfig{Keys: roles().Keys[:1]}))
 	b.wait(`document.querySelector('main[data-page=sign-in]') && !document.querySelector('dialog')`)
-	if _, err := s.Group("g"); err != nil {
-		t.Errorf("a dialog that was cancelled deleted the group: %v", err)
-	}
+	assert.NoError(t, assert.Err(s.Group("g")), "a dialog that was cancelled deleted the group")
 	b.clean()
 }
 

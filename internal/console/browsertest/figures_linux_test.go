@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/chromedp/cdproto/page"
 
 	"github.com/tidegate/tidegate"
@@ -51,13 +53,8 @@ func serve(b *testing.B) *process {
 		b.Fatalf("%v: %s", err, out)
 	}
 	cmd := exec.CommandContext(b.Context(), program, "serve", "--data", b.TempDir(), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--topic", "sends", "--log-level", "error", "--max-backlog", "0")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	out := assert.Value(cmd.StdoutPipe())(b)
+	assert.Must(b, cmd.Start())
 	b.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -128,17 +125,11 @@ func (s *process) fill() {
 // cpu returns the CPU time of the process.
 func (s *process) cpu() time.Duration {
 	s.b.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
-	if err != nil {
-		s.b.Fatal(err)
-	}
+	stat := assert.Value(os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid)))(s.b)
 	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:])) // from field 3 of proc_pid_stat(5)
 	var ticks int64
 	for _, field := range f[11:13] {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			s.b.Fatal(err)
-		}
+		n := assert.Value(strconv.ParseInt(field, 10, 64))(s.b)
 		ticks += n
 	}
 	return time.Duration(ticks) * time.Second / 100
@@ -163,9 +154,7 @@ func (r readers) look() {
 		t.load(fragments[i%len(fragments)])
 		var hidden bool
 		t.eval(`document.hidden`, &hidden)
-		if hidden {
-			t.t.Fatal("a tab is hidden, so it asks for nothing")
-		}
+		assert.MustThat(t.t, !hidden, "a tab is hidden, so it asks for nothing")
 	}
 }
 
@@ -218,10 +207,7 @@ func (r readers) pause(on bool) {
 // other machines than the broker.
 func yield(b *testing.B, s *process) {
 	b.Helper()
-	parents, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		b.Fatal(err)
-	}
+	parents := assert.Value(filepath.Glob("/proc/[0-9]*/stat"))(b)
 	ours := map[string]bool{strconv.Itoa(os.Getpid()): true}
 	for range 5 { // generations: the browser, its zygotes, its renderers
 		for _, name := range parents {
@@ -237,10 +223,7 @@ func yield(b *testing.B, s *process) {
 	}
 	delete(ours, strconv.Itoa(os.Getpid()))
 	for pid := range ours {
-		threads, err := filepath.Glob("/proc/" + pid + "/task/[0-9]*")
-		if err != nil {
-			b.Fatal(err)
-		}
+		threads := assert.Value(filepath.Glob("/proc/" + pid + "/task/[0-9]*"))(b)
 		for _, thread := range threads {
 			if id, err := strconv.Atoi(filepath.Base(thread)); err == nil {
 				_ = syscall.Setpriority(syscall.PRIO_PROCESS, id, 19) // it fails only if the thread has ended
@@ -309,9 +292,7 @@ func play(b *testing.B, scripts []script, from, length time.Duration) (end func(
 			}
 			resp, err := client.Do(r)
 			if err != nil {
-				if ctx.Err() == nil {
-					b.Error(err)
-				}
+				assert.That(b, ctx.Err() != nil, "%v", err)
 				return
 			}
 			defer resp.Body.Close()
@@ -358,14 +339,8 @@ func BenchmarkSendsWithTabs(b *testing.B) {
 	const settle, length = time.Second, 10 * time.Second // length: each page makes all its requests
 	s := serve(b)
 	s.fill()
-	t, err := rocketmq.New(s.grpc, rocketmq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	p, err := producer.New(t, producer.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	t := assert.Value(rocketmq.New(s.grpc, rocketmq.Options{}))(b)
+	p := assert.Value(producer.New(t, producer.Options{}))(b)
 	b.Cleanup(func() {
 		_ = p.Close()
 		_ = t.Close()

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/internal/console"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
@@ -20,18 +22,12 @@ type local struct {
 func startLocal(t *testing.T, s *site, readOnly bool) local {
 	t.Helper()
 	broker, err := httpapi.New(s.url, httpapi.Options{Op: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	t.Cleanup(broker.Close)
 	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	_, port, err := net.SplitHostPort(lis.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	f, token := console.NewFront(broker, port, readOnly)
 	web := &http.Server{Handler: f, ReadHeaderTimeout: time.Minute}
 	go web.Serve(lis) // it ends with Close
@@ -70,9 +66,7 @@ func TestLinkOfTheCommand(t *testing.T) {
 	b.wait(`document.querySelector('main[data-page=sign-in]')`)
 	var text string
 	b.eval(`document.body.innerText`, &text)
-	if strings.Contains(text, "normal") {
-		t.Errorf("after the end of the session the page still shows data: %s", text)
-	}
+	assert.That(t, !strings.Contains(text, "normal"), "after the end of the session the page still shows data: %s", text)
 }
 
 // With --read-only the page shows no action that changes something.
@@ -151,13 +145,9 @@ func TestOtherOriginsOfThisMachine(t *testing.T) {
 			s, b := begin(t)
 			var status int
 			b.eval(`fetch('../v1/overview').then((r) => r.status)`, &status)
-			if status != http.StatusUnauthorized {
-				t.Errorf("a request with the cookie and without the header: %d", status)
-			}
+			assert.Equal(t, "a request with the cookie and without the header", status, http.StatusUnauthorized)
 			before, err := s.Topic("normal")
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			other := startStranger(t)
 			other.page("/", fmt.Sprintf(attack, b.origin))
 			evil := b.beside()
@@ -166,16 +156,12 @@ func TestOtherOriginsOfThisMachine(t *testing.T) {
 			evil.wait(`document.title.endsWith('done')`)
 			var title string
 			evil.eval(`document.title`, &title)
-			if title != "stranger cookie:: done" {
-				t.Errorf("the other page got %q", title)
-			}
+			assert.Equal(t, "the other page got", title, "stranger cookie:: done")
 			after, err := s.Topic("normal")
 			if err != nil || after.StoredMessages != before.StoredMessages {
 				t.Errorf("the topic has %d messages, it had %d; %v", after.StoredMessages, before.StoredMessages, err)
 			}
-			if _, err := s.Topic("stolen"); err == nil {
-				t.Error("the other page created a topic")
-			}
+			assert.That(t, assert.Err(s.Topic("stolen")) != nil, "the other page created a topic")
 			b.load("") // the session still holds
 			b.is("overview")
 		})
@@ -188,18 +174,10 @@ func TestRebinding(t *testing.T) {
 	s.populate(1)
 	l := startLocal(t, s, false)
 	for _, url := range []string{s.url, l.url} {
-		r, err := http.NewRequestWithContext(t.Context(), "GET", url+"/v1/topics", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := assert.Value(http.NewRequestWithContext(t.Context(), "GET", url+"/v1/topics", http.NoBody))(t)
 		r.Host = "evil.example" + url[strings.LastIndex(url, ":"):]
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := assert.Value(http.DefaultClient.Do(r))(t)
 		resp.Body.Close()
-		if resp.StatusCode != http.StatusForbidden {
-			t.Errorf("%s for %s: %s", url, r.Host, resp.Status)
-		}
+		assert.That(t, resp.StatusCode == http.StatusForbidden, "%s for %s: %s", url, r.Host, resp.Status)
 	}
 }

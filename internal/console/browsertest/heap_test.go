@@ -3,6 +3,8 @@ package browsertest
 import (
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 )
@@ -48,7 +50,5 @@ func TestHeapAfterHours(t *testing.T) {
 	}
 	var rows int
 	b.eval(`document.getElementsByTagName('*').length`, &rows)
-	if rows > 3000 {
-		t.Errorf("the page has %d elements", rows)
-	}
+	assert.That(t, rows <= 3000, "the page has %d elements", rows)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -41,22 +43,16 @@ func TestChartsBeginWithThePast(t *testing.T) {
 		b.wait(line("Backlog", "blue") + ` !== ''`)
 		var state string
 		b.eval(`[...document.querySelectorAll('.plot .key')].map(k => k.innerText).join()`, &state)
-		if !strings.Contains(strings.ToLower(state), "messages 5") {
-			t.Errorf("%s shows %s", page, state)
-		}
+		assert.That(t, strings.Contains(strings.ToLower(state), "messages 5"), "%s shows %s", page, state)
 		if page != "#/groups/billing" { // it has none acknowledged
 			var d string
 			b.eval(line("Messages per second", "blue"), &d)
-			if d == "" {
-				t.Errorf("%s draws no messages: %s", page, state)
-			}
+			assert.That(t, d != "", "%s draws no messages: %s", page, state)
 		}
 	}
 	var current string
 	b.eval(`document.querySelector('a[aria-current=true]').innerText`, &current)
-	if current != "Last day" {
-		t.Errorf("the window is %q", current)
-	}
+	assert.Equal(t, "the window is", current, "Last day")
 }
 
 // An hour of the broker and the moments after it are one line without a gap.
@@ -93,9 +89,7 @@ func TestChartsContinueThePast(t *testing.T) {
 	for _, l := range []string{accepted, backlog} {
 		var n int
 		b.eval(pieces(l), &n)
-		if n != 1 {
-			t.Errorf("a line has %d pieces", n)
-		}
+		assert.Equal(t, "a line has pieces", n, 1)
 	}
 	var state, axis string
 	b.eval(`document.querySelectorAll('.plot')[1].querySelector('.top').innerText`, &state)
@@ -105,9 +99,7 @@ func TestChartsContinueThePast(t *testing.T) {
 	}
 	b.visit("#/topics")
 	b.visit("#/topics/orders")
-	if n := requests.Load(); n != 1 {
-		t.Errorf("%d requests of the past, want 1: the samples are still there", n)
-	}
+	assert.Equal(t, "requests of the past", requests.Load(), 1)
 	b.clean()
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -49,9 +51,7 @@ func TestHostileText(t *testing.T) {
 		b.eval(`document.querySelector('main').textContent`, &text)
 		if i < len(hostile) {
 			for _, want := range []string{hostile[i].shown, "<b>tag", "<img/src=x/onerror=window.pwned=1>", `<img src=x onerror="window.pwned = 1">`} {
-				if !strings.Contains(text, want) {
-					t.Errorf("message %d does not show %q: %.600q", i, want, text)
-				}
+				assert.That(t, strings.Contains(text, want), "message %d does not show %q: %.600q", i, want, text)
 			}
 		}
 		if n := len(text); n > 128<<10 {
@@ -73,18 +73,14 @@ func TestHostileText(t *testing.T) {
 	b.visit("#/messages?topic=hostile")
 	var pwned bool
 	b.eval(taken, &pwned)
-	if pwned {
-		t.Error("a text of an attacker became an element, or ran")
-	}
+	assert.That(t, !pwned, "a text of an attacker became an element, or ran")
 	// An address is a text of an attacker too.
 	for _, fragment := range []string{`#/topics/<img src=x onerror="window.pwned=1">`, `#/groups/%3Cimg%20src=x%20onerror=window.pwned=1%3E`, `#/messages?topic=%22%3E%3Cscript%3Ewindow.pwned=1%3C/script%3E`, `#/%`, `#/topics/%ff`} {
 		b.visit(fragment)
 		b.clean()
 	}
 	b.eval(`window.pwned !== undefined`, &pwned)
-	if pwned {
-		t.Error("an address ran as a script")
-	}
+	assert.That(t, !pwned, "an address ran as a script")
 }
 
 // fail receives a message over HTTP as a client, and reports a failure with a reason.
@@ -92,20 +88,11 @@ func (s *site) fail(group, topic, reason, client string) {
 	s.t.Helper()
 	post := func(path string, body any) (out struct{ Messages []struct{ Handle string } }) {
 		s.t.Helper()
-		text, err := json.Marshal(body)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		r, err := http.NewRequestWithContext(s.t.Context(), "POST", s.url+"/v1/groups/"+group+path, bytes.NewReader(text))
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		text := assert.Value(json.Marshal(body))(s.t)
+		r := assert.Value(http.NewRequestWithContext(s.t.Context(), "POST", s.url+"/v1/groups/"+group+path, bytes.NewReader(text)))(s.t)
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("x-mq-client-id", client)
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		resp := assert.Value(http.DefaultClient.Do(r))(s.t)
 		defer resp.Body.Close()
 		if err := json.NewDecoder(resp.Body).Decode(&out); err != nil || resp.StatusCode != http.StatusOK {
 			s.t.Fatal(path, resp.Status, err)
@@ -113,9 +100,7 @@ func (s *site) fail(group, topic, reason, client string) {
 		return out
 	}
 	ds := post("/topics/"+topic+"/receive", map[string]any{"wait": "10s", "invisible_duration": "1h"}).Messages
-	if len(ds) != 1 {
-		s.t.Fatalf("received %d messages of %s, want 1", len(ds), topic)
-	}
+	assert.MustThat(s.t, len(ds) == 1, "received %d messages of %s, want 1", len(ds), topic)
 	post("/retry", map[string]any{"handle": ds[0].Handle, "reason": reason})
 }
 
@@ -173,9 +158,7 @@ func TestHostileReasons(t *testing.T) {
 				shown++
 			}
 		}
-		if shown < p.shows {
-			t.Errorf("%s shows %d reasons, want %d: %.1500q", p.fragment, shown, p.shows, text)
-		}
+		assert.That(t, shown >= p.shows, "%s shows %d reasons, want %d: %.1500q", p.fragment, shown, p.shows, text)
 		if strings.ContainsAny(text, "\x1b\x07\u202e\u200f\u2066\u2069\ufeff") {
 			t.Errorf("%s has a control character in %.1500q", p.fragment, text)
 		}
@@ -196,7 +179,5 @@ func TestHostileReasons(t *testing.T) {
 	}
 	var pwned bool
 	b.eval(taken, &pwned)
-	if pwned {
-		t.Error("a text of an attacker became an element, or ran")
-	}
+	assert.That(t, !pwned, "a text of an attacker became an element, or ran")
 }

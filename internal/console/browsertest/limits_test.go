@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -63,9 +65,7 @@ func TestThrottledTopicNamesTheSlowestGroup(t *testing.T) {
 	}
 	s.take("slow", "orders", 1)
 	for _, err := range s.Ack(t.Context(), s.take("fast", "orders", 10)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 	}
 	b := open(t, s.url)
 	b.load("#/topics/orders")

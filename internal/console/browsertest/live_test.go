@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -106,9 +108,7 @@ func TestTabsShareOneStream(t *testing.T) {
 	}
 	a.wait(cell("first", "stored") + ` === '1' && ` + cell("second", "stored") + ` === '2'`)
 	b.wait(`document.querySelector('main').innerText.includes('2 · 2')`)
-	if n := live.most.Load(); n != 1 {
-		t.Errorf("%d live streams at a time, want 1", n)
-	}
+	assert.Equal(t, "live streams at a time", live.most.Load(), 1)
 	a.visit("#/help")
 	s.send(&tidegate.Message{Topic: "second", Body: []byte("x")})
 	b.wait(`document.querySelector('main').innerText.includes('3 · 3')`)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -36,9 +38,7 @@ func TestKeyboard(t *testing.T) {
 			b.run(chromedp.KeyEvent(kb.Tab))
 			var bad string
 			b.eval(`window.reached.add(document.activeElement), document.activeElement === document.body || `+outlined+` ? '' : document.activeElement.outerHTML`, &bad)
-			if bad != "" {
-				t.Errorf("%s: the focus is not visible on %.200s", p.fragment, bad)
-			}
+			assert.That(t, bad == "", "%s: the focus is not visible on %.200s", p.fragment, bad)
 			if k >= n+1 {
 				b.eval(missing, &missed)
 			}
@@ -65,9 +65,7 @@ func TestUpdatesKeepControls(t *testing.T) {
 	b.wait(`document.querySelector('.asof').textContent !== window.was`)
 	var same bool
 	b.eval(`window.kept.isConnected`, &same)
-	if !same {
-		t.Error("an update replaced the list of intervals")
-	}
+	assert.That(t, same, "an update replaced the list of intervals")
 }
 
 // poor lists the texts whose contrast is below that of WCAG 2.2 AA: 4.5, or 3 for large text.
@@ -149,14 +147,10 @@ func TestNavigationIsOneLine(t *testing.T) {
 		b.eval(`document.querySelectorAll('#bar nav a').length`, &links)
 		b.eval(`new Set([...document.querySelectorAll('#bar nav a')].map((e) => e.offsetTop)).size`, &lines)
 		b.eval(`Math.round(document.querySelector('#bar nav').getBoundingClientRect().right - [...document.querySelectorAll('#bar nav a')].at(-1).getBoundingClientRect().right)`, &spare)
-		if lines != 1 || links < 8 {
-			t.Errorf("%s: %d links in %d lines", language, links, lines)
-		}
+		assert.That(t, lines == 1 && links >= 8, "%s: %d links in %d lines", language, links, lines)
 		var beside bool
 		b.eval(`document.querySelector('#bar .status').getBoundingClientRect().top < document.querySelector('#bar nav').getBoundingClientRect().bottom`, &beside)
-		if !beside {
-			t.Errorf("%s: the status is below the navigation", language)
-		}
+		assert.That(t, beside, "%s: the status is below the navigation", language)
 		t.Logf("%s: %d pixels are left", language, spare)
 	}
 }

@@ -3,6 +3,8 @@ package browsertest
 import (
 	"fmt"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // pages are pages of the console, with the names that populate creates.
@@ -53,9 +55,7 @@ func TestPages(t *testing.T) {
 				b.clean()
 				var rows int
 				b.eval(`document.querySelectorAll('main tr, main li').length`, &rows)
-				if rows > maxRows {
-					t.Errorf("%s has %d rows, the limit is %d", p.fragment, rows, maxRows)
-				}
+				assert.That(t, rows <= maxRows, "%s has %d rows, the limit is %d", p.fragment, rows, maxRows)
 				if sent := b.transferred(); sent > maxTransfer {
 					t.Errorf("%s transferred %d bytes, the limit is %d", p.fragment, sent, maxTransfer)
 				}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -34,9 +36,7 @@ func TestPictureOfTheReadme(t *testing.T) {
 		case i < 336:
 			err = s.Ack(context.Background(), []*tidegate.Delivery{d})[0]
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 	}
 	b := open(t, s.url)
 	b.size(1280, 720)
@@ -45,10 +45,7 @@ func TestPictureOfTheReadme(t *testing.T) {
 	if *screenshots == "" {
 		return
 	}
-	info, err := os.Stat(filepath.Join(*screenshots, "readme.png"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := assert.Value(os.Stat(filepath.Join(*screenshots, "readme.png")))(t)
 	if info.Size() > 150_000 || time.Since(info.ModTime()) > time.Minute {
 		t.Errorf("the picture has %d bytes, of %v; the limit is 150 000", info.Size(), info.ModTime())
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/chromedp/chromedp"
 )
 
@@ -24,10 +26,7 @@ type stranger struct {
 
 func startStranger(t *testing.T) *stranger {
 	t.Helper()
-	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lis := assert.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	s := &stranger{url: "http://" + lis.Addr().String(), pages: map[string]string{}}
 	web := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -124,14 +123,10 @@ func TestConsoleIsNotFramed(t *testing.T) {
 	b := open(t, "")
 	b.run(chromedp.Navigate(other.url + "/"))
 	b.wait(`document.title === 'framed'`) // the frame has its error page
-	if n := loaded(); n != 0 {
-		t.Errorf("a frame of another origin loaded the console")
-	}
+	assert.Equal(t, "a frame of another origin loaded the console", loaded(), 0)
 	b.run(chromedp.Navigate(s.url + "/console/"))
 	b.ready()
-	if n := loaded(); n != 1 {
-		t.Errorf("without a frame the script was loaded %d times, want 1", n)
-	}
+	assert.Equal(t, "without a frame the script was loaded times", loaded(), 1)
 }
 
 // Each response has the headers that a browser needs: those of the files and those of the data.
@@ -146,14 +141,8 @@ func TestHeaders(t *testing.T) {
 	for path, wanted := range map[string][]map[string]string{
 		"/console/": {all, page}, "/console/none": {all, page}, "/v1/topics/normal": {all}, "/v1/topics/none": {all},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), "GET", s.url+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := assert.Value(http.NewRequestWithContext(t.Context(), "GET", s.url+path, http.NoBody))(t)
+		resp := assert.Value(http.DefaultClient.Do(r))(t)
 		resp.Body.Close()
 		for _, want := range wanted {
 			for name, value := range want {

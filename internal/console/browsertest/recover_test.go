@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -69,10 +71,7 @@ func TestDialogSurvivesTheSession(t *testing.T) {
 	})
 	stored := func() int64 {
 		t.Helper()
-		topic, err := s.Topic("normal")
-		if err != nil {
-			t.Fatal(err)
-		}
+		topic := assert.Value(s.Topic("normal"))(t)
 		return topic.StoredMessages
 	}
 	before := stored()
@@ -97,9 +96,7 @@ func TestDialogSurvivesTheSession(t *testing.T) {
 		b.wait(`document.querySelector('main[data-page=topics-one][data-ready]') && document.querySelector('dialog:modal [name=body]')?.value === 'typed for an hour'`)
 		b.click("confirm", "")
 		b.wait(`!document.querySelector('dialog')`)
-		if n := stored(); n != before+1 {
-			t.Fatalf("the topic has %d messages after the dialog, want %d", n, before+1)
-		}
+		assert.MustEqual(t, "the topic has messages after the dialog", stored(), before+1)
 		before++
 		if click {
 			b.click("pause", "")
@@ -119,12 +116,8 @@ func TestDialogSurvivesTheSession(t *testing.T) {
 	b.wait(`document.querySelector('main[data-page=topics-one][data-ready]')`)
 	var shown bool
 	b.eval(`!!document.querySelector('dialog')`, &shown)
-	if shown {
-		t.Error("a dialog returned although another key had signed in")
-	}
-	if n := stored(); n != before {
-		t.Errorf("a dialog that was dropped sent a message: %d, want %d", n, before)
-	}
+	assert.That(t, !shown, "a dialog returned although another key had signed in")
+	assert.Equal(t, "a dialog that was dropped sent a message", stored(), before)
 	b.clean()
 }
 
@@ -159,9 +152,7 @@ func TestDeepBodies(t *testing.T) {
 			}
 			var there bool
 			b.eval(fmt.Sprintf(`!!document.querySelector('[data-action=%s]')`, action), &there)
-			if !there {
-				t.Errorf("body %d has no button %s", i, action)
-			}
+			assert.That(t, there, "body %d has no button %s", i, action)
 		}
 		b.clean()
 	}

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -254,9 +256,7 @@ func TestEditOfFieldsToOneGroup(t *testing.T) {
 		func(int) *tidegate.Message {
 			return &tidegate.Message{ID: "m", Topic: "orders", Tag: "t", Keys: []string{"k"}, Properties: map[string]string{"p": "v", "q": "w"}, Body: []byte("17\r\n")}
 		})
-	if ds := s.take("h", "orders", 1); len(ds) != 1 {
-		t.Fatalf("the other group received %d messages", len(ds))
-	}
+	assert.MustEqual(t, "the other group received messages", len(s.take("h", "orders", 1)), 1)
 	b := open(t, s.url)
 	b.load("#/dead-letters/g/m")
 	b.click("edit-redrive", "")
@@ -312,9 +312,7 @@ func TestEditOfOneOfTwoLettersWithOneID(t *testing.T) {
 			b.click("confirm", "")
 			b.wait(`!document.querySelector('dialog')`)
 			page, err := s.DeadLetters("g", status.DeadLetterQuery{})
-			if err != nil || len(page.DeadLetters) != 1 {
-				t.Fatalf("%+v, %v, want one letter", page, err)
-			}
+			assert.MustThat(t, err == nil && len(page.DeadLetters) == 1, "%+v, %v, want one letter", page, err)
 			sent := map[string]string{"orders": "returns", "returns": "orders"}[page.DeadLetters[0].Origin.Topic]
 			if ds := s.take("g", sent, 2); len(ds) != 1 || string(ds[0].Message.Body) != "18" {
 				t.Errorf("%d messages of %s came, want the edited one; the letter of %s is left", len(ds), sent, page.DeadLetters[0].Origin.Topic)

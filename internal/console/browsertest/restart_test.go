@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -33,9 +35,7 @@ func TestRecoversAfterRestart(t *testing.T) {
 	}
 	var state string
 	b.eval(`document.querySelector('[data-live]').dataset.live`, &state)
-	if state != "ok" {
-		t.Errorf("after the restart the badge is %q", state)
-	}
+	assert.Equal(t, "after the restart the badge is", state, "ok")
 	b.clean()
 }
 
@@ -57,10 +57,7 @@ func TestLostResponseIsNoSecondMessage(t *testing.T) {
 	s.topic("orders", settings.Topic{})
 	expect := func(when string, want int64) {
 		t.Helper()
-		topic, err := s.Topic("orders")
-		if err != nil {
-			t.Fatal(err)
-		}
+		topic := assert.Value(s.Topic("orders"))(t)
 		if topic.StoredMessages != want {
 			t.Errorf("after %s the topic has %d messages, want %d", when, topic.StoredMessages, want)
 		}
@@ -73,9 +70,7 @@ func TestLostResponseIsNoSecondMessage(t *testing.T) {
 	losing.Store(true)
 	b.click("confirm", "")
 	b.wait(`document.querySelector('dialog [role=alert]:not([hidden])')`)
-	if lost.Load() == 0 {
-		t.Error("no response was lost")
-	}
+	assert.That(t, lost.Load() != 0, "no response was lost")
 	expect("the lost response", 1)
 	losing.Store(false)
 	b.click("confirm", "")

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/settings"
 )
 
@@ -13,9 +15,7 @@ func TestSecondChangeOverwritesNothing(t *testing.T) {
 	s := start(t, siteOptions{})
 	s.topic("orders", settings.Topic{})
 	s.group("billing", settings.Group{})
-	if _, err := s.PutAddressSettings(t.Context(), "orders.#", settings.Address{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(s.PutAddressSettings(t.Context(), "orders.#", settings.Address{})))
 	a := open(t, s.url)
 	a.load("")
 	b := a.beside()

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -108,17 +110,13 @@ func (s *site) ask(t *testing.T, key, request string) (status int, text string) 
 	t.Helper()
 	parts := append(strings.SplitN(request, " ", 3), "")
 	r, err := http.NewRequestWithContext(t.Context(), parts[0], s.url+"/v1/"+parts[1], strings.NewReader(parts[2]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	r.SetBasicAuth(key, "sesame-"+key)
 	if parts[2] != "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode == http.StatusUnauthorized {
@@ -178,10 +176,7 @@ var harmless = []string{"pause", "copy-command", "copy-body", "download-body", "
 // actions returns the buttons of the page that change something, sorted and each once.
 func (b *tab) actions() (list []string) {
 	b.t.Helper()
-	names, err := json.Marshal(harmless)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	names := assert.Value(json.Marshal(harmless))(b.t)
 	b.eval(fmt.Sprintf(`[...new Set([...document.querySelectorAll('[data-action]')].map((e) => e.dataset.action))].filter((a) => !%s.includes(a)).sort()`, names), &list)
 	return list
 }

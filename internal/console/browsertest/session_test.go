@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/server"
 )
 
@@ -26,9 +28,7 @@ func TestEndOfSession(t *testing.T) {
 	access := func(change func(server.AccessConfig) server.AccessConfig) func(*testing.T, *site, *tab) {
 		return func(t *testing.T, s *site, _ *tab) {
 			t.Helper()
-			if err := s.server.SetAccess(change(roles())); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, s.server.SetAccess(change(roles())))
 		}
 	}
 	var expired atomic.Bool

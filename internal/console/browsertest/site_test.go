@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
@@ -47,21 +49,12 @@ func start(t testing.TB, o siteOptions) *site {
 func launch(t testing.TB, o siteOptions) *site {
 	t.Helper()
 	o.broker.MinInvisibleDuration = 1
-	b, err := broker.Open(o.broker)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv, err := server.New(b, o.server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(broker.Open(o.broker))(t)
+	srv := assert.Value(server.New(b, o.server))(t)
 	if o.addr == "" {
 		o.addr = "127.0.0.1:0"
 	}
-	lis, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", o.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lis := assert.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", o.addr))(t)
 	h := srv.Handler()
 	if o.wrap != nil {
 		h = o.wrap(h)
@@ -81,16 +74,12 @@ func (s *site) kill() {
 // topic creates a topic, and group a group.
 func (s *site) topic(name string, c settings.Topic) {
 	s.t.Helper()
-	if _, err := s.PutTopic(context.Background(), name, c); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.Must(s.t, assert.Err(s.PutTopic(context.Background(), name, c)))
 }
 
 func (s *site) group(name string, c settings.Group) {
 	s.t.Helper()
-	if _, err := s.PutGroup(context.Background(), name, c); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.Must(s.t, assert.Err(s.PutGroup(context.Background(), name, c)))
 }
 
 // sent numbers the messages of all sites.
@@ -107,9 +96,7 @@ func (s *site) send(msgs ...*tidegate.Message) {
 	for len(msgs) > 0 {
 		n := min(len(msgs), 500)
 		for _, r := range s.Send(context.Background(), msgs[:n]) {
-			if r.Err != nil {
-				s.t.Fatal(r.Err)
-			}
+			assert.Must(s.t, r.Err)
 		}
 		msgs = msgs[n:]
 	}
@@ -123,9 +110,7 @@ func (s *site) take(group, topic string, n int) []*tidegate.Delivery {
 		ds, err := s.Receive(context.Background(), transport.ReceiveRequest{
 			Group: group, Topic: topic, Max: min(n-len(all), 32), InvisibleDuration: time.Hour, Wait: 50 * time.Millisecond, Queue: transport.AnyQueue,
 		})
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		assert.Must(s.t, err)
 		if len(ds) == 0 {
 			break
 		}

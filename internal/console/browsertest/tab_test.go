@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
@@ -61,9 +63,7 @@ func openIn(t testing.TB, parent context.Context, origin string, o ...chromedp.C
 	if err := chromedp.Do(ctx); err != nil { // the first call creates the tab, whose life is that of ctx
 		t.Fatal(err)
 	}
-	if err := chromedp.Listen(ctx, b.listen); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, chromedp.Listen(ctx, b.listen))
 	b.run(command(network.Enable, network.EnableParams{}), command(log.Enable, cdp.Empty{}),
 		command(page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: violations}))
 	return b
@@ -287,14 +287,7 @@ func (b *tab) shoot(name string) {
 	if *screenshots == "" {
 		return
 	}
-	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.MkdirAll(*screenshots, 0o755); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), png, 0o644); err != nil {
-		b.t.Fatal(err)
-	}
+	png := assert.Value(chromedp.Run(b.ctx, chromedp.CaptureScreenshot()))(b.t)
+	assert.Must(b.t, os.MkdirAll(*screenshots, 0o755))
+	assert.Must(b.t, os.WriteFile(filepath.Join(*screenshots, name+".png"), png, 0o644))
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 )
@@ -84,9 +86,7 @@ func TestUpdateOfElements(t *testing.T) {
 		`[["<p class=\"b\" title=\"more\">b<button data-subject=\"1\">x</button><b>more</b></p>","two"],[true,true]],` +
 		`[["<p class=\"c\">c<button data-subject=\"2\">x</button></p>","three"],[true,false]]],` +
 		`"old":"two","many":"text<i></i><p></p>","none":""}`
-	if got != want {
-		t.Errorf("updates: %s\nwant %s", got, want)
-	}
+	assert.That(t, got == want, "updates: %s\nwant %s", got, want)
 }
 
 // A hidden tab has no stream, requests nothing and draws nothing, while another tab of the browser
@@ -140,9 +140,7 @@ func TestMissingSubjectHasNoActions(t *testing.T) {
 		actions := shown(fragment)
 		var fault bool
 		b.eval(`!!document.querySelector('main [role=alert]')`, &fault)
-		if len(actions) > 0 || !fault {
-			t.Errorf("%s shows %q, and a fault: %t", fragment, actions, fault)
-		}
+		assert.That(t, len(actions) <= 0 && fault, "%s shows %q, and a fault: %t", fragment, actions, fault)
 	}
 	s.topic("later", settings.Topic{})
 	s.group("later", settings.Group{})

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The navigation of each key has pages that work for it: the broker rejects none of their requests.
@@ -15,16 +17,12 @@ func TestNavigationOfEachKey(t *testing.T) {
 		b.signIn(k.Name)
 		var links []string
 		b.eval(`[...document.querySelectorAll('#bar nav a')].map((a) => a.getAttribute('href'))`, &links)
-		if len(links) < 5 {
-			t.Errorf("%s has only the pages %q", k.Name, links)
-		}
+		assert.That(t, len(links) >= 5, "%s has only the pages %q", k.Name, links)
 		for _, link := range links {
 			b.visit(link)
 			var fault string
 			b.eval(`document.querySelector('main [role=alert]')?.textContent || ''`, &fault)
-			if fault != "" {
-				t.Errorf("%s: the page %s shows %q", k.Name, link, fault)
-			}
+			assert.That(t, fault == "", "%s: the page %s shows %q", k.Name, link, fault)
 		}
 		b.clean()
 		b.end()
@@ -50,9 +48,7 @@ func TestViewerSeesNoPayload(t *testing.T) {
 		b.visit("#/dead-letters/g/" + letter)
 		var text string
 		b.eval(`document.querySelector('main').textContent`, &text)
-		if !strings.Contains(text, reason) {
-			t.Errorf("%s does not see the reason: %.600s", key, text)
-		}
+		assert.That(t, strings.Contains(text, reason), "%s does not see the reason: %.600s", key, text)
 		for _, part := range []string{secret, "key-", "eu-central"} {
 			if shown := strings.Contains(text, part); shown != reads {
 				t.Errorf("%s sees %q: %t, want %t: %.600s", key, part, shown, reads, text)
@@ -75,9 +71,7 @@ func TestPageReportsThatThereAreNoKeys(t *testing.T) {
 		b.visit(p.fragment)
 		var says string
 		b.eval(`document.querySelector('[data-session=open]')?.title || ''`, &says)
-		if !strings.Contains(says, "everyone on this machine may do everything") {
-			t.Errorf("%s shows %q", p.fragment, says)
-		}
+		assert.That(t, strings.Contains(says, "everyone on this machine may do everything"), "%s shows %q", p.fragment, says)
 	}
 	b.clean()
 	if requests := fmt.Sprint(b.sent()); strings.Contains(requests, "POST") {

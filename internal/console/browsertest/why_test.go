@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/transport"
@@ -60,9 +62,7 @@ func TestWhyNothingIsConsumed(t *testing.T) {
 				s.take("billing", "orders", 1)
 				s.orders(10, "")
 				for _, err := range s.Ack(s.t.Context(), s.take("billing", "orders", 10)) {
-					if err != nil {
-						s.t.Fatal(err)
-					}
+					assert.Must(s.t, err)
 				}
 				s.Send(s.t.Context(), []*tidegate.Message{{Topic: "orders", ID: "rejected", Body: []byte("x")}})
 			},
@@ -84,9 +84,7 @@ func TestWhyNothingIsConsumed(t *testing.T) {
 					Group: "billing", Topic: "orders", Max: 32, InvisibleDuration: time.Hour, Wait: 50 * time.Millisecond, Queue: transport.AnyQueue,
 					Filter: tidegate.Filter{Expression: "paid"},
 				})
-				if err != nil {
-					s.t.Fatal(err)
-				}
+				assert.Must(s.t, err)
 			},
 			clicks: billing,
 			want:   []string{"No message has matched the filter of the consumer: it skipped all 5 since "},
@@ -141,9 +139,7 @@ func TestTraceFollowsTheMessage(t *testing.T) {
 		t.Fatalf("the page of a message in flight is\n%s", b.text())
 	}
 	for _, err := range s.Ack(t.Context(), held) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 	}
 	if !b.becomes(contains("Done"), 20*time.Second) {
 		t.Errorf("after the acknowledgement the page is\n%s", b.text())

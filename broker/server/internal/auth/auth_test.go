@@ -134,9 +134,7 @@ func (a *loginAttempts) judge(address, name string, right bool, at, want time.Du
 	if !ok {
 		got = -1
 	}
-	if got != want {
-		a.t.Errorf("%s from %s at %v, right: %t: a wait of %v, want %v", name, address, at, right, got, want)
-	}
+	assert.That(a.t, got == want, "%s from %s at %v, right: %t: a wait of %v, want %v", name, address, at, right, got, want)
 }
 
 const reject = time.Duration(-1)

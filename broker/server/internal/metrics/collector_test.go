@@ -232,9 +232,7 @@ func lines(text string) map[string]string {
 func TestEveryMetricHasItsValue(t *testing.T) {
 	got, want := samples(t, fixed{serving: true}), lines(fixed1)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if got[name] != want[name] {
-			t.Errorf("%s is %q, want %s", name, got[name], want[name])
-		}
+		assert.That(t, got[name] == want[name], "%s is %q, want %s", name, got[name], want[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(got)) {
 		if _, ok := want[name]; !ok {

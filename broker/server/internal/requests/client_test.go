@@ -5,6 +5,8 @@ import (
 	"net"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -50,8 +52,6 @@ func TestEndpointsFor(t *testing.T) {
 		for _, a := range e.GetAddresses() {
 			got += fmt.Sprintf(" %s:%d", a.GetHost(), a.GetPort())
 		}
-		if got != c.want {
-			t.Errorf("%s: %s; want %s", c.name, got, c.want)
-		}
+		assert.That(t, got == c.want, "%s: %s; want %s", c.name, got, c.want)
 	}
 }

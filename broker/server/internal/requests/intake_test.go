@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -46,10 +48,7 @@ func TestRequestsKeepTheirMemoryUntilFreed(t *testing.T) {
 		for i, b := range bodies {
 			r.Messages = append(r.Messages, &rmqpb.Message{SystemProperties: &rmqpb.SystemProperties{MessageId: fmt.Sprint(i)}, Body: []byte(b)})
 		}
-		raw, err := proto.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := assert.Value(proto.Marshal(r))(t)
 		half := mem.BufferSlice{mem.Copy(raw[:len(raw)/2], wire.Pool), mem.Copy(raw[len(raw)/2:], wire.Pool)}
 		if refused, err := in.decode(half, r); refused != nil || err != nil {
 			t.Fatal(refused, err)
@@ -60,27 +59,18 @@ func TestRequestsKeepTheirMemoryUntilFreed(t *testing.T) {
 	want := proto.CloneOf(a)
 	for range 4 {
 		second, b := read('b')
-		if !proto.Equal(a, want) {
-			t.Fatal("the first request changed before it was freed")
-		}
-		if b.GetMessages()[0].GetBody()[0] != 'b' {
-			t.Fatal("the second request has the body of the first one")
-		}
+		assert.MustThat(t, proto.Equal(a, want), "the first request changed before it was freed")
+		assert.MustEqual(t, "the second request has the body of the first one", b.GetMessages()[0].GetBody()[0], 'b')
 		second.Free()
 	}
 	first.Free()
 	first.Free() // does no harm
-	if len(a.GetMessages()) > 0 {
-		t.Error("the first request still has messages after it was freed")
-	}
+	assert.That(t, len(a.GetMessages()) == 0, "the first request still has messages after it was freed")
 }
 
 // Every request that is decoded stays within the limits.
 func FuzzCheckSize(f *testing.F) {
-	good, err := proto.Marshal(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{Topic: &rmqpb.Resource{Name: "normal"}, Body: []byte("hello"), SystemProperties: &rmqpb.SystemProperties{MessageId: "id"}}}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	good := assert.Value(proto.Marshal(&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{{Topic: &rmqpb.Resource{Name: "normal"}, Body: []byte("hello"), SystemProperties: &rmqpb.SystemProperties{MessageId: "id"}}}}))(f)
 	f.Add(good, uint16(1))
 	f.Add([]byte{0x0a, 0}, uint16(refusal.MaxMany+1))
 	f.Add([]byte{0x0a, 0, 0x0b}, uint16(refusal.MaxMany))

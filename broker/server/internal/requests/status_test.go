@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -47,18 +49,10 @@ func TestSendResponsesUseMemoryAgain(t *testing.T) {
 			e.Status, e.MessageId, e.TransactionId, e.Offset, e.RecallHandle = wire.OK, fmt.Sprint(round, i), "t", int64(i), "r"
 			want.Entries = append(want.Entries, proto.CloneOf(e))
 		}
-		place, err := admission.NewBudget("places", 1<<20, 0).Take(nil, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		place := assert.Value(admission.NewBudget("places", 1<<20, 0).Take(nil, 1))(t)
 		placed := &Placed{Message: r, Place: place, Last: true}
-		data, err := Codec{}.Marshal(placed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if placed.Message != nil {
-			t.Errorf("%d entries: the encoded response is still %v", n, placed.Message)
-		}
+		data := assert.Value(Codec{}.Marshal(placed))(t)
+		assert.That(t, placed.Message == nil, "%d entries: the encoded response is still %v", n, placed.Message)
 		got := &rmqpb.SendMessageResponse{}
 		if err := proto.Unmarshal(data.Materialize(), got); err != nil || !proto.Equal(got, want) {
 			t.Errorf("%d entries: encoded %v, %v; want %v", n, got, err, want)

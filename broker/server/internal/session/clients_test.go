@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/internal/protocol"
@@ -51,19 +53,14 @@ func TestSessionsAreBounded(t *testing.T) {
 			if i%4 == 0 {
 				id = fmt.Sprintf("modest/%d", i)
 			}
-			unpark, err := park(id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			unpark := assert.Value(park(id))(t)
 			if i%8 < 4 {
 				unpark(true)
 			} else {
 				stay = append(stay, unpark)
 			}
 		}
-		if _, err := park("other/1"); err != nil {
-			t.Errorf("others are shut out: %v", err)
-		}
+		assert.NoError(t, assert.Err(park("other/1")), "others are shut out")
 		if want := MaxClients - MaxClients/8*3/2 + 1; r.Len() != want {
 			t.Errorf("%d clients are left, want %d", r.Len(), want)
 		}
@@ -76,10 +73,7 @@ func TestSessionsAreBounded(t *testing.T) {
 			t.Errorf("the engine was asked to forget %d clients, which may have deliveries", n)
 		}
 		for i := r.Len(); i < MaxClients; i++ {
-			unpark, err := park(fmt.Sprintf("more/%d", i))
-			if err != nil {
-				t.Fatal(err)
-			}
+			unpark := assert.Value(park(fmt.Sprintf("more/%d", i)))(t)
 			stay = append(stay, unpark)
 		}
 		_, err := park("one more")
@@ -102,24 +96,16 @@ func TestRejectedReceivesLeaveNoSession(t *testing.T) {
 	var unparks []func(bool)
 	for range 2 {
 		_, _, unpark, err := r.Park(t.Context(), "c", of("here"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		unparks = append(unparks, unpark)
 	}
 	unparks[0](false)
-	if r.Len() != 1 {
-		t.Error("it was forgotten while a receive waits")
-	}
+	assert.Equal(t, "it was forgotten while a receive waits", r.Len(), 1)
 	unparks[1](false)
-	if r.Len() != 0 {
-		t.Error("it is remembered")
-	}
+	assert.Equal(t, "it is remembered", r.Len(), 0)
 	for _, served := range []bool{true, false} { // once served, a failure does not count
 		_, _, unpark, err := r.Park(t.Context(), "c", of("here"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		if unpark(served); r.Len() != 1 {
 			t.Errorf("after a receive that was served, and then %t, it was forgotten", served)
 		}
@@ -136,9 +122,7 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 		say := func(id string, in *rmqpb.Settings) tidegate.Code {
 			t.Helper()
 			p, err := ProfileOf(in, "GO", "5.1.4", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			s := NewStream(anySender{})
 			leave = append(leave, func() { r.Detach(id, s) })
 			if _, err = r.Attach(id, of("here"), s, p, in.GetPublishing().GetTopics()); err == nil {
@@ -181,9 +165,7 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 		r.mu.Unlock()
 		r.Publishes("d", &rmqpb.Resource{Name: "half"})
 		r.mu.Lock()
-		if n := len(r.publishers["half"]); n != 1 {
-			t.Errorf("%d clients publish a topic that one sent half messages to", n)
-		}
+		assert.Equal(t, "clients publish a topic that one sent half messages to", len(r.publishers["half"]), 1)
 		r.mu.Unlock()
 		for _, f := range leave {
 			f()
@@ -219,14 +201,8 @@ func TestOneOriginShutsOutNoOther(t *testing.T) {
 		const limit = 4 << 20
 		r := New(limit, &forgets{})
 		defer r.Close()
-		large, err := ProfileOf(producer(topicNames(500)...), "GO", "5.1.4", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		small, err := ProfileOf(producer("orders"), "GO", "5.1.4", false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		large := assert.Value(ProfileOf(producer(topicNames(500)...), "GO", "5.1.4", false))(t)
+		small := assert.Value(ProfileOf(producer("orders"), "GO", "5.1.4", false))(t)
 		attach := func(id, origin string, p *Profile) (leave func(), err error) {
 			s := NewStream(anySender{})
 			_, err = r.Attach(id, of(origin), s, p, nil)
@@ -242,9 +218,7 @@ func TestOneOriginShutsOutNoOther(t *testing.T) {
 					sum += len(c.profile.Load().settings)
 				}
 			}
-			if sum != r.settingsBytes {
-				t.Errorf("%d bytes are stored and %d counted", sum, r.settingsBytes)
-			}
+			assert.Equal(t, "bytes are stored and counted", sum, r.settingsBytes)
 			return sum
 		}
 		// Clients that leave: each second some of the oldest make room for others of the origin.
@@ -262,29 +236,21 @@ func TestOneOriginShutsOutNoOther(t *testing.T) {
 			if i%500 == 0 {
 				time.Sleep(time.Second)
 				leave, err := attach(fmt.Sprintf("other/%d", i), "other", small)
-				if err != nil {
-					t.Fatalf("after %d clients, others are shut out: %v", i, err)
-				}
+				assert.Must(t, err, "after %d clients, others are shut out", i)
 				leave()
 			}
 		}
-		if refused == 0 || refused == 5000 {
-			t.Errorf("%d of 5000 were refused", refused)
-		}
+		assert.That(t, refused != 0 && refused != 5000, "%d of 5000 were refused", refused)
 		// Clients that stay, of three greedy origins.
 		for i := range 3000 {
 			_, err := attach(fmt.Sprintf("stays/%d", i), fmt.Sprint("greedy-", i%3), large)
-			if err != nil && refusal.CodeOf(err) != tidegate.CodeTooManyRequests {
-				t.Fatal(err)
-			}
+			assert.MustThat(t, err == nil || refusal.CodeOf(err) == tidegate.CodeTooManyRequests, "%v", err)
 		}
 		for i := range 100 {
 			if _, err := attach(fmt.Sprintf("last/%d", i), "last", small); err != nil {
 				t.Fatalf("beside three greedy origins, client %d: %v", i, err)
 			}
 		}
-		if len(r.byID) > 1200 {
-			t.Errorf("%d clients are remembered, with those that were refused", len(r.byID))
-		}
+		assert.That(t, len(r.byID) <= 1200, "%d clients are remembered, with those that were refused", len(r.byID))
 	})
 }

@@ -33,22 +33,14 @@ func TestVersions(t *testing.T) {
 func crowd(t testing.TB, n int) *Clients {
 	r := New(MaxSettingsBytes, &forgets{})
 	t.Cleanup(r.Close)
-	consumes, err := ProfileOf(subscriber("orders", "payments"), "GO", "5.1.4", false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sends, err := ProfileOf(producer("orders"), "JAVA", "5.0.7", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	consumes := assert.Value(ProfileOf(subscriber("orders", "payments"), "GO", "5.1.4", false))(t)
+	sends := assert.Value(ProfileOf(producer("orders"), "JAVA", "5.0.7", false))(t)
 	for i := range n {
 		p, topics := consumes, subscriber().GetPublishing().GetTopics()
 		if i%2 == 0 {
 			p, topics = sends, producer("orders").GetPublishing().GetTopics()
 		}
-		if _, err := r.Attach(fmt.Sprintf("host-%d@%d", i, i), of("here"), NewStream(anySender{}), p, topics); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(r.Attach(fmt.Sprintf("host-%d@%d", i, i), of("here"), NewStream(anySender{}), p, topics)))
 	}
 	return r
 }
@@ -72,24 +64,16 @@ func TestTerminatedClientIsNotListed(t *testing.T) {
 	r := crowd(t, 4) // 1 and 3 are consumers of one group
 	r.Terminate("host-1@1")
 	group := r.byID["host-3@3"].Profile().Group
-	if got := len(r.Page(everything(status.ClientQuery{}), all{}).Clients); got != 3 {
-		t.Errorf("%d clients are listed, want 3", got)
-	}
-	if got := r.CountGroups()[group]; got != 1 {
-		t.Errorf("%d consumers are counted, want 1", got)
-	}
+	assert.Equal(t, "clients are listed", len(r.Page(everything(status.ClientQuery{}), all{}).Clients), 3)
+	assert.Equal(t, "consumers are counted", r.CountGroups()[group], 1)
 	_, c, unpark, err := r.Park(t.Context(), "host-1@1", of("here"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	c.Receives(group, "orders", tidegate.Filter{})
 	if got, n := len(r.Page(everything(status.ClientQuery{}), all{}).Clients), r.CountGroups()[group]; got != 4 || n != 2 {
 		t.Errorf("during its receive %d clients are listed and %d consumers counted, want 4 and 2", got, n)
 	}
 	unpark(true)
-	if got := len(r.Page(everything(status.ClientQuery{}), all{}).Clients); got != 4 {
-		t.Errorf("after it %d clients are listed, want 4", got)
-	}
+	assert.Equal(t, "after it clients are listed", len(r.Page(everything(status.ClientQuery{}), all{}).Clients), 4)
 }
 
 // Settings that a client sends after its termination in the stream that it had do not list it: the
@@ -111,9 +95,7 @@ func TestLateSettingsDoNotListClient(t *testing.T) {
 		r := New(MaxSettingsBytes, &forgets{})
 		t.Cleanup(r.Close)
 		attach := func(s *Stream) {
-			if _, err := r.Attach("c", of("here"), s, &Profile{Group: "g"}, nil); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(r.Attach("c", of("here"), s, &Profile{Group: "g"}, nil)))
 		}
 		attach(test.old)
 		r.Terminate("c")
@@ -141,9 +123,7 @@ func TestPageIsCheap(t *testing.T) {
 	if page.Total != n || len(page.Clients) != 100 || len(page.Versions) != 2 {
 		t.Fatalf("%d clients, %d on the page, versions %v", page.Total, len(page.Clients), page.Versions)
 	}
-	if bytes > 4<<20 {
-		t.Errorf("a page of %d clients allocates %d bytes", n, bytes)
-	}
+	assert.That(t, bytes <= 4<<20, "a page of %d clients allocates %d bytes", n, bytes)
 }
 
 // A page shows the filters of consumers: those of their settings, and instead that of the last
@@ -157,16 +137,10 @@ func TestFiltersAreListed(t *testing.T) {
 	} {
 		sub.GetSubscription().GetSubscriptions()[i].Expression = e
 	}
-	p, err := ProfileOf(sub, "GO", "5.1.4", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(ProfileOf(sub, "GO", "5.1.4", false))(t)
 	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
-	c, err := r.Attach("c", of("here"), NewStream(anySender{}), p, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(r.Attach("c", of("here"), NewStream(anySender{}), p, nil))(t)
 	check := func(when string, want map[string]string) {
 		t.Helper()
 		if got := r.Page(everything(status.ClientQuery{}), all{}).Clients[0].Filters; !maps.Equal(got, want) {
@@ -198,16 +172,10 @@ func TestFiltersByPermission(t *testing.T) {
 	for _, e := range sub.GetSubscription().GetSubscriptions() {
 		e.Expression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: "a"}
 	}
-	p, err := ProfileOf(sub, "GO", "5.1.4", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(ProfileOf(sub, "GO", "5.1.4", false))(t)
 	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
-	c, err := r.Attach("c", of("here"), NewStream(anySender{}), p, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(r.Attach("c", of("here"), NewStream(anySender{}), p, nil))(t)
 	c.Receives("g", "logs", tidegate.Filter{Expression: "b"})
 	for name, c := range map[string]struct {
 		by   Observer
@@ -227,13 +195,8 @@ func TestVersionsAreBounded(t *testing.T) {
 	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
 	for i := range 2 * maxCounted {
-		p, err := ProfileOf(producer("orders"), fmt.Sprint("L", i), "1.0", false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := r.Attach(fmt.Sprint("c", i), of("here"), NewStream(anySender{}), p, nil); err != nil {
-			t.Fatal(err)
-		}
+		p := assert.Value(ProfileOf(producer("orders"), fmt.Sprint("L", i), "1.0", false))(t)
+		assert.Must(t, assert.Err(r.Attach(fmt.Sprint("c", i), of("here"), NewStream(anySender{}), p, nil)))
 	}
 	if page := r.Page(everything(status.ClientQuery{}), all{}); len(page.Versions) != maxVersions || page.Total != 2*maxCounted {
 		t.Errorf("%d versions of %d clients", len(page.Versions), page.Total)
@@ -271,17 +234,12 @@ func TestClientsByPermission(t *testing.T) {
 			settings = subscriber("orders")
 			settings.GetSubscription().GetGroup().Name = group
 		}
-		p, err := ProfileOf(settings, "GO", "5.1.4", false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := assert.Value(ProfileOf(settings, "GO", "5.1.4", false))(t)
 		var publishes []*rmqpb.Resource
 		if group == "" {
 			publishes = settings.GetPublishing().GetTopics()
 		}
-		if _, err := r.Attach(id, of("here"), NewStream(anySender{}), p, publishes); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(r.Attach(id, of("here"), NewStream(anySender{}), p, publishes)))
 	}
 	attach("own", "billing")
 	attach("foreign", "audit")
@@ -300,8 +258,6 @@ func TestClientsByPermission(t *testing.T) {
 			got = append(got, c.ID)
 		}
 		slices.Sort(got)
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: the clients are %q, want %q", name, got, c.want)
-		}
+		assert.That(t, slices.Equal(got, c.want), "%s: the clients are %q, want %q", name, got, c.want)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -111,9 +113,7 @@ func (m *modelRun) act() {
 			s = c.streams[0]
 		}
 		p := &Profile{Group: "g", settings: make([]byte, m.rnd.IntN(1000))}
-		if _, err := m.real.Attach(id, origin, s, p, nil); err != nil {
-			m.t.Error(err)
-		}
+		assert.NoError(m.t, assert.Err(m.real.Attach(id, origin, s, p, nil)))
 		c = m.ensure(id)
 		if c.refused, c.rejected = nil, false; !again {
 			c.streams, c.served = append(c.streams, s), true
@@ -222,9 +222,7 @@ func (m *modelRun) expire() {
 		if there && silent < Timeout+expiryInterval {
 			continue
 		}
-		if there {
-			m.t.Errorf("%s is known %v after its last request", id, silent)
-		}
+		assert.That(m.t, !there, "%s is known %v after its last request", id, silent)
 		m.engine.mu.Lock()
 		if m.engine.forgotten[id]--; m.engine.forgotten[id] < 0 {
 			m.t.Errorf("the engine did not hear of the end of %s", id)
@@ -243,13 +241,9 @@ func (m *modelRun) check() {
 	bytes := 0
 	for id, c := range m.real.byID {
 		bytes += c.settingsBytes
-		if m.clients[id] == nil {
-			m.t.Errorf("%s is known, although it has ended", id)
-		}
+		assert.That(m.t, m.clients[id] != nil, "%s is known, although it has ended", id)
 	}
-	if bytes != m.real.settingsBytes {
-		m.t.Errorf("the settings of all have %d bytes, want %d", m.real.settingsBytes, bytes)
-	}
+	assert.Equal(m.t, "the settings of all have bytes", bytes, m.real.settingsBytes)
 	for id, c := range m.clients {
 		have := m.real.byID[id]
 		if have == nil {
@@ -268,8 +262,6 @@ func (m *modelRun) check() {
 	m.engine.mu.Lock()
 	defer m.engine.mu.Unlock()
 	for id, n := range m.ended {
-		if m.engine.forgotten[id] < n {
-			m.t.Errorf("the engine got %d ends of %s, want %d", m.engine.forgotten[id], id, n)
-		}
+		assert.That(m.t, m.engine.forgotten[id] >= n, "the engine got %d ends of %s, want %d", m.engine.forgotten[id], id, n)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -13,14 +14,9 @@ func TestPublishesKeepsNoRequest(t *testing.T) {
 	const topics, request = 16, 1 << 20
 	r := New(MaxSettingsBytes, &forgets{})
 	defer r.Close()
-	p, err := ProfileOf(producer(), "GO", "5.1.4", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(ProfileOf(producer(), "GO", "5.1.4", false))(t)
 	s := NewStream(anySender{})
-	if _, err := r.Attach("a", of("here"), s, p, nil); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(r.Attach("a", of("here"), s, p, nil)))
 	defer r.Detach("a", s)
 	heap := func() int64 {
 		var m runtime.MemStats

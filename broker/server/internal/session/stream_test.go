@@ -3,6 +3,8 @@ package session
 import (
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -10,17 +12,11 @@ import (
 func TestChecksOfASlowProducerAreBounded(t *testing.T) {
 	s := NewStream(anySender{})
 	c := &rmqpb.RecoverOrphanedTransactionCommand{}
-	if !s.Offer(c, 2*maxCheckBytes) || s.Offer(c, 1) {
-		t.Error("one check of any size fits, and then none")
-	}
-	if n := len(s.Taken()); n != 1 {
-		t.Errorf("%d were accepted", n)
-	}
+	assert.That(t, s.Offer(c, 2*maxCheckBytes) && !s.Offer(c, 1), "one check of any size fits, and then none")
+	assert.Equal(t, "were accepted", len(s.Taken()), 1)
 	n := 0
 	for s.Offer(c, 1) {
 		n++
 	}
-	if n != maxChecks || len(s.Taken()) != n || len(s.Taken()) != 0 {
-		t.Errorf("%d fit, want %d", n, maxChecks)
-	}
+	assert.That(t, n == maxChecks && len(s.Taken()) == n && len(s.Taken()) == 0, "%d fit, want %d", n, maxChecks)
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/engine"
@@ -27,15 +29,10 @@ type watched struct {
 
 func newWatched(t *testing.T, most int64, topics ...string) *watched {
 	t.Helper()
-	b, err := broker.Open(broker.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(broker.Open(broker.Options{}))(t)
 	t.Cleanup(func() { b.Close() })
 	for _, topic := range topics {
-		if _, err := b.PutTopic(t.Context(), topic, settings.Topic{Queues: 1}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.PutTopic(t.Context(), topic, settings.Topic{Queues: 1})))
 	}
 	w := &watched{Stream: NewStream(anySender{}), t: t, b: b, limit: NewLimit(most)}
 	w.TakeWatches(w.limit)
@@ -58,9 +55,7 @@ func (s *watched) receive(w *Watch) {
 func (s *watched) watch(topic string) *Watch {
 	s.t.Helper()
 	w := s.Watch(topic, -1)
-	if w == nil {
-		s.t.Fatalf("the stream takes no watch of %s", topic)
-	}
+	assert.MustThat(s.t, w != nil, "the stream takes no watch of %s", topic)
 	if s.receive(w); !w.Keep() {
 		s.t.Fatalf("a watch of %s is not kept", topic)
 	}
@@ -110,9 +105,7 @@ func TestStreamReportsWatches(t *testing.T) {
 
 	w := s.Watch("b", -1)
 	s.receive(w)
-	if !w.Keep() || !first.Over() {
-		t.Error("a watch is not kept instead of an earlier one")
-	}
+	assert.That(t, w.Keep() && first.Over(), "a watch is not kept instead of an earlier one")
 	s.send("b")
 	s.want("a message after two receives", 0, "b")
 
@@ -130,15 +123,11 @@ func TestWatchIsWokenBeforeItIsKept(t *testing.T) {
 	s.receive(w)
 	s.send("a")
 	s.want("before Keep", 0)
-	if !w.Keep() {
-		t.Error("a watch that was woken is not kept")
-	}
+	assert.That(t, w.Keep(), "a watch that was woken is not kept")
 	s.want("after Keep", 0, "a")
 
 	w = s.Watch("a", -1)
-	if w.Keep() {
-		t.Error("a watch that no receive has left is kept")
-	}
+	assert.That(t, !w.Keep(), "a watch that no receive has left is kept")
 	s.want("a watch that was not left", 0)
 }
 
@@ -172,12 +161,8 @@ func TestEndOfAStreamWithWatches(t *testing.T) {
 	if s.End(); !kept.Over() {
 		t.Error("a watch outlives its stream")
 	}
-	if under.Keep() || !under.Over() {
-		t.Error("a watch is kept after the end of its stream")
-	}
-	if s.Watch("a", -1) != nil {
-		t.Error("a stream offers a watch after its end")
-	}
+	assert.That(t, !under.Keep() && under.Over(), "a watch is kept after the end of its stream")
+	assert.That(t, s.Watch("a", -1) == nil, "a stream offers a watch after its end")
 	s.send("a", "b")
 	s.want("after the end", 0)
 	s.End() // has no effect
@@ -191,13 +176,9 @@ func TestWatchesAreBounded(t *testing.T) {
 	late := s.Watch("c", -1)
 	s.watch("a")
 	s.watch("b")
-	if s.Watch("c", -1) != nil {
-		t.Error("a watch is offered beyond the limit")
-	}
+	assert.That(t, s.Watch("c", -1) == nil, "a watch is offered beyond the limit")
 	s.receive(late)
-	if late.Keep() || !late.Over() {
-		t.Error("a watch is kept beyond the limit")
-	}
+	assert.That(t, !late.Keep() && late.Over(), "a watch is kept beyond the limit")
 	s.watch("a")
 	other := NewStream(anySender{})
 	if other.TakeWatches(s.limit); other.Watch("c", -1) != nil {
@@ -214,9 +195,7 @@ func TestWatchesAreBounded(t *testing.T) {
 	for i := range mostWatches {
 		full.watches[wire.Queue{Topic: fmt.Sprint(i)}] = &Watch{}
 	}
-	if full.Watch("a", -1) != nil || full.Watch("7", 0) == nil {
-		t.Error("the watches of one stream are not bounded")
-	}
+	assert.That(t, full.Watch("a", -1) == nil && full.Watch("7", 0) != nil, "the watches of one stream are not bounded")
 }
 
 // The name of a topic is a part of a request, whose memory must not be kept.
@@ -272,9 +251,7 @@ func TestWatchesAtOnce(t *testing.T) {
 		t.Errorf("%d watches are kept, and the limit counts %d", len(s.watches), n)
 	}
 	s.End()
-	if n := s.limit.Count(); n != 0 {
-		t.Errorf("after the end the limit counts %d watches", n)
-	}
+	assert.Equal(t, "after the end the limit counts watches", s.limit.Count(), 0)
 }
 
 // The latest stream of a client takes its watches: an earlier one may have lost its connection.
@@ -301,9 +278,7 @@ func TestWatchingStream(t *testing.T) {
 			t.Fatalf("stream %d is not the latest", i)
 		}
 	}
-	if r.Watching(c) != nil {
-		t.Error("an earlier stream takes watches of a client whose latest stream takes none")
-	}
+	assert.That(t, r.Watching(c) == nil, "an earlier stream takes watches of a client whose latest stream takes none")
 	r.Detach("client", streams[11])
 	if attach(0); r.Watching(c) != streams[10] {
 		t.Error("further settings make an earlier stream the latest")
@@ -311,7 +286,5 @@ func TestWatchingStream(t *testing.T) {
 	for _, s := range streams {
 		r.Detach("client", s)
 	}
-	if r.Watching(c) != nil {
-		t.Error("a client without streams has a stream")
-	}
+	assert.That(t, r.Watching(c) == nil, "a client without streams has a stream")
 }

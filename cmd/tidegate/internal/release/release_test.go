@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v4"
@@ -28,10 +30,7 @@ const packaging = "../../packaging/"
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(path))(t)
 	return string(text)
 }
 
@@ -45,20 +44,14 @@ func TestImage(t *testing.T) {
 	dir := t.TempDir()
 	program, roots := filepath.Join(dir, "program"), filepath.Join(dir, "roots.pem")
 	for path, text := range map[string]string{program: "the program", roots: "the roots"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	at := time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
 	image := filepath.Join(dir, "image")
-	if err := writeImage(image, "1.2.3", at, roots, []string{"linux/amd64=" + program, "linux/arm64=" + program}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, writeImage(image, "1.2.3", at, roots, []string{"linux/amd64=" + program, "linux/arm64=" + program}))
 	for _, arch := range []string{"amd64", "arm64"} {
 		c, files, err := load(image, platform{arch, "linux"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		if c.Architecture != arch || c.OS != "linux" || c.Config.User != "65532:65532" || c.Config.Labels["org.opencontainers.image.version"] != "1.2.3" {
 			t.Errorf("the configuration is %+v", c)
 		}
@@ -68,13 +61,9 @@ func TestImage(t *testing.T) {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			content, err := io.ReadAll(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			line := fmt.Sprintf("%04o %d:%d %s", h.Mode, h.Uid, h.Gid, h.Name)
 			if strings.HasPrefix(string(content), "the ") {
 				line += " = " + string(content)
@@ -85,17 +74,13 @@ func TestImage(t *testing.T) {
 			"0700 65532:65532 data/", "0755 0:0 etc/", "0644 0:0 etc/group", "0644 0:0 etc/passwd", "0755 0:0 etc/ssl/", "0755 0:0 etc/ssl/certs/",
 			"0644 0:0 etc/ssl/certs/ca-certificates.crt = the roots", "0755 0:0 tidegate = the program", "1777 0:0 tmp/",
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("the files are\n%s", strings.Join(got, "\n"))
-		}
+		assert.That(t, slices.Equal(got, want), "the files are\n%s", strings.Join(got, "\n"))
 	}
 	if _, _, err := load(image, platform{"s390x", "linux"}); err == nil {
 		t.Error("an image for a platform that was not given")
 	}
 	again := filepath.Join(dir, "again")
-	if err := writeImage(again, "1.2.3", at, roots, []string{"linux/amd64=" + program, "linux/arm64=" + program}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, writeImage(again, "1.2.3", at, roots, []string{"linux/amd64=" + program, "linux/arm64=" + program}))
 	if read(t, filepath.Join(image, "index.json")) != read(t, filepath.Join(again, "index.json")) {
 		t.Error("two images of the same program differ")
 	}
@@ -104,9 +89,7 @@ func TestImage(t *testing.T) {
 		t.Errorf("the blobs are %v (%v)", blobs, err)
 	}
 	for _, b := range blobs {
-		if err := os.WriteFile(b, []byte("damaged"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(b, []byte("damaged"), 0o600))
 	}
 	if _, _, err := load(again, platform{"amd64", "linux"}); err == nil || !strings.Contains(err.Error(), "digest") {
 		t.Errorf("damaged blobs: %v", err)
@@ -129,13 +112,9 @@ func TestDockerfileAgrees(t *testing.T) {
 			t.Errorf("the Dockerfile has %d times %s, and not %s", n, instruction, value)
 		}
 	}
-	if len(want.Volumes) != 1 || len(want.ExposedPorts) != 2 || h.Test[0] != "CMD" {
-		t.Errorf("the settings are %+v", want)
-	}
+	assert.That(t, len(want.Volumes) == 1 && len(want.ExposedPorts) == 2 && h.Test[0] == "CMD", "the settings are %+v", want)
 	for _, copied := range []string{"/etc/ssl/certs/ca-certificates.crt", "--chown=65532:65532 /out/data /data", "/out/tidegate /tidegate", "/out/passwd /out/group /etc/"} {
-		if !strings.Contains(last, copied) {
-			t.Errorf("the Dockerfile does not copy %s", copied)
-		}
+		assert.That(t, strings.Contains(last, copied), "the Dockerfile does not copy %s", copied)
 	}
 }
 
@@ -151,15 +130,11 @@ func TestComposeAgrees(t *testing.T) {
 		}
 		Volumes map[string]any
 	}
-	if err := yaml.Unmarshal([]byte(read(t, packaging+"compose.yaml")), &file); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, yaml.Unmarshal([]byte(read(t, packaging+"compose.yaml")), &file))
 	s := file.Services["tidegate"]
 	for _, p := range s.Ports {
 		m := regexp.MustCompile(`^127\.0\.0\.1:(\d+):(\d+)$`).FindStringSubmatch(p)
-		if m == nil {
-			t.Fatalf("the port %q is not on the loopback address", p)
-		}
+		assert.MustThat(t, m != nil, "the port %q is not on the loopback address", p)
 		if _, ok := imageSettings("").ExposedPorts[m[2]+"/tcp"]; !ok {
 			t.Errorf("the image does not expose %s", p)
 		}
@@ -167,13 +142,9 @@ func TestComposeAgrees(t *testing.T) {
 	if len(s.Ports) != 2 || !slices.Equal(s.Volumes, []string{"data:/data"}) || len(file.Volumes) != 1 {
 		t.Errorf("the service is %+v", s)
 	}
-	if _, err := os.Stat(filepath.Join(packaging, s.Build.Context, s.Build.Dockerfile)); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, assert.Err(os.Stat(filepath.Join(packaging, s.Build.Context, s.Build.Dockerfile))))
 	c, rest, err := root().Find(s.Command)
-	if err != nil || c.Name() != "serve" || c.ParseFlags(rest) != nil {
-		t.Errorf("the command is %q: %v", s.Command, err)
-	}
+	assert.That(t, err == nil && c.Name() == "serve" && c.ParseFlags(rest) == nil, "the command is %q: %v", s.Command, err)
 }
 
 // Each command has a page with its flags, and pages follow the format of man.
@@ -190,9 +161,7 @@ func TestManPages(t *testing.T) {
 		n++
 		name := pageName(c) + "." + sectionOf(c)
 		page, ok := pages[name]
-		if !ok {
-			t.Errorf("there is no page %s", name)
-		}
+		assert.That(t, ok, "there is no page %s", name)
 		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 			if !f.Hidden && !strings.Contains(page, `\fB`+strings.ReplaceAll("--"+f.Name, "-", `\-`)+`\fR`) {
 				t.Errorf("%s lacks --%s", name, f.Name)
@@ -200,18 +169,14 @@ func TestManPages(t *testing.T) {
 		})
 	}
 	visit(root())
-	if len(pages) != n || n < 40 {
-		t.Errorf("%d pages of %d commands", len(pages), n)
-	}
+	assert.That(t, len(pages) == n && n >= 40, "%d pages of %d commands", len(pages), n)
 	request := regexp.MustCompile(`^\.(TH|SH|TP|B|nf|fi|nh|ad)\b`)
 	for name, page := range pages {
 		if !strings.HasPrefix(page, ".TH \"TIDEGATE") || !strings.Contains(page, "\n.SH NAME\ntidegate") {
 			t.Errorf("%s begins with %.60q", name, page)
 		}
 		for line := range strings.Lines(page) {
-			if (line[0] == '.' || line[0] == '\'') && !request.MatchString(line) {
-				t.Errorf("%s has the request %q", name, line)
-			}
+			assert.That(t, line[0] != '.' && line[0] != '\'' || request.MatchString(line), "%s has the request %q", name, line)
 		}
 	}
 	if got, want := pages["tidegate-config-check.1"], read(t, "testdata/tidegate-config-check.1"); got != want {
@@ -228,9 +193,7 @@ func TestManPages(t *testing.T) {
 func TestFiles(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
 	for _, dir := range []string{first, second} {
-		if err := writeFiles(dir, "1.2.3", time.Unix(0, 0)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, writeFiles(dir, "1.2.3", time.Unix(0, 0)))
 	}
 	files := 0
 	err := filepath.WalkDir(first, func(path string, d fs.DirEntry, err error) error {
@@ -244,13 +207,9 @@ func TestFiles(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil || files < 45 {
-		t.Errorf("%d files (%v)", files, err)
-	}
+	assert.That(t, err == nil && files >= 45, "%d files (%v)", files, err)
 	for file, word := range map[string]string{"bash/tidegate": "__start_tidegate", "zsh/_tidegate": "#compdef", "fish/tidegate.fish": "complete -c tidegate", "powershell/tidegate.ps1": "Register-ArgumentCompleter"} {
-		if !strings.Contains(read(t, filepath.Join(first, "completion", file)), word) {
-			t.Errorf("%s lacks %q", file, word)
-		}
+		assert.That(t, strings.Contains(read(t, filepath.Join(first, "completion", file)), word), "%s lacks %q", file, word)
 	}
 }
 
@@ -264,9 +223,7 @@ func TestReleaseConfiguration(t *testing.T) {
 			Goos, Goarch, Ldflags, Env []string
 		}
 	}
-	if err := yaml.Unmarshal([]byte(text), &file); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, yaml.Unmarshal([]byte(text), &file))
 	b := file.Builds[0]
 	if !slices.Equal(b.Goos, []string{"linux", "darwin", "windows"}) || !slices.Equal(b.Goarch, []string{"amd64", "arm64"}) || !slices.Equal(b.Env, []string{"CGO_ENABLED=0"}) {
 		t.Errorf("the build is %+v", b)
@@ -282,17 +239,12 @@ func TestReleaseConfiguration(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	packed, err := nfpmConfig(".goreleaser.yaml", "dist/tidegate", runtime.GOARCH, "1.2.3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := assert.Value(nfpmConfig(".goreleaser.yaml", "dist/tidegate", runtime.GOARCH, "1.2.3"))(t)
 	var p struct {
 		Name, Version, Arch, Maintainer, Formats string
 		Contents                                 []struct{ Src, Dst string }
 	}
-	if err := yaml.Unmarshal(packed, &p); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, yaml.Unmarshal(packed, &p))
 	last := p.Contents[len(p.Contents)-1]
 	if p.Name != "tidegate" || p.Version != "1.2.3" || p.Arch != runtime.GOARCH || p.Formats != "" || last.Src != "dist/tidegate" || last.Dst != "/usr/bin/tidegate" {
 		t.Errorf("the configuration of nfpm is\n%s", packed)
@@ -308,18 +260,14 @@ func TestService(t *testing.T) {
 		"ProtectSystem=strict", "ProtectHome=yes", "PrivateDevices=yes", "PrivateTmp=yes", "MemoryDenyWriteExecute=yes", "SystemCallArchitectures=native",
 		"RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX", "StateDirectory=tidegate",
 	} {
-		if !strings.Contains(unit, "\n"+line+"\n") {
-			t.Errorf("the service lacks %s", line)
-		}
+		assert.That(t, strings.Contains(unit, "\n"+line+"\n"), "the service lacks %s", line)
 	}
 	if !strings.HasPrefix(read(t, packaging+"sysusers.conf"), "u tidegate ") {
 		t.Error("sysusers.conf does not create the user")
 	}
 	c := root()
 	c.SetArgs([]string{"config", "check", packaging + "tidegate.yaml"})
-	if err := c.Execute(); err != nil {
-		t.Errorf("the configuration of the package: %v", err)
-	}
+	assert.NoError(t, c.Execute(), "the configuration of the package")
 	for _, name := range []string{"postinstall.sh", "preremove.sh", "postremove.sh"} {
 		if info, err := os.Stat(packaging + name); err != nil || info.Mode()&0o111 == 0 {
 			t.Errorf("%s cannot be run (%v)", name, err)

@@ -91,9 +91,7 @@ access:
 // --print-config prints the keys as in the file, without their secrets.
 func TestPrintedAccess(t *testing.T) {
 	c, err := merge("f", []byte(goodAccess), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	text := shown(t, c)
 	assert.That(t, !strings.Contains(text, "sesame") && strings.Contains(text, "the secret is not shown"), "printed:\n%s", text)
 	again, err := merge("f", []byte(text), nil, nil)
@@ -109,9 +107,7 @@ func TestPrintedAccess(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	c, err := merge("f", []byte(goodAccess), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	files := map[string]string{"a": "old\n", "b": "new\r\n"}
 	read := func(name string) ([]byte, error) {
 		if text, ok := files[name]; ok {
@@ -263,9 +259,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 	wg.Wait()
 	write(t, secret, "sesame-5")
 	reload(config("      secret_file: " + secret + "\n"))
-	if err := send(client(t, p, "app", "sesame-0"), "orders-1"); !errors.Is(err, tidegate.ErrUnauthorized) {
-		t.Errorf("with the first secret: %v", err)
-	}
+	assert.Is(t, "with the first secret", send(client(t, p, "app", "sesame-0"), "orders-1"), tidegate.ErrUnauthorized)
 	var said strings.Builder
 	for _, path := range []string{"/metrics", "/v1/topics", "/v1/topics/orders-1", "/v1/groups", "/healthz", "/nothing"} {
 		r := assert.Value(http.NewRequestWithContext(t.Context(), "GET", "http://"+p.http+path, nil))(t)
@@ -281,9 +275,7 @@ func TestKeysAreRenewedUnderLoad(t *testing.T) {
 	var printed, stderr strings.Builder
 	run(t.Context(), []string{"serve", "--config", file, "--print-config"}, &printed, &stderr)
 	run(t.Context(), []string{"config", "check", file}, &printed, &stderr)
-	if code := p.stop(); code != 0 {
-		t.Errorf("SIGTERM: code %d", code)
-	}
+	assert.Equal(t, "SIGTERM: code", p.stop(), 0)
 	if all := said.String() + printed.String() + stderr.String() + p.stderr.String(); strings.Contains(all, "sesame") || t.Failed() {
 		t.Errorf("it printed a secret, or a check failed:\n%s", all)
 	}
@@ -318,9 +310,7 @@ func TestReloadChecksTheOpenAddresses(t *testing.T) {
 	running := defaultSettings()
 	running.grpc = "0.0.0.0:1"
 	next, _, _ := change(*running, *defaultSettings())
-	if bad := (&config{}).exposed(&next); len(bad) != 1 {
-		t.Errorf("%v, want the running address", bad)
-	}
+	assert.Equal(t, "len((&config{}).exposed(&next))", len((&config{}).exposed(&next)), 1)
 }
 
 // A field that is added to a key or to all of access needs one in the file.

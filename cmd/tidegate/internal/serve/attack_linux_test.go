@@ -90,9 +90,7 @@ func TestAttackedProcessServesOthers(t *testing.T) {
 				}
 			}
 			stop()
-			if err := <-served; !errors.Is(err, context.Canceled) {
-				t.Errorf("others: %v", err)
-			}
+			assert.Is(t, "others", <-served, context.Canceled)
 			peak := peakMemory(t, p)
 			t.Logf("at most %d MiB; others were served %d times, %d of their requests were refused, the slowest took %v",
 				peak>>20, canary.served.Load(), canary.refused.Load(), time.Duration(canary.slowest.Load()).Round(time.Millisecond))

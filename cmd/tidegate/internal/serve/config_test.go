@@ -127,9 +127,7 @@ func TestZeroIsTheDefault(t *testing.T) {
 		"max_long_polling: 0s",
 		"producer_max_attempts: 0",
 	} {
-		if err := check("f", text); err != nil {
-			t.Errorf("%q: %v", text, err)
-		}
+		assert.NoError(t, check("f", text), "%q", text)
 	}
 }
 
@@ -208,9 +206,7 @@ func TestExampleFile(t *testing.T) {
 	if got := c.topics["orders"]; !reflect.DeepEqual(got, orders) {
 		t.Errorf("orders is %+v, want %+v", got, orders)
 	}
-	if got := c.groups["billing"].Retry; !slices.Equal(got, backoff.RetryLadder()) {
-		t.Errorf("the ladder of billing is %v", got)
-	}
+	assert.Slices(t, "the ladder of billing is", c.groups["billing"].Retry, backoff.RetryLadder())
 }
 
 // The help shows every setting with its default, and the names of a file are those over HTTP.

@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
@@ -48,20 +50,11 @@ func TestMostSilent(t *testing.T) {
 func idleAttack(t *testing.T, address string, n int, hello string, answered func(*bufio.Reader) error) {
 	t.Helper()
 	for i := range n {
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(net.Dial("tcp", address))(t)
 		t.Cleanup(func() { c.Close() })
-		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(c, hello); err != nil {
-			t.Fatalf("connection %d: %v", i+1, err)
-		}
-		if err := answered(bufio.NewReader(c)); err != nil {
-			t.Fatalf("connection %d got no response: %v", i+1, err)
-		}
+		assert.Must(t, c.SetDeadline(time.Now().Add(time.Minute)))
+		assert.Must(t, assert.Err(io.WriteString(c, hello)), "connection %d", i+1)
+		assert.Must(t, answered(bufio.NewReader(c)), "connection %d got no response", i+1)
 	}
 }
 
@@ -112,10 +105,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 			idleAttack(t, p.http, 2*most, httpHello, httpAnswered)
 			idleAttack(t, p.grpc, 2*most, grpcHello, grpcAnswered)
 
-			canary, err := rocketmq.New(p.grpc, options)
-			if err != nil {
-				t.Fatal(err)
-			}
+			canary := assert.Value(rocketmq.New(p.grpc, options))(t)
 			defer canary.Close()
 			ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
 			defer cancel()
@@ -135,14 +125,9 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 // for a message. The returned function fails the test if the connection was replaced.
 func resident(t *testing.T, p *process, keys bool) (stays func()) {
 	t.Helper()
-	c, err := net.Dial("tcp", p.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(net.Dial("tcp", p.http))(t)
 	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	r := bufio.NewReader(c)
 	body, more := `{"wait":"20s"}`, "Content-Type: application/json\r\n"
 	if keys {
@@ -158,9 +143,7 @@ func resident(t *testing.T, p *process, keys bool) (stays func()) {
 	answer := func() {
 		t.Helper()
 		resp, err := http.ReadResponse(r, nil)
-		if err != nil {
-			t.Fatalf("the connection that was there before was closed: %v", err)
-		}
+		assert.Must(t, err, "the connection that was there before was closed")
 		defer resp.Body.Close()
 		if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s, %v", resp.Status, text, err)
@@ -184,14 +167,9 @@ func TestConnectionsBeyondTheLimitWait(t *testing.T) {
 	var conns []net.Conn
 	const receive = "POST /v1/groups/g/topics/orders/receive HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/x-ndjson\r\nContent-Length: 2\r\n\r\n{}"
 	for _, hello := range []string{receive, receive, httpHello} {
-		c, err := net.Dial("tcp", p.http)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(net.Dial("tcp", p.http))(t)
 		defer c.Close()
-		if _, err := io.WriteString(c, hello); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(io.WriteString(c, hello)))
 		conns = append(conns, c)
 		if hello == receive {
 			if line, err := bufio.NewReader(c).ReadString('\n'); line != "HTTP/1.1 200 OK\r\n" || err != nil {
@@ -209,12 +187,8 @@ func TestConnectionsBeyondTheLimitWait(t *testing.T) {
 		t.Errorf("a third connection got a response beside two with requests under way: %v", err)
 	default:
 	}
-	if err := conns[0].Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-answered; err != nil {
-		t.Errorf("the third connection, once the first had ended: %v", err)
-	}
+	assert.Must(t, conns[0].Close())
+	assert.NoError(t, <-answered, "the third connection, once the first had ended")
 }
 
 // Clients that open silent connections again and again do not lock out other clients: the server
@@ -222,24 +196,14 @@ func TestConnectionsBeyondTheLimitWait(t *testing.T) {
 func TestSilentConnectionsMakeRoom(t *testing.T) {
 	p := start(t, "--max-connections", "4")
 	for range 4 {
-		c, err := net.Dial("tcp", p.grpc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(net.Dial("tcp", p.grpc))(t)
 		defer c.Close()
 	}
-	c, err := net.Dial("tcp", p.grpc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(net.Dial("tcp", p.grpc))(t)
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, c.SetDeadline(time.Now().Add(5*time.Second)))
 	// The preface and empty SETTINGS; the server sends its SETTINGS.
-	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")))
 	var frame [9]byte
 	if _, err := io.ReadFull(c, frame[:]); err != nil || frame[3] != 4 {
 		t.Errorf("beside four silent connections of four: %v, frame %x", err, frame)

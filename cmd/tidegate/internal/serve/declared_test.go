@@ -17,9 +17,7 @@ import (
 // unchanged settings. It no longer counts in max_auto_groups, and the broker does not delete it.
 func TestDeclaredIsNotAutoCreated(t *testing.T) {
 	b, err := broker.Open(broker.Options{MinInvisibleDuration: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	defer b.Close()
 	assert.Must(t, assert.Err(b.PutTopic(t.Context(), "orders", settings.Topic{Queues: 1})))
 	if _, err := b.PutAddressSettings(t.Context(), "orders", settings.Address{
@@ -41,9 +39,7 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 		group := assert.Value(b.Group("billing"))(t)
 		return [2]bool{topic.AutoCreated, group.AutoCreated}
 	}
-	if got := automatic(); got != [2]bool{true, true} {
-		t.Fatalf("auto-created: %t", got)
-	}
+	assert.MustEqual(t, "auto-created", automatic(), [2]bool{true, true})
 	queue, err := b.TopicSettings("DLQ.orders") // as it would be declared
 	assert.Must(t, err)
 	file := filepath.Join(t.TempDir(), "tidegate.yaml")
@@ -54,7 +50,5 @@ func TestDeclaredIsNotAutoCreated(t *testing.T) {
 		changed, err := put(t.Context(), c, b)
 		assert.That(t, err == nil && slices.Equal(changed, want), "changed %q, %v; want %q", changed, err, want)
 	}
-	if got := automatic(); got != [2]bool{false, false} {
-		t.Errorf("declared, and still auto-created: %t", got)
-	}
+	assert.Equal(t, "declared, and still auto-created", automatic(), [2]bool{false, false})
 }

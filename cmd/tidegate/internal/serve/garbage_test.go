@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestGarbageOf(t *testing.T) {
@@ -52,13 +54,9 @@ func TestPaceCollector(t *testing.T) {
 		t.Errorf("GOGC is %d with a small heap, want more than %d", got, leastPercent)
 	}
 	stop()
-	if got := current(); got != leastPercent {
-		t.Errorf("GOGC is %d afterwards, want %d", got, leastPercent)
-	}
+	assert.Equal(t, "GOGC is afterwards", current(), leastPercent)
 	t.Setenv("GOGC", "150")
 	debug.SetGCPercent(150)
 	paceCollector()()
-	if got := current(); got != 150 {
-		t.Errorf("GOGC is %d, but the environment has 150", got)
-	}
+	assert.Equal(t, "GOGC is, but the environment has 150", current(), 150)
 }

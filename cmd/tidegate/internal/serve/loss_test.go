@@ -40,9 +40,7 @@ func TestTruncatedLogAfterKill(t *testing.T) {
 			t.Errorf("code %d, and stderr does not contain %q: %s", code, w, stderr.String())
 		}
 	}
-	if after := content(t, dir); after != before {
-		t.Errorf("there was %s, and is %s", before, after)
-	}
+	assert.Equal(t, "there was, and is", content(t, dir), before)
 	p = start(t, "--data", dir, "--accept-data-loss")
 	p.await(t, 0, "data is missing")
 	if code := p.stop(); code != 0 {

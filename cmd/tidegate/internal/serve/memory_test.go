@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
@@ -23,9 +25,7 @@ func TestSmallestMemoryLimit(t *testing.T) {
 			t.Errorf("%s: %d, %v; want %d", c.name, got, err, c.want)
 		}
 	}
-	if _, err := smallest(unknown, unknown); !errors.Is(err, failure) {
-		t.Errorf("without any limit: %v", err)
-	}
+	assert.Is(t, "without any limit", assert.Err(smallest(unknown, unknown)), failure)
 	if n, err := memory(); err != nil || n < 64<<20 {
 		t.Errorf("this machine has %d bytes, %v", n, err)
 	}

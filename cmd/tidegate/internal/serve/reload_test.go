@@ -70,9 +70,7 @@ func TestReload(t *testing.T) {
 	made, _ := get[status.Topic](t, p, "topics/new")
 	billing, _ := get[status.Group](t, p, "groups/billing")
 	assert.That(t, orders.Queues == 4 && made.Type == settings.TopicFIFO && billing.MaxAttempts == 5 && len(billing.Retry) == 16, "after the reload: %+v, %+v, %+v", orders, made, billing)
-	if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
-		t.Errorf("with a backlog of 1, and max_backlog 1 in the file: %v", err)
-	}
+	assert.Is(t, "with a backlog of 1, and max_backlog 1 in the file", send(), tidegate.ErrThrottled)
 	for _, w := range []string{
 		`"keys":["min_long_polling","stop_timeout"]`, `"names":["topics.old"]`,
 		`"changed":["max_backlog","log_level","topics.new","topics.orders","groups.billing"]`,
@@ -115,9 +113,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("the same file again:\n%s", log)
 	}
 	reload("max_backlog: 100\nlog_level: info\n", reloaded)
-	if err := send(); err != nil {
-		t.Errorf("with the backlog limit raised: %v", err)
-	}
+	assert.NoError(t, send(), "with the backlog limit raised")
 	if code := p.stop(); code != 0 {
 		t.Errorf("SIGTERM: code %d\n%s", code, p.stderr.String())
 	}

@@ -49,9 +49,7 @@ func TestReloadOfTransactionSettings(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		stop()
-		if err := <-checks; err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, <-checks)
 		assert.MustThat(t, len(asked) == 3, "the producer was asked after %v, want 3 times", asked)
 		for i, want := range []time.Duration{7 * time.Second, 18 * time.Second, 29 * time.Second} {
 			if asked[i] < want || asked[i] > want+2*time.Second {

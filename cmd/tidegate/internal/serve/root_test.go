@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
@@ -31,9 +33,7 @@ func TestForNeeds(t *testing.T) {
 		{"--no-such-flag serve", true},
 	} {
 		got := len(For(app(), strings.Fields(c.args)).Commands())
-		if c.whole != (got == all) {
-			t.Errorf("%q gets %d of %d commands, want all: %v", c.args, got, all, c.whole)
-		}
+		assert.That(t, c.whole == (got == all), "%q gets %d of %d commands, want all: %v", c.args, got, all, c.whole)
 	}
 }
 
@@ -41,9 +41,7 @@ func TestForNeeds(t *testing.T) {
 func TestForHasTheSameBroker(t *testing.T) {
 	describe := func(root *cobra.Command, name string) string {
 		c, _, err := root.Find([]string{name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		return c.UsageString() + c.Long + c.Example
 	}
 	for _, name := range []string{"serve", "config"} {

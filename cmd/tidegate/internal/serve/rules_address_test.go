@@ -19,14 +19,10 @@ func TestPutAddressSettings(t *testing.T) {
 	apply := func(text string, want ...string) {
 		t.Helper()
 		c, err := merge("f", []byte(text), nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		changed, err := put(t.Context(), c, b)
 		assert.That(t, err == nil && slices.Equal(changed, want), "changed %q, %v, want %q", changed, err, want)
-		if got := c.declared(); len(got) != len(c.addresses) {
-			t.Errorf("declared are %q", got)
-		}
+		assert.Equal(t, "declared are", len(c.declared()), len(c.addresses))
 	}
 	apply("address_settings:\n  '#': {redelivery-delay: 5s}\n  orders.*: {max-delivery-attempts: 3, dead-letter-address: DLA}", "address_settings.#", "address_settings.orders.*")
 	apply("address_settings:\n  '#': {redelivery-delay: 5000}\n  orders.*: {max-delivery-attempts: 3}", "address_settings.orders.*")

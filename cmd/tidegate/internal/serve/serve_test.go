@@ -80,9 +80,7 @@ func TestSilentAdminConnections(t *testing.T) {
 				go admin.Serve(lis)
 				defer admin.Close()
 				c, err := lis.DialContext(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, err)
 				defer c.Close()
 				assert.Must(t, assert.Err(io.WriteString(c, said)))
 				c.SetReadDeadline(time.Now().Add(5 * time.Minute))

@@ -81,9 +81,7 @@ func TestAttackedProcessSurvives(t *testing.T) {
 		}
 	}
 	stop()
-	if err := <-served; !errors.Is(err, context.Canceled) {
-		t.Errorf("others: %v", err)
-	}
+	assert.Is(t, "others", <-served, context.Canceled)
 	p99, requests := canary.p99()
 	peak := peakMemory(t, p)
 	t.Logf("at most %d MiB; %d requests of others, %d of them rejected at first, %d acknowledgements repeated after a lost response; 99 of 100 took at most %v, the slowest %v",

@@ -75,9 +75,7 @@ func fill(b *testing.B, dir string, n int, window settings.Duration) {
 func launch(b *testing.B, program, dir string, end syscall.Signal) time.Duration {
 	p := exec.Command(program, "serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", dir, "--topic", "orders")
 	stdout, err := p.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, err)
 	begin := time.Now()
 	assert.Must(b, p.Start())
 	defer func() {

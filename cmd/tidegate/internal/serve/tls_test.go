@@ -90,9 +90,7 @@ func TestTLS(t *testing.T) {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: trust, ForceAttemptHTTP2: true}}
 		defer client.CloseIdleConnections()
 		r, err := http.NewRequestWithContext(t.Context(), "GET", scheme+"://"+p.http+"/v1/topics/orders", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		r.SetBasicAuth("app", "sesame")
 		resp, err := client.Do(r)
 		if err != nil {

@@ -13,9 +13,7 @@ import (
 func TestUserTimeoutIsInherited(t *testing.T) {
 	lc := net.ListenConfig{Control: userTimeout}
 	lis, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	defer lis.Close()
 	client := assert.Value(net.Dial("tcp", lis.Addr().String()))(t)
 	defer client.Close()
