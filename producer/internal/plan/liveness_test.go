@@ -185,8 +185,8 @@ func TestPausedMessageGroupFollowsASwitch(t *testing.T) {
 	t.Errorf("%d of 300 message groups followed after %v, want all within 2 s", sent, d.now.Sub(began))
 }
 
-// Message groups wait for the only server of their topic without an ask. When another message learns
-// that the topic has other servers, these message groups ask at once.
+// Message groups wait for the only server of their topic without an ask. When another message
+// learns that the topic has other servers, these message groups ask at once.
 func TestMessageGroupsLeaveALaneThatIsNotTheOnlyOne(t *testing.T) {
 	d := newDesk(t)
 	route := func(lane transport.Lane) *Request[numbered, struct{}] {
