@@ -44,9 +44,7 @@ func TestAddressSettingsValidation(t *testing.T) {
 		"redelivery-collision-avoidance-factor is 1.01; give 0.0 to 1.0", "max-delivery-attempts is 0", `dead-letter-address is "a b"`,
 		`expiry-address is "TBW102"`, `dead-letter-queue-prefix is "?"`,
 	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error does not contain %q: %v", want, err)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "the error does not contain %q: %v", want, err)
 	}
 	assert.Equal(t, "the invalid settings were stored", len(b.AllAddressSettings()), 0)
 	if err := (settings.Address{RedeliveryDelayMultiplier: new(math.NaN()), RedeliveryCollisionAvoidanceFactor: new(math.NaN())}).Validate(); err == nil {
@@ -130,12 +128,8 @@ func TestDeadLetterAddress(t *testing.T) {
 				t.Errorf("%s is %q, want %q", k, got, want)
 			}
 		}
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "exampleQueue"}); len(ds) != 0 {
-			t.Error("it is still in its queue")
-		}
-		if _, err := b.Topic("DLQ.exampleQueue"); err == nil {
-			t.Error("auto-create-dead-letter-resources is off, and a queue was created")
-		}
+		assert.Equal(t, "it is still in its queue", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "exampleQueue"})), 0)
+		assert.That(t, assert.Err(b.Topic("DLQ.exampleQueue")) != nil, "auto-create-dead-letter-resources is off, and a queue was created")
 	})
 }
 
@@ -195,9 +189,8 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 			t.Helper()
 			<-time.After(2 * time.Minute)
 			synctest.Wait()
-			if topic, err := b.Topic("DLQ.orders"); (err == nil) != there || there && !topic.AutoCreated {
-				t.Fatalf("the queue exists: %t; %+v", err == nil, topic)
-			}
+			topic, err := b.Topic("DLQ.orders")
+			assert.MustThat(t, (err == nil) == there && (!there || topic.AutoCreated), "the queue exists: %t; %+v", err == nil, topic)
 			assert.NoError(t, assert.Err(b.Topic("DLA")), "the dead-letter-address is gone")
 		}
 		ack := func() {
@@ -234,32 +227,8 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		putTopic(t, b, "DLQ.orders", settings.Topic{}) // now it is permanent
 		ack()
 		<-time.After(time.Hour)
-		if topic, err := b.Topic("DLQ.orders"); err != nil || topic.AutoCreated {
-			t.Errorf("a queue that was put is %+v, %v", topic, err)
-		}
-	})
-}
-
-// Settings change while messages are under way: those that wait for their
-// retry have the new maximum.
-func TestAddressSettingsChangeUnderWay(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: true, Wait: time.Hour}
-		settle(t, b, receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
-		putAddress(t, b, "t", settings.Address{RedeliveryDelay: new(settings.Milliseconds(2000)), MaxDeliveryAttempts: new(-1)})
-		settle(t, b, receive(t, b, r)[0], transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
-		failed := time.Now()
-		d := receive(t, b, r)[0]
-		if time.Since(failed) != 2*time.Second || d.Attempt != 3 {
-			t.Errorf("attempt %d came after %v", d.Attempt, time.Since(failed))
-		}
-		settle(t, b, d, transport.Verdict{Kind: transport.Retry})
-		putAddress(t, b, "t", settings.Address{MaxDeliveryAttempts: new(2), DeadLetterAddress: new("DLA")})
-		<-time.After(time.Minute)
-		synctest.Wait()
-		assert.Equal(t, "dead letters", len(receiveAll(t, b, "DLA")), 1)
+		topic, err := b.Topic("DLQ.orders")
+		assert.That(t, err == nil && !topic.AutoCreated, "a queue that was put is %+v, %v", topic, err)
 	})
 }
 
@@ -306,9 +275,8 @@ func TestExpiry(t *testing.T) {
 		<-time.After(time.Minute)
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "young", Body: []byte("x")})
 		r.Wait = time.Second
-		if ds := receive(t, b, r); len(ds) != 1 || ds[0].ID != "young" {
-			t.Fatalf("%d deliveries", len(ds))
-		}
+		ds := receive(t, b, r)
+		assert.MustThat(t, len(ds) == 1 && ds[0].ID == "young", "%d deliveries", len(ds))
 		start := time.Now()
 		if ds := receive(t, b, r); len(ds) != 0 || time.Since(start) != time.Second {
 			t.Errorf("%d more deliveries after %v: old messages ended the wait", len(ds), time.Since(start))
@@ -321,9 +289,8 @@ func TestExpiry(t *testing.T) {
 			}
 		}
 		assert.That(t, len(ids) == 2 && ids["tried"] && ids["untried"], "expired are %v", ids)
-		if g, err := b.Group("g"); err != nil || g.Topics[0].Expired != 2 || g.Topics[0].Backlog.Messages != 1 {
-			t.Errorf("the group has %+v, %v", g.Topics, err)
-		}
+		g, err := b.Group("g")
+		assert.That(t, err == nil && g.Topics[0].Expired == 2 && g.Topics[0].Backlog.Messages == 1, "the group has %+v, %v", g.Topics, err)
 		putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(1000))}) // and no address
 		<-time.After(time.Minute)
 		assert.Equal(t, "deliveries", len(receive(t, b, r)), 0)
@@ -348,9 +315,8 @@ func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
 		}{{90*time.Second - 1, true}, {90 * time.Second, false}} {
 			time.Sleep(time.Until(created.Add(look.after)))
 			synctest.Wait()
-			if _, err := b.Topic("DLQ.orders"); (err == nil) != look.there {
-				t.Errorf("after %v: the queue exists: %t", look.after, err == nil)
-			}
+			_, err := b.Topic("DLQ.orders")
+			assert.That(t, (err == nil) == look.there, "after %v: the queue exists: %t", look.after, err == nil)
 		}
 	})
 }
@@ -514,8 +480,7 @@ func TestCollisionsAreAvoided(t *testing.T) {
 		assert.Must(t, b.Close())
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		<-time.After(time.Second) // the timeouts are noticed again
-		if after := due(); !slices.Equal(before, after) {
-			t.Errorf("after a restart they are due at %v, before at %v", after, before)
-		}
+		after := due()
+		assert.That(t, slices.Equal(before, after), "after a restart they are due at %v, before at %v", after, before)
 	})
 }

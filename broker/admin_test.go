@@ -40,9 +40,8 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 		putTopic(t, b, "t", topic)
 		assert.Must(t, b.Close())
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
-		if got, err := b.Topic("t"); err != nil || got.Topic != topic {
-			t.Errorf("topic: %+v, %v; want %+v", got, err, topic)
-		}
+		got, err := b.Topic("t")
+		assert.That(t, err == nil && got.Topic == topic, "topic: %+v, %v; want %+v", got, err, topic)
 		if got, err := b.Group("g"); err != nil || fmt.Sprint(got.Group) != fmt.Sprint(group) {
 			t.Errorf("group: %+v, %v; want %+v", got, err, group)
 		}
@@ -65,9 +64,8 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 				assert.That(t, strings.Contains(err.Error(), w), "%s: the error does not contain %q: %v", name, w, err)
 			}
 		}
-		if _, err := b.PutGroup(t.Context(), "x", settings.Group{MaxAttempts: -2, FIFORetryInterval: -1, Retry: backoff.Steps{-1}}); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("group: %v", err)
-		}
+		_, err = b.PutGroup(t.Context(), "x", settings.Group{MaxAttempts: -2, FIFORetryInterval: -1, Retry: backoff.Steps{-1}})
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid), "group: %v", err)
 	})
 }
 
@@ -160,22 +158,6 @@ func TestDeletionThatIsCutOffKeepsProgress(t *testing.T) {
 	})
 }
 
-func TestDeletedGroupEndsWaitingReceives(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{})
-		done := make(chan error)
-		go func() {
-			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Hour})
-			done <- err
-		}()
-		synctest.Wait()
-		assert.Must(t, b.DeleteGroup(t.Context(), "g"))
-		if e, ok := errors.AsType[*tidegate.Error](<-done); !ok || e.Code != tidegate.CodeConsumerGroupNotFound {
-			t.Errorf("the receive ended with %v", e)
-		}
-	})
-}
-
 // Receives create up to MaxAutoGroups groups. Groups of PutGroup do not count. A deletion permits a
 // new group. A restart changes none of this.
 func TestMaxAutoGroups(t *testing.T) {
@@ -190,9 +172,7 @@ func TestMaxAutoGroups(t *testing.T) {
 			groups := len(b.Groups())
 			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: group, Topic: "t", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: 1})
 			_, ensured := serve(b).EnsureGroup(t.Context(), group)
-			if (err == nil) != want || (ensured == nil) != want {
-				t.Fatalf("group %s: %v, %v", group, err, ensured)
-			}
+			assert.MustThat(t, (err == nil) == want && (ensured == nil) == want, "group %s: %v, %v", group, err, ensured)
 			if want {
 				return
 			}
@@ -340,13 +320,11 @@ func TestQueues(t *testing.T) {
 			if want == 0 {
 				want = tidegate.CodeBadRequest
 			}
-			if e, ok := errors.AsType[*tidegate.Error](f()); !ok || e.Code != want {
-				t.Errorf("%s: %v", name, f())
-			}
+			e, ok := errors.AsType[*tidegate.Error](f())
+			assert.That(t, ok && e.Code == want, "%s: %v", name, f())
 		}
-		if page, err := serve(b).QueuesPage("t", "7", 0); err != nil || len(page.Queues) != 0 || page.Next != "" {
-			t.Errorf("after the last queue: %+v, %v", page, err)
-		}
+		page, err := serve(b).QueuesPage("t", "7", 0)
+		assert.That(t, err == nil && len(page.Queues) == 0 && page.Next == "", "after the last queue: %+v, %v", page, err)
 	})
 }
 
@@ -383,9 +361,7 @@ func TestDryRuns(t *testing.T) {
 				t.Errorf("the plan changed %+v to %+v, %v", before.Topics, after.Topics, err)
 			}
 			done, err := b.Rewind(t.Context(), "g", "t", to)
-			if err != nil || fmt.Sprint(done) != fmt.Sprint(plan) {
-				t.Errorf("the rewind is %+v, %v; the plan was %+v", done, err, plan)
-			}
+			assert.That(t, err == nil && fmt.Sprint(done) == fmt.Sprint(plan), "the rewind is %+v, %v; the plan was %+v", done, err, plan)
 			counted, err := serve(b).CountPurge("t")
 			assert.Must(t, err)
 			if purged, err := b.PurgeTopic(t.Context(), "t"); err != nil || purged != counted || purged.Messages != 40 {
@@ -401,9 +377,7 @@ func TestDryRuns(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "d", Body: []byte("xyz"), DeliverAt: time.Now().Add(time.Hour)})
 		for topic, bytes := range map[string]int64{"t": 0, "d": 3} {
 			counted, err := serve(b).CountPurge(topic)
-			if err != nil || counted != (status.Backlog{Messages: 1, Bytes: bytes}) {
-				t.Errorf("%s has %+v, %v", topic, counted, err)
-			}
+			assert.That(t, err == nil && counted == (status.Backlog{Messages: 1, Bytes: bytes}), "%s has %+v, %v", topic, counted, err)
 			if purged, err := b.PurgeTopic(t.Context(), topic); err != nil || purged.Messages != 1 {
 				t.Errorf("%s: %+v, %v", topic, purged, err)
 			}

@@ -61,9 +61,8 @@ func TestStartAfterALongStop(t *testing.T) {
 		elapse(wallclock.Pause - time.Second)
 		assert.Equal(t, "messages are left before the time is accepted", stored(t, b, "t"), 47)
 		elapse(2 * time.Second)
-		if n := stored(t, b, "t"); n != 0 || clockOf(b) != nil {
-			t.Errorf("%d messages are left, and the clock is %+v, after the time is accepted", n, clockOf(b))
-		}
+		n := stored(t, b, "t")
+		assert.That(t, n == 0 && clockOf(b) == nil, "%d messages are left, and the clock is %+v, after the time is accepted", n, clockOf(b))
 		assert.Must(t, b.Close())
 		for _, want := range []string{"differs by more than an hour", "messages=47", "removed by age again"} {
 			if strings.Count(log.String(), want) != 1 {
@@ -109,9 +108,8 @@ func TestDistrustSurvivesRestart(t *testing.T) {
 		for range 3 {
 			b = reopen(t, b, fs)
 			synctest.Wait()
-			if c := clockOf(b); c == nil || !c.AtStart {
-				t.Fatalf("after a restart the clock is %+v", c)
-			}
+			c := clockOf(b)
+			assert.MustThat(t, c != nil && c.AtStart, "after a restart the clock is %+v", c)
 			time.Sleep(time.Minute)
 		}
 		elapse(wallclock.Pause)
@@ -141,9 +139,8 @@ func TestFailedStartDoesNotTrustTheClock(t *testing.T) {
 		assert.Must(t, s.Close())
 		b = open(t, broker.Options{Dir: "data"}.On(fs))
 		defer b.Close()
-		if c := clockOf(b); c == nil || !c.AtStart {
-			t.Errorf("the clock is %+v after a start that failed, want one that is not trusted", c)
-		}
+		c := clockOf(b)
+		assert.That(t, c != nil && c.AtStart, "the clock is %+v after a start that failed, want one that is not trusted", c)
 	})
 }
 
@@ -160,21 +157,17 @@ func TestExpiryWithDistrustedClock(t *testing.T) {
 		stepAhead(b, 2*time.Hour)
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "young", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute}
-		if ds := receive(t, b, r); len(ds) != 1 || ds[0].ID != "young" || b.Ack(t.Context(), ds)[0] != nil {
-			t.Fatalf("%d deliveries", len(ds))
-		}
+		ds := receive(t, b, r)
+		assert.MustThat(t, len(ds) == 1 && ds[0].ID == "young" && b.Ack(t.Context(), ds)[0] == nil, "%d deliveries", len(ds))
 		r.Wait = 8 * time.Minute
-		if ds := receive(t, b, r); len(ds) != 0 || clockOf(b).Postponed != 3 {
-			t.Errorf("%d more deliveries, the clock is %+v", len(ds), clockOf(b))
-		}
-		if n := subscriptionOf(t, b, "g"); n.Expired != 0 || n.Backlog.Messages != 3 {
-			t.Errorf("before the time is accepted: %+v", n)
-		}
+		ds = receive(t, b, r)
+		assert.That(t, len(ds) == 0 && clockOf(b).Postponed == 3, "%d more deliveries, the clock is %+v", len(ds), clockOf(b))
+		n := subscriptionOf(t, b, "g")
+		assert.That(t, n.Expired == 0 && n.Backlog.Messages == 3, "before the time is accepted: %+v", n)
 		r.Wait = 2 * time.Minute
 		assert.Equal(t, "deliveries of expired messages", len(receive(t, b, r)), 0)
-		if n := subscriptionOf(t, b, "g"); n.Expired != 3 || n.Backlog.Messages != 0 {
-			t.Errorf("after the time is accepted: %+v", n)
-		}
+		n = subscriptionOf(t, b, "g")
+		assert.That(t, n.Expired == 3 && n.Backlog.Messages == 0, "after the time is accepted: %+v", n)
 		for _, d := range receiveAll(t, b, "expired") {
 			assert.That(t, d.Properties["_AMQ_ORIG_ADDRESS"] == "t", "the expired message has %v", d.Properties)
 		}
@@ -192,15 +185,13 @@ func TestPostponedUntilCorrection(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		stepAhead(b, 2*time.Hour)
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}
-		if ds := receive(t, b, r); len(ds) != 0 || clockOf(b).Postponed != 3 {
-			t.Fatalf("%d deliveries, %+v", len(ds), clockOf(b))
-		}
+		ds := receive(t, b, r)
+		assert.MustThat(t, len(ds) == 0 && clockOf(b).Postponed == 3, "%d deliveries, %+v", len(ds), clockOf(b))
 		putAddress(t, b, "t", settings.Address{ExpiryDelay: new(settings.Milliseconds(3600_000))}) // young again, as by a clock that went back
 		stepAhead(b, 2*time.Hour)
 		r.Wait = time.Second
-		if ds := receive(t, b, r); len(ds) != 3 || ds[0].Attempt != 1 {
-			t.Errorf("%d deliveries after the correction", len(ds))
-		}
+		ds = receive(t, b, r)
+		assert.That(t, len(ds) == 3 && ds[0].Attempt == 1, "%d deliveries after the correction", len(ds))
 	})
 }
 
@@ -298,9 +289,8 @@ func (s *stepped) answer() string {
 func (s *stepped) do(command, want string) {
 	s.t.Helper()
 	fmt.Fprintln(s.in, command)
-	if got := s.answer(); got != want {
-		s.t.Errorf("%s: %s, want %s", command, got, want)
-	}
+	got := s.answer()
+	assert.That(s.t, got == want, "%s: %s, want %s", command, got, want)
 }
 
 // until repeats a command until it has the response.
@@ -396,9 +386,8 @@ func TestDurationsOfOptionsAreBounded(t *testing.T) {
 		"Transaction.timeout":        {Transaction: settings.Transaction{Timeout: settings.Duration(tooLong)}},
 		"Transaction.check_interval": {Transaction: settings.Transaction{CheckInterval: settings.Duration(tooLong)}},
 	} {
-		if _, err := broker.Open(o); err == nil || !strings.Contains(err.Error(), name+" is ") {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := broker.Open(o)
+		assert.That(t, err != nil && strings.Contains(err.Error(), name+" is "), "%s: %v", name, err)
 	}
 	assert.NoError(t, (broker.Options{MinInvisibleDuration: 1, MaxInvisibleDuration: settings.MaxDuration}).Validate())
 }
@@ -427,9 +416,8 @@ func TestLongestDuplicateWindow(t *testing.T) {
 				}
 				b = reopen(t, b, fs)
 			}
-			if info, err := b.Topic("t"); err != nil || info.StoredMessages+info.DelayedMessages+info.HalfMessages != 1 {
-				t.Errorf("%+v, %v", info, err)
-			}
+			info, err := b.Topic("t")
+			assert.That(t, err == nil && info.StoredMessages+info.DelayedMessages+info.HalfMessages == 1, "%+v, %v", info, err)
 			elapse(2 * time.Hour)
 		})
 	}

@@ -246,9 +246,8 @@ func (c *combined) receive(rnd *rand.Rand, group, topic string, limit int) int {
 	ds, err := serve(c.b).Poll(c.t.Context(), p)
 	after := c.numbers(group, topic)
 	if err != nil {
-		if code := codeOf(err); code != tidegate.CodeTopicNotFound && code != tidegate.CodeConsumerGroupNotFound {
-			c.t.Errorf("receive: %v", err)
-		}
+		code := codeOf(err)
+		assert.That(c.t, code == tidegate.CodeTopicNotFound || code == tidegate.CodeConsumerGroupNotFound, "receive: %v", err)
 		return 0
 	}
 	c.mu.Lock()
@@ -589,9 +588,8 @@ func (c *combined) auditSubscription(st *store.Store, s *engine.Subscription, le
 	var leased int64
 	s.Look(func(p *consume.Progress) { want, leased = c.auditProgress(st, s, p, leases, cursors) })
 	want.Bytes += leased
-	if got := status.Backlog(s.Backlog()); got != want {
-		c.t.Errorf("%s counts a backlog of %+v; it is %+v", who, got, want)
-	}
+	got := status.Backlog(s.Backlog())
+	assert.That(c.t, got == want, "%s counts a backlog of %+v; it is %+v", who, got, want)
 	if s.LeasedBytes() != leased {
 		c.t.Errorf("%s counts %d bytes; it is %d", who, s.LeasedBytes(), leased)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
@@ -157,9 +158,7 @@ func (r *damagedRun) verify(t *testing.T, b *broker.Broker) (damaged int64) {
 				assert.That(t, !acked[d.ID], "%s: %s was acknowledged and is redelivered", r.what, d.ID)
 				assert.That(t, !seen[group+d.ID], "%s: %s comes twice to %s", r.what, d.ID, group)
 				seen[group+d.ID] = true
-				if string(d.Body) != strings.Repeat(d.ID, len(d.Body)/len(d.ID)) {
-					t.Errorf("%s: %s has another body", r.what, d.ID)
-				}
+				assert.That(t, string(d.Body) == strings.Repeat(d.ID, len(d.Body)/len(d.ID)), "%s: %s has another body", r.what, d.ID)
 			}
 			if len(ds) == 0 {
 				return
@@ -259,16 +258,13 @@ func TestLostEndOfAQueue(t *testing.T) {
 			b = open(t, options)
 			info, err := b.Topic("t")
 			left := info.StoredMessages
-			if err != nil || left < before/4 || left > before*3/4 {
-				t.Fatalf("%d messages are left of %d, %v", left, before, err)
-			}
+			assert.MustThat(t, err == nil && left >= before/4 && left <= before*3/4, "%d messages are left of %d, %v", left, before, err)
 			for i, err := range b.Ack(t.Context(), old) {
 				wantCode(t, fmt.Sprint("handle ", i, " of a lost message"), err, tidegate.CodeInvalidReceiptHandle)
 			}
 			for i := range after {
-				if r := sendOne(fmt.Sprint("new", i)); r.Offset < before {
-					t.Fatalf("message %d was given offset %d a second time", i, r.Offset)
-				}
+				r := sendOne(fmt.Sprint("new", i))
+				assert.MustThat(t, r.Offset >= before, "message %d was given offset %d a second time", i, r.Offset)
 			}
 			for restart := range 2 {
 				want := after - restart
@@ -377,9 +373,8 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 			assert.Must(t, b.Close())
 			b = open(t, broker.Options{Dir: "data"}.On(fs))
 			for id, r := range receipts {
-				if again := sendOne(id); (again == r) != (id != "damaged") {
-					t.Errorf("%s: %s sent again: %+v, first %+v", kind, id, again, r)
-				}
+				again := sendOne(id)
+				assert.That(t, (again == r) == (id != "damaged"), "%s: %s sent again: %+v, first %+v", kind, id, again, r)
 			}
 			if kind == settings.TopicTransaction {
 				for id, r := range receipts {
@@ -388,9 +383,8 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 					}
 				}
 				assert.NoError(t, endTransaction(t, b, sendOne("damaged"), transport.Rollback))
-				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 1 {
-					t.Errorf("%d half messages, want the damaged one; %v", info.HalfMessages, err)
-				}
+				info, err := b.Topic("t")
+				assert.That(t, err == nil && info.HalfMessages == 1, "%d half messages, want the damaged one; %v", info.HalfMessages, err)
 				<-time.After(10 * time.Second)
 				synctest.Wait()
 				if info, err := b.Topic("t"); err != nil || info.HalfMessages != 0 || serve(b).Stats().Damaged != 1 {
@@ -416,12 +410,10 @@ func TestDeadLetterOfALostDelivery(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); codeOf(err) != tidegate.CodeInvalidReceiptHandle {
-			t.Errorf("the dead letter of a delivery that was lost: %v", err)
-		}
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || ds[0].Attempt != 1 {
-			t.Errorf("then came %+v", ds)
-		}
+		_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"})
+		assert.That(t, codeOf(err) == tidegate.CodeInvalidReceiptHandle, "the dead letter of a delivery that was lost: %v", err)
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+		assert.That(t, len(ds) == 1 && ds[0].Attempt == 1, "then came %+v", ds)
 	})
 }
 
@@ -437,9 +429,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		topic := topicOf(t, b, "t")
 		due, _ := topic.NextRound()
 		time.Sleep(time.Until(due) - time.Millisecond)
-		if len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})) != 1 {
-			t.Fatal("the message is not there")
-		}
+		assert.MustEqual(t, "the message is not there", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})), 1)
 		elapse(2 * time.Millisecond)
 		if stored(t, b, "t") != 1 || topic.Queues()[0].Low().Offset != 1 {
 			t.Fatal("the cursor did not pass the message, or the message was not kept")
@@ -447,9 +437,7 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
 		assert.Equal(t, "after the power failure", subscriptionOf(t, b, "g").Backlog.Messages, 1)
 		elapse(time.Minute)
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 {
-			t.Errorf("the message is not redelivered: %v", ds)
-		}
+		assert.Equal(t, "the message is not redelivered", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})), 1)
 	})
 }
 
@@ -542,44 +530,22 @@ func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
 			b.Ack(t.Context(), []*tidegate.Delivery{d})
 		}
 		elapse(6 * time.Minute)
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}); len(ds) != 2 {
-			t.Errorf("%d of 2 messages came back", len(ds))
-		}
+		assert.Equal(t, "of 2 messages came back", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8})), 2)
 	})
-}
-
-// A readFaultFS fails a number of reads of tables.
-type readFaultFS struct {
-	vfs.FS
-	left, failed atomic.Int64
-}
-
-func (fs *readFaultFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	f, err := fs.FS.Open(name, opts...)
-	if err != nil || !strings.HasSuffix(name, ".sst") {
-		return f, err
-	}
-	return readFaultFile{f, fs}, nil
-}
-
-type readFaultFile struct {
-	vfs.File
-	fs *readFaultFS
-}
-
-func (f readFaultFile) ReadAt(p []byte, off int64) (int, error) {
-	if f.fs.left.Add(-1) >= 0 {
-		f.fs.failed.Add(1)
-		return 0, syscall.EIO
-	}
-	return f.File.ReadAt(p, off)
 }
 
 // A read that fails once, behind delayed messages that are moved, delays the other messages by a
 // second at most.
 func TestReadErrorAmongDelayedMessages(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		fs := &readFaultFS{FS: vfs.NewMem()}
+		var left, failed atomic.Int64
+		fs := hooked(vfs.NewMem(), func(op errorfs.Op) error {
+			if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") && left.Add(-1) >= 0 {
+				failed.Add(1)
+				return syscall.EIO
+			}
+			return nil
+		})
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, DuplicateWindow: -1})
 		const n = 250 // in several blocks of a table, and one look
@@ -589,10 +555,10 @@ func TestReadErrorAmongDelayedMessages(t *testing.T) {
 		}
 		assert.Must(t, b.Close())
 		b = open(t, broker.Options{Dir: "data"}.On(fs)) // which reads the first block
-		fs.left.Store(1)
+		left.Store(1)
 		<-time.After(time.Hour + 2*time.Second)
 		synctest.Wait()
-		assert.MustEqual(t, "reads failed", fs.failed.Load(), 1)
+		assert.MustEqual(t, "reads failed", failed.Load(), 1)
 		assert.Equal(t, "messages arrived", len(receiveAll(t, b, "t")), n)
 	})
 }
@@ -603,14 +569,12 @@ func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 	t.Parallel()
 	holes := map[string]func(t *testing.T, b *broker.Broker){
 		"purged": func(t *testing.T, b *broker.Broker) {
-			if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"}); err != nil || done.Purged != 3 {
-				t.Fatalf("%+v, %v", done, err)
-			}
+			done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"})
+			assert.MustThat(t, err == nil && done.Purged == 3, "%+v, %v", done, err)
 		},
 		"sent back": func(t *testing.T, b *broker.Broker) {
-			if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"}); err != nil || done.Redriven != 3 {
-				t.Fatalf("%+v, %v", done, err)
-			}
+			done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "dead"})
+			assert.MustThat(t, err == nil && done.Redriven == 3, "%+v, %v", done, err)
 		},
 	}
 	for name, take := range holes {
@@ -626,9 +590,7 @@ func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 					kill(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("0123456789")})
 				}
 				putGroup(t, b, "reader", settings.Group{})
-				if _, err := b.Rewind(t.Context(), "reader", "dead", status.Position{Offsets: map[int]int64{0: from}}); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(b.Rewind(t.Context(), "reader", "dead", status.Position{Offsets: map[int]int64{0: from}})))
 				take(t, b)
 				expectMessages(t, receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "dead"}), "")
 				for range 2 {

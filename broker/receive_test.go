@@ -28,27 +28,6 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-func TestWaitingReceiveIsWoken(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{})
-		start := time.Now()
-		time.AfterFunc(7*time.Second, func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}) })
-		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 20 * time.Second})
-		if len(ds) != 1 || time.Since(start) != 7*time.Second {
-			t.Fatalf("%d deliveries after %v", len(ds), time.Since(start))
-		}
-		settle(t, b, ds[0], transport.Verdict{Kind: transport.Retry, Delay: 5 * time.Second})
-		ds = receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 20 * time.Second})
-		if len(ds) != 1 || time.Since(start) != 12*time.Second {
-			t.Fatalf("the retry: %d deliveries after %v", len(ds), time.Since(start))
-		}
-		start = time.Now()
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 20 * time.Second}); len(ds) != 0 || time.Since(start) != 20*time.Second {
-			t.Fatalf("%d deliveries after %v, want none after 20s", len(ds), time.Since(start))
-		}
-	})
-}
-
 func TestCancelledReceiveTakesNothing(t *testing.T) {
 	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
@@ -72,9 +51,7 @@ func TestCancelledReceiveTakesNothing(t *testing.T) {
 			}
 			assert.MustThat(t, errors.Is(err, cause), "the receive ended with %v", err)
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second, InvisibleDuration: time.Hour})
-			if len(ds) != 1 || ds[0].Attempt != 1 {
-				t.Fatalf("the next receive got %d deliveries: %+v", len(ds), ds)
-			}
+			assert.MustThat(t, len(ds) == 1 && ds[0].Attempt == 1, "the next receive got %d deliveries: %+v", len(ds), ds)
 		}
 	})
 }
@@ -95,9 +72,7 @@ func TestCloseEndsWaitingReceives(t *testing.T) {
 		for range 3 {
 			assert.Is(t, "a receive ended with", <-done, tidegate.ErrClosed)
 		}
-		if r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]; !errors.Is(r.Err, tidegate.ErrClosed) {
-			t.Errorf("a send ended with %v", r.Err)
-		}
+		assert.Is(t, "a send ended with", send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err, tidegate.ErrClosed)
 	})
 }
 
@@ -126,14 +101,11 @@ func TestFilter(t *testing.T) {
 		}
 		ds := receive(t, b, transport.ReceiveRequest{Group: "sql", Topic: "t", Max: 32, Filter: tidegate.Filter{SQL: true, Expression: "TAGS IN ('tag0', 'tag2') AND n BETWEEN 10 AND 19"}})
 		assert.Equal(t, "by SQL got", len(ds), 5)
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "t", Max: 32}); len(ds) != 32 {
-			t.Errorf("another group got %d", len(ds))
-		}
+		assert.Equal(t, "another group got", len(receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "t", Max: 32})), 32)
 		for _, expr := range []string{"a|b", "|", "||"} {
 			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Filter: tidegate.Filter{Expression: expr}})
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeIllegalFilterExpression || !strings.Contains(e.Message, expr) {
-				t.Errorf("%q: %v", expr, err)
-			}
+			e, ok := errors.AsType[*tidegate.Error](err)
+			assert.That(t, ok && e.Code == tidegate.CodeIllegalFilterExpression && strings.Contains(e.Message, expr), "%q: %v", expr, err)
 		}
 	})
 }
@@ -237,9 +209,8 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 		assert.Equal(t, "delivered again while its owner lives", len(poll("other")), 0)
 		assert.NoError(t, b.Ack(t.Context(), ds)[0])
 		for owner, want := range map[string]bool{"owner": true, "other": true, "stranger": false} {
-			if got := remembers(b, owner); got != want {
-				t.Errorf("%s is remembered: %t, want %t", owner, got, want)
-			}
+			got := remembers(b, owner)
+			assert.That(t, got == want, "%s is remembered: %t, want %t", owner, got, want)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
 		poll("owner")
@@ -412,9 +383,7 @@ func TestAdmit(t *testing.T) {
 				t.Fatalf("with space for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
 			}
 			for _, d := range ds {
-				if d.Attempt != attempt {
-					t.Errorf("offset %d comes with attempt %d, want %d", d.Offset, d.Attempt, attempt)
-				}
+				assert.That(t, d.Attempt == attempt, "offset %d comes with attempt %d, want %d", d.Offset, d.Attempt, attempt)
 			}
 		}
 		poll(99, 0, 0)
@@ -451,9 +420,7 @@ func TestSharedRetryTopicWithFilters(t *testing.T) {
 			for _, d := range append(receive(t, b, filtered), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t2", Wait: time.Second})...) {
 				got = append(got, d.Topic+" "+d.Properties["ORIGIN_MESSAGE_ID"])
 			}
-			if fmt.Sprint(got) != "[t2 t2]" {
-				t.Errorf("%q were delivered, want the retry of t2: that of t1 does not match", got)
-			}
+			assert.That(t, fmt.Sprint(got) == "[t2 t2]", "%q were delivered, want the retry of t2: that of t1 does not match", got)
 			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t1", Wait: time.Second}); len(ds) != 0 {
 				t.Errorf("%+v was skipped, and is delivered", ds[0])
 			}
@@ -485,9 +452,8 @@ func TestFilterHoldsForRedeliveries(t *testing.T) {
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Second})
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Filter: tidegate.Filter{Expression: "a"}, Max: 32, Wait: time.Minute})
 			assert.MustThat(t, len(ds) == 1 && ds[0].ID == "2", "%d deliveries: %+v", len(ds), ds)
-			if s := subscriptionOf(t, b, "g"); s.Backlog.Messages != 1 || s.Inflight != 1 || s.Ready != 0 || s.Acked != 0 {
-				t.Errorf("the group has %+v", s)
-			}
+			s := subscriptionOf(t, b, "g")
+			assert.That(t, s.Backlog.Messages == 1 && s.Inflight == 1 && s.Ready == 0 && s.Acked == 0, "the group has %+v", s)
 			assert.NoError(t, b.Ack(t.Context(), ds)[0])
 		})
 	}
@@ -505,9 +471,8 @@ func TestRemovedMessageIsNotAcknowledged(t *testing.T) {
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", Wait: time.Minute}); len(ds) != 0 {
 			t.Errorf("%+v was delivered", ds[0])
 		}
-		if s := subscriptionOf(t, b, "other"); s.Acked != 0 || s.Backlog != (status.Backlog{}) || s.Inflight != 0 {
-			t.Errorf("the group has %+v", s)
-		}
+		s := subscriptionOf(t, b, "other")
+		assert.That(t, s.Acked == 0 && s.Backlog == (status.Backlog{}) && s.Inflight == 0, "the group has %+v", s)
 	})
 }
 
@@ -545,19 +510,14 @@ func TestStartLatest(t *testing.T) {
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}); len(ds) != 0 {
 			t.Errorf("received %d messages that were there before", len(ds))
 		}
-		if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{}) || s.Ready != 0 {
-			t.Errorf("the group begins with %+v", s)
-		}
+		s := subscriptionOf(t, b, "g")
+		assert.That(t, s.Backlog == (status.Backlog{}) && s.Ready == 0, "the group begins with %+v", s)
 		crashed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: rand.New(rand.NewPCG(1, 2))})
 		b = open(t, broker.Options{Dir: "data"}.On(crashed))
 		mustSend(t, b, &tidegate.Message{ID: "next", Topic: "t", Body: []byte("x")})
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
-		if len(ds) != 1 || ds[0].ID != "next" {
-			t.Errorf("after the power failure it receives %d messages: %+v", len(ds), ds)
-		}
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "%DLQ%h", Max: 32}); len(ds) != 10 {
-			t.Errorf("%d dead letters, want 10", len(ds))
-		}
+		assert.That(t, len(ds) == 1 && ds[0].ID == "next", "after the power failure it receives %d messages: %+v", len(ds), ds)
+		assert.Equal(t, "dead letters", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "%DLQ%h", Max: 32})), 10)
 	})
 }
 
@@ -614,17 +574,14 @@ func TestPrepare(t *testing.T) {
 		assert.Must(t, err)
 		return all, ds
 	}
-	if all, ds := poll("0"); len(all) != 0 || len(ds) != 0 {
-		t.Errorf("no message is ready: prepared %v, received %v", all, ds)
-	}
+	all, ds := poll("0")
+	assert.That(t, len(all) == 0 && len(ds) == 0, "no message is ready: prepared %v, received %v", all, ds)
 	for _, id := range []string{"1", "2"} {
 		mustSend(t, b, &tidegate.Message{ID: id, Topic: "t", MessageGroup: id, Body: []byte(id)})
 	}
 	for _, name := range []string{"first", "repeated"} {
 		all, ds := poll("1")
-		if len(ds) != 2 || len(all) != 1 || !slices.Equal(all[0], ds) {
-			t.Errorf("%s: prepared %v, received %v", name, all, ds)
-		}
+		assert.That(t, len(ds) == 2 && len(all) == 1 && slices.Equal(all[0], ds), "%s: prepared %v, received %v", name, all, ds)
 	}
 }
 
@@ -681,9 +638,8 @@ func TestReadAhead(t *testing.T) {
 		}
 		wg.Wait()
 		assert.That(t, len(seen) == c.want, "group %s got %d of %d messages", c.group, len(seen), c.want)
-		if left := readAheadBytes(b); left != 0 {
-			t.Errorf("group %s: %d bytes are kept of a queue that is consumed", c.group, left)
-		}
+		left := readAheadBytes(b)
+		assert.That(t, left == 0, "group %s: %d bytes are kept of a queue that is consumed", c.group, left)
 	}
 	receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
 	if ahead := readAheadBytes(b); ahead <= 0 || ahead > 2*(aheadBytes+4000) {

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,9 +122,8 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 			tp := topicOf(t, b, "t")
 			inLog(b, func(*store.Batch) {
 				for i := range n {
-					if l, ok := tp.IDs().Find(tp.IDs().Hash(fmt.Sprint(i)), tp.NextOffset); !ok || l.Offset != int64(i) {
-						t.Errorf("killed %t: %d is at %+v, %v", killed, i, l, ok)
-					}
+					l, ok := tp.IDs().Find(tp.IDs().Hash(fmt.Sprint(i)), tp.NextOffset)
+					assert.That(t, ok && l.Offset == int64(i), "killed %t: %d is at %+v, %v", killed, i, l, ok)
 				}
 			})
 			for _, i := range []int{0, n - 1} { // the first is damaged: sent again it is stored again
@@ -192,6 +190,18 @@ func TestIndexIsForgotten(t *testing.T) {
 				b = open(t, broker.Options{Dir: "data"}.On(fs))
 				<-time.After(3 * window)
 			}},
+			{"a start with expired IDs", func() {
+				assert.Must(t, b.Close())
+				<-time.After(3 * window)
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				<-time.After(2 * window)
+			}},
+			{"a start with expired IDs and a purge", func() {
+				assert.Must(t, b.Close())
+				<-time.After(3 * window)
+				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				assert.Must(t, assert.Err(b.PurgeTopic(t.Context(), "t")))
+			}},
 			{"the deletion", func() {
 				assert.Must(t, b.DeleteTopic(t.Context(), "t"))
 			}},
@@ -199,15 +209,13 @@ func TestIndexIsForgotten(t *testing.T) {
 			putTopic(t, b, "t", config)
 			for range 3 {
 				fillIDs(10)
-				if n := count(); n < 10 || n > 45 {
-					t.Errorf("%d records of a steady stream, 20 a window", n)
-				}
+				n := count()
+				assert.That(t, n >= 10 && n <= 45, "%d records of a steady stream, 20 a window", n)
 			}
 			c.clear()
 			synctest.Wait()
-			if n := count(); n != 0 {
-				t.Errorf("after %s there are %d records", c.name, n)
-			}
+			n := count()
+			assert.That(t, n == 0, "after %s there are %d records", c.name, n)
 			if _, err := b.Topic("t"); err == nil {
 				if n := topicOf(t, b, "t").IDs().State().Unindexed; n != 0 {
 					t.Errorf("after %s %d IDs are kept for the index", c.name, n)
@@ -241,84 +249,6 @@ func TestIDsAreForgottenAfterOpeningOnly(t *testing.T) {
 	}
 }
 
-// The index removes expired IDs of a topic with a few deletions a window, with any number of other
-// topics.
-func TestForgettingIDsCostsFewDeletions(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		const topics, windows, window = 50, 4, 100 * time.Second
-		b := open(t, broker.Options{})
-		for i := range topics {
-			putTopic(t, b, fmt.Sprint("t", i), settings.Topic{Queues: 1, DuplicateWindow: settings.Duration(window)})
-		}
-		from := make([]int64, topics) // where each one's index begins: a deletion moves it
-		deletions := 0
-		for step := range windows * topics {
-			for i := range topics {
-				if step < i || (step-i)%(topics/2) != 0 {
-					continue
-				}
-				msgs := make([]*tidegate.Message, store.MaxRecentIDs)
-				for k := range msgs {
-					msgs[k] = &tidegate.Message{ID: fmt.Sprint(step, "-", k), Topic: fmt.Sprint("t", i), Body: []byte("x")}
-				}
-				mustSend(t, b, msgs...)
-			}
-			elapse(window / topics)
-			inLog(b, func(*store.Batch) {
-				for i := range from {
-					begin := topicOf(t, b, fmt.Sprint("t", i)).IDs().State().From
-					if from[i] != 0 && from[i] != begin {
-						deletions++
-					}
-					from[i] = begin
-				}
-			})
-		}
-		if deletions > 2*topics*windows || deletions < topics {
-			t.Errorf("%d deletions of %d topics in %d windows", deletions, topics, windows)
-		}
-	})
-}
-
-// Expired IDs that the index had before a start, and that Open does not read, are removed too.
-func TestIndexOfBeforeARestartIsForgotten(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name  string
-		clear func(*testing.T, *broker.Broker)
-	}{
-		{"silence", func(*testing.T, *broker.Broker) { <-time.After(2 * time.Minute) }},
-		{"a purge", func(t *testing.T, b *broker.Broker) {
-			assert.Must(t, assert.Err(b.PurgeTopic(t.Context(), "t")))
-		}},
-	} {
-		subtest(t, c.name, func(t *testing.T) {
-			fs := vfs.NewCrashableMem()
-			o := broker.Options{Dir: "data"}.On(fs)
-			b := open(t, o)
-			putTopic(t, b, "t", settings.Topic{DuplicateWindow: settings.Duration(time.Minute)})
-			left := func() (n int) {
-				for _, k := range records(t, fs.CrashClone(vfs.CrashCloneCfg{})) {
-					if k[0] == 'q' {
-						n++
-					}
-				}
-				return n
-			}
-			for range 100 {
-				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-			}
-			assert.Must(t, b.Close())
-			assert.MustThat(t, left() != 0, "nothing is in the index")
-			<-time.After(3 * time.Minute)
-			b = open(t, o)
-			c.clear(t, b)
-			synctest.Wait()
-			assert.Equal(t, "records are left", left(), 0)
-		})
-	}
-}
-
 // The IDs of a topic are forgotten at the end of the window, also without further sends; nothing
 // wakes the broker afterwards.
 func TestIDsAreForgottenInSilence(t *testing.T) {
@@ -346,13 +276,11 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 		} {
 			<-time.After(c.wait)
 			synctest.Wait()
-			if n, watched := remembered(c.name); n != c.want || watched != c.watched {
-				t.Errorf("%s remembers %d, %v; want %d, %v", c.name, n, watched, c.want, c.watched)
-			}
+			n, watched := remembered(c.name)
+			assert.That(t, n == c.want && watched == c.watched, "%s remembers %d, %v; want %d, %v", c.name, n, watched, c.want, c.watched)
 		}
-		if at := b.Engine().Parts().Catalog.ForgetsAt(); !at.IsZero() {
-			t.Errorf("IDs are forgotten at %v although none is remembered", at)
-		}
+		at := b.Engine().Parts().Catalog.ForgetsAt()
+		assert.That(t, at.IsZero(), "IDs are forgotten at %v although none is remembered", at)
 	})
 }
 
@@ -376,9 +304,8 @@ func TestDuplicates(t *testing.T) {
 		}
 		first := sendID("t", "a")
 		for i := range 3 {
-			if again := sendID("t", "a"); again != first || again.Err != nil {
-				t.Errorf("repeated: %+v, want %+v", again, first)
-			}
+			again := sendID("t", "a")
+			assert.That(t, again == first && again.Err == nil, "repeated: %+v, want %+v", again, first)
 			if i == 1 {
 				assert.Must(t, b.Close())
 				b = open(t, broker.Options{Dir: "data"}.On(fs))
@@ -421,33 +348,4 @@ func TestEqualHashesAreNoDuplicates(t *testing.T) {
 	})
 	got := fmt.Sprint(rs[0].Receipt.Offset, rs[1].Receipt.Offset, rs[2].Receipt.Offset, rs[0].Err, rs[1].Err, rs[2].Err)
 	assert.Equal(t, "offsets and errors", got, "2 0 1 <nil> <nil> <nil>")
-}
-
-// Many callers send the same messages at the same time: each is stored once, and all have one
-// receipt.
-func TestDuplicatesAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	b := open(t, broker.Options{})
-	putTopic(t, b, "t", settings.Topic{})
-	var mu sync.Mutex
-	receipts := map[string]tidegate.Receipt{}
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for i := range 200 {
-				id := fmt.Sprint(i)
-				r := b.Send(t.Context(), []*tidegate.Message{{ID: id, Topic: "t", Body: []byte("x")}})[0]
-				mu.Lock()
-				if first, ok := receipts[id]; r.Err != nil || ok && first != r.Receipt {
-					t.Errorf("%s: %+v, first %+v", id, r, first)
-				}
-				receipts[id] = r.Receipt
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	if info, err := b.Topic("t"); err != nil || info.StoredMessages != 200 {
-		t.Errorf("%d messages, want 200; %v", info.StoredMessages, err)
-	}
 }

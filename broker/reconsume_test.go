@@ -83,13 +83,10 @@ func TestReconsumeLater(t *testing.T) {
 				t.Fatalf("retry %d: %+v", times, r)
 			}
 			ids[r.MessageID] = true
-			if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
-				t.Fatalf("the original is not acknowledged: %v", err)
-			}
+			assert.MustIs(t, "the original is not acknowledged", b.Ack(t.Context(), []*tidegate.Delivery{d})[0], tidegate.ErrInvalidHandle)
 			d = one(t, b, "sub1", "topic1") // of the original topic
-			if waited := time.Since(asked); waited != levels.Delay(times-1) {
-				t.Errorf("retry %d came after %v", times, waited)
-			}
+			waited := time.Since(asked)
+			assert.That(t, waited == levels.Delay(times-1), "retry %d came after %v", times, waited)
 			want := map[string]string{
 				"REAL_TOPIC": "topic1", "ORIGIN_MESSAGE_ID": "m", "RETRY_TOPIC": "topic1-sub1-RETRY", "RECONSUMETIMES": fmt.Sprint(times), "k": "v",
 			}
@@ -108,9 +105,8 @@ func TestReconsumeLater(t *testing.T) {
 		if len(ds) != 1 || ds[0].ID != r.MessageID || ds[0].Properties["RECONSUMETIMES"] != "16" || ds[0].Properties["ORIGIN_MESSAGE_ID"] != "m" {
 			t.Fatalf("%d dead letters", len(ds))
 		}
-		if o, ok := ds[0].DeadLetter(); !ok || o.Topic != "topic1" || o.MessageID != "m" || o.Group != "sub1" {
-			t.Errorf("the origin is %+v, %t", o, ok)
-		}
+		o, ok := ds[0].DeadLetter()
+		assert.That(t, ok && o.Topic == "topic1" && o.MessageID == "m" && o.Group == "sub1", "the origin is %+v, %t", o, ok)
 		if g, err := b.Group("sub1"); err != nil || len(g.Topics) != 2 || g.Topics[0].Backlog.Messages+g.Topics[1].Backlog.Messages != 0 || g.Topics[1].DeadLetters != 1 {
 			t.Errorf("the group has %+v, %v", g.Topics, err)
 		}
@@ -160,9 +156,8 @@ func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
 	if want := []string{"topic1", "topic1-sub1-RETRY"}; !slices.Equal(topics, want) {
 		t.Errorf("the topics are %q, want %q", topics, want)
 	}
-	if g, err := b.Group("sub1"); err != nil || len(g.Topics) != 2 || g.Topics[1].Topic != "topic1-sub1-RETRY" {
-		t.Errorf("the group has %+v, %v", g.Topics, err)
-	}
+	g, err := b.Group("sub1")
+	assert.That(t, err == nil && len(g.Topics) == 2 && g.Topics[1].Topic == "topic1-sub1-RETRY", "the group has %+v, %v", g.Topics, err)
 }
 
 // With the older namings, one retry topic serves all topics of a group: a delivery has its topic,
@@ -173,27 +168,23 @@ func TestSharedRetryTopic(t *testing.T) {
 		for _, topic := range []string{"t1", "t2"} {
 			putTopic(t, b, topic, settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: topic, ID: "of " + topic, Body: []byte("x")})
-			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.RetryTopic, Level: 1}); err != nil || r.Topic != "g-retry" {
-				t.Fatalf("%+v, %v", r, err)
-			}
+			r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.RetryTopic, Level: 1})
+			assert.MustThat(t, err == nil && r.Topic == "g-retry", "%+v, %v", r, err)
 		}
 		for range 2 {
 			d := one(t, b, "g", "t1")
 			assert.That(t, d.Properties["ORIGIN_MESSAGE_ID"] == "of "+d.Topic, "%s: %q", d.Topic, d.Properties)
 			assert.NoError(t, b.Ack(t.Context(), []*tidegate.Delivery{d})[0])
 		}
-		if _, err := b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}); err == nil || !strings.Contains(err.Error(), "g-retry") {
-			t.Errorf("the naming changed under a group that uses it: %v", err)
-		}
+		_, err := b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
+		assert.That(t, err != nil && strings.Contains(err.Error(), "g-retry"), "the naming changed under a group that uses it: %v", err)
 		for _, c := range []settings.Group{{RetryTopic: settings.RetryTopic{Enabled: true}}, {FIFO: true}, {MaxAttempts: -2}} {
 			_, put := b.PutGroup(t.Context(), "g", c)
-			if err := b.CheckGroup("g", c); err == nil || put == nil || err.Error() != put.Error() {
-				t.Errorf("it is checked as %v and put as %v", err, put)
-			}
+			err := b.CheckGroup("g", c)
+			assert.That(t, err != nil && put != nil && err.Error() == put.Error(), "it is checked as %v and put as %v", err, put)
 		}
-		if err := errors.Join(b.CheckGroup("g", settings.Group{}), b.CheckGroup("new", settings.Group{FIFO: true})); err == nil || !strings.Contains(err.Error(), "g-retry") || strings.Contains(err.Error(), "new") {
-			t.Errorf("%v", err)
-		}
+		err = errors.Join(b.CheckGroup("g", settings.Group{}), b.CheckGroup("new", settings.Group{FIFO: true}))
+		assert.That(t, err != nil && strings.Contains(err.Error(), "g-retry") && !strings.Contains(err.Error(), "new"), "%v", err)
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming261, MaxRetries: 1}})
 	})
 }
@@ -222,9 +213,8 @@ func TestRetryTopicWakes(t *testing.T) {
 		if d := one(t, b, "g", "t"); d.Properties["ORIGIN_MESSAGE_ID"] != "retried" || time.Since(start) != time.Hour {
 			t.Errorf("%s came after %v", d.ID, time.Since(start))
 		}
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second}); len(ds) != 0 || time.Since(start) != time.Hour+time.Second {
-			t.Errorf("%d deliveries after %v", len(ds), time.Since(start))
-		}
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second})
+		assert.That(t, len(ds) == 0 && time.Since(start) == time.Hour+time.Second, "%d deliveries after %v", len(ds), time.Since(start))
 		for _, s := range serve(b).Stats().Groups {
 			assert.That(t, s.Waiting == 0, "%d receives are left in line for %s", s.Waiting, s.Topic)
 		}
@@ -276,9 +266,7 @@ func loseReconsumed(t *testing.T, seed uint64) {
 		}
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: n, InvisibleDuration: time.Minute})
 		for _, d := range ds {
-			if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic})))
 			p.responded(func() { moved[d.ID] = true })
 		}
 	})
@@ -339,9 +327,7 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 			deadAfter(t, b, "g", "t", 3)
 			for times := 1; times <= 3; times++ {
 				d := one(t, b, c.group, c.dead)
-				if times == 1 && d.Properties["RECONSUMETIMES"] != "3" {
-					t.Fatalf("the dead letter: %q", d.Properties)
-				}
+				assert.MustThat(t, times != 1 || d.Properties["RECONSUMETIMES"] == "3", "the dead letter: %q", d.Properties)
 				asked := time.Now()
 				r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic})
 				if err != nil || r.Topic != c.retry || r.Times != times || r.DeadLetter || r.DeliverAt.Sub(asked) != (settings.RetryTopic{}).WithDefaults().Levels.Delay(times-1) {
@@ -356,26 +342,10 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 			assert.That(t, err == nil && r.DeadLetter && r.Topic == c.deadAgain, "%+v, %v", r, err)
 			ds := receiveAll(t, b, c.deadAgain)
 			last := ds[len(ds)-1]
-			if origin, ok := last.DeadLetter(); !ok || last.ID != r.MessageID || origin.Topic != "t" || origin.MessageID != "m" {
-				t.Errorf("%+v, %+v", last, origin)
-			}
+			origin, ok := last.DeadLetter()
+			assert.That(t, ok && last.ID == r.MessageID && origin.Topic == "t" && origin.MessageID == "m", "%+v, %+v", last, origin)
 		})
 	}
-}
-
-// A dead letter that was sent back to its topic is retried as often as a new message.
-func TestRedrivenMessageIsReconsumed(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{})
-		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, DeadLetterTopic: "%DLQ%g"}})
-		deadAfter(t, b, "g", "t", 16)
-		if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Redriven != 1 {
-			t.Fatalf("%+v, %v", done, err)
-		}
-		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic}); err != nil || r.DeadLetter || r.Times != 1 || r.Topic != "t-g-RETRY" {
-			t.Errorf("%+v, %v", r, err)
-		}
-	})
 }
 
 // A message that was sent to a retry topic is retried there.
@@ -390,13 +360,11 @@ func TestMessageSentToARetryTopic(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: retry, ID: "m", Body: []byte("x")})
 			for times := 1; times <= 2; times++ {
 				d := one(t, b, "g", "t")
-				if r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}); err != nil || r.Topic != retry || r.Times != times {
-					t.Fatalf("%+v, %v", r, err)
-				}
+				r, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic})
+				assert.MustThat(t, err == nil && r.Topic == retry && r.Times == times, "%+v, %v", r, err)
 			}
-			if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 1 {
-				t.Errorf("%s: it is not redelivered", naming)
-			}
+			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour})
+			assert.That(t, len(ds) == 1, "%s: it is not redelivered", naming)
 		})
 	}
 }
@@ -424,9 +392,7 @@ func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 	} {
 		_, err := b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: c.config})
 		assert.That(t, (err == nil) == c.ok, "%+v: %v", c.config, err)
-		if err != nil && !strings.Contains(err.Error(), "retry_topic") {
-			t.Errorf("the error does not name the fault: %v", err)
-		}
+		assert.That(t, err == nil || strings.Contains(err.Error(), "retry_topic"), "the error does not name the fault: %v", err)
 	}
 }
 
@@ -459,9 +425,8 @@ func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
 			assert.Must(t, assert.Err(serve(b).ReconsumeLater(t.Context(), d, c.mode)))
 			elapse(c.wait)
 			putGroup(t, b, "g", settings.Group{})
-			if _, err := b.PutGroup(t.Context(), "g", renamed); err == nil || !strings.Contains(err.Error(), "t-g-RETRY") {
-				t.Errorf("renamed with a retry in it: %v", err)
-			}
+			_, err := b.PutGroup(t.Context(), "g", renamed)
+			assert.That(t, err != nil && strings.Contains(err.Error(), "t-g-RETRY"), "renamed with a retry in it: %v", err)
 			putGroup(t, b, "g", on)
 			d = one(t, b, "g", "t")
 			assert.MustThat(t, d.Properties["ORIGIN_MESSAGE_ID"] == "m", "%+v", d)
@@ -482,9 +447,8 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 			putGroup(t, b, p.group, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 			for i := range 3 {
 				mustSend(t, b, &tidegate.Message{Topic: p.topic, ID: fmt.Sprint(p.topic, i), Body: []byte("x")})
-				if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, p.group, p.topic), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}); err != nil || r.Topic != "T-X-B-RETRY" {
-					t.Fatalf("%+v, %v", r, err)
-				}
+				r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, p.group, p.topic), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour})
+				assert.MustThat(t, err == nil && r.Topic == "T-X-B-RETRY", "%+v, %v", r, err)
 			}
 		}
 		for _, p := range pairs {
@@ -500,9 +464,7 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 			}
 			g := assert.Value(b.Group(p.group))(t)
 			for _, s := range g.Topics {
-				if s.Backlog != (status.Backlog{}) {
-					t.Errorf("%s is left with %+v of %s", p.group, s.Backlog, s.Topic)
-				}
+				assert.That(t, s.Backlog == (status.Backlog{}), "%s is left with %+v of %s", p.group, s.Backlog, s.Topic)
 			}
 		}
 	})
@@ -555,9 +517,7 @@ func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
 				assert.NoError(t, b.DeleteGroup(t.Context(), "g"))
 			})
 			ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour, InvisibleDuration: time.Minute})
-			if !errors.Is(err, tidegate.ErrNotFound) || len(ds) != 0 {
-				t.Errorf("its group was deleted: %d deliveries, %v", len(ds), err)
-			}
+			assert.That(t, errors.Is(err, tidegate.ErrNotFound) && len(ds) == 0, "its group was deleted: %d deliveries, %v", len(ds), err)
 		})
 	}
 }
@@ -647,9 +607,8 @@ func TestNegativeAckDelays(t *testing.T) {
 			}
 		}
 		for _, delay := range []time.Duration{-1, settings.MaxReconsumeDelay + 1} {
-			if err := serve(b).NegativeAck(t.Context(), d, delay); !errors.Is(err, tidegate.ErrInvalid) {
-				t.Errorf("%v: %v", delay, err)
-			}
+			err := serve(b).NegativeAck(t.Context(), d, delay)
+			assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%v: %v", delay, err)
 		}
 	})
 }
@@ -675,9 +634,8 @@ func TestNegativeAckMaximum(t *testing.T) {
 			assert.Must(t, serve(b).NegativeAck(t.Context(), ds[0], 0))
 		}
 		assert.Slices(t, "the attempts are", attempts, []int{1, 2, 3, 4, 5, 6})
-		if ds := receiveAll(t, b, "sub1-dlq"); len(ds) != 1 || ds[0].ID != "m" {
-			t.Errorf("%d dead letters", len(ds))
-		}
+		ds := receiveAll(t, b, "sub1-dlq")
+		assert.That(t, len(ds) == 1 && ds[0].ID == "m", "%d dead letters", len(ds))
 	})
 }
 
@@ -702,8 +660,7 @@ func TestNegativeMarkEndsWithTheNextDelivery(t *testing.T) {
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 2 * time.Hour}); len(ds) != 0 {
 			t.Errorf("attempt %d of 2", ds[0].Attempt)
 		}
-		if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != 1 || ds[0].ID != "m" {
-			t.Errorf("%d dead letters", len(ds))
-		}
+		ds := receiveAll(t, b, "%DLQ%g")
+		assert.That(t, len(ds) == 1 && ds[0].ID == "m", "%d dead letters", len(ds))
 	})
 }

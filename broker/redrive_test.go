@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -57,9 +55,7 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 	inMemory(t, func(t *testing.T, b *broker.Broker) {
 		putTopic(t, b, "t", settings.Topic{})
 		putTopic(t, b, "u", settings.Topic{})
-		if _, err := b.DeadLetters("g", status.DeadLetterQuery{}); !errors.Is(err, tidegate.ErrNotFound) {
-			t.Errorf("of a group that is not there: %v", err)
-		}
+		assert.Is(t, "of a group that is not there", assert.Err(b.DeadLetters("g", status.DeadLetterQuery{})), tidegate.ErrNotFound)
 		putGroup(t, b, "g", settings.Group{})
 		assert.Equal(t, "at first", len(listLetters(t, b, status.DeadLetterFilter{})), 0)
 		start := time.Now()
@@ -76,9 +72,8 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 			"m2":             {Topic: "t", Since: start.Add(time.Second), Before: start.Add(3 * time.Second)},
 			"":               {Topic: "v"},
 		} {
-			if got := strings.Join(listLetters(t, b, f), " "); got != want {
-				t.Errorf("%+v: %q, want %q", f, got, want)
-			}
+			got := strings.Join(listLetters(t, b, f), " ")
+			assert.That(t, got == want, "%+v: %q, want %q", f, got, want)
 		}
 		var all []string
 		for after, pages := "", 0; pages == 0 || after != ""; pages++ {
@@ -90,13 +85,10 @@ func TestDeadLettersAreBrowsed(t *testing.T) {
 		page := assert.Value(b.DeadLetters("g", status.DeadLetterQuery{Limit: 1, Bodies: true}))(t)
 		l := page.DeadLetters[0]
 		want := tidegate.DeadLetter{Topic: "t", MessageID: "m0", Queue: l.Origin.Queue, Group: "g", Attempts: 1, Reason: "because of m0"}
-		if l.Origin != want || l.Offset != 0 || !l.StoredAt.Equal(start) || string(l.Body) != "\x00" {
-			t.Errorf("%+v", l)
-		}
+		assert.That(t, l.Origin == want && l.Offset == 0 && l.StoredAt.Equal(start) && string(l.Body) == "\x00", "%+v", l)
 		for _, bad := range []status.DeadLetterQuery{{After: "x"}, {After: "1"}, {After: "0--1"}, {Limit: -1}, {Limit: 1001}} {
-			if _, err := b.DeadLetters("g", bad); !errors.Is(err, tidegate.ErrInvalid) {
-				t.Errorf("%+v: %v", bad, err)
-			}
+			_, err := b.DeadLetters("g", bad)
+			assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%+v: %v", bad, err)
 		}
 		assert.Must(t, b.DeleteGroup(t.Context(), "g"))
 		assert.Equal(t, "of a group that was deleted", len(listLetters(t, b, status.DeadLetterFilter{})), 5)
@@ -134,9 +126,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 			got := d.Message
 			want := *m.Clone()
 			want.Properties = map[string]string{"k": "v", protocol.PropertyDeadLetterRedrives: fmt.Sprint(round)}
-			if d.Attempt != 1 || !reflect.DeepEqual(got, want) {
-				t.Errorf("attempt %d of %+v, want %+v", d.Attempt, got, want)
-			}
+			assert.That(t, d.Attempt == 1 && reflect.DeepEqual(got, want), "attempt %d of %+v, want %+v", d.Attempt, got, want)
 			settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"})
 			page, err := b.DeadLetters("g", status.DeadLetterQuery{})
 			if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Redrives != round || page.DeadLetters[0].Offset != int64(round) {
@@ -144,9 +134,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 			}
 		}
 		done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{MaxRedrives: 3})
-		if err != nil || done != (status.DeadLetterRedrive{TooOften: 1}) {
-			t.Errorf("the fourth time: %+v, %v", done, err)
-		}
+		assert.That(t, err == nil && done == (status.DeadLetterRedrive{TooOften: 1}), "the fourth time: %+v, %v", done, err)
 	})
 }
 
@@ -169,9 +157,8 @@ func TestRedriveSelects(t *testing.T) {
 			if done.Next = ""; err != nil || done != want {
 				t.Errorf("%+v: %+v, %v; want %+v", sel, done, err, want)
 			}
-			if got := strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "); got != left {
-				t.Errorf("%+v leaves %q, want %q", sel, got, left)
-			}
+			got := strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " ")
+			assert.That(t, got == left, "%+v leaves %q, want %q", sel, got, left)
 			assert.That(t, (next != "") == (sel.Limit > 0), "%+v continues at %q", sel, next)
 		}
 		redrive(status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"m2"}}}, status.DeadLetterRedrive{Redriven: 1}, "m0 m1 m3 m4 m5")
@@ -180,20 +167,17 @@ func TestRedriveSelects(t *testing.T) {
 		redrive(status.DeadLetterSelection{}, status.DeadLetterRedrive{Redriven: 3, NoTarget: 1}, "m4")
 		redrive(status.DeadLetterSelection{To: "u"}, status.DeadLetterRedrive{Redriven: 1}, "")
 		for topic, want := range map[string]int{"t": 3 + 2, "u": 2 + 3} { // m0 m2 m5 twice; m1 m3 twice, m4
-			if n := len(receiveAll(t, b, topic)); n != want && topic == "u" || topic == "t" && n != 6 {
-				t.Errorf("topic %s has %d messages", topic, n)
-			}
+			n := len(receiveAll(t, b, topic))
+			assert.That(t, (n == want || topic != "u") && (topic != "t" || n == 6), "topic %s has %d messages", topic, n)
 		}
 		for want, sel := range map[string]status.DeadLetterSelection{"40402": {To: "v"}, "another topic": {To: "%DLQ%g"}, "100000": {Limit: 100_001}} {
-			if _, err := b.RedriveDeadLetters(t.Context(), "g", sel); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%+v: %v", sel, err)
-			}
+			_, err := b.RedriveDeadLetters(t.Context(), "g", sel)
+			assert.That(t, err != nil && strings.Contains(err.Error(), want), "%+v: %v", sel, err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := b.RedriveDeadLetters(ctx, "g", status.DeadLetterSelection{}); err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled: %v", err)
-		}
+		_, err := b.RedriveDeadLetters(ctx, "g", status.DeadLetterSelection{})
+		assert.That(t, err == nil || errors.Is(err, context.Canceled), "cancelled: %v", err)
 	})
 }
 
@@ -231,9 +215,7 @@ func TestDeadLettersArePurged(t *testing.T) {
 		assert.MustThat(t, err == nil && done == (status.DeadLetterPurge{Purged: 4}), "%+v, %v", done, err)
 		for round := range 2 {
 			topic, err := b.Topic("%DLQ%g")
-			if err != nil || topic.StoredMessages != 2 || topic.StoredBytes != 20 {
-				t.Errorf("the topic is %+v, %v", topic, err)
-			}
+			assert.That(t, err == nil && topic.StoredMessages == 2 && topic.StoredBytes == 20, "the topic is %+v, %v", topic, err)
 			assert.Equal(t, "left", strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "), "m2 m4")
 			if round == 0 {
 				assert.Must(t, b.Close())
@@ -267,52 +249,10 @@ func TestDeadLettersArePurged(t *testing.T) {
 			if g, err := b.Group("reader"); err != nil || g.Topics[0].Backlog != (status.Backlog{}) {
 				t.Errorf("rewound to %+v the reader is left with %+v, %v", to, g.Topics, err)
 			}
-			if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 1 {
-				t.Errorf("%+v, %v", done, err)
-			}
+			done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
+			assert.That(t, err == nil && done.Purged == 1, "%+v, %v", done, err)
 		}
 	})
-}
-
-// Whenever the power fails during a redrive: each message is among the dead
-// letters or in its topic, never both and never neither.
-func TestRedriveAcrossPowerLoss(t *testing.T) {
-	t.Parallel()
-	runSequences(t, "model", *modelSeed, soak(5), loseRedrive)
-}
-
-func loseRedrive(t *testing.T, seed uint64) {
-	const n, pages = 100, 10
-	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), pages, func(b *broker.Broker, p *powerCut) {
-		putTopic(t, b, "t", settings.Topic{Queues: 3})
-		for i := range n {
-			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
-		}
-		for i := 0; i < n; {
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
-			for _, d := range ds {
-				settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})
-			}
-			i += len(ds)
-		}
-		assert.Must(t, b.DeleteTopic(t.Context(), "t"))
-		putTopic(t, b, "t", settings.Topic{Queues: 3})
-		for page, after := 0, ""; page == 0 || after != ""; page++ {
-			done := assert.Value(b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{Limit: n / pages, After: after}))(t)
-			after = done.Next
-			p.responded(func() {})
-		}
-	})
-	checkClasses(t, b, "g", "")
-	seen := map[string]int{}
-	for _, topic := range []string{"t", "%DLQ%g"} {
-		for _, d := range receiveAll(t, b, topic) {
-			seen[d.ID]++
-		}
-	}
-	if len(seen) != n || slices.Max(slices.Collect(maps.Values(seen))) != 1 {
-		t.Errorf("%d messages of %d, %v", len(seen), n, seen)
-	}
 }
 
 // An unreadable dead letter is skipped and counted. It does not keep those after it.
@@ -410,9 +350,8 @@ func TestEditedRedrive(t *testing.T) {
 					if err != nil || done != (status.DeadLetterRedrive{Redriven: 1, SentAs: id}) {
 						t.Fatalf("round %d: %+v, %v", round, done, err)
 					}
-					if left := listLetters(t, b, status.DeadLetterFilter{}); len(left) > 0 {
-						t.Errorf("round %d: %v are dead letters still", round, left)
-					}
+					left := listLetters(t, b, status.DeadLetterFilter{})
+					assert.That(t, len(left) <= 0, "round %d: %v are dead letters still", round, left)
 					f := fateOfGroup(t, b, "g")
 					if f.RedrivenAs != id && round == 1 || alone && f.Topic != "%RETRY%g_t" {
 						t.Errorf("round %d: the trace has %+v", round, f)
@@ -490,9 +429,8 @@ func TestEditedRedriveRejects(t *testing.T) {
 			"no queue": {DeadLetterFilter: m, Edit: place(status.DeadLetterEdit{Queue: 1 << 16})},
 			"offset":   {DeadLetterFilter: m, Edit: place(status.DeadLetterEdit{Offset: -1})},
 		} {
-			if done, err := b.RedriveDeadLetters(t.Context(), "g", s); err == nil || done.Redriven != 0 {
-				t.Errorf("%s: %+v, %v, want an error", name, done, err)
-			}
+			done, err := b.RedriveDeadLetters(t.Context(), "g", s)
+			assert.That(t, err != nil && done.Redriven == 0, "%s: %+v, %v, want an error", name, done, err)
 		}
 		page, err := b.DeadLetters("g", status.DeadLetterQuery{Bodies: true})
 		assert.MustThat(t, err == nil && len(page.DeadLetters) == 1, "%+v, %v, want the letter", page, err)
@@ -504,9 +442,8 @@ func TestEditedRedriveRejects(t *testing.T) {
 					continue
 				}
 				e.BodyText = "y"
-				if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{DeadLetterFilter: m, Edit: &e}); err != nil || done != (status.DeadLetterRedrive{}) {
-					t.Errorf("another place: %+v, %v, want no effect", done, err)
-				}
+				done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{DeadLetterFilter: m, Edit: &e})
+				assert.That(t, err == nil && done == (status.DeadLetterRedrive{}), "another place: %+v, %v, want no effect", done, err)
 			}
 		}
 		if string(l.Body) != "x" || !slices.Equal(listLetters(t, b, status.DeadLetterFilter{}), []string{"m"}) {
@@ -535,13 +472,11 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 			c, _ = p.Claim(&r)
 		})
 		assert.MustThat(t, readAheadBytes(b) != 0, "nothing was read ahead")
-		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 6 {
-			t.Fatalf("%+v, %v", done, err)
-		}
+		done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
+		assert.MustThat(t, err == nil && done.Purged == 6, "%+v, %v", done, err)
 		s.Update(func(p *consume.Progress) { p.Unclaim(&r, c.Queue) })
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g", Max: 32}); len(ds) != 0 {
-			t.Errorf("%v were delivered after they had been purged", idsOf(ds))
-		}
+		ds := receive(t, b, transport.ReceiveRequest{Group: "reader", Topic: "%DLQ%g", Max: 32})
+		assert.That(t, len(ds) == 0, "%v were delivered after they had been purged", idsOf(ds))
 	})
 }
 
@@ -551,9 +486,8 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 	t.Parallel()
 	retries := settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}}
 	reconsumed := func(t *testing.T, b *broker.Broker) {
-		if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Level: 1}); err != nil || r.Topic != "t-g-RETRY" {
-			t.Fatalf("%+v, %v", r, err)
-		}
+		r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Level: 1})
+		assert.MustThat(t, err == nil && r.Topic == "t-g-RETRY", "%+v, %v", r, err)
 	}
 	for name, c := range map[string]struct {
 		topic settings.TopicType
@@ -566,9 +500,8 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 			settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry})
 		}},
 		"last retry": {settings.TopicDelay, func(t *testing.T, b *broker.Broker) {
-			if r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic}); err != nil || !r.DeadLetter {
-				t.Fatalf("%+v, %v", r, err)
-			}
+			r, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic})
+			assert.MustThat(t, err == nil && r.DeadLetter, "%+v, %v", r, err)
 		}},
 	} {
 		subtest(t, name, func(t *testing.T) {
@@ -615,9 +548,8 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 		putTopic(t, b, "u", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, MaxRetries: 1}})
 		deadAfter(t, b, "g", "t", 1)
-		if done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t-g-DLQ", To: "u"}); err != nil || done.Redriven != 1 {
-			t.Fatalf("%+v, %v", done, err)
-		}
+		done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t-g-DLQ", To: "u"})
+		assert.MustThat(t, err == nil && done.Redriven == 1, "%+v, %v", done, err)
 		giveUp(t, b, "h", "u", "u", "m")
 	})
 	subtest(t, "read in another group's retry topic", func(t *testing.T) {
@@ -628,9 +560,8 @@ func TestOriginOfDeadLettersThatWereRetried(t *testing.T) {
 		r := assert.Value(serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Level: 1}))(t)
 		giveUp(t, b, "h", r.Topic, r.Topic, r.MessageID)
 		ackDeliveries(t, b, []*tidegate.Delivery{one(t, b, "g", "t")})
-		if done, err := b.RedriveDeadLetters(t.Context(), "h", status.DeadLetterSelection{}); err != nil || done.Redriven != 1 {
-			t.Fatalf("%+v, %v", done, err)
-		}
+		done, err := b.RedriveDeadLetters(t.Context(), "h", status.DeadLetterSelection{})
+		assert.MustThat(t, err == nil && done.Redriven == 1, "%+v, %v", done, err)
 		d := one(t, b, "g", "t") // as it was
 		if d.ID != r.MessageID || d.Topic != "t" || d.Properties[protocol.PropertyOriginMessageID] != "m" || d.Properties[protocol.PropertyReconsumeTimes] != "1" {
 			t.Errorf("the redriven message is %+v", d.Message)

@@ -61,16 +61,13 @@ func TestLostResponseIsReleasedLate(t *testing.T) {
 		lost := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
 		again := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
 		serve(b).Return(t.Context(), lost[:1])
-		if _, err := b.Extend(t.Context(), lost[1], 0, false); !errors.Is(err, tidegate.ErrInvalidHandle) {
-			t.Errorf("a handle of the lost response is released: %v", err)
-		}
+		_, err := b.Extend(t.Context(), lost[1], 0, false)
+		assert.That(t, errors.Is(err, tidegate.ErrInvalidHandle), "a handle of the lost response is released: %v", err)
 		once := r
 		once.AttemptID = ""
 		expectMessages(t, receive(t, b, once), "")
 		again = expectMessages(t, receive(t, b, r), idsOf(again))
-		if err := b.Ack(t.Context(), lost[:1])[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
-			t.Errorf("a handle of the lost response is valid: %v", err)
-		}
+		assert.Is(t, "a handle of the lost response is valid", b.Ack(t.Context(), lost[:1])[0], tidegate.ErrInvalidHandle)
 		b = reopen(t, b, fs)
 		ackDeliveries(t, b, again)
 		expectMessages(t, receive(t, b, r), "a:2/1")
@@ -134,9 +131,8 @@ func TestRepeatedReceiveAtOnce(t *testing.T) {
 		}
 		r.AttemptID, r.Max = "y", 32
 		assert.Equal(t, "messages are left", len(receive(t, b, r)), 2)
-		if a, err := subscriptions(b)[0].Audit(); err != nil || a.Receiving != 0 {
-			t.Errorf("%d receives are left over, %v", a.Receiving, err)
-		}
+		a, err := subscriptions(b)[0].Audit()
+		assert.That(t, err == nil && a.Receiving == 0, "%d receives are left over, %v", a.Receiving, err)
 	})
 }
 
@@ -146,9 +142,7 @@ func TestRepeatedReceiveOfAnyGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, broker.Options{})
 		assert.Must(t, assert.Err(b.PutTopic(t.Context(), "t", settings.Topic{})))
-		if _, err := b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})))
 		mustSend(t, b, &tidegate.Message{ID: "first", Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Hour}
 		ds := expectMessages(t, receive(t, b, r), "first/1")
@@ -192,9 +186,8 @@ func TestRepeatedReceiveOfAnyGroup(t *testing.T) {
 		sub := subscriptions(b)
 		for _, s := range sub {
 			s.Look(func(p *consume.Progress) {
-				if n := p.Replays(); n > others/3+1024 {
-					t.Errorf("%d attempt IDs are kept for %d messages in flight", n, others/3)
-				}
+				n := p.Replays()
+				assert.That(t, n <= others/3+1024, "%d attempt IDs are kept for %d messages in flight", n, others/3)
 			})
 		}
 	})
@@ -235,9 +228,7 @@ func testLeases(t *testing.T) {
 	settle(t, b, held[0], transport.Verdict{Kind: transport.Retry})
 	synctest.Wait() // it is ready
 	again := receive(t, b, transport.ReceiveRequest{Group: "g0", Topic: "t", Max: 5, InvisibleDuration: time.Hour, Wait: time.Minute})
-	if len(again) != 1 || again[0].ID != held[0].ID || again[0].Attempt != 2 {
-		t.Fatalf("the retry at the bound: %v", again)
-	}
+	assert.MustThat(t, len(again) == 1 && again[0].ID == held[0].ID && again[0].Attempt == 2, "the retry at the bound: %v", again)
 	held[0] = again[0]
 	full(b)
 	assert.Must(t, b.Close())
@@ -258,14 +249,12 @@ func testLeases(t *testing.T) {
 			t.Fatal(i, err)
 		}
 	}
-	if ds := receive(t, b, transport.ReceiveRequest{Group: "g1", Topic: "t", Max: 1, InvisibleDuration: time.Hour}); len(ds) != 1 {
-		t.Errorf("%d messages were delivered below the bound", len(ds))
-	}
+	ds := receive(t, b, transport.ReceiveRequest{Group: "g1", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
+	assert.That(t, len(ds) == 1, "%d messages were delivered below the bound", len(ds))
 	full(b)
 	assert.Must(t, b.DeleteGroup(t.Context(), "g1"))
-	if ds := receive(t, b, transport.ReceiveRequest{Group: "g2", Topic: "t", Max: 1, InvisibleDuration: time.Hour}); len(ds) != 1 {
-		t.Errorf("%d messages were delivered after the other group was deleted", len(ds))
-	}
+	ds = receive(t, b, transport.ReceiveRequest{Group: "g2", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
+	assert.That(t, len(ds) == 1, "%d messages were delivered after the other group was deleted", len(ds))
 }
 
 // The pages of leases have each lease once, in order, for any size of a page.
@@ -329,9 +318,7 @@ func TestLeasePages(t *testing.T) {
 						slices.Sort(got)
 						slices.Sort(sorted)
 					}
-					if !slices.Equal(got, sorted) {
-						t.Errorf("pages of %d have the %s leases %v, want %v", limit, state, got, sorted)
-					}
+					assert.That(t, slices.Equal(got, sorted), "pages of %d have the %s leases %v, want %v", limit, state, got, sorted)
 				}
 			}
 		}
@@ -365,9 +352,8 @@ func TestLeasePages(t *testing.T) {
 		} {
 			putTopic(t, b, "other", settings.Topic{Queues: 1})
 			_, err := serve(b).Leases(c.group, c.topic, c.query)
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != c.want {
-				t.Errorf("%+v: %v", c, err)
-			}
+			e, ok := errors.AsType[*tidegate.Error](err)
+			assert.That(t, ok && e.Code == c.want, "%+v: %v", c, err)
 		}
 	})
 }

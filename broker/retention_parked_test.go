@@ -33,32 +33,9 @@ func parkedTopic(t *testing.T, fs vfs.FS, r settings.Retention, n int) *broker.B
 	d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})[0]
 	settle(t, b, d, transport.Verdict{Kind: transport.Retry})
 	receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}) // passes the others
-	if s := subscriptionOf(t, b, "g"); s.Parked != int64(n) {
-		t.Fatalf("%d messages are parked, want %d", s.Parked, n)
-	}
+	s := subscriptionOf(t, b, "g")
+	assert.MustThat(t, s.Parked == int64(n), "%d messages are parked, want %d", s.Parked, n)
 	return b
-}
-
-// Retention does not remove parked messages at any time, until they are redriven.
-func TestRetentionKeepsParkedMessages(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := parkedTopic(t, fs, settings.Retention{Time: settings.Duration(time.Minute), Bytes: 1, Consumed: true}, 10)
-		elapse(10 * time.Minute)
-		b = reopen(t, b, fs)
-		elapse(10 * time.Minute)
-		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
-		elapse(2 * time.Second)
-		for i := range 10 {
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
-			if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) || ds[0].Attempt != 1 {
-				t.Fatalf("delivery %d is %+v", i, ds)
-			}
-			assert.Must(t, b.Ack(t.Context(), ds)[0])
-		}
-		elapse(2 * time.Minute)
-		assert.Equal(t, "messages are left once all are consumed and old", stored(t, b, "t"), 0)
-	})
 }
 
 // A message was parked for longer than its topic keeps messages, and is then redriven. It stays
@@ -87,39 +64,15 @@ func TestRetentionKeepsRedrivenMessages(t *testing.T) {
 					b = reopen(t, b, fs)
 				}
 				ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
-				if len(ds) != 1 || ds[0].ID != fmt.Sprint(i) || ds[0].Attempt != 1 {
-					t.Fatalf("delivery %d is %+v", i, ds)
-				}
+				assert.MustThat(t, len(ds) == 1 && ds[0].ID == fmt.Sprint(i) && ds[0].Attempt == 1, "delivery %d is %+v", i, ds)
 				assert.Must(t, b.Ack(t.Context(), ds)[0])
 				elapse(c.between)
 			}
 			elapse(12 * time.Minute)
-			if s := subscriptionOf(t, b, "g"); stored(t, b, "t") != 0 || s.Overtaken != 0 {
-				t.Errorf("%d messages are left, %d were lost", stored(t, b, "t"), s.Overtaken)
-			}
+			s := subscriptionOf(t, b, "g")
+			assert.That(t, stored(t, b, "t") == 0 && s.Overtaken == 0, "%d messages are left, %d were lost", stored(t, b, "t"), s.Overtaken)
 		})
 	}
-}
-
-// The same holds for messages behind a message that was retried without end, and then consumed.
-func TestRetentionKeepsMessagesThatWereBlocked(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)}})
-		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock})
-		for i := range 10 {
-			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
-		}
-		for started := time.Now(); time.Since(started) < time.Hour; {
-			d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Minute})[0]
-			settle(t, b, d, transport.Verdict{Kind: transport.Retry, Delay: time.Minute})
-		}
-		for i := range 10 {
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Minute})
-			assert.MustThat(t, len(ds) == 1 && ds[0].ID == fmt.Sprint(i), "delivery %d is %+v", i, ds)
-			assert.Must(t, b.Ack(t.Context(), ds)[0])
-			elapse(2 * time.Minute)
-		}
-	})
 }
 
 // Retention does not remove the blocked message itself either, also if it is not received for long:
@@ -162,15 +115,13 @@ func TestPurgeOfAParkedTopic(t *testing.T) {
 			if s.Backlog != (status.Backlog{}) || s.Parked+s.ParkedGroups+s.Ready+s.Inflight+s.WaitingRetry != 0 || stored(t, b, "t") != 0 {
 				t.Errorf("left: %+v", s)
 			}
-			if p, err := b.Parked("g", status.ParkedQuery{}); err != nil || len(p.Groups) != 0 {
-				t.Errorf("parked: %+v, %v", p, err)
-			}
+			p, err := b.Parked("g", status.ParkedQuery{})
+			assert.That(t, err == nil && len(p.Groups) == 0, "parked: %+v, %v", p, err)
 			b = reopen(t, b, fs)
 		}
 		mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: "a", Body: []byte("y")})
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"}); len(ds) != 1 || string(ds[0].Body) != "y" {
-			t.Errorf("the message group does not continue: %+v", ds)
-		}
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
+		assert.That(t, len(ds) == 1 && string(ds[0].Body) == "y", "the message group does not continue: %+v", ds)
 	})
 }
 
@@ -209,9 +160,8 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 			if done, err := b.PurgeDeadLetters(t.Context(), "g", sel); err != nil || done.Purged != 4 {
 				t.Fatal(done, err)
 			}
-			if info, err := b.Topic("%DLQ%g"); err != nil || info.StoredMessages != 6 || info.StoredBytes != 12 {
-				t.Fatalf("%+v, %v", info, err)
-			}
+			info, err := b.Topic("%DLQ%g")
+			assert.MustThat(t, err == nil && info.StoredMessages == 6 && info.StoredBytes == 12, "%+v, %v", info, err)
 			assert.Must(t, remove(t.Context(), b))
 			elapse(2 * time.Second)
 			want := map[string]int64{"none": 6, "time": 1, "purge": 0}[name] // of 90 seconds: 7, 8 and 9
@@ -219,9 +169,8 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 				if info, err := b.Topic("%DLQ%g"); err != nil || info.StoredMessages != want || info.StoredBytes != 2*want {
 					t.Errorf("%d messages, %d bytes are left, %v; want %d", info.StoredMessages, info.StoredBytes, err, want)
 				}
-				if ds := receiveAll(t, b, "%DLQ%g"); len(ds) != int(want) {
-					t.Errorf("%d are delivered, want %d", len(ds), want)
-				}
+				ds := receiveAll(t, b, "%DLQ%g")
+				assert.That(t, len(ds) == int(want), "%d are delivered, want %d", len(ds), want)
 				b = reopen(t, b, fs)
 			}
 			mustSend(t, b, &tidegate.Message{ID: "new", Topic: "t", Body: []byte("xy")})

@@ -20,208 +20,6 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The reference has for each group and queue the next offset and the unfinished messages, and
-// nothing else.
-type rewindModel struct {
-	t      *testing.T
-	b      *broker.Broker
-	rnd    *rand.Rand
-	sent   [][]time.Time // by queue
-	next   []int64
-	open   map[[2]int64]*tidegate.Delivery // by queue and offset; nil: to be delivered again
-	tries  map[[2]int64]int
-	stale  []*tidegate.Delivery
-	fifo   bool
-	queues int
-}
-
-func (m *rewindModel) send() {
-	for range 1 + m.rnd.IntN(4) {
-		msg := &tidegate.Message{Topic: "t", Body: make([]byte, 1+m.rnd.IntN(100))}
-		if m.fifo {
-			msg.MessageGroup = fmt.Sprint("mg", m.rnd.IntN(5))
-		}
-		r := send(m.t, m.b, msg)[0]
-		assert.MustThat(m.t, r.Err == nil && r.Receipt.Offset == int64(len(m.sent[r.Receipt.Queue])), "sent: %+v", r)
-		m.sent[r.Receipt.Queue] = append(m.sent[r.Receipt.Queue], time.Now())
-	}
-}
-
-func (m *rewindModel) receive() {
-	for _, d := range receive(m.t, m.b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1 + m.rnd.IntN(5), InvisibleDuration: time.Hour}) {
-		k := [2]int64{int64(d.Queue), d.Offset}
-		m.tries[k]++
-		if m.tries[k] != d.Attempt {
-			m.t.Fatalf("queue %d offset %d has attempt %d, want %d", d.Queue, d.Offset, d.Attempt, m.tries[k])
-		}
-		old, again := m.open[k]
-		if again && old != nil || !again && !m.fifo && d.Offset != m.next[d.Queue] || !again && d.Offset < m.next[d.Queue] {
-			m.t.Fatalf("queue %d offset %d is delivered; next is %d, again %v", d.Queue, d.Offset, m.next[d.Queue], again)
-		}
-		if !again && !m.fifo {
-			m.next[d.Queue]++
-		}
-		m.open[k] = d
-	}
-}
-
-func (m *rewindModel) settle() {
-	for k, d := range m.open {
-		if d == nil {
-			continue
-		}
-		switch m.rnd.IntN(3) {
-		case 0:
-			assert.Must(m.t, m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0])
-			delete(m.open, k)
-			if m.fifo {
-				m.tries[k] = 100 // done: may not come again
-			}
-		case 1:
-			settle(m.t, m.b, d, transport.Verdict{Kind: transport.Retry})
-			synctest.Wait()
-			m.open[k] = nil
-		}
-	}
-}
-
-func (m *rewindModel) rewind() {
-	to := status.Position{}
-	want := make([]int64, m.queues)
-	switch m.rnd.IntN(4) {
-	case 0:
-		to.Earliest = true
-	case 1:
-		to.Latest = true
-		for q := range want {
-			want[q] = int64(len(m.sent[q]))
-		}
-	case 2:
-		to.Time = time.Now().Add(-time.Duration(m.rnd.IntN(120)) * time.Second)
-		for q := range want {
-			for want[q] < int64(len(m.sent[q])) && m.sent[q][want[q]].Before(to.Time) {
-				want[q]++
-			}
-		}
-	case 3:
-		to.Offsets = map[int]int64{}
-		for q := range want {
-			if want[q] = -1; len(to.Offsets) == 0 || m.rnd.IntN(2) == 0 {
-				want[q] = m.rnd.Int64N(int64(len(m.sent[q])) + 1)
-				to.Offsets[q] = want[q]
-			}
-		}
-	}
-	done := assert.Value(m.b.Rewind(m.t.Context(), "g", "t", to))(m.t)
-	for _, r := range done {
-		if r.To != want[r.Queue] {
-			m.t.Fatalf("rewound to %+v: queue %d is at %d, want %d", to, r.Queue, r.To, want[r.Queue])
-		}
-	}
-	for q, at := range want {
-		if at < 0 {
-			continue
-		}
-		m.next[q] = at
-		for k, d := range m.open {
-			if k[0] == int64(q) {
-				if delete(m.open, k); d != nil {
-					m.stale = append(m.stale, d)
-				}
-			}
-		}
-		for k := range m.tries {
-			if k[0] == int64(q) {
-				delete(m.tries, k)
-			}
-		}
-	}
-	for _, d := range m.stale {
-		if err := m.b.Ack(m.t.Context(), []*tidegate.Delivery{d})[0]; !errors.Is(err, tidegate.ErrInvalidHandle) {
-			m.t.Fatalf("a handle of before the rewind: %v", err)
-		}
-	}
-}
-
-func (m *rewindModel) check() {
-	g, err := m.b.Group("g")
-	if err != nil || len(g.Topics) == 0 || m.fifo {
-		return
-	}
-	want := int64(len(m.open))
-	for q := range m.sent {
-		want += int64(len(m.sent[q])) - m.next[q]
-	}
-	s := g.Topics[0]
-	if s.Backlog.Messages != want || s.Ready+s.Inflight+s.WaitingRetry+s.Parked != want {
-		m.t.Fatalf("%+v; want a backlog of %d", s, want)
-	}
-}
-
-// With any operations before and after, also across restarts, a rewound group gets the stored
-// messages from the position on, with attempts from 1 on, and its counters are right.
-func TestRewindAgainstAReference(t *testing.T) {
-	t.Parallel()
-	runSequences(t, "model", *modelSeed, soak(8), runRewindModel)
-}
-
-func runRewindModel(t *testing.T, seed uint64) {
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	m := &rewindModel{t: t, rnd: rnd, fifo: rnd.IntN(2) == 0, queues: 1 + rnd.IntN(3), open: map[[2]int64]*tidegate.Delivery{}, tries: map[[2]int64]int{}}
-	m.sent, m.next = make([][]time.Time, m.queues), make([]int64, m.queues)
-	fs := vfs.NewMem()
-	m.b = open(t, broker.Options{Dir: "data"}.On(fs))
-	topicType := settings.TopicNormal
-	if m.fifo {
-		topicType = settings.TopicFIFO
-	}
-	putTopic(t, m.b, "t", settings.Topic{Type: topicType, Queues: m.queues})
-	putGroup(t, m.b, "g", settings.Group{FIFO: m.fifo, MaxAttempts: -1})
-	for range 80 {
-		switch m.rnd.IntN(9) {
-		case 0, 1:
-			m.send()
-		case 2, 3, 4:
-			m.receive()
-		case 5, 6:
-			m.settle()
-		case 7:
-			m.rewind()
-		case 8:
-			if rnd.IntN(3) == 0 {
-				assert.Must(t, m.b.Close())
-				m.b = open(t, broker.Options{Dir: "data"}.On(fs))
-			}
-			time.Sleep(time.Duration(rnd.IntN(20)) * time.Second)
-		}
-		synctest.Wait()
-		m.check()
-	}
-	// In the end, everything from the beginning on.
-	assert.Must(t, assert.Err(m.b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
-	got := make([]int64, m.queues)
-	for {
-		ds := receive(t, m.b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
-		if len(ds) == 0 {
-			break
-		}
-		for _, d := range ds {
-			if got[d.Queue]++; d.Attempt != 1 {
-				t.Errorf("attempt %d", d.Attempt)
-			}
-		}
-		ackDeliveries(t, m.b, ds)
-	}
-	for q := range got {
-		if got[q] != int64(len(m.sent[q])) {
-			t.Errorf("queue %d: %d of %d messages", q, got[q], len(m.sent[q]))
-		}
-	}
-	if g, _ := m.b.Group("g"); g.Topics[0].Backlog != (status.Backlog{}) {
-		t.Errorf("the backlog is %+v", g.Topics[0].Backlog)
-	}
-}
-
 // A message that is consumed again can become a dead letter again, also if the process ends. It
 // leaves the group permanently then.
 func TestRewoundMessageDiesAgain(t *testing.T) {
@@ -308,9 +106,8 @@ func TestRewindThrottles(t *testing.T) {
 		}
 		assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Latest: true})))
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		if rate, _ := subscriptions(b)[0].Drained(time.Now()); rate > 1.5 {
-			t.Errorf("skipping counted as draining: %v a second", rate)
-		}
+		rate, _ := subscriptions(b)[0].Drained(time.Now())
+		assert.That(t, rate <= 1.5, "skipping counted as draining: %v a second", rate)
 	})
 }
 
@@ -337,9 +134,8 @@ func TestRewindRejects(t *testing.T) {
 			return b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{1: 1}})
 		},
 	} {
-		if _, err := call(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %s", err, want)
-		}
+		_, err := call()
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "%v; want %s", err, want)
 	}
 	if g, _ := b.Group("h"); g.Name != "" {
 		t.Error("a rewind created a group")
@@ -349,9 +145,8 @@ func TestRewindRejects(t *testing.T) {
 	assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Latest: true})))
 	assert.Equal(t, "received", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})), 0)
 	// An empty list of offsets is the same in every form.
-	if done, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true, Offsets: map[int]int64{}}); err != nil || len(done) != 2 {
-		t.Errorf("%+v, %v", done, err)
-	}
+	done, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true, Offsets: map[int]int64{}})
+	assert.That(t, err == nil && len(done) == 2, "%+v, %v", done, err)
 }
 
 // A rewind in the middle of a receive: the messages that it has read are not delivered out of
@@ -380,9 +175,7 @@ func TestRewindMeetsReceives(t *testing.T) {
 		}
 	}()
 	for range 200 {
-		if _, err := b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{0: rand.Int64N(n)}}); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{0: rand.Int64N(n)}})))
 	}
 	close(stop)
 	<-done
@@ -423,9 +216,8 @@ func TestRewindWhileATopicGrows(t *testing.T) {
 		for _, to := range []status.Position{{Latest: true}, {Earliest: true}, {Offsets: map[int]int64{2: 1}}} {
 			assert.NoError(t, assert.Err(b.Rewind(t.Context(), "g", "t", to)))
 		}
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second}); len(ds) != 8 {
-			t.Errorf("%d messages of 8 are delivered", len(ds))
-		}
+		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Wait: time.Second})
+		assert.That(t, len(ds) == 8, "%d messages of 8 are delivered", len(ds))
 	})
 }
 
@@ -517,9 +309,8 @@ func TestColdReadsThatStop(t *testing.T) {
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
 		}
 		assert.MustIs(t, "a thousand at once", send(), tidegate.ErrThrottled)
-		if ths := b.Throttles(); len(ths) == 0 || ths[0].Limit != "cold reads" || !ths[0].On {
-			t.Errorf("limits: %+v", ths)
-		}
+		ths := b.Throttles()
+		assert.That(t, len(ths) != 0 && ths[0].Limit == "cold reads" && ths[0].On, "limits: %+v", ths)
 		time.Sleep(time.Minute)
 		assert.NoError(t, send(), "a minute after the last read")
 	})

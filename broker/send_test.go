@@ -38,9 +38,8 @@ func TestCancelledSendIsStoredNevertheless(t *testing.T) {
 		cause := errors.New("enough")
 		cancel(cause)
 		r := <-done
-		if e, ok := errors.AsType[*tidegate.Error](r.Err); !ok || !e.MaybeStored || !errors.Is(r.Err, cause) {
-			t.Errorf("the send ended with %v", r.Err)
-		}
+		e, ok := errors.AsType[*tidegate.Error](r.Err)
+		assert.That(t, ok && e.MaybeStored && errors.Is(r.Err, cause), "the send ended with %v", r.Err)
 		release()
 		synctest.Wait()
 		assert.Equal(t, "messages", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 10})), 4)
@@ -164,9 +163,8 @@ func TestRejectionKeepsTheOrder(t *testing.T) {
 			if rs := serve(b).Append(t.Context(), in[2:4]); rs[0].Err != nil || rs[1].Err != nil {
 				t.Errorf("a second later: %+v", rs)
 			}
-			if ds := receiveAll(t, b, "t"); len(ds) != 5 || ds[3].ID != "m3" || ds[4].ID != "m4" {
-				t.Errorf("stored: %+v", ds)
-			}
+			ds := receiveAll(t, b, "t")
+			assert.That(t, len(ds) == 5 && ds[3].ID == "m3" && ds[4].ID == "m4", "stored: %+v", ds)
 		})
 	}
 }
@@ -209,9 +207,7 @@ func TestRequestsTakeTheQueuesInTurn(t *testing.T) {
 		for _, name := range []string{"t", "u"} {
 			assert.Must(t, assert.Err(b.PutTopic(t.Context(), name, settings.Topic{Queues: queues})))
 		}
-		if _, err := b.PutTopic(t.Context(), "fifo", settings.Topic{Queues: queues, Type: settings.TopicFIFO}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(b.PutTopic(t.Context(), "fifo", settings.Topic{Queues: queues, Type: settings.TopicFIFO})))
 		of := func(topic, group string, i int) *tidegate.Message {
 			return &tidegate.Message{Topic: topic, MessageGroup: group, Body: fmt.Append(nil, i)}
 		}
@@ -287,9 +283,7 @@ func TestTopicRate(t *testing.T) {
 				}
 				time.Sleep(5 * time.Millisecond)
 			}
-			if accepted < c.least || accepted > c.most {
-				t.Errorf("%d accepted in 10 s, want %d to %d", accepted, c.least, c.most)
-			}
+			assert.That(t, accepted >= c.least && accepted <= c.most, "%d accepted in 10 s, want %d to %d", accepted, c.least, c.most)
 			ths := b.Throttles()
 			assert.That(t, len(ths) != 0 && ths[0].Since.IsZero() != ths[0].On, "throttles: %+v", ths)
 			time.Sleep(time.Minute)
@@ -400,13 +394,11 @@ func TestLimitsChangeInUse(t *testing.T) {
 		if b.SetLimits(t.Context(), settings.Limits{MaxBacklog: settings.Limit{Bytes: -1}}) == nil || b.SetLimits(t.Context(), settings.Limits{ClientQuota: settings.Quota{MessagesPerSecond: -1}}) == nil {
 			t.Error("a negative limit was accepted")
 		}
-		if err := send(); errors.Is(err, tidegate.ErrThrottled) != c.refused {
-			t.Errorf("step %d: %v", i, err)
-		}
+		err := send()
+		assert.That(t, errors.Is(err, tidegate.ErrThrottled) == c.refused, "step %d: %v", i, err)
 		if c.quota != (settings.Quota{}) {
-			if err := send(); !errors.Is(err, tidegate.ErrThrottled) {
-				t.Errorf("step %d: beyond the quota: %v", i, err)
-			}
+			err := send()
+			assert.That(t, errors.Is(err, tidegate.ErrThrottled), "step %d: beyond the quota: %v", i, err)
 		}
 	}
 }

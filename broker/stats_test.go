@@ -45,9 +45,7 @@ func TestStats(t *testing.T) {
 				t.Fatal(i, err)
 			}
 		}
-		if err := send(engine.Incoming{Message: &tidegate.Message{ID: ""}}); err == nil {
-			t.Fatal("a message without an ID was accepted")
-		}
+		assert.MustThat(t, send(engine.Incoming{Message: &tidegate.Message{ID: ""}}) != nil, "a message without an ID was accepted")
 		time.Sleep(7 * time.Second)
 		st := serve(b).Stats()
 		if len(st.Topics) != 1 || st.Topics[0].Accepted != 5 || st.Topics[0].AcceptedBytes != 100 || st.Topics[0].Throttle == nil {
@@ -85,9 +83,8 @@ func TestStats(t *testing.T) {
 
 		// A restart keeps the content and resets the counters.
 		assert.Must(t, b.Close())
-		if closed := serve(b).Stats(); closed.MessageStore.Disk != 0 || len(closed.Topics) != 1 {
-			t.Errorf("a closed broker reports %+v", closed)
-		}
+		closed := serve(b).Stats()
+		assert.That(t, closed.MessageStore.Disk == 0 && len(closed.Topics) == 1, "a closed broker reports %+v", closed)
 		if b, err = broker.Open(broker.Options{Dir: dir, MinInvisibleDuration: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -217,9 +214,7 @@ func TestSurvey(t *testing.T) {
 		if want := (status.TopicSummary{Name: "quiet", Type: settings.TopicDelay, Queues: 3, Delayed: status.Backlog{Messages: 1, Bytes: 1}}); s.Topics[2] != want {
 			t.Errorf("topic\n%+v, want\n%+v", s.Topics[2], want)
 		}
-		if len(s.Groups) != 2 || s.Groups[1] != (status.GroupSummary{Group: "unused"}) {
-			t.Fatalf("groups %+v", s.Groups)
-		}
+		assert.MustThat(t, len(s.Groups) == 2 && s.Groups[1] == (status.GroupSummary{Group: "unused"}), "groups %+v", s.Groups)
 		if h := s.Groups[0].Held; h == nil || *h != (status.Holding{Messages: 2, Since: received, Until: received.Add(time.Hour)}) {
 			t.Errorf("held %+v, want both messages in flight", h)
 		}
@@ -270,9 +265,8 @@ func TestSurveyOfClosedBroker(t *testing.T) {
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		assert.Must(t, b.Close())
-		if s := serve(b).Survey(); s.Totals.Backlog.Messages != 1 || s.Storage.DiskBytes != 0 || s.Groups[0].OldestMS != 0 {
-			t.Errorf("%+v", s)
-		}
+		s := serve(b).Survey()
+		assert.That(t, s.Totals.Backlog.Messages == 1 && s.Storage.DiskBytes == 0 && s.Groups[0].OldestMS == 0, "%+v", s)
 	})
 }
 
@@ -365,9 +359,8 @@ func TestHistory(t *testing.T) {
 		time.Sleep(time.Minute) // the last note of a change is sampled
 		before, _ := b.Engine().Parts().HistoryUse(t.Context())
 		time.Sleep(26 * time.Hour)
-		if rounds, _ := b.Engine().Parts().HistoryUse(t.Context()); rounds != before {
-			t.Errorf("%d rounds in a day without a change", rounds-before)
-		}
+		rounds, _ := b.Engine().Parts().HistoryUse(t.Context())
+		assert.That(t, rounds == before, "%d rounds in a day without a change", rounds-before)
 		h = historyOf(t, b, true, "orders")
 		zeros := fmt.Sprint(make([]int64, 289))
 		wantSeries(t, &h.Topics[0], "accepted "+zeros, "acked "+zeros, "backlog "+strings.ReplaceAll(zeros, "0", "3"))
@@ -394,9 +387,8 @@ func TestHistoryOfADeletedTopic(t *testing.T) {
 		_, used := b.Engine().Parts().HistoryUse(t.Context())
 		assert.Must(t, b.DeleteTopic(t.Context(), "orders"))
 		time.Sleep(10 * time.Second)
-		if _, now := b.Engine().Parts().HistoryUse(t.Context()); now >= used {
-			t.Errorf("%d bytes after the deletion, %d before it", now, used)
-		}
+		_, now := b.Engine().Parts().HistoryUse(t.Context())
+		assert.That(t, now < used, "%d bytes after the deletion, %d before it", now, used)
 		putTopic(t, b, "orders", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{ID: "1", Topic: "orders", Body: []byte("x")})
 		time.Sleep(5 * time.Second) // after 30 s
@@ -455,9 +447,8 @@ func TestHistoryOfACaller(t *testing.T) {
 				ackDeliveries(t, b, ds)
 			}
 			time.Sleep(10 * time.Second)
-			if _, used := b.Engine().Parts().HistoryUse(t.Context()); used > memory {
-				t.Fatalf("the history uses %d bytes of %d", used, memory)
-			}
+			_, used := b.Engine().Parts().HistoryUse(t.Context())
+			assert.MustThat(t, used <= memory, "the history uses %d bytes of %d", used, memory)
 		}
 		all := historyOf(t, b, false)
 		wantSeries(t, all.Total, "accepted [100 100 100 100 100 100 0]", "delivered [40 40 40 40 40 40 0]", "acked [40 40 40 40 40 40 0]",
@@ -473,9 +464,7 @@ func TestHistoryOfACaller(t *testing.T) {
 			} else {
 				kept = name
 				want := int64(1 + i/10)
-				if s.Accepted[0] != want || s.Accepted[5] != want || s.Counters.Accepted != 6*want {
-					t.Errorf("%s: %+v", name, s)
-				}
+				assert.That(t, s.Accepted[0] == want && s.Accepted[5] == want && s.Counters.Accepted == 6*want, "%s: %+v", name, s)
 			}
 		}
 		some := func(names ...string) *engine.HistoryResult {
@@ -497,9 +486,7 @@ func TestHistoryOfACaller(t *testing.T) {
 		h, err := serve(b).History(t.Context(), engine.HistoryQuery{
 			Topics: []string{"t00", "t01"}, Groups: []string{"g00"}, Observer: observer{names: []string{"t01"}},
 		})
-		if err != nil || len(h.Topics) != 1 || h.Topics[0].Name != "t01" || h.Groups != nil {
-			t.Errorf("%+v, %v", h, err)
-		}
+		assert.That(t, err == nil && len(h.Topics) == 1 && h.Topics[0].Name == "t01" && h.Groups == nil, "%+v, %v", h, err)
 	})
 }
 
@@ -557,9 +544,7 @@ func TestFailures(t *testing.T) {
 			page, err := serve(b).Failures("g", status.FailureQuery{})
 			assert.MustThat(t, err == nil && len(page.Failures) == 1 && page.Next == "", "%+v, %v", page, err)
 			got := page.Failures[0]
-			if (got.Fingerprint != "") != (c.want.Reason != "") || time.Since(got.Time) > time.Minute {
-				t.Errorf("%+v", got)
-			}
+			assert.That(t, (got.Fingerprint != "") == (c.want.Reason != "") && time.Since(got.Time) <= time.Minute, "%+v", got)
 			c.want.Time, c.want.Fingerprint, c.want.Topic, c.want.MessageID, c.want.Attempt = got.Time, got.Fingerprint, "t", "m", 1
 			assert.Equal(t, "got", got, c.want)
 			trace, err := serve(b).Trace("t", status.MessageQuery{MessageFilter: status.MessageFilter{ID: "m"}}, 0, func(string) bool { return true })
@@ -615,14 +600,12 @@ func TestFailurePages(t *testing.T) {
 			{"g", status.FailureQuery{After: "0"}, tidegate.CodeBadRequest},
 		} {
 			_, err := serve(b).Failures(c.group, c.query)
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != c.want {
-				t.Errorf("%+v: %v", c, err)
-			}
+			e, ok := errors.AsType[*tidegate.Error](err)
+			assert.That(t, ok && e.Code == c.want, "%+v: %v", c, err)
 		}
 		assert.Must(t, b.DeleteGroup(t.Context(), "g"))
 		putGroup(t, b, "g", settings.Group{})
-		if page, err := serve(b).Failures("g", status.FailureQuery{}); err != nil || len(page.Failures) != 0 {
-			t.Errorf("a new group has %+v, %v", page, err)
-		}
+		page, err := serve(b).Failures("g", status.FailureQuery{})
+		assert.That(t, err == nil && len(page.Failures) == 0, "a new group has %+v, %v", page, err)
 	})
 }

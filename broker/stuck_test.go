@@ -7,6 +7,7 @@ import (
 	"errors"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
@@ -200,48 +202,53 @@ func nearReclaim(b *broker.Broker, bytes int64) {
 	freed(b).Add(store.Range{Topic: 9, Queue: 0, From: 0, To: 1}, retention.ReclaimBytes-bytes)
 }
 
-// A standingFS blocks each fsync of a log while it is held.
-type standingFS struct {
+// hooked returns a file system that calls hook before each operation, which ends with its error.
+func hooked(fs vfs.FS, hook func(errorfs.Op) error) vfs.FS {
+	return errorfs.Wrap(fs, errorfs.InjectorFunc(hook))
+}
+
+// A stallFS blocks some operations while it is held.
+type stallFS struct {
 	vfs.FS
-	mu    sync.Mutex
-	stand chan struct{} // guarded by mu; nil: it goes
+	mu   sync.Mutex
+	held chan struct{} // guarded by mu; nil: it does not hold
 }
 
-func (fs *standingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.Create(name, c)
-	if err != nil || !strings.HasSuffix(name, ".log") {
-		return f, err
+func newStallFS(stalls func(errorfs.Op) bool) *stallFS {
+	fs := &stallFS{}
+	fs.FS = hooked(vfs.NewMem(), func(op errorfs.Op) error {
+		fs.mu.Lock()
+		held := fs.held
+		fs.mu.Unlock()
+		if held != nil && stalls(op) {
+			<-held
+		}
+		return nil
+	})
+	return fs
+}
+
+func (fs *stallFS) hold(on bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.held != nil {
+		close(fs.held)
+		fs.held = nil
 	}
-	return standingFile{f, fs}, nil
-}
-
-type standingFile struct {
-	vfs.File
-	fs *standingFS
-}
-
-func (f standingFile) wait() {
-	f.fs.mu.Lock()
-	stand := f.fs.stand
-	f.fs.mu.Unlock()
-	if stand != nil {
-		<-stand
+	if on {
+		fs.held = make(chan struct{})
 	}
 }
 
-func (f standingFile) Sync() error {
-	f.wait()
-	return f.File.Sync()
+// syncsLog reports whether an operation is an fsync of a log.
+func syncsLog(op errorfs.Op) bool {
+	syncs := []errorfs.OpKind{errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo}
+	return strings.HasSuffix(op.Path, ".log") && slices.Contains(syncs, op.Kind)
 }
 
-func (f standingFile) SyncData() error {
-	f.wait()
-	return f.File.SyncData()
-}
-
-func (f standingFile) SyncTo(n int64) (bool, error) {
-	f.wait()
-	return f.File.SyncTo(n)
+// createsTable reports whether an operation is the creation of a table.
+func createsTable(op errorfs.Op) bool {
+	return op.Kind == errorfs.OpCreate && (strings.HasSuffix(op.Path, ".sst") || strings.HasSuffix(op.Path, ".blob"))
 }
 
 var errImpatient = errors.New("impatient")
@@ -273,7 +280,7 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 	}
 	for name, settle := range settles {
 		subtest(t, name, func(t *testing.T) {
-			fs := &standingFS{FS: vfs.NewMem()}
+			fs := newStallFS(syncsLog)
 			b := open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
 			putTopic(t, b, "t", settings.Topic{Queues: 1})
 			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: name == transport.RetryTopic.String()}})
@@ -290,9 +297,7 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 				t.Errorf("with a dead context: %v, want its cause, and that nothing is done", err)
 			}
 
-			fs.mu.Lock()
-			fs.stand = make(chan struct{})
-			fs.mu.Unlock()
+			fs.hold(true)
 			start := time.Now()
 			ctx, cancelLate := context.WithTimeoutCause(t.Context(), 3*time.Second, errImpatient)
 			defer cancelLate()
@@ -301,10 +306,7 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 			if !errors.Is(err, errImpatient) || !errors.As(err, &e) || !e.MaybeStored {
 				t.Errorf("%v, want the cause of the context, and that it may be done", err)
 			}
-			close(fs.stand)
-			fs.mu.Lock()
-			fs.stand = nil
-			fs.mu.Unlock()
+			fs.hold(false)
 			synctest.Wait()
 			assert.Is(t, "acknowledged afterwards", b.Ack(t.Context(), ds)[0], tidegate.ErrInvalidHandle)
 			if retries := sent(t, b, "t-g-RETRY"); (retries == 1) != (name == "ReconsumeLater") { // it is due by now
@@ -312,18 +314,6 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 			}
 			assert.Equal(t, "dead letters", (sent(t, b, tidegate.DeadLetterTopic("g")) == 1), (name == "DeadLetter"))
 		})
-	}
-}
-
-// setStanding makes the fsyncs of logs wait from now on, or continue.
-func (fs *standingFS) setStanding(stand bool) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if stand {
-		fs.stand = make(chan struct{})
-	} else if fs.stand != nil {
-		close(fs.stand)
-		fs.stand = nil
 	}
 }
 
@@ -340,7 +330,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 		"expired":         {expiry: true},
 	} {
 		subtest(t, name, func(t *testing.T) {
-			fs := &standingFS{FS: vfs.NewMem()}
+			fs := newStallFS(syncsLog)
 			b := open(t, broker.Options{Dir: "data"}.On(fs))
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
 			putGroup(t, b, "g", settings.Group{FIFO: true})
@@ -357,7 +347,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 				want = 0
 			}
 
-			fs.setStanding(true)
+			fs.hold(true)
 			start := time.Now()
 			ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, errImpatient)
 			defer cancel()
@@ -365,7 +355,7 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 			if d := time.Since(start); d != 3*time.Second || !errors.Is(err, errImpatient) || len(ds) > 0 {
 				t.Errorf("%d deliveries, %v after %v; want the cause of the context after 3s", len(ds), err, d)
 			}
-			fs.setStanding(false)
+			fs.hold(false)
 			synctest.Wait()
 			ds = receive(t, b, r)
 			if n := len(ds); want == 0 && n != 0 || want > 0 && (n != 1 || ds[0].Attempt != want) {
@@ -380,12 +370,12 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 // response, no state of the repetitions is left.
 func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &standingFS{FS: vfs.NewMem()}
+		fs := newStallFS(syncsLog)
 		b := open(t, broker.Options{Dir: "data"}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
-		fs.setStanding(true)
+		fs.hold(true)
 		before := 0
 		for i := range 100 {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errImpatient)
@@ -400,13 +390,12 @@ func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 				before = runtime.NumGoroutine()
 			}
 		}
-		if n := runtime.NumGoroutine(); n > before+5 {
-			t.Errorf("%d goroutines after the first request, %d after 99 more", before, n)
-		}
+		n := runtime.NumGoroutine()
+		assert.That(t, n <= before+5, "%d goroutines after the first request, %d after 99 more", before, n)
 		done := make(chan error)
 		go func() { done <- second(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})) }()
 		synctest.Wait()
-		fs.setStanding(false)
+		fs.hold(false)
 		assert.NoError(t, <-done, "a repetition that has time")
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
 	})
@@ -437,37 +426,9 @@ func TestPurgeEndsWithItsContext(t *testing.T) {
 		}
 		release()
 		time.Sleep(2 * time.Minute)
-		if left, err := b.Topic("t"); err != nil || left.StoredMessages != 0 {
-			t.Errorf("%d messages are left, %v", left.StoredMessages, err)
-		}
+		left, err := b.Topic("t")
+		assert.That(t, err == nil && left.StoredMessages == 0, "%d messages are left, %v", left.StoredMessages, err)
 	})
-}
-
-// A panicFS panics in reads of tables and of the files of values, once it is on and only within
-// panics: a panic in the broker's own goroutines would end the process.
-type panicFS struct {
-	vfs.FS
-	on atomic.Bool
-}
-
-func (fs *panicFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	f, err := fs.FS.Open(name, opts...)
-	if err != nil || !strings.HasSuffix(name, ".sst") && !strings.HasSuffix(name, ".blob") {
-		return f, err
-	}
-	return panicFile{f, fs}, nil
-}
-
-type panicFile struct {
-	vfs.File
-	fs *panicFS
-}
-
-func (f panicFile) ReadAt(p []byte, off int64) (int, error) {
-	if f.fs.on.Load() && bytes.Contains(debug.Stack(), []byte("broker_test.panics(")) {
-		panic("a bug")
-	}
-	return f.File.ReadAt(p, off)
 }
 
 // panics calls f and returns the value of its panic, as a caller that recovers does.
@@ -482,7 +443,14 @@ func panics(f func()) (v any) {
 func TestPanicBreaksTheBroker(t *testing.T) {
 	for _, call := range []string{"receive", "rewind"} {
 		t.Run(call, func(t *testing.T) {
-			fs := &panicFS{FS: vfs.NewMem()}
+			var on atomic.Bool
+			fs := hooked(vfs.NewMem(), func(op errorfs.Op) error {
+				// A panic in the broker's own goroutines would end the process.
+				if on.Load() && op.Kind == errorfs.OpFileReadAt && bytes.Contains(debug.Stack(), []byte("broker_test.panics(")) {
+					panic("a bug")
+				}
+				return nil
+			})
 			o := broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs)
 			b, err := broker.Open(o)
 			assert.Must(t, err)
@@ -503,7 +471,7 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 			}
 			waiting := make(chan error)
 			go func() { waiting <- poll("empty", time.Hour) }()
-			fs.on.Store(true)
+			on.Store(true)
 			v := panics(func() {
 				switch call {
 				case "receive":
@@ -550,9 +518,8 @@ func TestPanicInPrepare(t *testing.T) {
 			return err
 		}
 		for attempt := range 2 {
-			if err := poll(); err == nil || !strings.Contains(err.Error(), "cannot be encoded") {
-				t.Errorf("attempt %d: %v", attempt+1, err)
-			}
+			err := poll()
+			assert.That(t, err != nil && strings.Contains(err.Error(), "cannot be encoded"), "attempt %d: %v", attempt+1, err)
 			assert.Must(t, b.Healthy())
 			<-time.After(2 * time.Minute)
 		}
@@ -577,17 +544,16 @@ func TestCloseBesideABlockedCheck(t *testing.T) {
 		}
 		<-asked
 		start := time.Now()
-		if err := b.Close(); err != nil || time.Since(start) > time.Second {
-			t.Errorf("closing: %v after %v", err, time.Since(start))
-		}
+		err := b.Close()
+		assert.That(t, err == nil && time.Since(start) <= time.Second, "closing: %v after %v", err, time.Since(start))
 		close(over)
 	})
 }
 
 // fullBatch returns a broker whose store is stalled, and whose next batch is full.
 // done gets the results of the sends that are in it or before it.
-func fullBatch(t *testing.T) (b *broker.Broker, fs *stallingFS, sent int, done chan error) {
-	fs = &stallingFS{FS: vfs.NewMem()}
+func fullBatch(t *testing.T) (b *broker.Broker, fs *stallFS, sent int, done chan error) {
+	fs = newStallFS(createsTable)
 	b = open(t, broker.Options{Dir: "data", Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs).MemTable(256<<10))
 	putTopic(t, b, "t", settings.Topic{Queues: 1})
 	fs.hold(true)
@@ -621,13 +587,10 @@ func TestWriteStallEndsTheWaitForRoom(t *testing.T) {
 		default:
 		}
 		for name, err := range map[string]error{"a waiting send": <-waiting, "a new send": send0(t, b, 256<<10)} {
-			if !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "write stall") {
-				t.Errorf("%s: %v", name, err)
-			}
+			assert.That(t, errors.Is(err, tidegate.ErrThrottled) && strings.Contains(err.Error(), "write stall"), "%s: %v", name, err)
 		}
-		if d := time.Since(start); d > 1100*time.Millisecond {
-			t.Errorf("it took %v", d)
-		}
+		d := time.Since(start)
+		assert.That(t, d <= 1100*time.Millisecond, "it took %v", d)
 		assert.Equal(t, "are counted", serve(b).Stats().Throttled[engine.WriteStall], 2)
 		fs.hold(false)
 		for range sent {
@@ -665,7 +628,7 @@ func TestEndedWaitForRoomKeepsRejections(t *testing.T) {
 func TestCommitsWaitForRoom(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const n, size = 14, 256 << 10
-		fs := &stallingFS{FS: vfs.NewMem()}
+		fs := newStallFS(createsTable)
 		b := open(t, broker.Options{Dir: "data", Pressure: settings.Pressure{MinFreeDisk: -1}}.On(fs).MemTable(256<<10))
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, Queues: 1})
 		ids := map[string]bool{}

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,13 +44,9 @@ func TestBacklogThrottlesSends(t *testing.T) {
 				}
 			}
 		}
-		if accepted != 1000 || refused != 100 {
-			t.Fatalf("%d accepted, %d refused, want 1000 and 100", accepted, refused)
-		}
+		assert.MustThat(t, accepted == 1000 && refused == 100, "%d accepted, %d refused, want 1000 and 100", accepted, refused)
 		e, ok := errors.AsType[*tidegate.Error](err)
-		if !ok || !errors.Is(err, tidegate.ErrThrottled) || e.ReplyCode() != 530 || e.RetryAfter != 0 {
-			t.Errorf("the refusal is %#v", err)
-		}
+		assert.That(t, ok && errors.Is(err, tidegate.ErrThrottled) && e.ReplyCode() == 530 && e.RetryAfter == 0, "the refusal is %#v", err)
 		for _, w := range []string{"530 TOO_MANY_REQUESTS", "topic backlog messages", `"orders"`, "is 1000", "limit is 1000", "again at 800"} {
 			assert.That(t, strings.Contains(err.Error(), w), "the text does not contain %q: %v", w, err)
 		}
@@ -258,34 +253,6 @@ func TestThrottledClientsShare(t *testing.T) {
 	})
 }
 
-// Without consumers the space that a throttle left can still be used.
-func TestSharingDoesNotStarve(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := open(t, broker.Options{MinInvisibleDuration: 1})
-		putTopic(t, b, "t", settings.Topic{MaxBacklog: settings.Limit{Messages: 100}})
-		send := func(client string) bool {
-			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}
-			return serve(b).Append(t.Context(), []engine.Incoming{{Message: m, Client: client}})[0].Err == nil
-		}
-		for send("a") {
-		}
-		send("b")
-		for range 2 {
-			assert.Must(t, errors.Join(b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 10}))...))
-		}
-		n := 0
-		for range 600 { // a minute
-			for _, c := range []string{"a", "b"} {
-				if send(c) {
-					n++
-				}
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		assert.That(t, n >= 15, "%d of 20 places were used", n)
-	})
-}
-
 // A limit that was removed is forgotten: a new one rejects sends from its own mark on, also if the
 // limits were not read meanwhile.
 func TestRemovedBacklogLimitIsForgotten(t *testing.T) {
@@ -315,9 +282,8 @@ func TestRemovedBacklogLimitIsForgotten(t *testing.T) {
 			}
 			limit(100)
 			assert.Must(t, send(100))
-			if err := send(1); !errors.Is(err, tidegate.ErrThrottled) {
-				t.Fatalf("of %s: at the limit: %v", of, err)
-			}
+			err := send(1)
+			assert.MustThat(t, errors.Is(err, tidegate.ErrThrottled), "of %s: at the limit: %v", of, err)
 			limit(0)
 			time.Sleep(time.Second)
 			assert.Must(t, send(800), "of %s: without a limit", of)
@@ -359,35 +325,6 @@ func TestRemovedColdLimitIsForgotten(t *testing.T) {
 		_, rate := subscriptions(b)[0].Cold.Rate(time.Now())
 		limit(int64(rate)/size*10/9 + 1)
 		assert.NoError(t, send(), "with a limit that was not reached")
-	})
-}
-
-// A topic reports that it rejects sends while it would do so, also if there are no sends.
-func TestTopicReportsFreeSpace(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		const gib = 1 << 30
-		fs := vfs.NewMem()
-		free := func(n uint64) {
-			fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: n, TotalBytes: 100 * gib, UsedBytes: 100*gib - n})
-		}
-		free(gib / 2)
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
-		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		says := func() string {
-			t.Helper()
-			d := assert.Value(b.Topic("t"))(t)
-			s := serve(b).Stats().Topics[0].Throttle
-			assert.That(t, (d.Throttle == nil) == (s == nil), "the topic reports %v, the statistics %v", d.Throttle, s)
-			if d.Throttle == nil {
-				return ""
-			}
-			return d.Throttle.Limit
-		}
-		time.Sleep(time.Second)
-		assert.Equal(t, "with half a GiB free", says(), "free disk")
-		free(2 * gib)
-		time.Sleep(time.Second)
-		assert.Equal(t, "with 2 GiB free", says(), "")
 	})
 }
 
@@ -552,9 +489,8 @@ func TestAgeThrottlesSends(t *testing.T) {
 		refused("u", `group backlog age of "strict" is 6s`, "the limit is 5s")
 		putGroup(t, b, "strict", settings.Group{}) // lifted while running
 		taken("u")
-		if _, err := b.PutTopic(t.Context(), "u", settings.Topic{MaxBacklog: settings.Limit{Age: 1}}); err == nil || !strings.Contains(err.Error(), "max_backlog.age is 1ns") {
-			t.Errorf("an age of 1 ns: %v", err)
-		}
+		_, err := b.PutTopic(t.Context(), "u", settings.Topic{MaxBacklog: settings.Limit{Age: 1}})
+		assert.That(t, err != nil && strings.Contains(err.Error(), "max_backlog.age is 1ns"), "an age of 1 ns: %v", err)
 	})
 }
 
@@ -583,15 +519,16 @@ func TestFreeDiskThrottlesSends(t *testing.T) {
 		}
 		free(gib / 2)
 		time.Sleep(time.Second)
+		if d, err := b.Topic("t"); err != nil || d.Throttle == nil || d.Throttle.Limit != "free disk" {
+			t.Errorf("before a send, the topic reports %+v, %v", d.Throttle, err)
+		}
+		assert.That(t, serve(b).Stats().Topics[0].Throttle != nil, "the statistics report no throttle")
 		for _, topic := range []string{"t", protocol.DeadLetterPrefix + "x"} {
 			err := send(topic)
 			assert.MustThat(t, errors.Is(err, tidegate.ErrThrottled), "with half a GiB free: %v", err)
 			for _, w := range []string{"530 TOO_MANY_REQUESTS", "free disk is 536870912", "the limit is 1073741824", "again at 1342177280", "no restart"} {
 				assert.That(t, strings.Contains(err.Error(), w), "the text does not contain %q: %v", w, err)
 			}
-		}
-		if d, err := b.Topic("t"); err != nil || d.Throttle == nil || d.Throttle.Limit != "free disk" {
-			t.Errorf("the topic reports %+v, %v", d.Throttle, err)
 		}
 		assert.Equal(t, "are counted", serve(b).Stats().Throttled["free disk"], 2)
 		// All of consumption works.
@@ -629,35 +566,6 @@ func send0(t *testing.T, b *broker.Broker, size int) error {
 	return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
 }
 
-// A stallingFS does not get tables written while it is held.
-type stallingFS struct {
-	vfs.FS
-	mu   sync.Mutex
-	held chan struct{} // guarded by mu; nil: it does not hold
-}
-
-func (fs *stallingFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	fs.mu.Lock()
-	held := fs.held
-	fs.mu.Unlock()
-	if held != nil && (strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")) {
-		<-held
-	}
-	return fs.FS.Create(name, c)
-}
-
-func (fs *stallingFS) hold(on bool) {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	if fs.held != nil {
-		close(fs.held)
-		fs.held = nil
-	}
-	if on {
-		fs.held = make(chan struct{})
-	}
-}
-
 // A store that cannot flush blocks writes. The broker rejects sends after a while instead of
 // letting them wait, and accepts sends again once the store flushes.
 //
@@ -666,7 +574,7 @@ func (fs *stallingFS) hold(on bool) {
 // underlying resources"
 func TestWriteStallThrottlesSends(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		fs := &stallingFS{FS: vfs.NewMem()}
+		fs := newStallFS(createsTable)
 		b := open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		putGroup(t, b, "g", settings.Group{})
@@ -726,9 +634,7 @@ func TestSmallDisk(t *testing.T) {
 				t.Errorf("the log does not contain %q: %s", w, log.String())
 			}
 		}
-		if err := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err; !errors.Is(err, tidegate.ErrThrottled) {
-			t.Errorf("with 24 MB free: %v", err)
-		}
+		assert.Is(t, "with 24 MB free", send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err, tidegate.ErrThrottled)
 		free(40e6)
 		time.Sleep(time.Second)
 		assert.NoError(t, send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err, "with 40 MB free")

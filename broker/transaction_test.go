@@ -41,9 +41,8 @@ func endTransaction(tb testing.TB, b *broker.Broker, r tidegate.Receipt, how tra
 // wantCode fails the test unless err has the code.
 func wantCode(tb testing.TB, what string, err error, code tidegate.Code) {
 	tb.Helper()
-	if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != code {
-		tb.Errorf("%s: %v, want %v", what, err, code)
-	}
+	e, ok := errors.AsType[*tidegate.Error](err)
+	assert.That(tb, ok && e.Code == code, "%s: %v, want %v", what, err, code)
 }
 
 func ids(ds []*tidegate.Delivery) string {
@@ -200,9 +199,8 @@ func TestTransactionEndsOnce(t *testing.T) {
 			}
 		}
 		slices.Sort(want)
-		if got := ids(receiveAll(t, b, "t")); got != strings.Join(want, " ") {
-			t.Errorf("delivered %q, committed were %q", got, want)
-		}
+		got := ids(receiveAll(t, b, "t"))
+		assert.That(t, got == strings.Join(want, " "), "delivered %q, committed were %q", got, want)
 		assert.Equal(t, "claims are left", b.Engine().Parts().Transactions.Claimed(), 0)
 	})
 }
@@ -304,17 +302,15 @@ func TestTransactionChecks(t *testing.T) {
 			}
 			const end = (6 + 15*30) * time.Second
 			<-time.After(end - time.Millisecond - time.Since(start))
-			if info, err := b.Topic("t"); err != nil || info.HalfMessages != 1 {
-				t.Errorf("before the end: %+v, %v", info, err)
-			}
+			info, err := b.Topic("t")
+			assert.That(t, err == nil && info.HalfMessages == 1, "before the end: %+v, %v", info, err)
 			<-time.After(time.Hour)
 			synctest.Wait()
 			assert.MustEqual(t, "it was asked times", len(a.all), 15)
 			for i, c := range a.all {
 				want := 6*time.Second + time.Duration(i)*(30*time.Second)
-				if got := a.at[i].Sub(start); got != want {
-					t.Errorf("restart %t: check %d came after %v, want %v", restart, i+1, got, want)
-				}
+				got := a.at[i].Sub(start)
+				assert.That(t, got == want, "restart %t: check %d came after %v, want %v", restart, i+1, got, want)
 				if c.Number != i+1 || c.Message.ID != "m" || c.Message.Topic != "t" || string(c.Message.Body) != "m" || !c.StoredAt.Equal(start) {
 					t.Errorf("check %d is %+v", i+1, c)
 				}
@@ -364,15 +360,12 @@ func TestTransactionSettings(t *testing.T) {
 		const s = time.Second
 		<-time.After(16 * s)
 		check(5*s, 15*s)
-		if last.TransactionID != first.Receipt.TransactionID || last.Number != 2 {
-			t.Errorf("the last check is %+v", last)
-		}
+		assert.That(t, last.TransactionID == first.Receipt.TransactionID && last.Number == 2, "the last check is %+v", last)
 		own.Transaction.CheckMax = -1 // it would have been given up at 25 s
 		putTopic(t, b, "t", own)
 		assert.Must(t, b.SetTransaction(settings.Transaction{CheckInterval: settings.Duration(3 * time.Second)}))
-		if err := b.SetTransaction(settings.Transaction{CheckInterval: -1, Timeout: -1, CheckMax: -2}); err == nil || strings.Count(err.Error(), "Transaction.") != 3 {
-			t.Errorf("three faults: %v", err)
-		}
+		err := b.SetTransaction(settings.Transaction{CheckInterval: -1, Timeout: -1, CheckMax: -2})
+		assert.That(t, err != nil && strings.Count(err.Error(), "Transaction.") == 3, "three faults: %v", err)
 		<-time.After(13 * s)
 		check(5*s, 15*s, 25*s, 28*s)
 		remove()
@@ -418,9 +411,8 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 		var a asked
 		a.of(b)
 		<-time.After(6*time.Second - 1)
-		if info, err := b.Topic("last"); err != nil || info.HalfMessages != 1 {
-			t.Errorf("given up before its producer can be back: %+v, %v", info, err)
-		}
+		info, err := b.Topic("last")
+		assert.That(t, err == nil && info.HalfMessages == 1, "given up before its producer can be back: %+v, %v", info, err)
 		<-time.After(61 * time.Second)
 		synctest.Wait()
 		var of, due []time.Duration
@@ -434,9 +426,7 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 		if want := []time.Duration{6 * time.Second, 36 * time.Second, 66 * time.Second}; !slices.Equal(of, want) {
 			t.Errorf("asked after %v; want %v", of, want)
 		}
-		if len(due) == 0 || due[0] != time.Second {
-			t.Errorf("the check that was due after the start came after %v; want 1 s", due)
-		}
+		assert.That(t, len(due) != 0 && due[0] == time.Second, "the check that was due after the start came after %v; want 1 s", due)
 	})
 }
 

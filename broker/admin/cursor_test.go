@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 )
@@ -24,9 +26,7 @@ func TestRepeatedCursorEndsTheLoop(t *testing.T) {
 	}))
 	defer web.Close()
 	c, err := admin.New(web.URL, admin.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	n := 0
 	for _, err = range c.AllDeadLetters(t.Context(), "g", status.DeadLetterQuery{}) {
 		if err != nil {
@@ -34,7 +34,5 @@ func TestRepeatedCursorEndsTheLoop(t *testing.T) {
 		}
 		n++
 	}
-	if err == nil || n != 2 || requests != 2 {
-		t.Errorf("%d letters of %d requests, then %v; want 2 and an error", n, requests, err)
-	}
+	assert.That(t, err != nil && n == 2 && requests == 2, "%d letters of %d requests, then %v; want 2 and an error", n, requests, err)
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker"
@@ -32,16 +34,10 @@ type env struct {
 // open starts a broker with a client; https selects how HTTP is served.
 func open(t *testing.T, so server.Options, co admin.Options, https bool) *env {
 	t.Helper()
-	b, err := broker.Open(broker.Options{Memory: broker.NewMemory(), MinInvisibleDuration: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(broker.Open(broker.Options{Memory: broker.NewMemory(), MinInvisibleDuration: 1}))(t)
 	t.Cleanup(func() { b.Close() })
 	so.Advertise = "127.0.0.1:8081"
-	s, err := server.New(b, so)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(server.New(b, so))(t)
 	t.Cleanup(func() { s.Close() })
 	e := &env{t: t, b: b, patterns: map[string]int{}}
 	handler := s.Handler()
@@ -67,14 +63,9 @@ func client(t *testing.T, address string, o admin.Options) *admin.Client {
 	if o.Backoff == nil {
 		o.Backoff = backoff.Steps{1} // real time: the length of waits is tested in bubbles
 	}
-	c, err := admin.New(address, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(admin.New(address, o))(t)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.Close())
 	})
 	return c
 }
@@ -91,9 +82,7 @@ func (e *env) requests() map[string]int {
 func (e *env) send(msgs ...*tidegate.Message) {
 	e.t.Helper()
 	for _, r := range e.b.Send(e.t.Context(), msgs) {
-		if r.Err != nil {
-			e.t.Fatal(r.Err)
-		}
+		assert.Must(e.t, r.Err)
 	}
 }
 
@@ -102,13 +91,9 @@ func (e *env) giveUp(group, topic, reason string, n int) {
 	e.t.Helper()
 	for n > 0 {
 		ds, err := e.b.Receive(e.t.Context(), transport.ReceiveRequest{Group: group, Topic: topic, Queue: transport.AnyQueue, Max: min(n, 32), InvisibleDuration: 1e12})
-		if err != nil || len(ds) == 0 {
-			e.t.Fatalf("%d left: received %d messages, %v", n, len(ds), err)
-		}
+		assert.MustThat(e.t, err == nil && len(ds) != 0, "%d left: received %d messages, %v", n, len(ds), err)
 		for _, d := range ds {
-			if _, err := e.b.Settle(e.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: reason}); err != nil {
-				e.t.Fatal(err)
-			}
+			assert.Must(e.t, assert.Err(e.b.Settle(e.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: reason})))
 			n--
 		}
 	}
@@ -145,10 +130,7 @@ func (f *fake) client(t *testing.T, o admin.Options) *admin.Client {
 	o.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
 		return f.lis.dial(ctx)
 	}
-	c, err := admin.New("broker.test", o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(admin.New("broker.test", o))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/admin"
@@ -153,28 +155,18 @@ func TestRetries(t *testing.T) {
 				})
 				start := time.Now()
 				err := tt.call(c, t.Context())
-				if got := time.Since(start); got != tt.took {
-					t.Errorf("it took %v, want %v", got, tt.took)
-				}
+				assert.Equal(t, "it took", time.Since(start), tt.took)
 				requests := seen.all()
-				if len(requests) != tt.attempts {
-					t.Errorf("requests %q, want %d", requests, tt.attempts)
-				}
+				assert.That(t, len(requests) == tt.attempts, "requests %q, want %d", requests, tt.attempts)
 				for _, r := range requests {
-					if r != requests[0] {
-						t.Errorf("%q is repeated as %q", requests[0], r)
-					}
+					assert.Equal(t, "is repeated as", r, requests[0])
 				}
 				if tt.status == -1 {
-					if err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, err)
 					return
 				}
 				e, ok := errors.AsType[*admin.Error](err)
-				if !ok {
-					t.Fatalf("error %v, want an *admin.Error", err)
-				}
+				assert.MustThat(t, ok, "error %v, want an *admin.Error", err)
 				if e.Status != tt.status || e.Err.Code != tt.code || e.Err.MaybeStored != tt.maybe || e.Attempts != tt.attempts {
 					t.Errorf("status %d, code %d, maybe %v, %d attempts; want %d, %d, %v, %d: %v",
 						e.Status, e.Err.Code, e.Err.MaybeStored, e.Attempts, tt.status, tt.code, tt.maybe, tt.attempts, err)
@@ -189,28 +181,20 @@ func TestNoConnection(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
 		c, err := admin.New(b.HTTPAddress(), admin.Options{Dialer: b.DialHTTP, Backoff: backoff.Steps{time.Second}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		b.Disconnect()
 		time.AfterFunc(2500*time.Millisecond, b.Reconnect)
 		start := time.Now()
-		if _, err := c.PurgeTopic(t.Context(), "orders"); err != nil {
-			t.Error(err)
-		}
-		if got := time.Since(start); got != 3*time.Second {
-			t.Errorf("it took %v, want 3 s", got)
-		}
+		assert.NoError(t, assert.Err(c.PurgeTopic(t.Context(), "orders")))
+		assert.Equal(t, "it took", time.Since(start), 3*time.Second)
 		b.Disconnect()
 		_, err = c.PurgeTopic(t.Context(), "orders")
 		if e, ok := errors.AsType[*admin.Error](err); !ok || e.Status != 0 || e.Err.MaybeStored || e.Attempts != 5 || !errors.Is(err, tidegate.ErrUnavailable) {
 			t.Errorf("without a network: %v, want 5 attempts and nothing done", err)
 		}
 		b.Reconnect()
-		if _, err := c.Topics(t.Context()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(c.Topics(t.Context())))
 	})
 }
 
@@ -225,9 +209,7 @@ func TestThrottledRedrive(t *testing.T) {
 		e.giveUp("billing", "orders", "why", 3)
 		b.CreateTopic("orders", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}})
 		c, err := admin.New(b.HTTPAddress(), admin.Options{Dialer: b.DialHTTP, Backoff: backoff.Steps{time.Millisecond}, MaxAttempts: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		time.Sleep(time.Hour) // the broker has forgotten how fast the group consumed
 		start := time.Now()
@@ -241,9 +223,7 @@ func TestThrottledRedrive(t *testing.T) {
 		}
 		time.AfterFunc(time.Second, func() { b.PutTopic(context.Background(), "orders", settings.Topic{}) })
 		done, err := c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
-		if err != nil || done.Redriven != 3 {
-			t.Errorf("%+v, %v, want 3", done, err)
-		}
+		assert.That(t, err == nil && done.Redriven == 3, "%+v, %v, want 3", done, err)
 	})
 }
 
@@ -286,15 +266,10 @@ func TestContexts(t *testing.T) {
 				if got := time.Since(start); got != tt.took || len(seen.all()) != tt.requests {
 					t.Errorf("after %v and %d requests, want %v and %d", got, len(seen.all()), tt.took, tt.requests)
 				}
-				if !errors.Is(err, tt.want) {
-					t.Errorf("error %v, want one that matches %v", err, tt.want)
-				}
-				if _, ok := errors.AsType[*admin.Error](err); !ok {
-					t.Errorf("error %T, want an *admin.Error", err)
-				}
-				if tt.response == 429 && !errors.Is(err, tidegate.ErrThrottled) {
-					t.Errorf("%v does not have the cause of the wait", err)
-				}
+				assert.Is(t, "error", err, tt.want)
+				_, ok := errors.AsType[*admin.Error](err)
+				assert.That(t, ok, "error %T, want an *admin.Error", err)
+				assert.That(t, tt.response != 429 || errors.Is(err, tidegate.ErrThrottled), "%v does not have the cause of the wait", err)
 			})
 		})
 	}
@@ -305,13 +280,9 @@ func TestClose(t *testing.T) {
 		var seen record
 		c := fakeServer(t, responses(&seen, -1)).client(t, admin.Options{})
 		time.AfterFunc(time.Second, func() { c.Close() })
-		if _, err := c.Topics(t.Context()); !errors.Is(err, tidegate.ErrClosed) {
-			t.Errorf("under way: %v, want ErrClosed", err)
-		}
+		assert.Is(t, "under way", assert.Err(c.Topics(t.Context())), tidegate.ErrClosed)
 		for range 2 {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, c.Close())
 			if _, err := c.Topics(t.Context()); !errors.Is(err, tidegate.ErrClosed) || len(seen.all()) != 1 {
 				t.Errorf("afterwards: %v after %d requests, want ErrClosed and none", err, len(seen.all()))
 			}
@@ -349,9 +320,7 @@ func TestCredentials(t *testing.T) {
 			if ae, ok := errors.AsType[*admin.Error](err); !ok || ae.Status != tt.status || ae.Attempts != 1 {
 				t.Errorf("https %v, %q with %q: %v, want status %d at once", https, tt.key, tt.secret, err, tt.status)
 			}
-			if tt.secret != "" && strings.Contains(err.Error(), tt.secret) {
-				t.Errorf("the error has the secret: %v", err)
-			}
+			assert.That(t, tt.secret == "" || !strings.Contains(err.Error(), tt.secret), "the error has the secret: %v", err)
 		}
 	}
 }
@@ -381,15 +350,11 @@ func TestTLS(t *testing.T) {
 	} {
 		_, err := client(t, tt.address, admin.Options{TLS: tt.tls}).Topics(t.Context())
 		if tt.good {
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			assert.NoError(t, err, "%s", name)
 			continue
 		}
 		ae, ok := errors.AsType[*admin.Error](err)
-		if !ok || ae.Attempts != 1 {
-			t.Errorf("%s: %v, want an error after 1 attempt", name, err)
-		}
+		assert.That(t, ok && ae.Attempts == 1, "%s: %v, want an error after 1 attempt", name, err)
 	}
 }
 

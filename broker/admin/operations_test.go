@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/tidegate/tidegate"
@@ -32,14 +34,8 @@ var ofPages = []string{"login", "logout", "live", "history"}
 
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
-	text, err := os.ReadFile("../server/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, err := openapi3.NewLoader().LoadFromData(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile("../server/openapi.yaml"))(t)
+	doc := assert.Value(openapi3.NewLoader().LoadFromData(text))(t)
 	return doc
 }
 
@@ -54,13 +50,9 @@ func (s *story) call(operation string, f func(c *admin.Client) error) {
 	s.t.Helper()
 	s.requests()
 	err := f(s.c)
-	if err != nil {
-		s.t.Errorf("%s: %v", operation, err)
-	}
+	assert.NoError(s.t, err, "%s", operation)
 	for pattern, n := range s.requests() {
-		if n != 1 {
-			s.t.Errorf("%s made %d requests of %s, want 1", operation, n, pattern)
-		}
+		assert.That(s.t, n == 1, "%s made %d requests of %s, want 1", operation, n, pattern)
 		s.done[operation+" "+pattern] = true
 	}
 }
@@ -127,12 +119,8 @@ func TestOperations(t *testing.T) {
 		s.send(m)
 	}
 	ds, err := s.b.Receive(ctx, transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 2, InvisibleDuration: time.Hour})
-	if err != nil || len(ds) != 2 {
-		t.Fatalf("received %d, %v", len(ds), err)
-	}
-	if _, err := s.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.Retry, Reason: "no such customer"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.MustThat(t, err == nil && len(ds) == 2, "received %d, %v", len(ds), err)
+	assert.Must(t, assert.Err(s.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.Retry, Reason: "no such customer"})))
 	s.call("getTopic", func(c *admin.Client) error {
 		got, err := c.Topic(ctx, "orders")
 		return errors.Join(err, equal(got.StoredMessages, 4), equal(got.Groups, []string{"billing"}), equal(got.Backlog.Messages, 4))

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
@@ -15,9 +17,7 @@ import (
 // does.
 func TestAllDeadLetters(t *testing.T) {
 	e := open(t, server.Options{}, admin.Options{}, false)
-	if _, err := e.c.PutTopic(t.Context(), "orders", settings.Topic{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(e.c.PutTopic(t.Context(), "orders", settings.Topic{})))
 	const n = 250
 	var msgs []*tidegate.Message
 	for i := range n {
@@ -28,9 +28,7 @@ func TestAllDeadLetters(t *testing.T) {
 	for _, limit := range []int{0, 7, 1000} {
 		seen := map[string]int{}
 		for d, err := range e.c.AllDeadLetters(t.Context(), "billing", status.DeadLetterQuery{Limit: limit}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			seen[d.MessageID]++
 			if len(seen) == n/2 && limit == 7 {
 				break
@@ -40,18 +38,12 @@ func TestAllDeadLetters(t *testing.T) {
 		if limit == 7 {
 			want = n / 2
 		}
-		if len(seen) != want {
-			t.Errorf("limit %d: %d dead letters, want %d", limit, len(seen), want)
-		}
+		assert.That(t, len(seen) == want, "limit %d: %d dead letters, want %d", limit, len(seen), want)
 		for id, times := range seen {
-			if times != 1 {
-				t.Errorf("limit %d: %s came %d times", limit, id, times)
-			}
+			assert.That(t, times == 1, "limit %d: %s came %d times", limit, id, times)
 		}
 	}
 	for _, err := range e.c.AllDeadLetters(t.Context(), "nobody", status.DeadLetterQuery{}) {
-		if err == nil {
-			t.Error("a group that does not exist has dead letters")
-		}
+		assert.That(t, err != nil, "a group that does not exist has dead letters")
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
@@ -16,19 +18,13 @@ func TestIfRevision(t *testing.T) {
 	e := open(t, server.Options{}, admin.Options{}, false)
 	ctx := t.Context()
 	topic, err := e.c.PutTopic(ctx, "orders", settings.Topic{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	group, err := e.c.PutGroup(ctx, "billing", settings.Group{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	if _, err := e.c.IfRevision(topic.Revision).PutTopic(ctx, "orders", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
 		t.Error(err)
 	}
-	if _, err := e.c.IfRevision(group.Revision).PatchGroup(ctx, "billing", settings.Group{MaxAttempts: 3}); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, assert.Err(e.c.IfRevision(group.Revision).PatchGroup(ctx, "billing", settings.Group{MaxAttempts: 3})))
 	late := e.c.IfRevision(topic.Revision)
 	_, put := late.PutTopic(ctx, "orders", settings.Topic{})
 	late = e.c.IfRevision(group.Revision)
@@ -39,18 +35,13 @@ func TestIfRevision(t *testing.T) {
 		"PutTopic": put, "PutGroup": putGroup, "PatchGroup": patch, "an empty revision": none,
 		"DeleteTopic": late.DeleteTopic(ctx, "orders"), "DeleteGroup": late.DeleteGroup(ctx, "billing"),
 	} {
-		if e, ok := errors.AsType[*admin.Error](err); !ok || e.Status != 412 || e.Err.Code != 42800 {
-			t.Errorf("%s on an old revision: %v", call, err)
-		}
+		e, ok := errors.AsType[*admin.Error](err)
+		assert.That(t, ok && e.Status == 412 && e.Err.Code == 42800, "%s on an old revision: %v", call, err)
 	}
 	if _, err := late.Rewind(ctx, "billing", "orders", status.Position{Latest: true}); !errors.Is(err, tidegate.ErrInvalid) {
 		t.Errorf("a change without revisions: %v", err)
 	}
 	now, err := late.Group(ctx, "billing")
-	if err != nil || now.MaxAttempts != 3 {
-		t.Errorf("the group has %d attempts, %v; want 3", now.MaxAttempts, err)
-	}
-	if err := e.c.IfRevision(now.Revision).DeleteGroup(ctx, "billing"); err != nil {
-		t.Error(err)
-	}
+	assert.That(t, err == nil && now.MaxAttempts == 3, "the group has %d attempts, %v; want 3", now.MaxAttempts, err)
+	assert.NoError(t, e.c.IfRevision(now.Revision).DeleteGroup(ctx, "billing"))
 }

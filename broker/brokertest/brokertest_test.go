@@ -48,17 +48,15 @@ func TestInterceptDelaysRejectsAndThrottles(t *testing.T) {
 		_, err := with(func(context.Context, server.Call, func(context.Context) error) error {
 			return brokertest.Throttled(7 * time.Second)
 		})
-		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !errors.Is(err, tidegate.ErrThrottled) || e.RetryAfter != 7*time.Second {
-			t.Errorf("throttled: %#v", err)
-		}
+		e, ok := errors.AsType[*tidegate.Error](err)
+		assert.That(t, ok && errors.Is(err, tidegate.ErrThrottled) && e.RetryAfter == 7*time.Second, "throttled: %#v", err)
 		_, err = with(func(context.Context, server.Call, func(context.Context) error) error {
 			return &tidegate.Error{Code: tidegate.CodeForbidden, Message: "not today"}
 		})
 		assert.Is(t, "refused", err, tidegate.ErrForbidden)
 		took, err := with(func(context.Context, server.Call, func(context.Context) error) error { return brokertest.ErrNoAnswer })
-		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored || took != 3*time.Second {
-			t.Errorf("no response: %v after %v", err, took)
-		}
+		e, ok = errors.AsType[*tidegate.Error](err)
+		assert.That(t, ok && e.MaybeStored && took == 3*time.Second, "no response: %v after %v", err, took)
 		assert.NoError(t, send(), "after everything was removed")
 	})
 }

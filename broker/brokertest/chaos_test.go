@@ -123,9 +123,8 @@ func TestChaosReordersOnlyAcrossGroups(t *testing.T) {
 				want = append(want, fmt.Sprint(n))
 			}
 			got, _ := consumeWith(t, b, brokertest.Chaos{Seed: 2, Reorder: 1, Late: 0.2}, 60)
-			if same := slices.Equal(got, want); same != fifo {
-				t.Errorf("%s: order %v; the same as sent: %v, want %v", name, got, same, fifo)
-			}
+			same := slices.Equal(got, want)
+			assert.That(t, same == fifo, "%s: order %v; the same as sent: %v, want %v", name, got, same, fifo)
 		}
 	})
 }
@@ -154,9 +153,8 @@ func TestChaosRejectsBadValues(t *testing.T) {
 		"Chaos.Duplicate is 1.5": {Duplicate: 1.5}, "Chaos.Late is -1": {Late: -1}, "Chaos.Lateness is -1s": {Lateness: -time.Second},
 	} {
 		f.message = ""
-		if got := f.catch(func() { b.ChaosClient(c) }); !strings.Contains(got, want) {
-			t.Errorf("%+v: %q, want %q in it", c, got, want)
-		}
+		got := f.catch(func() { b.ChaosClient(c) })
+		assert.That(t, strings.Contains(got, want), "%+v: %q, want %q in it", c, got, want)
 	}
 }
 
@@ -257,9 +255,8 @@ func TestDisconnectAndReconnect(t *testing.T) {
 		b.Disconnect()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		if r, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("during")}); !errors.Is(err, tidegate.ErrUnavailable) {
-			t.Errorf("while the network is cut: %+v, %v; want ErrUnavailable", r, err)
-		}
+		r, err := p.Send(ctx, &tidegate.Message{Topic: "orders", Body: []byte("during")})
+		assert.That(t, errors.Is(err, tidegate.ErrUnavailable), "while the network is cut: %+v, %v; want ErrUnavailable", r, err)
 		assert.That(t, assert.Err(b.Dial(t.Context(), "")) != nil, "Dial succeeds while the network is cut")
 		b.Reconnect()
 		time.Sleep(5 * time.Minute) // longer than any backoff of the connection
@@ -319,8 +316,7 @@ func TestClientWithItsOwnDialer(t *testing.T) {
 			dials.Add(1)
 			return b.Dial(ctx, addr)
 		}})
-		if _, err := c.ProducerSettings(t.Context(), "orders"); err != nil || dials.Load() == 0 {
-			t.Errorf("%d connections through the test's own Dialer, %v", dials.Load(), err)
-		}
+		_, err := c.ProducerSettings(t.Context(), "orders")
+		assert.That(t, err == nil && dials.Load() != 0, "%d connections through the test's own Dialer, %v", dials.Load(), err)
 	})
 }

@@ -49,9 +49,8 @@ func TestWatchReportsSlowHandlers(t *testing.T) {
 		// It works again after a time without handlers.
 		defer w.begin("broker", "billing", &tidegate.Delivery{Message: tidegate.Message{ID: "later", Topic: "orders"}, Attempt: 1})()
 		time.Sleep(time.Minute)
-		if got := out.String(); !strings.Contains(got, "message later") {
-			t.Errorf("the watch wrote %q, want the later handler in it", got)
-		}
+		got := out.String()
+		assert.That(t, strings.Contains(got, "message later"), "the watch wrote %q, want the later handler in it", got)
 	})
 }
 

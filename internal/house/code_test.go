@@ -13,7 +13,6 @@ import (
 // of testing/synctest, as "directory.function", each with the reason why
 // neither a bubble nor waiting for the thing itself will do.
 var realSleeps = map[string]string{
-	"broker/internal/store.SyncData":     "only a test in a bubble opens this slow disk",
 	"internal/endtoend.BenchmarkIdleSDK": "it measures the CPU time of idle processes in real time",
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
@@ -37,9 +39,7 @@ func (w *world) redrive() {
 func (s *site) redrive(group string, d dice) {
 	w := s.w
 	c, err := admin.New(s.HTTPAddress(), admin.Options{Dialer: s.DialHTTP})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	assert.Must(w.t, err)
 	defer func() { _ = c.Close() }()
 	letters := w.letters(group)
 	for name := range letters {

@@ -69,9 +69,8 @@ func TestLongestHeld(t *testing.T) {
 	p.AddQueue(store.Mark{})
 	expect := func(after time.Duration, want Holding, ok bool) {
 		t.Helper()
-		if got, is := p.LongestHeld(begin.Add(after)); is != ok || got != want {
-			t.Errorf("after %v: %+v (%t), want %+v (%t)", after, got, is, want, ok)
-		}
+		got, is := p.LongestHeld(begin.Add(after))
+		assert.That(t, is == ok && got == want, "after %v: %+v (%t), want %+v (%t)", after, got, is, want, ok)
 	}
 	expect(0, Holding{}, false)
 	slow, fast := NewHolder("slow"), NewHolder("fast")
@@ -114,12 +113,10 @@ func TestTexts(t *testing.T) {
 	if r, err := ParseHandle("AQAAAAIAAAADAAQAAAAAAAAABQAAAAY"); err != nil || r != (Handle{Group: 2, Place: store.Place{Topic: 3, Queue: 4, Offset: 5}, Serial: 6}) {
 		t.Errorf("the receipt handle is read as %+v, %v", r, err)
 	}
-	if d, err := ParseRecallHandle("AReXnP42KgABAAAAAwAAAAAAAAAH"); err != nil || !d.Due.Equal(due) || d.Topic != 3 || d.Number != 7 {
-		t.Errorf("the recall handle is read as %+v, %v", d, err)
-	}
-	if id, err := ParseTransactionID("AQAAAAMAAAAAAAAACA"); err != nil || id != (store.HalfID{Topic: 3, Number: 8}) {
-		t.Errorf("the transaction ID is read as %+v, %v", id, err)
-	}
+	d, err := ParseRecallHandle("AReXnP42KgABAAAAAwAAAAAAAAAH")
+	assert.That(t, err == nil && d.Due.Equal(due) && d.Topic == 3 && d.Number == 7, "the recall handle is read as %+v, %v", d, err)
+	id, err := ParseTransactionID("AQAAAAMAAAAAAAAACA")
+	assert.That(t, err == nil && id == (store.HalfID{Topic: 3, Number: 8}), "the transaction ID is read as %+v, %v", id, err)
 }
 
 func TestForeignHandles(t *testing.T) {
@@ -187,9 +184,8 @@ func TestMarkOfAChangeEndsWithItsHandle(t *testing.T) {
 			if out, err := p.Settle(h, transport.Verdict{Kind: transport.Retry}, 0, policy, now); err != nil || out.To != Parked {
 				t.Fatal(out, err)
 			}
-			if groups, _, _ := p.Redrive("a", false, now); groups != 1 {
-				t.Fatalf("%d message groups are redriven", groups)
-			}
+			groups, _, _ := p.Redrive("a", false, now)
+			assert.MustThat(t, groups == 1, "%d message groups are redriven", groups)
 		},
 	} {
 		p := New(Config{MaxInvisible: time.Hour})
@@ -240,9 +236,8 @@ func TestNeeded(t *testing.T) {
 		{Held, 0, 0, time.Minute, true, true},
 	} {
 		l := &Lease{Lease: store.Lease{State: uint8(c.state), Attempt: c.attempt, Due: now.Add(c.due), Retain: c.retain}}
-		if got := l.Needed(c.grace, now); got != c.want {
-			t.Errorf("%+v: %t", c, got)
-		}
+		got := l.Needed(c.grace, now)
+		assert.That(t, got == c.want, "%+v: %t", c, got)
 	}
 }
 
@@ -273,8 +268,7 @@ func TestAttemptsThatAreOverAreForgotten(t *testing.T) {
 	for i := range 1000 {
 		over := Grant{Lease: &Lease{cursor: p.cursors[0], offset: int64(i)}}
 		p.Remember(strconv.Itoa(i), []Grant{over}, time.Now())
-		if n := p.Replays(); n > 64 {
-			t.Fatalf("after %d receives %d attempt IDs are kept, of which no delivery is in flight", i+1, n)
-		}
+		n := p.Replays()
+		assert.MustThat(t, n <= 64, "after %d receives %d attempt IDs are kept, of which no delivery is in flight", i+1, n)
 	}
 }

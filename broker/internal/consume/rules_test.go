@@ -68,9 +68,8 @@ func TestAfter(t *testing.T) {
 		},
 	} {
 		for _, f := range c.failures {
-			if got := c.rules.After(f.attempt, f.draw); got != f.want {
-				t.Errorf("%s: after attempt %d with %+v it is %v, want %v", name, f.attempt, f.draw, got, f.want)
-			}
+			got := c.rules.After(f.attempt, f.draw)
+			assert.That(t, got == f.want, "%s: after attempt %d with %+v it is %v, want %v", name, f.attempt, f.draw, got, f.want)
 		}
 	}
 }
@@ -143,9 +142,8 @@ func TestLadder(t *testing.T) {
 		{RetryRules{Delay: 5 * time.Second, Multiplier: 1, Longest: time.Minute, Factor: 1}, backoff.Steps{5 * time.Second}},
 		{RetryRules{Delay: 5 * time.Second, Multiplier: 2, Longest: 15 * time.Second}, backoff.Steps{5 * time.Second, 10 * time.Second, 15 * time.Second}},
 	} {
-		if got := c.rules.Ladder(); !slices.Equal(got, c.want) {
-			t.Errorf("%+v: %v, want %v", c.rules, got, c.want)
-		}
+		got := c.rules.Ladder()
+		assert.That(t, slices.Equal(got, c.want), "%+v: %v, want %v", c.rules, got, c.want)
 	}
 	slow := RetryRules{Delay: time.Second, Multiplier: 1.001, Longest: time.Hour}
 	assert.Equal(t, "steps", len(slow.Ladder()), maxSteps)
@@ -178,9 +176,8 @@ func TestDeadLetterTopics(t *testing.T) {
 		{"a name that begins so, and there are no queues", address, "DLQ.stocks", false, []string{"DLA"}},
 		{"a name that no topic can have", auto, strings.Repeat("x", 127), false, []string{"DLA"}},
 	} {
-		if got := c.rules.DeadLetterTopics("own", c.topic, c.early); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
+		got := c.rules.DeadLetterTopics("own", c.topic, c.early)
+		assert.That(t, slices.Equal(got, c.want), "%s: %q, want %q", c.name, got, c.want)
 	}
 }
 
@@ -190,9 +187,8 @@ func TestLastAttempt(t *testing.T) {
 		most, attempt int
 		want          bool
 	}{{3, 2, false}, {3, 3, true}, {3, math.MaxInt, true}, {1, 1, true}, {-1, 1, false}, {-1, math.MaxInt, false}, {0, 99, false}} {
-		if got := (&Policy{MaxAttempts: c.most}).LastAttempt(c.attempt); got != c.want {
-			t.Errorf("of %d, attempt %d is the last one: %t", c.most, c.attempt, got)
-		}
+		got := (&Policy{MaxAttempts: c.most}).LastAttempt(c.attempt)
+		assert.That(t, got == c.want, "of %d, attempt %d is the last one: %t", c.most, c.attempt, got)
 	}
 }
 
@@ -227,9 +223,8 @@ func TestExhaustion(t *testing.T) {
 		{limited, EventDue, 2, "a", false, ThenPark},
 	} {
 		l := &Lease{Lease: store.Lease{Attempt: c.attempt, Group: c.group, Negative: c.negative}}
-		if got := c.policy.exhaustion(c.event, l); got != c.want {
-			t.Errorf("case %d: %d, want %d", i, got, c.want)
-		}
+		got := c.policy.exhaustion(c.event, l)
+		assert.That(t, got == c.want, "case %d: %d, want %d", i, got, c.want)
 	}
 }
 
@@ -259,9 +254,8 @@ func TestRenewedUntil(t *testing.T) {
 		{5 * time.Hour, 12 * time.Hour, 3 * time.Hour},
 		{5 * time.Hour, time.Hour, time.Hour},
 	} {
-		if got := renewedUntil(start.Add(c.seen), start, c.longest).Sub(start); got != c.want {
-			t.Errorf("heartbeat after %v, at most %v: until %v, want %v", c.seen, c.longest, got, c.want)
-		}
+		got := renewedUntil(start.Add(c.seen), start, c.longest).Sub(start)
+		assert.That(t, got == c.want, "heartbeat after %v, at most %v: until %v, want %v", c.seen, c.longest, got, c.want)
 	}
 }
 
@@ -340,9 +334,8 @@ func TestRestoredTimes(t *testing.T) {
 			}
 		})
 	}
-	if due, since := restoredTimes(&store.Lease{}, set); !due.IsZero() || !since.IsZero() {
-		t.Errorf("a lease without times gets %v and %v", due, since)
-	}
+	due, since := restoredTimes(&store.Lease{}, set)
+	assert.That(t, due.IsZero() && since.IsZero(), "a lease without times gets %v and %v", due, since)
 }
 
 // Restored times have a monotonic part, so a later step of the wall clock does not change them.

@@ -56,18 +56,16 @@ func TestNamesOfStatesAndEvents(t *testing.T) {
 		Ready: "Ready", Inflight: "Inflight", WaitingRetry: "WaitingRetry", Commit: "Commit",
 		DeadLetter: "DeadLetter", Parked: "Parked", Held: "Held", 99: "unknown",
 	} {
-		if got := s.String(); got != want {
-			t.Errorf("state %d is %q, want %q", uint8(s), got, want)
-		}
+		got := s.String()
+		assert.That(t, got == want, "state %d is %q, want %q", uint8(s), got, want)
 	}
 	for e, want := range map[Event]string{
 		EventDeliver: "deliver", EventAck: "ack", EventFail: "fail", EventTimeout: "timeout", EventChange: "change", EventRelease: "release",
 		EventDue: "due", EventDeadLetter: "dead-letter", EventNegativeAck: "negative-ack",
 		EventReconsume: "reconsume", EventPromote: "promote", EventRedrive: "redrive",
 	} {
-		if got := e.String(); got != want {
-			t.Errorf("event %d is %q, want %q", uint8(e), got, want)
-		}
+		got := e.String()
+		assert.That(t, got == want, "event %d is %q, want %q", uint8(e), got, want)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -32,7 +34,5 @@ func TestRemovedClassesFreeTheirPlaces(t *testing.T) {
 		t.Errorf("after the end of a topic %d classes in the broker and %d groups, want 1 and none", n, len(one.groups))
 	}
 	other.Close()
-	if n := all.Load(); n != 0 {
-		t.Errorf("at the end %d classes in the broker, want none", n)
-	}
+	assert.Equal(t, "at the end classes in the broker", all.Load(), 0)
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate/broker/internal/store"
 )
 
@@ -38,18 +40,14 @@ func TestPages(t *testing.T) {
 		{"x", "", 0, 9, nil, false},
 	} {
 		page, dropped, more := l.Page(c.group, c.topic, c.before, c.limit)
-		if got := numbers(page); !slices.Equal(got, c.want) || more != c.more || dropped != 0 {
-			t.Errorf("%+v: %v, %v, %d dropped", c, got, more, dropped)
-		}
+		got := numbers(page)
+		assert.That(t, slices.Equal(got, c.want) && more == c.more && dropped == 0, "%+v: %v, %v, %d dropped", c, got, more, dropped)
 	}
-	if got := numbers(l.Of("g", store.Place{})); !slices.Equal(got, []uint64{1, 3}) {
-		t.Errorf("the message has the failures %v", got)
-	}
+	assert.Slices(t, "the message has the failures", numbers(l.Of("g", store.Place{})), []uint64{1, 3})
 	l.Forget("g")
 	l.Forget("x")
-	if page, _, _ := l.Page("g", "", 0, 9); len(page) != 0 {
-		t.Errorf("forgotten are not %v", numbers(page))
-	}
+	page, _, _ := l.Page("g", "", 0, 9)
+	assert.That(t, len(page) == 0, "forgotten are not %v", numbers(page))
 }
 
 // The failures of all groups together have a bound, and a group with many failures displaces only
@@ -65,16 +63,13 @@ func TestBound(t *testing.T) {
 	for range added {
 		l.Add("noisy", Failure{Reason: reason})
 	}
-	if l.bytes > maxBytes || l.bytes < maxBytes-2<<10 {
-		t.Errorf("the failures have %d bytes", l.bytes)
-	}
+	assert.That(t, l.bytes <= maxBytes && l.bytes >= maxBytes-2<<10, "the failures have %d bytes", l.bytes)
 	page, dropped, _ := l.Page("noisy", "", 0, added)
 	if int64(len(page))+dropped != added || page[0].Number != added+10 || page[0].Number-page[len(page)-1].Number != uint64(len(page)-1) {
 		t.Errorf("%d are kept and %d dropped", len(page), dropped)
 	}
 	for i := range 10 {
-		if page, dropped, _ := l.Page(fmt.Sprint("quiet", i), "", 0, 2); len(page) != 1 || dropped != 0 {
-			t.Errorf("quiet group %d has %d failures, %d dropped", i, len(page), dropped)
-		}
+		page, dropped, _ := l.Page(fmt.Sprint("quiet", i), "", 0, 2)
+		assert.That(t, len(page) == 1 && dropped == 0, "quiet group %d has %d failures, %d dropped", i, len(page), dropped)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/status"
@@ -17,17 +19,14 @@ import (
 func TestPositions(t *testing.T) {
 	t.Parallel()
 	for _, p := range []Position{{}, {3, 17}, {65535, 1 << 62}} {
-		if got, err := ParsePosition(p.String()); err != nil || got != p {
-			t.Errorf("%v is read as %v, %v", p, got, err)
-		}
+		got, err := ParsePosition(p.String())
+		assert.That(t, err == nil && got == p, "%v is read as %v, %v", p, got, err)
 	}
-	if p, err := ParsePosition(""); err != nil || p != (Position{}) {
-		t.Errorf("an empty text is %v, %v", p, err)
-	}
+	p, err := ParsePosition("")
+	assert.That(t, err == nil && p == (Position{}), "an empty text is %v, %v", p, err)
 	for _, text := range []string{"1", "-", "1-", "-1", "1--1", "65536-0", "1-x", "1-9223372036854775808", " 1-1"} {
-		if p, err := ParsePosition(text); !errors.Is(err, ErrPosition) {
-			t.Errorf("%q is %v, %v", text, p, err)
-		}
+		p, err := ParsePosition(text)
+		assert.That(t, errors.Is(err, ErrPosition), "%q is %v, %v", text, p, err)
 	}
 }
 
@@ -56,9 +55,8 @@ func TestFilter(t *testing.T) {
 		{status.DeadLetterFilter{Before: at.Add(1)}, true},
 		{status.DeadLetterFilter{Topic: "t", MessageIDs: []string{"a"}, Reason: "no", Since: at, Before: at.Add(1)}, true},
 	} {
-		if got := matches(&c.filter, m, origin); got != c.want {
-			t.Errorf("%+v: %v, want %v", c.filter, got, c.want)
-		}
+		got := matches(&c.filter, m, origin)
+		assert.That(t, got == c.want, "%+v: %v, want %v", c.filter, got, c.want)
 	}
 }
 
@@ -69,14 +67,10 @@ func TestRedrivenMessageEqualsTheSentOne(t *testing.T) {
 	death := &Death{Group: "g", Topic: "t", Queue: 3, Offset: 17, Attempts: 5, Reason: "no", SentTo: "t", SentID: "a"}
 	dead := *sent
 	dead.Properties = death.Properties(sent)
-	if len(sent.Properties) != 1 {
-		t.Errorf("the original has %v", sent.Properties)
-	}
+	assert.That(t, len(sent.Properties) == 1, "the original has %v", sent.Properties)
 	origin, ok := dead.DeadLetter()
 	want := tidegate.DeadLetter{Topic: "t", MessageID: "a", Queue: 3, Offset: 17, Group: "g", Attempts: 5, Reason: "no"}
-	if !ok || origin != want {
-		t.Errorf("the origin is %+v, want %+v", origin, want)
-	}
+	assert.That(t, ok && origin == want, "the origin is %+v, want %+v", origin, want)
 	l := Letter{Message: dead.Message, Origin: origin}
 	l.Origin.Redrives = 2
 	m := l.Redriven("t")
@@ -173,13 +167,8 @@ func TestScan(t *testing.T) {
 	for calls := 0; ; calls++ { // each call continues where the previous one stopped
 		s := Scan{Topic: q, Group: "g", At: at, Messages: 100, Bytes: 1 << 20}
 		for !s.Over() {
-			ls, err := s.Next(7)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(ls) > 7 {
-				t.Fatalf("%d are returned, 7 were asked for", len(ls))
-			}
+			ls := assert.Value(s.Next(7))(t)
+			assert.MustThat(t, len(ls) <= 7, "%d are returned, 7 were asked for", len(ls))
 			for _, l := range ls {
 				found = append(found, l.ID)
 				if l.Origin.Group != "g" || l.Topic != "DLQ" || q.ids[l.Queue][l.Offset] != l.ID {
@@ -196,10 +185,6 @@ func TestScan(t *testing.T) {
 		}
 	}
 	want := slices.Concat([]string{"1", "2", "3"}, many[6:], []string{"last"})
-	if !slices.Equal(found, want) {
-		t.Errorf("%d are found, want %d: %v", len(found), len(want), found)
-	}
-	if q.skipped != 1 {
-		t.Errorf("%d are skipped", q.skipped)
-	}
+	assert.That(t, slices.Equal(found, want), "%d are found, want %d: %v", len(found), len(want), found)
+	assert.Equal(t, "are skipped", q.skipped, 1)
 }

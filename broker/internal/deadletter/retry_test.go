@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -74,8 +76,6 @@ func TestApplyRetry(t *testing.T) {
 		if want := message("", c.want...).Properties; m.ID != "new" || !m.DeliverAt.Equal(c.retry.Due) || !maps.Equal(m.Properties, want) {
 			t.Errorf("%s: %s, due %v, with %v, want %v", name, m.ID, m.DeliverAt, m.Properties, want)
 		}
-		if len(before) != 1 {
-			t.Errorf("%s: the properties of the original have changed: %v", name, before)
-		}
+		assert.That(t, len(before) == 1, "%s: the properties of the original have changed: %v", name, before)
 	}
 }

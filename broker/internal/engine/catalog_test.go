@@ -153,9 +153,8 @@ func TestRecover(t *testing.T) {
 	if !automatic.Automatic() || c.Find(automatic.ID(), after.ID()) == nil || len(after.Subscriptions()) != 1 {
 		t.Errorf("the auto-created group is automatic %t; its topic has %d subscriptions", automatic.Automatic(), len(after.Subscriptions()))
 	}
-	if _, err := c.EnsureGroup(t.Context(), "another"); code(err) != tidegate.CodeConsumerGroupNotFound {
-		t.Errorf("one auto-created group too many: %v", err)
-	}
+	_, err := c.EnsureGroup(t.Context(), "another")
+	assert.That(t, code(err) == tidegate.CodeConsumerGroupNotFound, "one auto-created group too many: %v", err)
 	next := assert.Value(c.PutTopic(t.Context(), "next", settings.Topic{}, nil))(t)
 	if next.ID() <= declared.ID() {
 		t.Errorf("a new topic has number %d after %d", next.ID(), declared.ID())
@@ -256,9 +255,7 @@ func TestFIFOChangesBeforeTheFirstSubscription(t *testing.T) {
 	assert.That(t, c.setFIFO(g, true) && g.Settings().FIFO, "a group without a subscription did not become FIFO")
 	assert.Must(t, assert.Err(c.Subscribe(t.Context(), "g", "t")))
 	assert.That(t, !c.setFIFO(g, false) && g.Settings().FIFO, "a group with a subscription did not stay FIFO")
-	if _, err := c.PutGroup(t.Context(), "g", settings.Group{}, nil); code(err) != tidegate.CodeBadRequest {
-		t.Errorf("another value of fifo: %v, want 40000", err)
-	}
+	assert.Equal(t, "another value of fifo", code(assert.Err(c.PutGroup(t.Context(), "g", settings.Group{}, nil))), tidegate.CodeBadRequest)
 }
 
 // While the disk does not respond, repeated first receives wait for one creation of their
@@ -390,9 +387,8 @@ func TestPutKeepsAnAutomaticQueue(t *testing.T) {
 		c.UnlockAdmin()
 		assert.MustThat(t, !<-deleted && c.FindTopic("DLQ.t") == tp, "the queue is gone")
 		tp.SetAutomatic(true)
-		if is, err := c.DeleteUnused(tp); !is || err != nil {
-			t.Errorf("an automatic queue that is not in use is deleted: %t, %v", is, err)
-		}
+		is, err := c.DeleteUnused(tp)
+		assert.That(t, is && err == nil, "an automatic queue that is not in use is deleted: %t, %v", is, err)
 		assert.Equal(t, "bytes can be reclaimed once it is deleted", c.config.Retention.Freed().Bytes(), 200)
 	})
 }

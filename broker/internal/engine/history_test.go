@@ -253,9 +253,8 @@ func (m *modelRun) compare(name string, s *Track, n *naive, w Window, mayLose bo
 	factor := int64(w.Step / Step)
 	now := int64(m.now / w.Step)
 	assert.MustThat(m.t, !lost || mayLose, "%s is lost", name)
-	if want := max(0, now-w.Slots, n.begin/factor); !lost && p.First != want {
-		m.t.Fatalf("%s begins with slot %d, want %d", name, p.First, want)
-	}
+	want := max(0, now-w.Slots, n.begin/factor)
+	assert.MustThat(m.t, lost || p.First == want, "%s begins with slot %d, want %d", name, p.First, want)
 	if n := int64(len(p.Counts)); n != max(0, now+1-p.First) {
 		m.t.Fatalf("%s has %d slots from %d to %d", name, n, p.First, now)
 	}
@@ -336,9 +335,8 @@ func TestBusiestAreKept(t *testing.T) {
 	if kept < 100 || int(least) < subjects-2*kept {
 		t.Errorf("%d of %d subjects are kept, the least busy one with %d messages a round", kept, subjects, least)
 	}
-	if p, lost := h.Read(h.Total(), Hour); lost || len(p.Counts) != 361 {
-		t.Errorf("the total has %d slots", len(p.Counts))
-	}
+	p, lost := h.Read(h.Total(), Hour)
+	assert.That(t, !lost && len(p.Counts) == 361, "the total has %d slots", len(p.Counts))
 
 	h.Begin(0, 4*time.Hour) // all are deleted
 	h.Record(h.Total(), Counts{}, Gauges{})

@@ -33,14 +33,12 @@ func TestIDsAreBounded(t *testing.T) {
 	for i := range last + 1 {
 		r.Add(hashOf(fmt.Sprint(i)), PendingLocation{Offset: int64(i)}, time.Hour, now)
 	}
-	if n := r.Len(); n > 2*idCapacity || n < idCapacity {
-		t.Errorf("%d are remembered", n)
-	}
+	n := r.Len()
+	assert.That(t, n <= 2*idCapacity && n >= idCapacity, "%d are remembered", n)
 	qs := queuesUpTo(1, last+1)
 	for i := last - idCapacity + 1; i <= last; i++ {
-		if l, ok := r.Find(hashOf(fmt.Sprint(i)), qs); !ok || l.Offset != int64(i) {
-			t.Fatalf("%d, one of the last %d, is forgotten: %v, %v", i, idCapacity, l, ok)
-		}
+		l, ok := r.Find(hashOf(fmt.Sprint(i)), qs)
+		assert.MustThat(t, ok && l.Offset == int64(i), "%d, one of the last %d, is forgotten: %v, %v", i, idCapacity, l, ok)
 	}
 	slots := 0
 	for _, g := range []*idGeneration{r.newer, r.older} {
@@ -118,12 +116,10 @@ func TestEqualTags(t *testing.T) {
 	h := hashOf("a")
 	r.newer.put(h^1, PendingLocation{Offset: 5}) // another ID, whose hash has the same shard and tag
 	r.Add(h, PendingLocation{Queue: 3, Offset: 6}, time.Hour, now)
-	if l, ok := r.Find(h, queuesUpTo(8, 10)); !ok || l != (PendingLocation{Queue: 3, Offset: 6}) {
-		t.Errorf("%+v, %v", l, ok)
-	}
-	if l, ok := r.Find(h^1, queuesUpTo(8, 10)); !ok || l != (PendingLocation{Offset: 5}) {
-		t.Errorf("the other ID is at %+v, %v", l, ok)
-	}
+	l, ok := r.Find(h, queuesUpTo(8, 10))
+	assert.That(t, ok && l == (PendingLocation{Queue: 3, Offset: 6}), "%+v, %v", l, ok)
+	l, ok = r.Find(h^1, queuesUpTo(8, 10))
+	assert.That(t, ok && l == (PendingLocation{Offset: 5}), "the other ID is at %+v, %v", l, ok)
 }
 
 func TestLastBefore(t *testing.T) {
@@ -131,9 +127,8 @@ func TestLastBefore(t *testing.T) {
 	for _, c := range []struct{ at, next, want int64 }{
 		{0, 1, 0}, {m - 1, m, m - 1}, {m, m + 1, m}, {5 * m, 6 * m, 5 * m}, {5*m + 3, 6*m + 3, 5*m + 3}, {5*m + 3, 6*m + 4, 6*m + 3},
 	} {
-		if got := slotOf(1<<tagBits-1, PendingLocation{Queue: maxQueues - 1, Offset: c.at}).lastBefore(c.next); got != c.want {
-			t.Errorf("offset %d before %d: %d, want %d", c.at, c.next, got, c.want)
-		}
+		got := slotOf(1<<tagBits-1, PendingLocation{Queue: maxQueues - 1, Offset: c.at}).lastBefore(c.next)
+		assert.That(t, got == c.want, "offset %d before %d: %d, want %d", c.at, c.next, got, c.want)
 	}
 }
 
@@ -143,9 +138,8 @@ func TestNoSuchQueue(t *testing.T) {
 	h := hashOf("a")
 	r.Add(h, PendingLocation{Queue: 7, Offset: 6}, time.Hour, time.Now())
 	for queues, next := range map[int]int64{7: 10, 8: 0} {
-		if l, ok := r.Find(h, queuesUpTo(queues, next)); ok {
-			t.Errorf("%d queues up to %d: %+v", queues, next, l)
-		}
+		l, ok := r.Find(h, queuesUpTo(queues, next))
+		assert.That(t, !ok, "%d queues up to %d: %+v", queues, next, l)
 	}
 }
 
@@ -175,9 +169,8 @@ func TestRun(t *testing.T) {
 		}
 		last := c.messages[len(c.messages)-1]
 		for now, fresh := range map[int64]bool{last.at + window - 1: true, last.at + window: false} {
-			if got := r.Fresh(window, time.Unix(0, now)); got != fresh {
-				t.Errorf("%s: fresh at %d: %t", name, now, got)
-			}
+			got := r.Fresh(window, time.Unix(0, now))
+			assert.That(t, got == fresh, "%s: fresh at %d: %t", name, now, got)
 		}
 		left := r.Take(3)
 		if !slices.EqualFunc(written, c.written, slices.Equal) || !slices.Equal(left.Hashes, c.left) {
@@ -281,9 +274,8 @@ func TestRecentRestore(t *testing.T) {
 		}
 		next := func(q uint16) int64 { return ends[q] }
 		for h, l := range want {
-			if got, ok := r.Find(h, next); !ok || got != l {
-				t.Fatalf("seed %d: %x is at %+v, %t; want %+v", seed, h, got, ok, l)
-			}
+			got, ok := r.Find(h, next)
+			assert.MustThat(t, ok && got == l, "seed %d: %x is at %+v, %t; want %+v", seed, h, got, ok, l)
 		}
 	}
 }

@@ -120,9 +120,7 @@ func TestHold(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if len(ended) != 0 || len(f.ids("%DLQ%g")) != 1 {
-			t.Errorf("%d purges have ended while another holder runs", len(ended))
-		}
+		assert.That(t, len(ended) == 0 && len(f.ids("%DLQ%g")) == 1, "%d purges have ended while another holder runs", len(ended))
 		cancel(errFull)
 		assert.Is(t, "the cancelled purge returned", <-ended, errFull)
 		release()
@@ -154,9 +152,8 @@ func TestCheckRetryNames(t *testing.T) {
 		"disabled":          {settings.RetryTopic{Topic: "r"}, with("", "r"), false},
 	} {
 		err := checkRetryNames("g", &c.mine, slices.Values(other(c.other)))
-		if e, ok := errors.AsType[*tidegate.Error](err); ok != c.clash || ok && e.Code != tidegate.CodeBadRequest {
-			t.Errorf("%s: %v, want an error: %v", name, err, c.clash)
-		}
+		e, ok := errors.AsType[*tidegate.Error](err)
+		assert.That(t, ok == c.clash && (!ok || e.Code == tidegate.CodeBadRequest), "%s: %v, want an error: %v", name, err, c.clash)
 	}
 }
 
@@ -196,9 +193,8 @@ func TestConsumedBefore(t *testing.T) {
 		"a group that starts before the messages": {[]TopicSubscription{progress{unfinished: -1, next: 0}}, begin},
 	} {
 		q := &retention.QueuePlan{Begin: store.Mark{Offset: begin}, End: end}
-		if got := consumedBefore(c.groups, q); got != c.want {
-			t.Errorf("%s: removed before %d, want %d", name, got, c.want)
-		}
+		got := consumedBefore(c.groups, q)
+		assert.That(t, got == c.want, "%s: removed before %d, want %d", name, got, c.want)
 	}
 }
 
@@ -293,9 +289,8 @@ func TestTopicDeleted(t *testing.T) {
 		r := newRemover(t, nil)
 		unused := newTopic(TopicConfig{ID: 1, Name: "unused"}, settings.Topic{Queues: 3})
 		r.TopicDeleted(unused)
-		if ranges, deleted := r.Freed().Remembered(); ranges != 0 || deleted != 0 {
-			t.Errorf("an unused topic leaves %d ranges and %d topics", ranges, deleted)
-		}
+		ranges, deleted := r.Freed().Remembered()
+		assert.That(t, ranges == 0 && deleted == 0, "an unused topic leaves %d ranges and %d topics", ranges, deleted)
 		ids := newDuplicates(2, store.IDKey{}, newMaintenance(t.Context(), r.Logger, nil).Add(taskConfig{}))
 		used := newTopic(TopicConfig{ID: 2, Name: "used", IDs: ids}, settings.Topic{Queues: 3, DuplicateWindow: -1})
 		q := used.Queues()[1]
@@ -305,8 +300,7 @@ func TestTopicDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.TopicDeleted(used)
-		if _, deleted := r.Freed().Remembered(); deleted != 1 {
-			t.Errorf("%d deleted topics are remembered, want 1", deleted)
-		}
+		_, deleted = r.Freed().Remembered()
+		assert.That(t, deleted == 1, "%d deleted topics are remembered, want 1", deleted)
 	})
 }

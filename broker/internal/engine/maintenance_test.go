@@ -73,30 +73,9 @@ func TestLoopLooksAtTheClockAgain(t *testing.T) {
 	} {
 		l := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil)
 		l.Add(taskConfig{}).Wake(now.Add(ahead))
-		if got, _ := l.firstWait(now); got != want {
-			t.Errorf("%v ahead: the clock is looked at after %v, want %v", ahead, got, want)
-		}
+		got, _ := l.firstWait(now)
+		assert.That(t, got == want, "%v ahead: the clock is looked at after %v, want %v", ahead, got, want)
 	}
-}
-
-func TestStepRunsAtTheEarliestTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l, r := startMaintenance(t), recordRuns()
-		task := l.Add(taskConfig{Step: r.step})
-		at := r.from.Add(3*time.Hour + time.Second).Round(0)
-		task.Wake(at.Add(time.Hour))
-		task.Wake(at)
-		task.Wake(at.Add(time.Minute))
-		if !task.Due().Equal(at) {
-			t.Errorf("it is due at %v, want %v", task.Due(), at)
-		}
-		elapse(5 * time.Hour)
-		r.want(t, 3*time.Hour+time.Second)
-		if !task.Due().IsZero() {
-			t.Errorf("it is due at %v, want never", task.Due())
-		}
-	})
 }
 
 // If the wall clock is set ahead, a step is at most a minute late.
@@ -124,9 +103,8 @@ func TestOrderAfterAStepOfTheClock(t *testing.T) {
 		l := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil)
 		l.Add(taskConfig{}).Wake(after.Round(0).Add(30 * time.Second)) // a stored time
 		l.Add(taskConfig{}).Wake(now.Add(10 * time.Second))
-		if wait, some := l.firstWait(after); wait != 10*time.Second || !some {
-			t.Errorf("clock set by %v: the timer waits %v, %v; a task is due in 10s", step, wait, some)
-		}
+		wait, some := l.firstWait(after)
+		assert.That(t, wait == 10*time.Second && some, "clock set by %v: the timer waits %v, %v; a task is due in 10s", step, wait, some)
 	}
 }
 
@@ -136,44 +114,6 @@ func stepped(t time.Time, d time.Duration) time.Time {
 	wall := (*uint64)(unsafe.Pointer(&t)) // its first field; with a monotonic reading, bits 30 to 62 are seconds
 	*wall += uint64(d/time.Second) << 30
 	return t
-}
-
-func TestNextStep(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l, r := startMaintenance(t), recordRuns()
-		pauses := []time.Duration{0, 0, time.Second, -time.Hour, time.Minute}
-		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
-			_, _ = r.step(ctx, now)
-			if r.runs() > len(pauses) {
-				return time.Time{}, nil
-			}
-			return now.Add(pauses[r.runs()-1]), nil
-		}})
-		task.Wake(r.from)
-		elapse(time.Hour)
-		r.want(t, 0, 0, 0, time.Second, time.Second, time.Second+time.Minute)
-	})
-}
-
-// A slow step delays the steps of no other task.
-func TestSlowStepDelaysNoOtherTask(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l, r := startMaintenance(t), recordRuns()
-		slow := l.Add(taskConfig{Step: func(context.Context, time.Time) (time.Time, error) {
-			time.Sleep(time.Hour)
-			return time.Now(), nil
-		}})
-		urgent := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
-			_, _ = r.step(ctx, now)
-			return now.Add(time.Minute), nil
-		}})
-		slow.Wake(r.from)
-		urgent.Wake(r.from)
-		elapse(2*time.Minute + 30*time.Second)
-		r.want(t, 0, time.Minute, 2*time.Minute)
-	})
 }
 
 // A Wake during a step is not lost, and no step runs beside another one of its task.
@@ -254,42 +194,6 @@ func TestErrorWithATime(t *testing.T) {
 		task.Wake(r.from.Add(2 * time.Minute))
 		elapse(90 * time.Minute)
 		r.want(t, 0, 2*time.Minute, time.Hour+2*time.Minute)
-	})
-}
-
-func TestMaintenanceHold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l, r := startMaintenance(t), recordRuns()
-		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
-			_, _ = r.step(ctx, now)
-			if r.runs() < 3 {
-				time.Sleep(time.Minute)
-				return now, nil
-			}
-			return time.Time{}, nil
-		}})
-		release, err := task.Hold(t.Context())
-		assert.Must(t, err)
-		task.Wake(r.from)
-		elapse(time.Second)
-		r.want(t)
-		release()
-		synctest.Wait()
-		r.want(t, time.Second)
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("too long"))
-		defer cancel()
-		if _, err := task.Hold(ctx); err == nil || err.Error() != "too long" {
-			t.Errorf("Hold returned %v", err)
-		}
-		if release, err = task.Hold(t.Context()); err != nil { // between two steps that follow at once
-			t.Fatal(err)
-		}
-		elapse(time.Minute)
-		r.want(t, time.Second)
-		release()
-		elapse(time.Hour)
-		r.want(t, time.Second, 2*time.Minute+time.Second, 3*time.Minute+time.Second)
 	})
 }
 
@@ -401,9 +305,8 @@ func TestPanic(t *testing.T) {
 			l.Start()
 			defer l.Stop()
 			defer func() {
-				if p := recover(); p != "a bug" || !slices.Equal(reported, panics{"a bug"}) {
-					t.Errorf("panic %v, reported %v", p, reported)
-				}
+				p := recover()
+				assert.That(t, p == "a bug" && slices.Equal(reported, panics{"a bug"}), "panic %v, reported %v", p, reported)
 			}()
 			l.Add(c).runOnce() // not in a goroutine of the loop, which would end the process
 		})
@@ -566,9 +469,7 @@ func runModel(t *testing.T, rnd *rand.Rand) {
 	elapse(longest)
 	for i, w := range workers {
 		w.mu.Lock()
-		if len(w.work) > 0 {
-			t.Errorf("task %d has %d pieces of work left, after %v without an event", i, len(w.work), longest)
-		}
+		assert.That(t, len(w.work) <= 0, "task %d has %d pieces of work left, after %v without an event", i, len(w.work), longest)
 		if most := w.wakes + w.failures + w.done; w.steps > most {
 			t.Errorf("task %d took %d steps for %d wakes, %d failures and %d pieces of work", i, w.steps, w.wakes, w.failures, w.done)
 		}

@@ -146,9 +146,8 @@ func openPending(t *testing.T, fs vfs.FS) *pendingFixture {
 	c := pendingConfig{Store: f.store, Loop: f.loop, Logger: logger, pendingParts: f, Damaged: &f.damaged, Late: &late}
 	f.delayed, f.x = newDelayed(c), newTransactions(c)
 	t.Cleanup(func() {
-		if n := f.damaged.Load(); n > 0 {
-			t.Errorf("%d messages are damaged", n)
-		}
+		n := f.damaged.Load()
+		assert.That(t, n <= 0, "%d messages are damaged", n)
 	})
 	find := f.finder()
 	assert.Must(t, assert.Err(f.x.Recover(find, time.Now())))
@@ -244,9 +243,8 @@ func TestRecallEndsWithItsContext(t *testing.T) {
 		release := assert.Value(f.delayed.Task.Hold(t.Context()))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, ok, err := f.delayed.Recall(ctx, f.topics[1], d); ok || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Recall returned %v, %v", ok, err)
-		}
+		_, ok, err := f.delayed.Recall(ctx, f.topics[1], d)
+		assert.That(t, !ok && errors.Is(err, context.DeadlineExceeded), "Recall returned %v, %v", ok, err)
 		release()
 		elapse(time.Hour)
 		f.topics[1].want(t, "1")
@@ -267,9 +265,8 @@ func TestGiveUpWaitsForRoom(t *testing.T) {
 		}
 		f.short.Store(false)
 		elapse(giveUpPause)
-		if n := f.topics[1].counters.Half.Load(); n != 0 || f.givenUp.Load() == nil {
-			t.Fatalf("%d wait", n)
-		}
+		n := f.topics[1].counters.Half.Load()
+		assert.MustThat(t, n == 0 && f.givenUp.Load() != nil, "%d wait", n)
 		f.givenUp.Load().want(t, "1")
 	})
 }
@@ -345,9 +342,8 @@ func pendingRunModel(t *testing.T, rnd *rand.Rand) {
 			t.Errorf("in %s wait %d messages of %d bytes and %d half messages", tp.name, n, bytes, tp.counters.Half.Load())
 		}
 	}
-	if at := r.pendingFixture.delayed.From(); !at.IsZero() && !at.Equal(farAhead) {
-		t.Errorf("nothing waits, and the next look begins at %v", at)
-	}
+	at := r.pendingFixture.delayed.From()
+	assert.That(t, at.IsZero() || at.Equal(farAhead), "nothing waits, and the next look begins at %v", at)
 	before := r.looks.Load()
 	r.steps += before
 	elapse(time.Hour)
@@ -459,9 +455,8 @@ func TestSchedule(t *testing.T) {
 	c := CheckSchedule{Timeout: 6 * time.Second, Interval: 30 * time.Second, Max: 15}
 	now := time.Unix(1000, 0)
 	s := c.First(0, now)
-	if want := now.Add(6 * time.Second); !s.Due.Equal(want) || s.Checks != 0 {
-		t.Errorf("first: %+v, want %v", s, want)
-	}
+	want := now.Add(6 * time.Second)
+	assert.That(t, s.Due.Equal(want) && s.Checks == 0, "first: %+v, want %v", s, want)
 	if s := c.First(time.Hour, now); !s.Due.Equal(now.Add(time.Hour)) {
 		t.Errorf("the message's own first check: %+v", s)
 	}

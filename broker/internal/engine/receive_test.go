@@ -327,9 +327,7 @@ func TestWatchLeavesNothingBehind(t *testing.T) {
 		assert.Equal(t, "watches are left after the end of all but one", len(retry.watches), 1)
 		third.End()
 		third.End() // has no effect
-		if len(s.watches) != 0 || len(retry.watches) != 0 {
-			t.Errorf("%d and %d watches are left", len(s.watches), len(retry.watches))
-		}
+		assert.That(t, len(s.watches) == 0 && len(retry.watches) == 0, "%d and %d watches are left", len(s.watches), len(retry.watches))
 		if now := time.Now(); s.Idle(time.Second, now) || !s.Idle(time.Second, now.Add(time.Second)) {
 			t.Error("a watch does not count as a look for messages until its end")
 		}

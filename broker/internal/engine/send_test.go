@@ -126,9 +126,8 @@ func TestInvalidMessages(t *testing.T) {
 			if c.ahead != 0 {
 				m.DeliverAt = now.Add(c.ahead)
 			}
-			if _, err := s.check(&m); codeOf(err) != c.want {
-				t.Errorf("%s: %v, want code %d", name, err, c.want)
-			}
+			_, err := s.check(&m)
+			assert.That(t, codeOf(err) == c.want, "%s: %v, want code %d", name, err, c.want)
 		}
 	})
 }
@@ -185,9 +184,8 @@ func TestRejectAllKeepsResults(t *testing.T) {
 	a.topics[1] = nil // it is stored, or a duplicate
 	a.rejectAll(&tidegate.Error{Code: tidegate.CodeTooManyRequests}, "room")
 	for i, want := range []tidegate.Code{tidegate.CodeTooManyRequests, 0, tidegate.CodeTooManyRequests} {
-		if got := codeOf(a.results[i].Err); got != want {
-			t.Errorf("message %d: code %d, want %d", i, got, want)
-		}
+		got := codeOf(a.results[i].Err)
+		assert.That(t, got == want, "message %d: code %d, want %d", i, got, want)
 	}
 }
 
@@ -301,12 +299,10 @@ func TestCheckTakesFromTheRate(t *testing.T) {
 		letters := newTopic(TopicConfig{Name: tidegate.DeadLetterTopic("g")}, config)
 		by := &Sender{Client: "c", Size: 1}
 		for range 3 {
-			if th := l.Check(slow, time.Now(), nil); th != nil {
-				t.Fatalf("without a message: %v", th)
-			}
-			if th := l.Check(letters, time.Now(), by); th != nil {
-				t.Fatalf("dead letters: %v", th)
-			}
+			th := l.Check(slow, time.Now(), nil)
+			assert.MustThat(t, th == nil, "without a message: %v", th)
+			th = l.Check(letters, time.Now(), by)
+			assert.MustThat(t, th == nil, "dead letters: %v", th)
 		}
 		for i := range 3 {
 			if th := l.Check(slow, time.Now(), by); (th != nil) != (i == 2) {
@@ -316,15 +312,12 @@ func TestCheckTakesFromTheRate(t *testing.T) {
 			}
 		}
 		states := l.States([]*Topic{slow, letters}, true, time.Now())
-		if len(states) != 1 || states[0].Limit != topicRateMessages || !states[0].On {
-			t.Errorf("the states are %+v", states)
-		}
+		assert.That(t, len(states) == 1 && states[0].Limit == topicRateMessages && states[0].On, "the states are %+v", states)
 		for _, c := range []settings.Topic{{}, config} {
 			slow.SetSettings(c)
 			rateChanged(slow)
-			if th := l.Check(slow, time.Now(), by); th != nil {
-				t.Errorf("after a change to %+v: %v", c.MaxRate, th)
-			}
+			th := l.Check(slow, time.Now(), by)
+			assert.That(t, th == nil, "after a change to %+v: %v", c.MaxRate, th)
 		}
 	})
 }
@@ -344,9 +337,8 @@ func TestSetAndQuota(t *testing.T) {
 		quota.MaxBacklog.Messages = 5
 		assert.Must(t, l.Set(quota))
 		err := l.WithinQuota("c")
-		if wait := tidegate.RetryAfter(err); !errors.Is(err, tidegate.ErrThrottled) || wait != 2*time.Second {
-			t.Errorf("above the quota: %v, wait %v", err, wait)
-		}
+		wait := tidegate.RetryAfter(err)
+		assert.That(t, errors.Is(err, tidegate.ErrThrottled) && wait == 2*time.Second, "above the quota: %v, wait %v", err, wait)
 		assert.NoError(t, l.WithinQuota("other"), "another client")
 		assert.Must(t, l.Set(settings.Limits{}))
 		assert.NoError(t, l.WithinQuota("c"), "without a quota")
@@ -369,9 +361,8 @@ func TestReasonsOfRejections(t *testing.T) {
 		{refusal.WithOp("SendMessage", refusal.Closed()), RefusedOther},
 		{fmt.Errorf("sending: %w", t.Context().Err()), RefusedOther},
 	} {
-		if got := reasonOf(c.err); got != c.want {
-			t.Errorf("%v: %s, want %s", c.err, got, c.want)
-		}
+		got := reasonOf(c.err)
+		assert.That(t, got == c.want, "%v: %s, want %s", c.err, got, c.want)
 	}
 }
 

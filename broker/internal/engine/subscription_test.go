@@ -172,9 +172,8 @@ func TestNothingExpiresDuringRestore(t *testing.T) {
 		assert.Equal(t, "during the restore", s.Status().Inflight, 1)
 		s.Resume()
 		synctest.Wait()
-		if d := s.Status(); d.Inflight != 0 || d.Ready != 1 {
-			t.Errorf("after the restore: %+v", d)
-		}
+		d := s.Status()
+		assert.That(t, d.Inflight == 0 && d.Ready == 1, "after the restore: %+v", d)
 	})
 }
 
@@ -263,9 +262,8 @@ func TestMissingMessagesDoNotMoveBack(t *testing.T) {
 func TestAttemptClass(t *testing.T) {
 	t.Parallel()
 	for attempt, want := range map[int]int{1: 0, 2: 1, 3: 2, 4: 3, 8: 3, 9: 4, 1 << 20: 4} {
-		if got := attemptClass(attempt); got != want {
-			t.Errorf("attempt %d: class %d, want %d", attempt, got, want)
-		}
+		got := attemptClass(attempt)
+		assert.That(t, got == want, "attempt %d: class %d, want %d", attempt, got, want)
 	}
 }
 
@@ -346,9 +344,8 @@ func TestReadAheadFirst(t *testing.T) {
 		maxBytes int64
 		want     int
 	}{{9, 100, 4}, {2, 100, 2}, {9, 0, 1}, {9, 5, 1}, {9, 6, 2}, {9, 10, 2}, {9, 11, 4}} {
-		if got := a.first(c.limit, c.maxBytes); got != c.want {
-			t.Errorf("first(%d, %d) = %d, want %d", c.limit, c.maxBytes, got, c.want)
-		}
+		got := a.first(c.limit, c.maxBytes)
+		assert.That(t, got == c.want, "first(%d, %d) = %d, want %d", c.limit, c.maxBytes, got, c.want)
 	}
 }
 
@@ -376,9 +373,8 @@ func TestLastHour(t *testing.T) {
 			h.add(at(m))
 		}
 		for range 2 { // a look changes nothing
-			if got := h.count(at(c.now)); got != c.want {
-				t.Errorf("%s: %d, want %d", name, got, c.want)
-			}
+			got := h.count(at(c.now))
+			assert.That(t, got == c.want, "%s: %d, want %d", name, got, c.want)
 		}
 	}
 }

@@ -107,9 +107,8 @@ func TestMaxDeliveryAttempts(t *testing.T) {
 		{settings.Address{ExpiryDelay: new(settings.Milliseconds(5)), PersistDeliveryCountBeforeDelivery: new(true)}, 16, false}, // without a setting of redelivery
 	} {
 		rules := Policy{&group, newAddressPolicy(c.settings)}.Rules()
-		if got := rules.LastAttempt(c.attempt); got != c.exhausted {
-			t.Errorf("%+v: attempt %d is the last one: %t", c.settings, c.attempt, got)
-		}
+		got := rules.LastAttempt(c.attempt)
+		assert.That(t, got == c.exhausted, "%+v: attempt %d is the last one: %t", c.settings, c.attempt, got)
 	}
 }
 
@@ -146,13 +145,11 @@ func TestEachLimitFollowsItsLastChange(t *testing.T) {
 		put(&was, 1)
 		put(&set, 2)
 		put(&is, 1)
-		if got := (change{Set: set, Configured: was}).over(is); got != set {
-			t.Errorf("%v, configured as before: %+v, want %+v", f, got, set)
-		}
+		got := (change{Set: set, Configured: was}).over(is)
+		assert.That(t, got == set, "%v, configured as before: %+v, want %+v", f, got, set)
 		put(&is, 3)
-		if got := (change{Set: set, Configured: was}).over(is); got != is {
-			t.Errorf("%v, configured anew: %+v, want %+v", f, got, is)
-		}
+		got = (change{Set: set, Configured: was}).over(is)
+		assert.That(t, got == is, "%v, configured anew: %+v, want %+v", f, got, is)
 	}
 	quota := func(rate float64, burst int) settings.Limits {
 		return settings.Limits{ClientQuota: settings.Quota{MessagesPerSecond: rate, Burst: burst}}
@@ -187,9 +184,8 @@ func FuzzStoredSettings(f *testing.F) {
 		if st, err := decodeGroupRecord("g", v); err == nil {
 			c := newGroup("g", st.ID, st.Group).Settings()
 			for _, attempt := range []int{1, 17, 1 << 20} {
-				if d := c.Interval(attempt); d < 0 {
-					t.Fatalf("the interval after delivery %d is %v", attempt, d)
-				}
+				d := c.Interval(attempt)
+				assert.MustThat(t, d >= 0, "the interval after delivery %d is %v", attempt, d)
 			}
 		}
 	})
@@ -215,9 +211,7 @@ func FuzzAddressSettings(f *testing.F) {
 			}
 		}
 		for _, name := range (Policy{&settings.Group{}, newAddressPolicy(s)}).DeadLetterTopics("g", "orders", false) {
-			if name == "orders" || tidegate.ValidateTopic(name) != nil {
-				t.Errorf("%s: dead letters go to %q", text, name)
-			}
+			assert.That(t, name != "orders" && tidegate.ValidateTopic(name) == nil, "%s: dead letters go to %q", text, name)
 		}
 	})
 }
@@ -257,9 +251,8 @@ func TestOwners(t *testing.T) {
 	for owner, want := range map[string]time.Time{
 		"stranger": {}, "a": start.Add(memory), "b": {}, "c": {}, "d": start.Add(memory + time.Second),
 	} {
-		if at, ok := o.Last(owner); at != want || ok == want.IsZero() {
-			t.Errorf("Last(%q) = %v, %t, want %v", owner, at, ok, want)
-		}
+		at, ok := o.Last(owner)
+		assert.That(t, at == want && ok != want.IsZero(), "Last(%q) = %v, %t, want %v", owner, at, ok, want)
 	}
 	assert.That(t, len(o.seen) == 2, "%d clients are remembered, want 2: %v", len(o.seen), o.seen)
 }

@@ -26,9 +26,8 @@ func TestTags(t *testing.T) {
 	}
 	for expression, at := range map[string]int{"a|b": 1, "||": 0, " || || ": 0, "|||": 2, "a || b | c": 7, strings.Repeat("x", maxLength+1): maxLength} {
 		_, err := Tags(expression)
-		if e, ok := errors.AsType[*Error](err); !ok || e.Position != at {
-			t.Errorf("%.20q: %v, want position %d", expression, err, at)
-		}
+		e, ok := errors.AsType[*Error](err)
+		assert.That(t, ok && e.Position == at, "%.20q: %v, want position %d", expression, err, at)
 	}
 }
 
@@ -62,9 +61,8 @@ func TestSQLNumbers(t *testing.T) {
 			t.Errorf("%s: %v", expression, err)
 			continue
 		}
-		if got := f.Match("", properties); got != want {
-			t.Errorf("%s: %v, want %v", expression, got, want)
-		}
+		got := f.Match("", properties)
+		assert.That(t, got == want, "%s: %v, want %v", expression, got, want)
 	}
 	for _, expression := range []string{"a = 9223372036854775808", "a > -9223372036854775809", "a IN (1, 99999999999999999999)", "a = 1e999", "a = 1.2.3", "a > +."} {
 		assert.That(t, assert.Err(SQL(expression)) != nil, "%s: no error", expression)
@@ -117,9 +115,8 @@ func TestSQL(t *testing.T) {
 			t.Errorf("%s: %v", expression, err)
 			continue
 		}
-		if got := f.Match("tag", properties); got != want {
-			t.Errorf("%s: %v, want %v", expression, got, want)
-		}
+		got := f.Match("tag", properties)
+		assert.That(t, got == want, "%s: %v, want %v", expression, got, want)
 	}
 }
 
@@ -164,13 +161,11 @@ func TestErrorCountsCharacters(t *testing.T) {
 		"price >":                          `, at character 8 of "price >"`,
 		strings.Repeat("ü", maxLength/2+1): `the limit is 32768: "` + strings.Repeat("ü", 32) + `…"`,
 	} {
-		if _, err := SQL(expression); err == nil || !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%.40q: %v; want it to end with %s", expression, err, want)
-		}
+		_, err := SQL(expression)
+		assert.That(t, err != nil && strings.HasSuffix(err.Error(), want), "%.40q: %v; want it to end with %s", expression, err, want)
 	}
-	if _, err := Tags("ä || b|c"); err == nil || !strings.Contains(err.Error(), "at character 7 of") {
-		t.Errorf("tags: %v; want character 7", err)
-	}
+	_, err := Tags("ä || b|c")
+	assert.That(t, err != nil && strings.Contains(err.Error(), "at character 7 of"), "tags: %v; want character 7", err)
 }
 
 // Invariants:
@@ -188,9 +183,7 @@ func FuzzSQL(f *testing.F) {
 		q, err := SQL(expression)
 		if err != nil {
 			e, ok := errors.AsType[*Error](err)
-			if !ok || e.Position < 0 || e.Position > max(len(expression), maxLength) {
-				t.Fatalf("%q: %#v", expression, err)
-			}
+			assert.MustThat(t, ok && e.Position >= 0 && e.Position <= max(len(expression), maxLength), "%q: %#v", expression, err)
 			return
 		}
 		got := q.Match("t", p)

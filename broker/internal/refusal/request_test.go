@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	"github.com/tidegate/tidegate"
 )
 
@@ -27,8 +29,7 @@ func TestCommon(t *testing.T) {
 		"the first is":   {[]error{nil, short}, nil},
 		"two codes":      {[]error{short, other}, nil},
 	} {
-		if got := Common(len(c.in), func(i int) error { return c.in[i] }); !errors.Is(got, c.want) {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		got := Common(len(c.in), func(i int) error { return c.in[i] })
+		assert.That(t, errors.Is(got, c.want), "%s: %v, want %v", name, got, c.want)
 	}
 }

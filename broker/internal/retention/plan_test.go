@@ -221,9 +221,8 @@ func TestLeftovers(t *testing.T) {
 	assert.That(t, !p2.AddsLeftovers(), "a leftover is new again")
 	assert.Must(t, p2.Complete())
 	assert.Slices(t, "finished", q.Finished(), []int64{2})
-	if c := p2.Commit(q); c.Removed[Consumed] != 1 || c.Leftovers != -1 || c.From != 2 || c.To != 6 || c.Bytes != 10 {
-		t.Errorf("counts %+v", c)
-	}
+	c := p2.Commit(q)
+	assert.That(t, c.Removed[Consumed] == 1 && c.Leftovers == -1 && c.From == 2 && c.To == 6 && c.Bytes == 10, "counts %+v", c)
 }
 
 // A message that was removed from between others is no longer a leftover.
@@ -235,9 +234,8 @@ func TestLeftoverThatIsGone(t *testing.T) {
 	q := &p.Queues[0]
 	q.Retain(1, time.Time{})
 	assert.Must(t, errors.Join(p.Complete(), p.FindGaps()))
-	if c := p.Commit(q); c.Removed[TooOld] != 3 || c.Leftovers != 0 || c.Bytes != 30 {
-		t.Errorf("counts %+v", c)
-	}
+	c := p.Commit(q)
+	assert.That(t, c.Removed[TooOld] == 3 && c.Leftovers == 0 && c.Bytes == 30, "counts %+v", c)
 }
 
 // A round moves the beginning and then fails to remove the messages. They count for the cause of
@@ -287,9 +285,8 @@ func TestBytesAtRandom(t *testing.T) {
 				oldest = min(oldest, s[i][found[0]].at)
 			}
 		}
-		if held := s.held(after); held > limit {
-			t.Errorf("seed %d: %d bytes are held, the limit is %d", seed, held, limit)
-		}
+		held := s.held(after)
+		assert.That(t, held <= limit, "seed %d: %d bytes are held, the limit is %d", seed, held, limit)
 		if youngest-time.Millisecond > oldest {
 			t.Errorf("seed %d: a message of %v is removed, and one of %v stays", seed, youngest, oldest)
 		}
@@ -312,9 +309,8 @@ func TestPolicy(t *testing.T) {
 	for age, want := range map[time.Duration]time.Duration{
 		0: time.Millisecond, time.Second: time.Second / 64, time.Hour: time.Hour / 64, 72 * time.Hour: time.Minute, Forever: time.Minute,
 	} {
-		if got := (Policy{MaxAge: age}).AgePause(); got != want {
-			t.Errorf("the pause for %v is %v, want %v", age, got, want)
-		}
+		got := (Policy{MaxAge: age}).AgePause()
+		assert.That(t, got == want, "the pause for %v is %v, want %v", age, got, want)
 	}
 	if _, ok := (Policy{MaxAge: Forever}).Expires(epoch); ok {
 		t.Error("it expires")
@@ -322,8 +318,7 @@ func TestPolicy(t *testing.T) {
 	for _, c := range []struct{ begin, undone, next, want int64 }{
 		{0, 100, 10, 10}, {0, 3, 10, 3}, {5, 3, 10, 5}, {5, 3, 3 + StepOver - 1, 5}, {5, 3, 3 + StepOver, 3 + StepOver},
 	} {
-		if got := ConsumedBefore(c.begin, c.undone, c.next); got != c.want {
-			t.Errorf("%+v: %d", c, got)
-		}
+		got := ConsumedBefore(c.begin, c.undone, c.next)
+		assert.That(t, got == c.want, "%+v: %d", c, got)
 	}
 }

@@ -38,14 +38,12 @@ func TestMessageRoundTrip(t *testing.T) {
 			t.Errorf("%s: %d bytes, EncodedSize returns %d", name, len(b), m.EncodedSize())
 		}
 		var got Message
-		if err := decodeMessage(b, &got); err != nil || !recordEqualMessages(m, got) {
-			t.Errorf("%s: read back %+v, %v; want %+v", name, got, err, m)
-		}
+		err := decodeMessage(b, &got)
+		assert.That(t, err == nil && recordEqualMessages(m, got), "%s: read back %+v, %v; want %+v", name, got, err, m)
 		for i := range b { // cut anywhere before the body: an error, or a shorter body, never another message
 			var short Message
-			if err := decodeMessage(b[:i], &short); err == nil && len(b)-i > len(m.Body) {
-				t.Errorf("%s: cut to %d bytes it was read as %+v", name, i, short)
-			}
+			err := decodeMessage(b[:i], &short)
+			assert.That(t, err != nil || len(b)-i <= len(m.Body), "%s: cut to %d bytes it was read as %+v", name, i, short)
 		}
 	}
 }
@@ -60,9 +58,7 @@ func FuzzDecodeMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var m, again Message
 		id, at, iderr := decodeID(b)
-		if iderr != nil && !errors.Is(iderr, errCorrupt) {
-			t.Fatalf("the error does not report a damaged record: %v", iderr)
-		}
+		assert.MustThat(t, iderr == nil || errors.Is(iderr, errCorrupt), "the error does not report a damaged record: %v", iderr)
 		if err := decodeMessage(b, &m); err != nil {
 			assert.MustIs(t, "the error does not report a damaged record", err, errCorrupt)
 			return
@@ -70,9 +66,8 @@ func FuzzDecodeMessage(f *testing.F) {
 		if iderr != nil || id != m.ID || !at.Equal(m.StoredAt) {
 			t.Fatalf("the ID is %q, stored at %v, %v; want those of %+v", id, at, iderr, m)
 		}
-		if err := decodeMessage(m.AppendTo(nil), &again); err != nil || !recordEqualMessages(m, again) {
-			t.Fatalf("written and read back: %+v, %v; want %+v", again, err, m)
-		}
+		err := decodeMessage(m.AppendTo(nil), &again)
+		assert.MustThat(t, err == nil && recordEqualMessages(m, again), "written and read back: %+v, %v; want %+v", again, err, m)
 	})
 }
 
@@ -93,16 +88,14 @@ func TestSpans(t *testing.T) {
 		if got, err := decodeHalfState(h.Encode()); err != nil || got != h {
 			t.Errorf("read back %+v, %v; want %+v", got, err, h)
 		}
-		if size := len(h.Encode()); span == 0 && size != 24+1+2 {
-			t.Errorf("the state of an earlier version has %d bytes", size)
-		}
+		size := len(h.Encode())
+		assert.That(t, span != 0 || size == 24+1+2, "the state of an earlier version has %d bytes", size)
 	}
 	for _, b := range [][]byte{{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, {0x80}} { // above the longest duration, and cut
 		l := Lease{Span: 1}
 		v := l.AppendTo(nil)
-		if err := decodeLease(append(v[:len(v)-1], b...), &l); !errors.Is(err, errCorrupt) {
-			t.Errorf("a span of %x: %v", b, err)
-		}
+		err := decodeLease(append(v[:len(v)-1], b...), &l)
+		assert.That(t, errors.Is(err, errCorrupt), "a span of %x: %v", b, err)
 	}
 }
 
@@ -119,9 +112,8 @@ func FuzzDecodeLease(f *testing.F) {
 			return
 		}
 		assert.MustEqual(t, "bytes, EncodedSize returns", len(l.AppendTo(nil)), l.EncodedSize())
-		if err := decodeLease(l.AppendTo(nil), &again); err != nil || again != l {
-			t.Fatalf("written and read back: %+v, %v; want %+v", again, err, l)
-		}
+		err := decodeLease(l.AppendTo(nil), &again)
+		assert.MustThat(t, err == nil && again == l, "written and read back: %+v, %v; want %+v", again, err, l)
 	})
 }
 
@@ -148,12 +140,10 @@ func FuzzHalfKeys(f *testing.F) {
 	f.Add(DueHalf{HalfID{1, 2}, time.Unix(5, 6)}.Key())
 	f.Add([]byte("x\xf2\x18\x00\x01*\x05\x00\xe8\xff\x00\x81\x81\x81\x00\x01\x00\x00\x00\x00\x00")) // a time that no key has
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if id, err := splitHalfKey(b); err == nil && !bytes.Equal(id.AppendKey(nil, b[0]), b) {
-			t.Errorf("%x is read as %+v", b, id)
-		}
-		if d, err := splitDueHalfKey(b); err == nil && !bytes.Equal(d.Key()[1:], b[1:]) {
-			t.Errorf("%x is read as %+v", b, d)
-		}
+		id, err := splitHalfKey(b)
+		assert.That(t, err != nil || bytes.Equal(id.AppendKey(nil, b[0]), b), "%x is read as %+v", b, id)
+		d, err := splitDueHalfKey(b)
+		assert.That(t, err != nil || bytes.Equal(d.Key()[1:], b[1:]), "%x is read as %+v", b, d)
 	})
 }
 
@@ -169,9 +159,8 @@ func TestKeysSortByOffset(t *testing.T) {
 		assert.That(t, ok && g == 7 && q == p, "lease key of %+v reads as %d %+v %v", p, g, q, ok)
 		last = k
 	}
-	if got := prefixEnd([]byte{1, 0xff}); !bytes.Equal(got, []byte{2}) {
-		t.Errorf("after(01ff) = %x", got)
-	}
+	got := prefixEnd([]byte{1, 0xff})
+	assert.That(t, bytes.Equal(got, []byte{2}), "after(01ff) = %x", got)
 	assert.That(t, prefixEnd([]byte{0xff}) == nil, "nothing sorts after ff")
 }
 
@@ -240,9 +229,7 @@ func FuzzSpilledKey(f *testing.F) {
 	f.Add(spilledKey(0, Place{}, ""))
 	f.Fuzz(func(t *testing.T, k []byte) {
 		g, p, mg, ok := splitSpilledKey(k)
-		if ok && (len(k) == 0 || !bytes.Equal(spilledKey(g, p, mg)[1:], k[1:])) {
-			t.Errorf("%x reads as %d %+v %q", k, g, p, mg)
-		}
+		assert.That(t, !ok || len(k) != 0 && bytes.Equal(spilledKey(g, p, mg)[1:], k[1:]), "%x reads as %d %+v %q", k, g, p, mg)
 	})
 }
 
@@ -341,15 +328,12 @@ func TestLetterClass(t *testing.T) {
 		got, err := decodeLetterClass(v)
 		assert.That(t, err == nil && got == want, "%+v is read as %+v, %v", want, got, err)
 		for n := range len(v) {
-			if _, err := decodeLetterClass(v[:n]); !errors.Is(err, errCorrupt) {
-				t.Errorf("%d of %d bytes are read: %v", n, len(v), err)
-			}
+			_, err := decodeLetterClass(v[:n])
+			assert.That(t, errors.Is(err, errCorrupt), "%d of %d bytes are read: %v", n, len(v), err)
 		}
 		assert.Is(t, "a further byte is read", assert.Err(decodeLetterClass(append(v, 0))), errCorrupt)
 	}
-	if _, err := decodeLetterClass((&LetterClass{}).AppendTo(nil)); !errors.Is(err, errCorrupt) {
-		t.Errorf("a class without letters is read: %v", err)
-	}
+	assert.Is(t, "a class without letters is read", assert.Err(decodeLetterClass((&LetterClass{}).AppendTo(nil))), errCorrupt)
 	topic, class, ok := splitClassKey(appendClassKey(nil, 3, 1<<31))
 	assert.That(t, ok && topic == 3 && class == 1<<31, "the key is read as %d, %d, %v", topic, class, ok)
 }

@@ -162,9 +162,7 @@ func TestSchedulerAdmitsWhatIsAllowed(t *testing.T) {
 	try := func(want bool) pebble.CompactionGrantHandle {
 		t.Helper()
 		ok, h := s.TrySchedule()
-		if ok != want {
-			t.Fatalf("TrySchedule() = %v, want %v, with %d running of %d", ok, want, s.running, db.allowed)
-		}
+		assert.MustThat(t, ok == want, "TrySchedule() = %v, want %v, with %d running of %d", ok, want, s.running, db.allowed)
 		return h
 	}
 	first, second := try(true), try(true)
@@ -174,14 +172,10 @@ func TestSchedulerAdmitsWhatIsAllowed(t *testing.T) {
 	try(false)
 	db.waiting = 3
 	second.Done() // the next one takes its place
-	if db.granted != 1 || db.waiting != 2 {
-		t.Errorf("%d compactions were granted and %d wait, want 1 and 2", db.granted, db.waiting)
-	}
+	assert.That(t, db.granted == 1 && db.waiting == 2, "%d compactions were granted and %d wait, want 1 and 2", db.granted, db.waiting)
 	db.allowed = 3
 	third.Done() // two places now
-	if db.granted != 3 || db.waiting != 0 {
-		t.Errorf("%d compactions were granted and %d wait, want 3 and 0", db.granted, db.waiting)
-	}
+	assert.That(t, db.granted == 3 && db.waiting == 0, "%d compactions were granted and %d wait, want 3 and 0", db.granted, db.waiting)
 	try(false)
 	s.Unregister()
 	db.waiting = 1
@@ -280,9 +274,8 @@ func TestSnapshotUnderLoad(t *testing.T) {
 		}
 		assert.Must(t, s.Snapshot(t.Context(), dir))
 	}
-	if err := s.Snapshot(t.Context(), "backup/3"); err == nil || !strings.Contains(err.Error(), "new directory") {
-		t.Errorf("a snapshot over another one: %v", err)
-	}
+	err := s.Snapshot(t.Context(), "backup/3")
+	assert.That(t, err != nil && strings.Contains(err.Error(), "new directory"), "a snapshot over another one: %v", err)
 	stop.Store(true)
 	load.Wait() // the checks read every message, so nothing adds more meanwhile
 	for dir, before := range snapshots {
@@ -305,14 +298,11 @@ func checkSnapshot(t *testing.T, fs vfs.FS, dir string, before map[uint16]int64)
 	ends := map[uint16]int64{}
 	for queue, n := range before {
 		q, err := s.Queue(1, queue)
-		if err != nil || q.End.Offset < n {
-			t.Errorf("%s: queue %d ends at %d of %d, %v", dir, queue, q.End.Offset, n, err)
-		}
+		assert.That(t, err == nil && q.End.Offset >= n, "%s: queue %d ends at %d of %d, %v", dir, queue, q.End.Offset, n, err)
 		ends[queue] = q.End.Offset
 		for i := range q.End.Offset {
-			if _, ok, err := s.Get(Place{Topic: 1, Queue: queue, Offset: i}); !ok || err != nil {
-				t.Fatalf("%s: message %d of queue %d: %v, %v", dir, i, queue, ok, err)
-			}
+			_, ok, err := s.Get(Place{Topic: 1, Queue: queue, Offset: i})
+			assert.MustThat(t, ok && err == nil, "%s: message %d of queue %d: %v, %v", dir, i, queue, ok, err)
 		}
 	}
 	err = s.Cursors(func(_, _ uint32, queue uint16, c Cursor) error {
@@ -333,9 +323,8 @@ func checkSnapshot(t *testing.T, fs vfs.FS, dir string, before map[uint16]int64)
 func TestSnapshotRejected(t *testing.T) {
 	s := assert.Value(openDir("", nil))(t)
 	defer s.Close()
-	if err := s.Snapshot(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "in memory") {
-		t.Errorf("in memory: %v", err)
-	}
+	err := s.Snapshot(t.Context(), "x")
+	assert.That(t, err != nil && strings.Contains(err.Error(), "in memory"), "in memory: %v", err)
 }
 
 // A copy of the files of a running store is not supported. Either Open rejects it, or it happens to

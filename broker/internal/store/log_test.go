@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
@@ -59,9 +60,7 @@ func TestPowerFailsAfterLazyWrites(t *testing.T) {
 		for i, offset := range offsets {
 			assert.MustThat(t, offset == int64(i), "seed %d: the lease of %d is number %d", seed, offset, i)
 		}
-		if int64(len(offsets)) <= waited {
-			t.Errorf("seed %d: %d leases; the one of %d was on disk", seed, len(offsets), waited)
-		}
+		assert.That(t, int64(len(offsets)) > waited, "seed %d: %d leases; the one of %d was on disk", seed, len(offsets), waited)
 	}
 }
 
@@ -83,40 +82,29 @@ func TestLazyWriteIsSyncedSoon(t *testing.T) {
 	})
 }
 
-// A stuckFS does not end the fsyncs of logs until it is released.
-type stuckFS struct {
-	vfs.FS
-	stuck chan struct{} // nil: fsyncs end
+// onSync returns a file system in memory that calls f before each fsync of a log.
+func onSync(f func() error) vfs.FS {
+	return errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if strings.HasSuffix(op.Path, ".log") && (op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData) {
+			return f()
+		}
+		return nil
+	}))
 }
-
-type stuckFile struct {
-	vfs.File
-	fs *stuckFS
-}
-
-func (s *stuckFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := s.FS.Create(name, c)
-	return &stuckFile{f, s}, err
-}
-
-func (f *stuckFile) wait() {
-	if stuck := f.fs.stuck; stuck != nil {
-		<-stuck
-	}
-}
-
-func (f *stuckFile) Sync() error { f.wait(); return f.File.Sync() }
-
-func (f *stuckFile) SyncData() error { f.wait(); return f.File.SyncData() }
 
 // While an fsync is under way, lazy writes are readable at once and other writes gather into one
 // batch. The functions after the writes are called in order, and none before the write is on disk.
 func TestWritesBesideAnFsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := &stuckFS{FS: vfs.NewMem()}
+		var stuck chan struct{} // nil: fsyncs end
+		disk := onSync(func() error {
+			if stuck != nil {
+				<-stuck
+			}
+			return nil
+		})
 		s := assert.Value(Open(Options{FS: disk, Logger: slog.New(slog.DiscardHandler)}))(t)
-		stuck := make(chan struct{})
-		disk.stuck = stuck
+		stuck = make(chan struct{})
 		var ended []int64
 		add := func(i int64) *PendingWrite {
 			return s.Groups.Add(putLease(i), func(err error) {
@@ -149,58 +137,31 @@ func TestWritesBesideAnFsync(t *testing.T) {
 			t.Errorf("before its fsync: %v, and the functions of %v were called", err, ended)
 		}
 		close(stuck)
-		if err := errors.Join(first.Wait(), second.Wait(), third.Wait()); err != nil || !slices.Equal(ended, []int64{0, 1, 2}) {
-			t.Errorf("%v; the functions of %v were called", err, ended)
-		}
+		err := errors.Join(first.Wait(), second.Wait(), third.Wait())
+		assert.That(t, err == nil && slices.Equal(ended, []int64{0, 1, 2}), "%v; the functions of %v were called", err, ended)
 		assert.Must(t, s.Close())
-		if add(9) != nil || s.Groups.AddLazy(putLease(9)).Wait() == nil || len(ended) != 3 {
-			t.Error("the closed log takes writes")
-		}
+		assert.That(t, add(9) == nil && s.Groups.AddLazy(putLease(9)).Wait() != nil && len(ended) == 3, "the closed log takes writes")
 	})
 }
 
-// failingSyncs fails the fsyncs of logs on request.
-type failingSyncs struct {
-	vfs.FS
-	fail atomic.Bool
-}
-
-type failingFile struct {
-	vfs.File
-	fs *failingSyncs
-}
-
-func (s *failingSyncs) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := s.FS.Create(name, c)
-	if err != nil || !strings.HasSuffix(name, ".log") {
-		return f, err
-	}
-	return &failingFile{f, s}, nil
-}
-
-func (f *failingFile) Sync() error {
-	if f.fs.fail.Load() {
-		return errors.New("the fsync fails")
-	}
-	return f.File.Sync()
-}
-
-func (f *failingFile) SyncData() error { return f.Sync() }
-
 // A failed fsync breaks the store, and every write that waits for one fails.
 func TestFailedFsyncBreaksTheStore(t *testing.T) {
-	disk := &failingSyncs{FS: vfs.NewMem()}
+	var fail atomic.Bool
+	disk := onSync(func() error {
+		if fail.Load() {
+			return errors.New("the fsync fails")
+		}
+		return nil
+	})
 	s := assert.Value(Open(Options{Dir: "data", FS: disk, Logger: slog.New(slog.DiscardHandler)}))(t)
 	lazily := s.Groups.AddLazy(putLease(0))
 	assert.Must(t, lazily.WaitWritten(t.Context()))
-	disk.fail.Store(true)
+	fail.Store(true)
 	if err := lazily.Wait(); err == nil || s.Broken() == nil {
 		t.Errorf("the lazy write: %v; the store is broken: %v", err, s.Broken())
 	}
 	assert.That(t, s.Groups.Add(putLease(1), nil).Wait() != nil, "a write after a failed fsync succeeds")
-	if err := s.Groups.AddLazy(putLease(2)).WaitWritten(t.Context()); err == nil {
-		t.Error("a lazy write after a failed fsync succeeds")
-	}
+	assert.That(t, s.Groups.AddLazy(putLease(2)).WaitWritten(t.Context()) != nil, "a lazy write after a failed fsync succeeds")
 	_ = s.Close() // reports the same
 }
 
@@ -250,39 +211,17 @@ func TestWrongBitInTheSyncedLogIsRejected(t *testing.T) {
 	assert.NoError(t, s.Close())
 }
 
-// A slowFS takes an hour for the fsync of a log file once it is slow.
-type slowFS struct {
-	vfs.FS
-	slow atomic.Bool
-}
-
-func (fs *slowFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.Create(name, c)
-	if err != nil || !strings.HasSuffix(name, ".log") {
-		return f, err
-	}
-	return slowFile{f, fs}, nil
-}
-
-type slowFile struct {
-	vfs.File
-	fs *slowFS
-}
-
-func (f slowFile) SyncData() error {
-	if f.fs.slow.Load() {
-		time.Sleep(time.Hour)
-	}
-	return f.File.SyncData()
-}
-
-func (f slowFile) Sync() error { return f.SyncData() }
-
 // A batch that waits for the one before takes so much, and then has no room
 // until it is committed itself.
 func TestLogHasABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &slowFS{FS: vfs.NewMem()}
+		var slow atomic.Bool
+		fs := onSync(func() error {
+			if slow.Load() {
+				time.Sleep(time.Hour)
+			}
+			return nil
+		})
 		s := assert.Value(Open(Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler)}))(t)
 		defer func() {
 			assert.NoError(t, s.Close())
@@ -294,7 +233,7 @@ func TestLogHasABound(t *testing.T) {
 			}, nil)
 			offset++
 		}
-		fs.slow.Store(true)
+		slow.Store(true)
 		add()
 		synctest.Wait() // it is on its way
 		room := func() error {
@@ -308,16 +247,14 @@ func TestLogHasABound(t *testing.T) {
 		assert.NoError(t, room(), "a batch that is not full")
 		add()
 		assert.Is(t, "a full batch", room(), context.DeadlineExceeded)
-		fs.slow.Store(false)
+		slow.Store(false)
 		start := time.Now()
-		if err := s.Messages.Room(t.Context(), 0, nil); err != nil || time.Since(start) < 50*time.Minute {
-			t.Errorf("space after %v, %v", time.Since(start), err)
-		}
+		err := s.Messages.Room(t.Context(), 0, nil)
+		assert.That(t, err == nil && time.Since(start) >= 50*time.Minute, "space after %v, %v", time.Since(start), err)
 		add()
 		assert.Must(t, s.Messages.Barrier().Wait())
-		if n := s.Messages.Committed(); n < offset<<20 {
-			t.Errorf("%d bytes committed, want %d at least", n, offset<<20)
-		}
+		n := s.Messages.Committed()
+		assert.That(t, n >= offset<<20, "%d bytes committed, want %d at least", n, offset<<20)
 	})
 }
 
@@ -385,9 +322,8 @@ func TestPanicWithinAddBreaksTheStore(t *testing.T) {
 	if err := s.Messages.Barrier().Wait(); err == nil || s.Broken() == nil {
 		t.Errorf("after it: %v, broken: %v", err, s.Broken())
 	}
-	if n, err := s.LastNumber(); n != 0 || err != nil {
-		t.Errorf("%d was committed, %v", n, err)
-	}
+	n, err := s.LastNumber()
+	assert.That(t, n == 0 && err == nil, "%d was committed, %v", n, err)
 }
 
 func TestFirstIn(t *testing.T) {

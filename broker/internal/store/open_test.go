@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/tidegate/tidegate/internal/assert"
 )
@@ -58,9 +59,8 @@ func TestOpenRejectsBadDirectories(t *testing.T) {
 		{"files of another program", func(t *testing.T, dir string) vfs.FS {
 			write(t, dir, "thesis.tex", "")
 			t.Cleanup(func() {
-				if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
-					t.Errorf("it holds %v now, %v", list, err)
-				}
+				list, err := os.ReadDir(dir)
+				assert.That(t, err == nil && len(list) == 1, "it holds %v now, %v", list, err)
 			})
 			return nil
 		}, []string{"thesis.tex", "empty directory"}},
@@ -69,15 +69,15 @@ func TestOpenRejectsBadDirectories(t *testing.T) {
 			return nil
 		}, []string{"not a directory"}},
 		{"full", func(*testing.T, string) vfs.FS { return tinyFS{vfs.Default} }, []string{"the disk of the directory is full", "1048576 bytes are free", "remove other files from the disk, or enlarge it"}},
-		{"a lock that may not be written", func(*testing.T, string) vfs.FS { return deniedFS{vfs.Default} }, []string{"no permission to open", "LOCK", "check owner and permissions"}},
+		{"a lock that may not be written", func(*testing.T, string) vfs.FS { return refusing(errorfs.OpLock, "", syscall.EACCES) }, []string{"no permission to open", "LOCK", "check owner and permissions"}},
 		{"a table that may not be read", func(t *testing.T, dir string) vfs.FS {
 			s := assert.Value(openDir(dir, nil))(t)
 			m := sampleMessage()
 			assert.Must(t, s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: 0}, &m) }, nil).Wait())
 			assert.Must(t, errors.Join(s.messages.Flush(), s.Close()))
-			return deniedFS{vfs.Default}
+			return refusing(errorfs.OpOpen, ".sst", syscall.EACCES)
 		}, []string{"no permission to open", "check owner and permissions"}},
-		{"read-only", func(*testing.T, string) vfs.FS { return readOnlyFS{vfs.Default} }, []string{"mounted read-only"}},
+		{"read-only", func(*testing.T, string) vfs.FS { return refusing(errorfs.OpLock, "", syscall.EROFS) }, []string{"mounted read-only"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
@@ -93,33 +93,15 @@ func TestOpenRejectsBadDirectories(t *testing.T) {
 	}
 }
 
-// readOnlyFS refuses to create files, as a read-only mount does. (The
-// permissions of a real directory do not stop a test that runs as root.)
-type readOnlyFS struct{ vfs.FS }
-
-func (readOnlyFS) Lock(string) (io.Closer, error) {
-	return nil, &os.PathError{Op: "open", Path: "LOCK", Err: syscall.EROFS}
-}
-
-// deniedFS has files without permissions: the lock, or tables where there are any. (Those of real
-// files do not stop a test that runs as root.)
-type deniedFS struct{ vfs.FS }
-
-func (fs deniedFS) Lock(name string) (io.Closer, error) {
-	if tables, _ := filepath.Glob(filepath.Join(filepath.Dir(name), "*", "*.sst")); len(tables) > 0 {
-		return fs.FS.Lock(name)
-	}
-	if tables, _ := filepath.Glob(filepath.Join(filepath.Dir(name), "*.sst")); len(tables) > 0 {
-		return fs.FS.Lock(name)
-	}
-	return nil, &os.PathError{Op: "open", Path: name, Err: syscall.EACCES}
-}
-
-func (fs deniedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	if strings.HasSuffix(name, ".sst") {
-		return nil, &os.PathError{Op: "open", Path: name, Err: syscall.EACCES}
-	}
-	return fs.FS.Open(name, opts...)
+// refusing returns the file system with an error for operations of one kind on files with a suffix,
+// as of files without permissions. (Those of real files do not stop a test that runs as root.)
+func refusing(kind errorfs.OpKind, suffix string, err error) vfs.FS {
+	return errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == kind && strings.HasSuffix(op.Path, suffix) {
+			return &os.PathError{Op: "open", Path: op.Path, Err: err}
+		}
+		return nil
+	}))
 }
 
 func write(t *testing.T, dir, name, text string) {
@@ -302,9 +284,8 @@ func wantRefused(t *testing.T, fs *vfs.MemFS, dir string) {
 	for _, w := range []string{"data", "restore the whole data directory from a backup"} {
 		assert.That(t, strings.Contains(err.Error(), w), "the error does not contain %q: %v", w, err)
 	}
-	if after := list(t, fs, dir); !slices.Equal(before, after) {
-		t.Errorf("there was %q, and is %q", before, after)
-	}
+	after := list(t, fs, dir)
+	assert.That(t, slices.Equal(before, after), "there was %q, and is %q", before, after)
 }
 
 // After a crash, Open fails for every wrong byte of a manifest.
@@ -331,9 +312,8 @@ func TestOldDirectoryGetsAnIdentity(t *testing.T) {
 		assert.Must(t, fs.Remove("data/"+name))
 	}
 	s := assert.Value(openDir("data", fs))(t)
-	if _, ok, err := s.Get(Place{Topic: 1, Queue: 0, Offset: 19}); !ok || err != nil {
-		t.Errorf("its last message: %v, %v", ok, err)
-	}
+	_, ok, err := s.Get(Place{Topic: 1, Queue: 0, Offset: 19})
+	assert.That(t, ok && err == nil, "its last message: %v, %v", ok, err)
 	assert.Must(t, s.Close())
 	assert.Must(t, fs.Remove("data/"+cleanFile))
 	assert.Must(t, fs.Remove(fileWith(t, fs, "data/messages", markerPrefix)))
@@ -419,28 +399,20 @@ func isWhole(t *testing.T, s *Store) bool {
 	return err == nil && last.Next == 19
 }
 
-// heldFS lets no table be created until release is closed, so that logs stay.
-type heldFS struct {
-	vfs.FS
-	release chan struct{}
-}
-
-func (fs heldFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
-		<-fs.release
-	}
-	return fs.FS.Create(name, c)
-}
-
 // killedDir returns the directory of a store after kill -9, with messages 0 to n-1, each with its
 // cursor, in two logs of each database.
 func killedDir(t *testing.T) (left *vfs.MemFS, n int64) {
 	t.Helper()
 	mem := vfs.NewCrashableMem()
-	fs := heldFS{mem, make(chan struct{})}
-	s := assert.Value(openDir("data", fs))(t)
+	release := make(chan struct{})
+	s := assert.Value(openDir("data", errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && isTable(op.Path) {
+			<-release // no table is created, so that logs stay
+		}
+		return nil
+	}))))(t)
 	defer func() {
-		close(fs.release)
+		close(release)
 		assert.NoError(t, s.Close())
 	}()
 	for ; len(logs(t, mem, messagesDir)) < 2 || len(logs(t, mem, groupsDir)) < 2; n++ {
@@ -632,14 +604,12 @@ func FuzzParseClean(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, at int, flip byte) {
 		_, _ = parseSums(text)
 		good := whole("groups/MANIFEST-000001 17 01234567\n")
-		if files, ok := parseSums(good); !ok || len(files) != 1 {
-			t.Fatalf("%q is not read: %v", good, files)
-		}
+		files, ok := parseSums(good)
+		assert.MustThat(t, ok && len(files) == 1, "%q is not read: %v", good, files)
 		if flip != 0 {
 			good[uint(at)%uint(len(good))] ^= flip
-			if files, ok := parseSums(good); ok {
-				t.Fatalf("%q is read as %v", good, files)
-			}
+			files, ok := parseSums(good)
+			assert.MustThat(t, !ok, "%q is read as %v", good, files)
 		}
 	})
 }

@@ -85,9 +85,7 @@ func TestTailIsTheDatabase(t *testing.T) {
 			}
 		}
 		assert.That(t, hits >= 500, "seed %d: the tail had %d of 1600 reads", seed, hits)
-		if seed%2 == 0 && len(s.tail.chunks) != tailChunks {
-			t.Errorf("the tail has %d chunks, and was never full", len(s.tail.chunks))
-		}
+		assert.That(t, seed%2 != 0 || len(s.tail.chunks) == tailChunks, "the tail has %d chunks, and was never full", len(s.tail.chunks))
 	}
 }
 
@@ -122,9 +120,8 @@ func TestTailFollowsLargeBatches(t *testing.T) {
 			b.PutMessage(Place{Topic: 1, Queue: 0, Offset: i}, &Message{Message: tidegate.Message{ID: "a", Body: make([]byte, 1000)}})
 		}
 	})
-	if ms, _ := s.tail.read(1, 0, 590, 600, 32, 1<<20); len(ms) != 10 {
-		t.Errorf("it has %d messages of the last 10", len(ms))
-	}
+	ms, _ := s.tail.read(1, 0, 590, 600, 32, 1<<20)
+	assert.That(t, len(ms) == 10, "it has %d messages of the last 10", len(ms))
 }
 
 // BenchmarkNewest reads the five newest messages of a queue, as a consumer that keeps up does, and
@@ -267,19 +264,16 @@ func TestFirstThat(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at, want := range map[int64]int64{499: 499, 500: 500, 502: 500, 503: 503, n - 1: n - 1} {
-		if got, err := s.FirstThat(Range{Topic: 1, Queue: 2, From: 0, To: n}, func(m Stored) bool { return m.At.Unix() >= at }); err != nil || got != want {
-			t.Errorf("the first at %d: %d, %v, want %d", at, got, err, want)
-		}
+		got, err := s.FirstThat(Range{Topic: 1, Queue: 2, From: 0, To: n}, func(m Stored) bool { return m.At.Unix() >= at })
+		assert.That(t, err == nil && got == want, "the first at %d: %d, %v, want %d", at, got, err, want)
 	}
-	if gaps, err := s.Gaps(Range{Topic: 1, Queue: 2, From: 400, To: n}, 2*(n-400)); err != nil || gaps != (Removed{Messages: 3, Bytes: 6}) {
-		t.Errorf("gaps: %+v, %v", gaps, err)
-	}
+	gaps, err := s.Gaps(Range{Topic: 1, Queue: 2, From: 400, To: n}, 2*(n-400))
+	assert.That(t, err == nil && gaps == (Removed{Messages: 3, Bytes: 6}), "gaps: %+v, %v", gaps, err)
 	for _, c := range []struct{ from, to, enough, bytes, next int64 }{
 		{0, n, 1, 2, 1}, {0, n, 3, 4, 2}, {499, n, 4, 4, 503}, {500, 502, 4, 0, 502}, {498, 504, 100, 8, 504}, {7, 7, 1, 0, 7},
 	} {
-		if bytes, next, err := s.Live(Range{Topic: 1, Queue: 2, From: c.from, To: c.to}, c.enough); err != nil || bytes != c.bytes || next != c.next {
-			t.Errorf("%+v: %d bytes to %d, %v", c, bytes, next, err)
-		}
+		bytes, next, err := s.Live(Range{Topic: 1, Queue: 2, From: c.from, To: c.to}, c.enough)
+		assert.That(t, err == nil && bytes == c.bytes && next == c.next, "%+v: %d bytes to %d, %v", c, bytes, next, err)
 	}
 }
 

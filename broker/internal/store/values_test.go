@@ -162,9 +162,8 @@ func TestCorruptFooterOfValues(t *testing.T) {
 			assert.Must(t, err)
 			change(t, fs)
 			_, _, err = s.Read(1, 0, 0, 20, 32, 1<<20)
-			if d, ok := errors.AsType[*Damaged](err); !ok || d.From != 0 || d.To != 20 {
-				t.Errorf("reading: %v", err)
-			}
+			d, ok := errors.AsType[*Damaged](err)
+			assert.That(t, ok && d.From == 0 && d.To == 20, "reading: %v", err)
 			if _, _, err := s.Get(Place{Topic: 1, Queue: 0, Offset: 7}); !IsDamage(err) {
 				t.Errorf("reading one message: %v", err)
 			}
@@ -193,9 +192,8 @@ func TestReadingAClosedStoreIsNoDamage(t *testing.T) {
 					t.Errorf("%s: the panic is %v", name, p)
 				}
 			}()
-			if err := read(); err == nil || IsDamage(err) {
-				t.Errorf("%s: the error is %v", name, err)
-			}
+			err := read()
+			assert.That(t, err != nil && !IsDamage(err), "%s: the error is %v", name, err)
 		}()
 	}
 }
@@ -341,14 +339,12 @@ func TestTablesEndWithTheirQueue(t *testing.T) {
 func TestTablesOfManyQueues(t *testing.T) {
 	tail := newTail()
 	for q := range uint16(fewQueues + 1) {
-		if n, ok := tail.next(1, 0); q > 0 && (n != 7+1 || !ok) {
-			t.Errorf("%d queues: the next offset is %d, %v, want 8", q, n, ok)
-		}
+		n, ok := tail.next(1, 0)
+		assert.That(t, q <= 0 || n == 7+1 && ok, "%d queues: the next offset is %d, %v, want 8", q, n, ok)
 		tail.put(Place{Topic: 1, Queue: q, Offset: 7}, []byte("v"))
 	}
-	if _, ok := tail.next(1, 0); ok {
-		t.Errorf("the next offset is known with %d queues", fewQueues+1)
-	}
+	_, ok := tail.next(1, 0)
+	assert.That(t, !ok, "the next offset is known with %d queues", fewQueues+1)
 	if _, ok := newTail().next(1, 0); ok {
 		t.Error("the next offset of an idle queue is known")
 	}

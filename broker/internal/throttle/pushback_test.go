@@ -20,9 +20,8 @@ func TestPushBack(t *testing.T) {
 	}{
 		{100, 0, 0}, {100, -1, 0}, {100, 50, 2 * time.Second}, {1, 1e9, minPushBack}, {1 << 60, 1e-9, maxPushBack}, {0, 5, minPushBack},
 	} {
-		if got := pushBack(c.excess, c.rate); got != c.want {
-			t.Errorf("pushBack(%d, %g) = %v, want %v", c.excess, c.rate, got, c.want)
-		}
+		got := pushBack(c.excess, c.rate)
+		assert.That(t, got == c.want, "pushBack(%d, %g) = %v, want %v", c.excess, c.rate, got, c.want)
 	}
 }
 
@@ -176,9 +175,8 @@ func TestDrainRate(t *testing.T) {
 				t.Fatalf("after %v the rate is %g messages and %g bytes, want %d and %d", now.Sub(start), got, bytes, rate, rate*100)
 			}
 		}
-		if got, _ := d.Rate(start.Add(time.Hour)); got != 0 {
-			t.Errorf("after an hour of nothing the rate is %g", got)
-		}
+		got, _ := d.Rate(start.Add(time.Hour))
+		assert.That(t, got == 0, "after an hour of nothing the rate is %g", got)
 	}
 }
 
@@ -188,9 +186,8 @@ func TestFlow(t *testing.T) {
 	for _, rate := range []float64{2, 100, 10_000} {
 		var f Flow
 		start := time.Now()
-		if messages, bytes := f.Rate(start); messages != 0 || bytes != 0 {
-			t.Errorf("before the first message it is %g, %g", messages, bytes)
-		}
+		messages, bytes := f.Rate(start)
+		assert.That(t, messages == 0 && bytes == 0, "before the first message it is %g, %g", messages, bytes)
 		now := start
 		for i := range int(30 * rate) {
 			now = start.Add(time.Duration(float64(i) / rate * float64(time.Second)))
@@ -203,9 +200,8 @@ func TestFlow(t *testing.T) {
 				t.Fatalf("%g a second is measured as %g messages and %g bytes after %v", rate, messages, bytes, now.Sub(start))
 			}
 		}
-		if messages, bytes := f.Rate(now.Add(2 * time.Minute)); messages > 0.1 || bytes > 1 {
-			t.Errorf("two minutes after its end it is %g, %g", messages, bytes)
-		}
+		messages, bytes = f.Rate(now.Add(2 * time.Minute))
+		assert.That(t, messages <= 0.1 && bytes <= 1, "two minutes after its end it is %g, %g", messages, bytes)
 	}
 	var f Flow
 	now := time.Now()
@@ -232,9 +228,8 @@ func TestRateWaitIsRight(t *testing.T) {
 				t.Fatalf("%+v: refused at %v with %+v", limit, now, s)
 			}
 			now = now.Add(s.RetryAfter)
-			if _, again := r.Take(limit, 5, now); again > 0 {
-				t.Fatalf("%+v: the push-back is %v, and then %v more", limit, s.RetryAfter, again)
-			}
+			_, again := r.Take(limit, 5, now)
+			assert.MustThat(t, again <= 0, "%+v: the push-back is %v, and then %v more", limit, s.RetryAfter, again)
 		}
 		assert.That(t, refused != 0, "%+v: nothing was refused", limit)
 	}
@@ -248,9 +243,8 @@ func TestRateFill(t *testing.T) {
 	for name, meanwhile := range map[string]RateLimit{"by messages": {MessagesPerSecond: 1e9}, "by bytes": {BytesPerSecond: 1e9}, "not at all": {}} {
 		for _, way := range []string{"told", "taken"} {
 			var r Rate
-			if _, wait := r.Take(bound, 100, now); wait > 0 {
-				t.Fatalf("the first message waits %v", wait)
-			}
+			_, wait := r.Take(bound, 100, now)
+			assert.MustThat(t, wait <= 0, "the first message waits %v", wait)
 			now := now.Add(time.Second)
 			if way == "told" {
 				r.Fill(meanwhile)
@@ -264,12 +258,10 @@ func TestRateFill(t *testing.T) {
 			if meanwhile.BytesPerSecond == 0 {
 				again.BytesPerSecond = bound.BytesPerSecond
 			}
-			if m, wait := r.Take(again, 100, now); wait > 0 {
-				t.Errorf("limited %s, as %s: then a message waits %v (%v)", name, way, wait, m)
-			}
-			if _, wait := r.Take(again, 100, now); wait == 0 {
-				t.Errorf("limited %s, as %s: then two messages are accepted", name, way)
-			}
+			m, wait := r.Take(again, 100, now)
+			assert.That(t, wait <= 0, "limited %s, as %s: then a message waits %v (%v)", name, way, wait, m)
+			_, wait = r.Take(again, 100, now)
+			assert.That(t, wait != 0, "limited %s, as %s: then two messages are accepted", name, way)
 		}
 	}
 }
@@ -293,9 +285,8 @@ func TestRateState(t *testing.T) {
 	if s := r.Refused(m, wait, limit, now); m != ByBytes || wait != 500*time.Millisecond || s.RetryAfter != 510*time.Millisecond {
 		t.Errorf("a message without a body waits %v, one with a byte %v", wait, s.RetryAfter)
 	}
-	if s := r.State(ByBytes, limit, now); !s.On || s.Since != now || s.RetryAfter != 510*time.Millisecond {
-		t.Errorf("while it owes it is %+v", s)
-	}
+	s := r.State(ByBytes, limit, now)
+	assert.That(t, s.On && s.Since == now && s.RetryAfter == 510*time.Millisecond, "while it owes it is %+v", s)
 }
 
 func TestBurst(t *testing.T) {
@@ -303,9 +294,8 @@ func TestBurst(t *testing.T) {
 		perSecond   float64
 		burst, want int
 	}{{10, 0, 10}, {10, 3, 3}, {0.1, 0, 1}, {10.5, 0, 11}, {1e300, 0, math.MaxInt32}} {
-		if got := Burst(c.perSecond, c.burst); got != c.want {
-			t.Errorf("Burst(%g, %d) = %d, want %d", c.perSecond, c.burst, got, c.want)
-		}
+		got := Burst(c.perSecond, c.burst)
+		assert.That(t, got == c.want, "Burst(%g, %d) = %d, want %d", c.perSecond, c.burst, got, c.want)
 	}
 }
 
@@ -331,9 +321,8 @@ func TestSampled(t *testing.T) {
 	} {
 		var s Sampled
 		for i, l := range looks {
-			if got := s.Rate(l.total, start.Add(time.Duration(l.at*float64(time.Second)))); math.Abs(got-l.want) > 1e-9 {
-				t.Errorf("%s, look %d: %g, want %g", name, i, got, l.want)
-			}
+			got := s.Rate(l.total, start.Add(time.Duration(l.at*float64(time.Second))))
+			assert.That(t, math.Abs(got-l.want) <= 1e-9, "%s, look %d: %g, want %g", name, i, got, l.want)
 		}
 	}
 }
@@ -379,9 +368,8 @@ func TestStorage(t *testing.T) {
 						t.Errorf("step %d: %s is %+v", i, l.name, l.is)
 					}
 				}
-				if got := strings.Join(on, " "); got != step.on {
-					t.Errorf("step %d: %q refuse sends, want %q", i, got, step.on)
-				}
+				got := strings.Join(on, " ")
+				assert.That(t, got == step.on, "step %d: %q refuse sends, want %q", i, got, step.on)
 			}
 		})
 	}
@@ -397,9 +385,8 @@ func TestStorageWithoutLimits(t *testing.T) {
 		if on {
 			limits = Condition{Free: 1, Debt: 1, Stalled: 1}
 		}
-		if free, stalled, debt := s.Update(limits, is, now); free.On != on || stalled.On != on || debt.On != on {
-			t.Errorf("with limits %+v: %+v, %+v, %+v", limits, free, stalled, debt)
-		}
+		free, stalled, debt := s.Update(limits, is, now)
+		assert.That(t, free.On == on && stalled.On == on && debt.On == on, "with limits %+v: %+v, %+v, %+v", limits, free, stalled, debt)
 	}
 }
 
@@ -454,9 +441,8 @@ func TestStorageLimits(t *testing.T) {
 		"all set":                {settings.Pressure{MinFreeDisk: 1, MaxCompactionDebt: 2, MaxWriteStall: 3}, gib, Condition{Free: 1, Debt: 2, Stalled: 3}},
 		"all off":                {settings.Pressure{MinFreeDisk: -1, MaxCompactionDebt: -1, MaxWriteStall: -1}, gib, Condition{}},
 	} {
-		if got := ConditionOf(c.limits, c.disk > 0, c.disk); got != c.want {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
+		got := ConditionOf(c.limits, c.disk > 0, c.disk)
+		assert.That(t, got == c.want, "%s: %+v, want %+v", name, got, c.want)
 	}
 }
 
@@ -477,9 +463,8 @@ func TestStale(t *testing.T) {
 		{stallEvery, 0, true, true},
 		{-1, 0, false, true},
 	} {
-		if got := Stale(c.age, c.written, c.stalled); got != c.want {
-			t.Errorf("%+v: %t", c, got)
-		}
+		got := Stale(c.age, c.written, c.stalled)
+		assert.That(t, got == c.want, "%+v: %t", c, got)
 	}
 }
 
@@ -498,9 +483,8 @@ func TestCold(t *testing.T) {
 		{false, 1 << 60, 0, 1 << 60, 100, false}, // no limit
 		{true, 1 << 60, 0, 1 << 60, 100, false},
 	} {
-		if got := cold(c.before, ColdReads{perSecond: c.rate, behind: c.behind}, ColdLimit{c.limit, c.distance}); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
+		got := cold(c.before, ColdReads{perSecond: c.rate, behind: c.behind}, ColdLimit{c.limit, c.distance})
+		assert.That(t, got == c.want, "%+v: %v", c, got)
 	}
 }
 
@@ -520,7 +504,6 @@ func TestColdReads(t *testing.T) {
 	reads = ColdReads{}
 	reads.Add(limit, 4900, 80)
 	want = State{Value: 80, Mark: 100, Resume: 80}
-	if s := c.Update(limit, reads, now.Add(time.Second)); s != want {
-		t.Errorf("%+v, want %+v", s, want)
-	}
+	s := c.Update(limit, reads, now.Add(time.Second))
+	assert.That(t, s == want, "%+v, want %+v", s, want)
 }
