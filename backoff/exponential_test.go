@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // RocketMQ: sending retry and throttling: "INITIAL_BACKOFF: specifies the interval between the
@@ -21,12 +23,8 @@ import (
 // Default value: 20 seconds"
 func TestDefaultIsGRPCsBackoff(t *testing.T) {
 	want := Exponential{Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 2 * time.Minute, MinConnectTimeout: 20 * time.Second}
-	if Default() != want {
-		t.Errorf("Default() = %+v, want %+v", Default(), want)
-	}
-	if err := Default().Validate(); err != nil {
-		t.Error(err)
-	}
+	assert.Equal(t, "Default =", Default(), want)
+	assert.NoError(t, Default().Validate())
 }
 
 // TestPublishedBugs has the values at which other clients go wrong.
@@ -42,9 +40,8 @@ func TestPublishedBugs(t *testing.T) {
 		26_843_545_600, 42_949_672_960, 68_719_476_736, 109_951_162_778, 120_000_000_000, 120_000_000_000,
 	}
 	for n, d := range want {
-		if got := Default().Base(n); got != d {
-			t.Errorf("Default().Base(%d) = %v, want %v", n, got, d)
-		}
+		got := Default().Base(n)
+		assert.That(t, got == d, "Default().Base(%d) = %v, want %v", n, got, d)
 	}
 
 	// pulsar-client-go #1384: shifting goes negative between n = 34 and 54.
@@ -54,17 +51,14 @@ func TestPublishedBugs(t *testing.T) {
 		if n < 10 {
 			want = time.Second << n
 		}
-		if got := double.Delay(n); got != want {
-			t.Errorf("Delay(%d) = %v, want %v", n, got, want)
-		}
+		got := double.Delay(n)
+		assert.That(t, got == want, "Delay(%d) = %v, want %v", n, got, want)
 	}
 
 	// watermill's retry also calls its policy for each report, and each call makes the delay grow.
 	// Here a call changes nothing.
 	for range 5 {
-		if got := double.Delay(1); got != 2*time.Second {
-			t.Fatalf("Delay(1) = %v, want 2s however often it is asked", got)
-		}
+		assert.MustEqual(t, "Delay(1) =", double.Delay(1), 2*time.Second)
 	}
 
 	// gRPC's own first delay has no jitter.
@@ -88,9 +82,7 @@ func TestFirstDelaysSpread(t *testing.T) {
 		t.Errorf("delays fall into %d buckets of 10 ms, want the 40 from 800 ms to 1.2 s", len(buckets))
 	}
 	for from, n := range buckets {
-		if n > draws*5/100 {
-			t.Errorf("%d of %d delays within 10 ms from %v, want at most 5 %%", n, draws, from)
-		}
+		assert.That(t, n <= draws*5/100, "%d of %d delays within 10 ms from %v, want at most 5 %%", n, draws, from)
 	}
 }
 
@@ -125,12 +117,9 @@ func TestExponentialTable(t *testing.T) {
 		{"1.7 is below 1.7 in binary, yet the result is whole", Exponential{Initial: time.Second, Multiplier: 1.7, Jitter: NoJitter, Max: time.Hour}, 1,
 			1700 * time.Millisecond, 1700 * time.Millisecond},
 	} {
-		if err := c.e.Validate(); err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		if lo, hi := c.e.Range(c.n); lo != c.lo || hi != c.hi {
-			t.Errorf("%s: Range(%d) = %v, %v, want %v, %v", c.name, c.n, lo, hi, c.lo, c.hi)
-		}
+		assert.NoError(t, c.e.Validate(), "%s", c.name)
+		lo, hi := c.e.Range(c.n)
+		assert.That(t, lo == c.lo && hi == c.hi, "%s: Range(%d) = %v, %v, want %v, %v", c.name, c.n, lo, hi, c.lo, c.hi)
 	}
 }
 
@@ -205,13 +194,10 @@ func checkExponential(t *testing.T, e Exponential, n int) {
 	t.Helper()
 	base, d := policy.Base(n), policy.Delay(n)
 	lo, hi := policy.Range(n)
-	if base < e.Initial || base > e.Max {
-		t.Errorf("%+v: Base(%d) = %d, want it between Initial and Max", e, n, base)
-	}
+	assert.That(t, base >= e.Initial && base <= e.Max, "%+v: Base(%d) = %d, want it between Initial and Max", e, n, base)
 	if n < math.MaxInt {
-		if next := policy.Base(n + 1); next < base {
-			t.Errorf("%+v: Base(%d) = %d, Base(%d) = %d: decreases", e, n, base, n+1, next)
-		}
+		next := policy.Base(n + 1)
+		assert.That(t, next >= base, "%+v: Base(%d) = %d, Base(%d) = %d: decreases", e, n, base, n+1, next)
 	}
 	if lo < 0 || lo > base || hi < base || d < lo || d > hi {
 		t.Errorf("%+v: n %d: base %d, range %d to %d, delay %d", e, n, base, lo, hi, d)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestSleep(t *testing.T) {
@@ -34,12 +36,9 @@ func TestSleep(t *testing.T) {
 					defer time.AfterFunc(c.end, func() { cancel(stop) }).Stop()
 				}
 				start := time.Now()
-				if err := Sleep(ctx, c.d); err != c.want {
-					t.Errorf("Sleep = %v, want %v", err, c.want)
-				}
-				if waited := time.Since(start); waited != c.waited {
-					t.Errorf("waited for %v, want %v", waited, c.waited)
-				}
+				err := Sleep(ctx, c.d)
+				assert.That(t, err == c.want, "Sleep = %v, want %v", err, c.want)
+				assert.Equal(t, "waited for", time.Since(start), c.waited)
 			})
 		})
 	}
@@ -49,8 +48,7 @@ func TestSleepDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := Sleep(ctx, time.Hour); err != context.DeadlineExceeded {
-			t.Errorf("Sleep = %v, want %v", err, context.DeadlineExceeded)
-		}
+		err := Sleep(ctx, time.Hour)
+		assert.That(t, err == context.DeadlineExceeded, "Sleep = %v, want %v", err, context.DeadlineExceeded)
 	})
 }

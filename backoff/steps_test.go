@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestStepsDelay(t *testing.T) {
@@ -16,16 +18,11 @@ func TestStepsDelay(t *testing.T) {
 		math.MaxInt: time.Hour,
 	} {
 		lo, hi := ladder.Range(n)
-		if d := ladder.Delay(n); d != want || lo != want || hi != want {
-			t.Errorf("n %d: Delay = %v, Range = %v, %v, want %v", n, d, lo, hi, want)
-		}
+		d := ladder.Delay(n)
+		assert.That(t, d == want && lo == want && hi == want, "n %d: Delay = %v, Range = %v, %v, want %v", n, d, lo, hi, want)
 	}
-	if d := (Steps{}).Delay(5); d != 0 {
-		t.Errorf("without steps: %v, want 0", d)
-	}
-	if d := (Steps{-time.Second}).Delay(0); d != 0 {
-		t.Errorf("negative step: %v, want 0", d)
-	}
+	assert.Equal(t, "without steps", (Steps{}).Delay(5), 0)
+	assert.Equal(t, "negative step", (Steps{-time.Second}).Delay(0), 0)
 }
 
 // RocketMQ: consumption retry: "Unordered messages (messages that are not ordered messages):
@@ -34,16 +31,11 @@ func TestStepsDelay(t *testing.T) {
 // subsequent retry is 2 hours"
 func TestRetryLadderIsRocketMQs(t *testing.T) {
 	const want = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-	if got := RetryLadder().String(); got != want {
-		t.Errorf("RetryLadder() = %s, want %s", got, want)
-	}
-	if d := RetryLadder().Delay(16); d != 2*time.Hour {
-		t.Errorf("the 17th retry comes after %v, want 2h", d)
-	}
+	assert.Equal(t, "RetryLadder =", RetryLadder().String(), want)
+	assert.Equal(t, "the 17th retry comes after", RetryLadder().Delay(16), 2*time.Hour)
 	RetryLadder()[0] = 0
-	if d := RetryLadder().Delay(0); d != 10*time.Second {
-		t.Errorf("a caller changed the ladder of the others: the first delay is %v", d)
-	}
+	d := RetryLadder().Delay(0)
+	assert.That(t, d == 10*time.Second, "a caller changed the ladder of the others: the first delay is %v", d)
 }
 
 func TestParseSteps(t *testing.T) {
@@ -54,20 +46,14 @@ func TestParseSteps(t *testing.T) {
 		" ":                   nil,
 	} {
 		got, err := parseSteps(text)
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("parseSteps(%q) = %v, %v, want %v", text, got, err, want)
-		}
+		assert.That(t, err == nil && slices.Equal(got, want), "parseSteps(%q) = %v, %v, want %v", text, got, err, want)
 	}
 
 	_, err := parseSteps("1s 5 1m -2s 1d")
-	if err == nil {
-		t.Fatal("no error")
-	}
+	assert.MustThat(t, err != nil, "no error")
 	lines := strings.Split(err.Error(), "\n")
 	for i, want := range []string{`step 2 of 5, "5", is not a duration`, `step 4 of 5, "-2s", is negative`, `step 5 of 5, "1d", is not a duration`} {
-		if i >= len(lines) || !strings.Contains(lines[i], want) {
-			t.Errorf("error\n%v\nhas no line %d with %q", err, i+1, want)
-		}
+		assert.That(t, i < len(lines) && strings.Contains(lines[i], want), "error\n%v\nhas no line %d with %q", err, i+1, want)
 	}
 }
 
@@ -77,18 +63,16 @@ func TestStepsString(t *testing.T) {
 		time.Hour + time.Second: "1h0m1s", 500 * time.Millisecond: "500ms", 0: "0s", 100 * time.Hour: "100h",
 		time.Minute + 10*time.Second: "1m10s",
 	} {
-		if got := (Steps{d}).String(); got != want {
-			t.Errorf("%v prints as %q, want %q", d, got, want)
-		}
+		got := (Steps{d}).String()
+		assert.That(t, got == want, "%v prints as %q, want %q", d, got, want)
 	}
 }
 
 func TestStepsInJSON(t *testing.T) {
 	type config struct{ Retry, None Steps }
 	text, err := json.Marshal(config{Retry: Steps{time.Second, time.Minute}})
-	if want := `{"Retry":"1s 1m","None":""}`; err != nil || string(text) != want {
-		t.Errorf("Marshal = %s, %v, want %s", text, err, want)
-	}
+	want := `{"Retry":"1s 1m","None":""}`
+	assert.That(t, err == nil && string(text) == want, "Marshal = %s, %v, want %s", text, err, want)
 	var c config
 	if err := json.Unmarshal(text, &c); err != nil || c.Retry.String() != "1s 1m" || len(c.None) != 0 {
 		t.Errorf("Unmarshal = %+v, %v", c, err)
@@ -110,9 +94,7 @@ func FuzzStepsRoundTrip(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b int64) {
 		in := Steps{time.Duration(a & math.MaxInt64), time.Duration(b & math.MaxInt64)}
 		out, err := parseSteps(in.String())
-		if err != nil || !slices.Equal(in, out) {
-			t.Errorf("%d prints as %q and is read back as %d, %v", in, in, out, err)
-		}
+		assert.That(t, err == nil && slices.Equal(in, out), "%d prints as %q and is read back as %d, %v", in, in, out, err)
 		if len(short(in[0])) > len(in[0].String()) {
 			t.Errorf("%q is longer than %q", short(in[0]), in[0])
 		}
@@ -127,9 +109,7 @@ func FuzzParseSteps(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := parseSteps(text)
 		if err != nil {
-			if s != nil {
-				t.Errorf("steps %v beside error %v", s, err)
-			}
+			assert.That(t, s == nil, "steps %v beside error %v", s, err)
 			return
 		}
 		if len(s) != len(strings.Fields(text)) || s.Validate() != nil {

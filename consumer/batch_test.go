@@ -142,9 +142,7 @@ func TestBatchLimits(t *testing.T) {
 		add("g", 11)
 		time.Sleep(2 * time.Minute)
 		stop()
-		if got := strings.Join(b.list, ", "); got != "a b c, d, e, f, g" {
-			t.Errorf("batches %s", got)
-		}
+		assert.Equal(t, "batches", strings.Join(b.list, ", "), "a b c, d, e, f, g")
 		want := []time.Duration{2 * time.Second, 63 * time.Second, 65 * time.Second, 66 * time.Second, 66 * time.Second}
 		assert.That(t, slices.Equal(b.at, want), "the batches came at %v, want %v", b.at, want)
 	})
@@ -249,9 +247,8 @@ func TestBatchMiddleware(t *testing.T) {
 			assert.That(t, ctx.Value(key{}) == nil, "the batch has the value of a message")
 			res := make(consumer.BatchResult, len(ds))
 			for i, d := range ds {
-				if id := consumer.BatchContext(ctx, i).Value(key{}); id != d.ID {
-					t.Errorf("the context of %s is that of %v", d.ID, id)
-				}
+				id := consumer.BatchContext(ctx, i).Value(key{})
+				assert.That(t, id == d.ID, "the context of %s is that of %v", d.ID, id)
 				if d.ID == "m1" {
 					got = append(got, finalityOf(consumer.BatchContext(ctx, i)))
 					res[i] = errBroken
@@ -313,9 +310,8 @@ func TestBatchIsSorted(t *testing.T) {
 		stop := runPush(t, p)
 		time.Sleep(5 * time.Second)
 		stop()
-		if want := []string{"1", "2", "3", "4", "5", "6", "7", "8"}; len(got) != 1 || !slices.Equal(got[0], want) {
-			t.Errorf("batches %q, want one with %q", got, want)
-		}
+		want := []string{"1", "2", "3", "4", "5", "6", "7", "8"}
+		assert.That(t, len(got) == 1 && slices.Equal(got[0], want), "batches %q, want one with %q", got, want)
 	})
 }
 
@@ -386,9 +382,8 @@ func TestBatchOptionsAreValidated(t *testing.T) {
 		{consumer.PushOptions{Batch: consumer.BatchOptions{MaxWait: time.Hour}}, "1h0m0s is not less than MaxExtension (1h0m0s)"},
 		{consumer.PushOptions{MaxExtension: -1, Batch: consumer.BatchOptions{MaxWait: time.Minute}}, "1m0s is not less than InvisibleDuration (30s)"},
 	} {
-		if _, err := consumer.NewBatch(newServer(t), sub, handler, tt.opts); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("the error is %v, want it to have %q", err, tt.want)
-		}
+		_, err := consumer.NewBatch(newServer(t), sub, handler, tt.opts)
+		assert.That(t, err != nil && strings.Contains(err.Error(), tt.want), "the error is %v, want it to have %q", err, tt.want)
 	}
 	_, err := consumer.NewBatch(nil, sub, nil, consumer.PushOptions{LongPolling: -1, Batch: consumer.BatchOptions{MaxMessages: -1}})
 	for _, want := range []string{`"handler"`, `"transport"`, `"LongPolling"`, `"Batch.MaxMessages"`} {
@@ -406,7 +401,6 @@ func TestBatchOptionsAreValidated(t *testing.T) {
 func TestBatchResultText(t *testing.T) {
 	r := consumer.BatchResult{nil, errBroken, nil, errors.New("other")}
 	assert.That(t, r.Error() == "2 of 4 messages of the batch failed, the first one with: broken" && errors.Is(r, errBroken), "got %q", r)
-	if text := make(consumer.BatchResult, 3).Error(); text != "all 3 messages of the batch succeeded" {
-		t.Errorf("got %q", text)
-	}
+	text := make(consumer.BatchResult, 3).Error()
+	assert.That(t, text == "all 3 messages of the batch succeeded", "got %q", text)
 }

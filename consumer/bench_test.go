@@ -98,9 +98,8 @@ func BenchmarkEngine(b *testing.B) {
 			b.ReportMetric(float64(b.N)/float64(f.receives.Load()), "messages/receive")
 			b.ReportMetric(float64(b.N)/float64(f.requests.Load()), "acks/request")
 			cancel()
-			if err := <-ended; err != nil {
-				b.Fatal(err)
-			}
+			err := <-ended
+			assert.MustThat(b, err == nil, "%v", err)
 		})
 	}
 }

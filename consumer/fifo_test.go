@@ -124,9 +124,7 @@ func TestFIFOProperty(t *testing.T) {
 			}, consumer.PushOptions{Concurrency: concurrency, InvisibleDuration: 12 * time.Second, OnDelivery: func(consumer.Outcome) { inHand.Add(-1) }})
 			time.Sleep(6 * time.Hour)
 			stop()
-			if n := s.left(); n != 0 {
-				t.Errorf("%d messages are left", n)
-			}
+			assert.Equal(t, "messages are left", s.left(), 0)
 			// The handlers take 10 s, so messages wait only for those of parked receives.
 			if q := len(s.queues); int(most.Load()) > 2*concurrency+q {
 				t.Errorf("%d in hand, concurrency %d, %d queues", most.Load(), concurrency, q)
@@ -232,8 +230,6 @@ func TestNoOrderWithoutFIFO(t *testing.T) {
 		}, consumer.PushOptions{OnDelivery: func(consumer.Outcome) { last.Store(int64(time.Since(begin))) }, Concurrency: 5})
 		time.Sleep(10 * time.Second)
 		stop()
-		if d := time.Duration(last.Load()); d != time.Second {
-			t.Errorf("took %v, want all at the same time", d)
-		}
+		assert.Equal(t, "took", time.Duration(last.Load()), time.Second)
 	})
 }

@@ -55,9 +55,7 @@ func (c *crowd) do(ctx context.Context, items string) {
 func (c *crowd) wait(want string) {
 	c.t.Helper()
 	c.wg.Wait()
-	if got := strings.Join(c.batches, " "); got != want {
-		c.t.Errorf("batches %q, want %q", got, want)
-	}
+	assert.Equal(c.t, "batches", strings.Join(c.batches, " "), want)
 }
 
 var three = limits{Items: 3, Bytes: 100, Wait: time.Second, Batches: 1}
@@ -114,9 +112,7 @@ func TestReplace(t *testing.T) {
 			c.g.Replace(func(item string) bool { return item == "b" })
 		}
 		c.wait("abc def ghi")
-		if d := time.Since(begin); d != 2*time.Minute {
-			t.Errorf("three batches of a minute took %v, want the first two at the same time", d)
-		}
+		assert.Equal(t, "three batches of a minute took", time.Since(begin), 2*time.Minute)
 		if len(c.g.batches) != 0 || c.g.former.running != 0 {
 			t.Errorf("%d batches and %d places are left", len(c.g.batches), c.g.former.running)
 		}
@@ -215,9 +211,8 @@ func runModel(t *testing.T, r *rand.Rand) {
 		}
 		m.begin()
 	}
-	if want := 2 * m.events; m.calls > want {
-		t.Errorf("%d calls of next, want at most %d", m.calls, want)
-	}
+	want := 2 * m.events
+	assert.That(t, m.calls <= want, "%d calls of next, want at most %d", m.calls, want)
 }
 
 func (m *table) arrive(size int) {
@@ -229,9 +224,8 @@ func (m *table) arrive(size int) {
 
 func (m *table) leave(i int) {
 	m.events++
-	if it := m.waiting[i]; !m.remove(it) || m.remove(it) {
-		m.t.Error("a waiting item is not removed once")
-	}
+	it := m.waiting[i]
+	assert.That(m.t, m.remove(it) && !m.remove(it), "a waiting item is not removed once")
 	m.waiting = slices.Delete(m.waiting, i, i+1)
 }
 

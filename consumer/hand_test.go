@@ -68,9 +68,8 @@ func TestSettlementPostponedAtTheEndOfTheShutdown(t *testing.T) {
 		source: &source{topic: r.topics[0]}, sent: now, invisible: time.Minute,
 	}, now)
 	it := r.hand.take(func(error) {})
-	if carryOut, _ := r.hand.returned(it, handled{decision: verdict.Decision{Act: verdict.Ack}}, now); !carryOut {
-		t.Fatal("the acknowledgement is not carried out")
-	}
+	carryOut, _ := r.hand.returned(it, handled{decision: verdict.Decision{Act: verdict.Ack}}, now)
+	assert.MustThat(t, carryOut, "the acknowledgement is not carried out")
 	it.Last = errLost
 	r.goOn(it, transport.RetryResult{}, verdict.TryAgain)
 	if got := seen; len(got) != 1 || got[0].Disposition != Unsettled || r.hand.credits.Messages() != 0 {
@@ -564,13 +563,11 @@ func TestSpend(t *testing.T) {
 	p := permits{Limiter: &bucket{free: 5}}
 	n, _ := p.Await(t.Context(), 4, true, false)
 	p.Spend(1)
-	if again, _ := p.Await(t.Context(), 10, false, false); n != 4 || again != 3 {
-		t.Errorf("%d, and %d after one was spent, want 4 and 3", n, again)
-	}
+	again, _ := p.Await(t.Context(), 10, false, false)
+	assert.That(t, n == 4 && again == 3, "%d, and %d after one was spent, want 4 and 3", n, again)
 	p.Spend(9) // a server brought more than was asked for
-	if again, _ := p.Await(t.Context(), 10, false, false); again != 1 {
-		t.Errorf("%d after all were spent, want 1 after a wait", again)
-	}
+	again, _ = p.Await(t.Context(), 10, false, false)
+	assert.That(t, again == 1, "%d after all were spent, want 1 after a wait", again)
 }
 
 // Retries and new messages wait for handlers in two queues. While
@@ -605,9 +602,8 @@ func TestRetriesAndNewMessagesShareTheHandlers(t *testing.T) {
 			t.Fatalf("turns %d to %d are %d new messages and %d retries, want 3 and 1", 4*order+1, 4*order+4, fresh, retried)
 		}
 	}
-	if fresh, retried := attempts(80); fresh != 10 || retried != 70 {
-		t.Errorf("the rest is %d new messages and %d retries, want 10 and 70", fresh, retried)
-	}
+	fresh, retried := attempts(80)
+	assert.That(t, fresh == 10 && retried == 70, "the rest is %d new messages and %d retries, want 10 and 70", fresh, retried)
 }
 
 // The settings of a topic have no attempts for its retry topic.
@@ -617,8 +613,7 @@ func TestAttemptsOfARetryTopicAreUnknown(t *testing.T) {
 	r := &run{}
 	for name, want := range map[string]int{"orders": 3, "orders-billing-RETRY": 0} {
 		it := &item{source: src, current: tidegate.Delivery{Message: tidegate.Message{Topic: name}, Attempt: 3}}
-		if got := r.maxAttempts(it); got != want {
-			t.Errorf("%s: %v, want %v", name, got, want)
-		}
+		got := r.maxAttempts(it)
+		assert.That(t, got == want, "%s: %v, want %v", name, got, want)
 	}
 }

@@ -62,9 +62,7 @@ func TestOutageOfADependency(t *testing.T) {
 		stop()
 		assert.That(t, len(s.dead) == 0 && s.left() == 0 && s.handed == 0, "%d dead letters, %d messages left", len(s.dead), s.left())
 		for _, e := range s.entries {
-			if e.attempt > 2 {
-				t.Errorf("message %s took %d attempts", e.msg.ID, e.attempt)
-			}
+			assert.That(t, e.attempt <= 2, "message %s took %d attempts", e.msg.ID, e.attempt)
 		}
 	})
 }
@@ -98,13 +96,10 @@ func TestPauseAndResume(t *testing.T) {
 		p.Pause() // a paused consumer stops as others do
 		s.fill(3)
 		cancel()
-		if err := <-done; err != nil || s.handed != 0 {
-			t.Errorf("Run: %v, %d in hand", err, s.handed)
-		}
+		err := <-done
+		assert.That(t, err == nil && s.handed == 0, "Run: %v, %d in hand", err, s.handed)
 		for _, e := range s.entries {
-			if e.attempt > 1 {
-				t.Errorf("message %s spent %d attempts", e.msg.ID, e.attempt)
-			}
+			assert.That(t, e.attempt <= 1, "message %s spent %d attempts", e.msg.ID, e.attempt)
 		}
 	})
 }
@@ -242,9 +237,7 @@ func TestFullConcurrencyAfterDeadLetters(t *testing.T) {
 		s.fill(10)
 		time.Sleep(time.Minute)
 		stop()
-		if n := most.Load(); n != 3 {
-			t.Errorf("%d handlers at a time after the switch returned, want 3", n)
-		}
+		assert.Equal(t, "handlers at a time after the switch returned", most.Load(), 3)
 	})
 }
 
@@ -271,9 +264,7 @@ func TestStuckProbeIsReplaced(t *testing.T) {
 			return nil
 		}, consumer.PushOptions{Concurrency: 4, StuckAfter: time.Minute, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 8}})
 		time.Sleep(3 * time.Minute)
-		if n := good.Load(); n != 3 {
-			t.Errorf("%d messages were handled beside a stuck probe, want 3", n)
-		}
+		assert.Equal(t, "messages were handled beside a stuck probe", good.Load(), 3)
 		stop()
 	})
 }
@@ -300,18 +291,15 @@ func TestGoexitDuringTheRamp(t *testing.T) {
 				ended = time.Now()
 				runtime.Goexit()
 			case 3:
-				if d := time.Since(ended); d != 0 {
-					t.Errorf("the next message waited for %v", d)
-				}
+				assert.Equal(t, "the next message waited for", time.Since(ended), 0)
 			}
 			return nil
 		}, consumer.PushOptions{Concurrency: 4, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 4}})
 		s.fillSlow(10)
 		time.Sleep(time.Minute)
 		stop()
-		if n := calls.Load(); n < 3 {
-			t.Errorf("%d handlers were called after the outage, want 3", n)
-		}
+		n := calls.Load()
+		assert.That(t, n >= 3, "%d handlers were called after the outage, want 3", n)
 	})
 }
 

@@ -39,9 +39,8 @@ func TestLeaseIsExtended(t *testing.T) {
 			assert.That(t, d == 30*time.Second, "extended by %v", d)
 		}
 		// Every 9 to 10 s, for 5 min, three times.
-		if n := len(s.changes); n < 3*29 || n > 3*34 {
-			t.Errorf("%d extensions", n)
-		}
+		n := len(s.changes)
+		assert.That(t, n >= 3*29 && n <= 3*34, "%d extensions", n)
 	})
 }
 
@@ -122,9 +121,8 @@ func TestServersMaximumEndsTheLease(t *testing.T) {
 			if now := time.Now(); !now.Before(until) || now.Before(until.Add(-time.Second)) {
 				t.Errorf("the handler's context ended after %v, want just before %v", now.Sub(begin), until.Sub(begin))
 			}
-			if cause := context.Cause(ctx); !errors.Is(cause, consumer.ErrLeaseLost) || !errors.Is(cause, refused) {
-				t.Errorf("cause %v", cause)
-			}
+			cause := context.Cause(ctx)
+			assert.That(t, errors.Is(cause, consumer.ErrLeaseLost) && errors.Is(cause, refused), "cause %v", cause)
 			return nil
 		}, consumer.PushOptions{OnDelivery: seen.add})
 		time.Sleep(3 * time.Minute)
@@ -269,9 +267,8 @@ func TestLostResponseIsNoWarning(t *testing.T) {
 		if o := seen.all()[0]; tries != 2 || o.Disposition != consumer.PerhapsSettled || !errors.Is(o.SettleErr, tidegate.ErrInvalidHandle) || s.left() != 0 {
 			t.Errorf("%d tries, outcome %+v", tries, o)
 		}
-		if text := log.String(); strings.Contains(text, "WARN") || strings.Contains(text, "delivered again") {
-			t.Errorf("logged %s", text)
-		}
+		text := log.String()
+		assert.That(t, !strings.Contains(text, "WARN") && !strings.Contains(text, "delivered again"), "logged %s", text)
 	})
 }
 
@@ -298,9 +295,8 @@ func TestReceivesOverlapWithABacklog(t *testing.T) {
 		s.fill(3000)
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		time.Sleep(20 * time.Second)
-		if n := s.most.Load(); n < 4 {
-			t.Errorf("%d receives at a time with a backlog, want several", n)
-		}
+		n := s.most.Load()
+		assert.That(t, n >= 4, "%d receives at a time with a backlog, want several", n)
 		stop()
 	})
 }
@@ -321,9 +317,7 @@ func TestStuckHandlersAreReplacedAgain(t *testing.T) {
 		}
 		s.add(0, &tidegate.Message{ID: "late0", Topic: "orders"}, &tidegate.Message{ID: "late1", Topic: "orders"})
 		time.Sleep(2 * time.Minute)
-		if n := s.left(); n != 1 {
-			t.Errorf("%d messages left beside a stuck handler, want its own alone", n)
-		}
+		assert.Equal(t, "messages left beside a stuck handler", s.left(), 1)
 		time.Sleep(10 * time.Minute)
 		stop()
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -66,9 +67,8 @@ func TestEffective(t *testing.T) {
 			policy.Effective{RetryFrom: all, MaxAttempts: 2, MaxAttemptsFrom: all, Exhausted: policy.DeadLetter, ExhaustedFrom: fromDefault}, time.Second},
 	} {
 		got := set(t, tt.policies...).Effective(&tidegate.Message{Topic: "orders", Tag: "invoice"}, tt.base)
-		if d := got.Retry.Delay(0); d != tt.first {
-			t.Errorf("%s: the first delay is %v, want %v", tt.name, d, tt.first)
-		}
+		d := got.Retry.Delay(0)
+		assert.That(t, d == tt.first, "%s: the first delay is %v, want %v", tt.name, d, tt.first)
 		findings := strings.Join(got.Findings, "\n")
 		if want := strings.Join(tt.want.Findings, "\n"); findings != want {
 			t.Errorf("%s: findings %q, want %q", tt.name, findings, want)

@@ -79,13 +79,10 @@ func TestPolicies(t *testing.T) {
 				"acme":    {time.Second},
 				"noise":   {time.Second, time.Second, time.Second},
 			} {
-				if got := c.gaps(tag); !slices.Equal(got, want) {
-					t.Errorf("%s: delivered again after %v, want %v", tag, got, want)
-				}
+				got := c.gaps(tag)
+				assert.That(t, slices.Equal(got, want), "%s: delivered again after %v, want %v", tag, got, want)
 				for i, f := range c.final[tag] {
-					if last := i == len(want); (f == final) != last {
-						t.Errorf("%s: attempt %d is %v", tag, i+1, f)
-					}
+					assert.That(t, (f == final) == (i == len(want)), "%s: attempt %d is %v", tag, i+1, f)
 				}
 				end := consumer.DeadLettered
 				if tag == "noise" {

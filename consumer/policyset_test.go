@@ -10,14 +10,12 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func set(t *testing.T, list ...policy.Policy) *policySet {
 	t.Helper()
-	s, err := newPolicySet(list...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(newPolicySet(list...))(t)
 	return s
 }
 
@@ -67,9 +65,7 @@ func TestSetCopiesProperties(t *testing.T) {
 	s := set(t, policy.Policy{Properties: props, MaxAttempts: 3})
 	m := &tidegate.Message{Properties: maps.Clone(props)}
 	props["tenant"] = "other"
-	if s.Choose(m).MaxAttempts != 3 {
-		t.Error("the policy has changed")
-	}
+	assert.Equal(t, "the policy has changed", s.Choose(m).MaxAttempts, 3)
 }
 
 // Every fault names the policy, the field, the value and its limit.
@@ -103,9 +99,7 @@ func TestNewRejects(t *testing.T) {
 			continue
 		}
 		for _, want := range tt.want {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("the error is %q, want it to have %q", err, want)
-			}
+			assert.That(t, strings.Contains(err.Error(), want), "the error is %q, want it to have %q", err, want)
 		}
 	}
 }

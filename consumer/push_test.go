@@ -40,18 +40,15 @@ func TestHandledAndAcked(t *testing.T) {
 		}, consumer.PushOptions{OnDelivery: seen.add}))(t)
 		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Minute)
 		defer cancel()
-		if err := p.Run(ctx); err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		assert.NoError(t, p.Run(ctx), "Run")
 		if n.Load() != 100 || s.left() != 0 || len(seen.list) != 100 || s.maxHand > 30 {
 			t.Errorf("%d handled, %d left, %d outcomes, at most %d in hand", n.Load(), s.left(), len(seen.list), s.maxHand)
 		}
 		got := seen.list[0]
 		d := got.Delivery
 		assert.That(t, d.Topic == "orders" && d.ConsumerGroup == "billing" && d.ID != "" && d.Attempt == 1 && len(d.Body) != 0, "delivery %+v", d)
-		if want := (consumer.Outcome{Delivery: d, Disposition: consumer.Acked, Duration: time.Second}); got != want {
-			t.Errorf("outcome %+v, want %+v", got, want)
-		}
+		want := (consumer.Outcome{Delivery: d, Disposition: consumer.Acked, Duration: time.Second})
+		assert.That(t, got == want, "outcome %+v, want %+v", got, want)
 		r := s.requests[0]
 		assert.That(t, r.Push && r.InvisibleDuration == 30*time.Second && r.Wait == 5*time.Second && r.AttemptID == "" && r.Max >= 1 && r.MaxBytes >= 1<<20, "request %+v", r)
 	})
@@ -174,9 +171,8 @@ func TestDefaultReceiveBackoff(t *testing.T) {
 		stop()
 		for i := 1; i < len(s.polls); i++ {
 			gap := s.polls[i].Sub(s.polls[i-1])
-			if lo, hi := want.Range(i - 1); gap < lo || gap > hi {
-				t.Errorf("gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
-			}
+			lo, hi := want.Range(i - 1)
+			assert.That(t, gap >= lo && gap <= hi, "gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
 		}
 	})
 }
@@ -255,9 +251,8 @@ func TestRunSurvives(t *testing.T) {
 			time.Sleep(45 * time.Second)
 			away.Store(false)
 			time.Sleep(time.Minute)
-			if err := stop(); err != nil || s.left() != 0 {
-				t.Errorf("%v: Run: %v, %d messages left", c, err, s.left())
-			}
+			err := stop()
+			assert.That(t, err == nil && s.left() == 0, "%v: Run: %v, %d messages left", c, err, s.left())
 			if len(failures) < 3 || failures[2].Failures != 3 || failures[0].RetryIn < 800*time.Millisecond || !strings.Contains(failures[0].Err.Error(), "deadline") {
 				t.Errorf("%v: reported %+v", c, failures)
 			}
@@ -305,9 +300,7 @@ func TestSettingsAreWaitedFor(t *testing.T) {
 		begin := time.Now()
 		time.Sleep(time.Minute)
 		stop()
-		if first := s.polls[0].Sub(begin); first != 2*time.Second {
-			t.Errorf("the first receive came after %v, want it when the settings were there, after 2s", first)
-		}
+		assert.Equal(t, "the first receive came after", s.polls[0].Sub(begin), 2*time.Second)
 		assert.That(t, s.left() == 0, "not handled")
 	})
 }
@@ -319,9 +312,8 @@ func TestEmptyResponsesArePaced(t *testing.T) {
 			consumer.PushOptions{LongPolling: time.Nanosecond})
 		time.Sleep(10 * time.Second)
 		stop()
-		if n := len(s.polls); n < 90 || n > 110 {
-			t.Errorf("%d receives in 10 s", n)
-		}
+		n := len(s.polls)
+		assert.That(t, n >= 90 && n <= 110, "%d receives in 10 s", n)
 	})
 }
 
@@ -412,15 +404,12 @@ func TestRunOfAPausedConsumerWaitsForResume(t *testing.T) {
 		s.mu.Lock()
 		receives := len(s.polls)
 		s.mu.Unlock()
-		if n := handled.Load(); n != 0 || receives != 0 {
-			t.Errorf("%d messages handled and %d receives before Resume", n, receives)
-		}
+		n := handled.Load()
+		assert.That(t, n == 0 && receives == 0, "%d messages handled and %d receives before Resume", n, receives)
 		p.Resume()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if n := handled.Load(); n != 1 {
-			t.Errorf("%d messages handled after Resume, want 1", n)
-		}
+		assert.Equal(t, "messages handled after Resume", handled.Load(), 1)
 		stop()
 	})
 }
@@ -477,15 +466,13 @@ func TestLimiterDelaysTheFetch(t *testing.T) {
 			var handled atomic.Int64
 			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 				n := handled.Add(1)
-				if allowed := int64(tt.limiter.Burst()+tt.queues) + int64(10*time.Since(begin).Seconds()); n > allowed {
-					t.Errorf("%d messages after %v, at most %d are allowed", n, time.Since(begin), allowed)
-				}
+				allowed := int64(tt.limiter.Burst()+tt.queues) + int64(10*time.Since(begin).Seconds())
+				assert.That(t, n <= allowed, "%d messages after %v, at most %d are allowed", n, time.Since(begin), allowed)
 				return nil
 			}, consumer.PushOptions{Limiter: tt.limiter})
 			time.Sleep(20 * time.Second)
-			if n := handled.Load(); n < 190 {
-				t.Errorf("%d messages in 20 s, want 10 a second", n)
-			}
+			n := handled.Load()
+			assert.That(t, n >= 190, "%d messages in 20 s, want 10 a second", n)
 			stop()
 			assert.That(t, s.maxHand <= tt.atOnce, "%d messages in hand", s.maxHand)
 			if len(s.retries) > 0 || len(s.changes) > 0 || s.spent() > 0 {
@@ -550,9 +537,8 @@ func TestLimiterEndsWithTheRun(t *testing.T) {
 			consumer.PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
 		time.Sleep(time.Minute)
 		begin := time.Now()
-		if err := stop(); err != nil || time.Since(begin) > 6*time.Second {
-			t.Errorf("%v after %v", err, time.Since(begin))
-		}
+		err := stop()
+		assert.That(t, err == nil && time.Since(begin) <= 6*time.Second, "%v after %v", err, time.Since(begin))
 	})
 }
 
@@ -713,9 +699,8 @@ func TestSettingsOfTheDeliveringServer(t *testing.T) {
 			assert.That(t, running.Add(1) <= 1, "two messages of a message group are handled at the same time")
 			time.Sleep(time.Second)
 			running.Add(-1)
-			if final, known := consumer.FinalAttempt(ctx); !known || final != (d.Attempt == 2) {
-				t.Errorf("attempt %d: final %v, known %v", d.Attempt, final, known)
-			}
+			final, known := consumer.FinalAttempt(ctx)
+			assert.That(t, known && final == (d.Attempt == 2), "attempt %d: final %v, known %v", d.Attempt, final, known)
 			if d.ID == "first" {
 				return errors.New("no such customer")
 			}
@@ -729,9 +714,7 @@ func TestSettingsOfTheDeliveringServer(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-done)
 		assert.That(t, len(s.retries) == 1 && s.retries[0].delay == 7*time.Second, "retries %+v, want one after 7 s", s.retries)
 		assert.That(t, len(s.dead) == 1 && s.dead["first"] != "", "dead letters %v, want the first message after two attempts", s.dead)
 	})
@@ -753,12 +736,9 @@ func TestRejectionsBesideAnOutage(t *testing.T) {
 		}
 		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		time.Sleep(10 * time.Minute)
-		if n := receives.Load(); n < 61 {
-			t.Errorf("%d receives, want the one after the second rejection", n)
-		}
-		if err := stop(); err != nil {
-			t.Errorf("Run ended: %v", err)
-		}
+		n := receives.Load()
+		assert.That(t, n >= 61, "%d receives, want the one after the second rejection", n)
+		assert.NoError(t, stop(), "Run ended")
 		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeUnauthorized} }
 		begin := time.Now()
 		p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{}))(t)

@@ -59,13 +59,10 @@ func TestShutdownIsOrderly(t *testing.T) {
 			t.Errorf("outcomes %v, %d released, %d left, %d in hand", got, len(s.released), s.left(), s.handed)
 		}
 		for _, e := range s.entries {
-			if !e.done && e.attempt != 0 {
-				t.Errorf("message %s spent %d attempts", e.msg.ID, e.attempt)
-			}
+			assert.That(t, e.done || e.attempt == 0, "message %s spent %d attempts", e.msg.ID, e.attempt)
 		}
-		if want := (consumer.StopReport{Acked: 2, Released: got[consumer.Released], Took: 4 * time.Second}); report != want {
-			t.Errorf("report %+v, want %+v", report, want)
-		}
+		want := (consumer.StopReport{Acked: 2, Released: got[consumer.Released], Took: 4 * time.Second})
+		assert.That(t, report == want, "report %+v, want %+v", report, want)
 	})
 }
 
@@ -110,9 +107,8 @@ func TestShutdownTimeout(t *testing.T) {
 		begin := time.Now()
 		stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
 			<-ctx.Done()
-			if cause := context.Cause(ctx); cause != consumer.ErrShutdown {
-				t.Errorf("cause %v", cause)
-			}
+			cause := context.Cause(ctx)
+			assert.That(t, cause == consumer.ErrShutdown, "cause %v", cause)
 			time.Sleep(time.Second)
 			return ctx.Err()
 		}, consumer.PushOptions{ShutdownTimeout: 7 * time.Second, OnDelivery: seen.add})
@@ -144,9 +140,8 @@ func TestShutdownWithoutAServer(t *testing.T) {
 			s.onAck, s.onChange = away, away
 			begin := time.Now()
 			stop()
-			if d := time.Since(begin); d > timeout {
-				t.Errorf("Run took %v to return, with a timeout of %v", d, timeout)
-			}
+			d := time.Since(begin)
+			assert.That(t, d <= timeout, "Run took %v to return, with a timeout of %v", d, timeout)
 			assert.That(t, report.Unsettled >= 10 && report.Acked+report.Released <= 0, "report %+v", report)
 		})
 	}

@@ -52,19 +52,14 @@ func TestSimpleReceiveAndAck(t *testing.T) {
 	m.EXPECT().Ack(gomock.Any(), got[1:]).Return([]error{stale})
 	m.EXPECT().Settle(gomock.Any(), got[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "because"}).Return(transport.RetryResult{}, nil)
 	assert.NoError(t, s.Ack(t.Context(), got[0]))
-	if err := s.Ack(t.Context(), got[1]); !errors.Is(err, tidegate.ErrInvalidHandle) {
-		t.Errorf("got %v", err)
-	}
+	assert.Is(t, "err", s.Ack(t.Context(), got[1]), tidegate.ErrInvalidHandle)
 	assert.NoError(t, assert.Err(s.Settle(t.Context(), got[1], transport.Verdict{Kind: transport.DeadLetter, Reason: "because"})))
 	for _, n := range []int{0, -1, 33} {
-		if _, err := s.Receive(t.Context(), n); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("Receive of %d: %v", n, err)
-		}
+		_, err := s.Receive(t.Context(), n)
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid), "Receive of %d: %v", n, err)
 	}
 	m.EXPECT().Ack(gomock.Any(), gomock.Any()).Return(nil) // breaks the contract
-	if err := s.Ack(t.Context(), got[0]); err == nil {
-		t.Error("an acknowledgement without a result is a success")
-	}
+	assert.That(t, s.Ack(t.Context(), got[0]) != nil, "an acknowledgement without a result is a success")
 }
 
 // The handle is replaced by a success only.
@@ -74,18 +69,16 @@ func TestSimpleChangeInvisibleDuration(t *testing.T) {
 		d := deliveries("1")[0]
 		before := *d
 		m.EXPECT().Extend(gomock.Any(), d, time.Minute, true).Return("a handle that is none", errors.New("lost"))
-		if err := s.ChangeInvisibleDuration(t.Context(), d, time.Minute); err == nil || !reflect.DeepEqual(*d, before) {
-			t.Errorf("error %v, delivery %+v", err, d)
-		}
+		err := s.ChangeInvisibleDuration(t.Context(), d, time.Minute)
+		assert.That(t, err != nil && reflect.DeepEqual(*d, before), "error %v, delivery %+v", err, d)
 		m.EXPECT().Extend(gomock.Any(), d, time.Minute, true).Return("new", nil)
 		if err := s.ChangeInvisibleDuration(t.Context(), d, time.Minute); err != nil || d.Handle != "new" ||
 			!d.InvisibleUntil.Equal(time.Now().Add(time.Minute)) {
 			t.Errorf("error %v, delivery %+v", err, d)
 		}
 		for _, dur := range []time.Duration{-1, 13 * time.Hour} {
-			if err := s.ChangeInvisibleDuration(t.Context(), d, dur); !errors.Is(err, tidegate.ErrInvalid) {
-				t.Errorf("%v: %v", dur, err)
-			}
+			err := s.ChangeInvisibleDuration(t.Context(), d, dur)
+			assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%v: %v", dur, err)
 		}
 	})
 }
@@ -119,9 +112,8 @@ func TestSimpleAll(t *testing.T) {
 			got = append(got, d.ID)
 		}
 		assert.That(t, reflect.DeepEqual(got, []string{"1", "2", "error", "3"}), "got %q", got)
-		if d := time.Since(begin); d < time.Minute || d > time.Minute+time.Second {
-			t.Errorf("took %v, want the minute that the server asked for", d)
-		}
+		d := time.Since(begin)
+		assert.That(t, d >= time.Minute && d <= time.Minute+time.Second, "took %v, want the minute that the server asked for", d)
 	})
 }
 
@@ -279,9 +271,7 @@ func TestSimpleAllBackoff(t *testing.T) {
 // minute.
 func TestSimpleAllAcceptedBetweenRejections(t *testing.T) {
 	rejected := &tidegate.Error{Code: tidegate.CodeUnauthorized}
-	if got := receives(t, rejected, nil, rejected, nil); len(got) != 5 {
-		t.Errorf("All ended after %d receives, want 5", len(got))
-	}
+	assert.Equal(t, "All ended after receives", len(receives(t, rejected, nil, rejected, nil)), 5)
 }
 
 // A server that does not wait for messages receives at most ten requests in a second.

@@ -88,18 +88,14 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 			s.inTopic(0, topic, "", 1)
 		}
 		time.Sleep(time.Minute)
-		if n := len(seen.all()); n != 30 {
-			t.Errorf("%d messages handled during the pause", n-30)
-		}
+		n := len(seen.all())
+		assert.That(t, n == 30, "%d messages handled during the pause", n-30)
 		p.Resume()
 		time.Sleep(time.Minute)
-		if n := len(seen.all()); n != 33 {
-			t.Errorf("%d messages handled after the pause, want 3", n-30)
-		}
+		n = len(seen.all())
+		assert.That(t, n == 33, "%d messages handled after the pause, want 3", n-30)
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-done)
 	})
 }
 
@@ -377,9 +373,8 @@ func TestManyTopicsLeaveWatches(t *testing.T) {
 		assert.That(t, handled.Load() == 1, "%d messages handled, want one at once", handled.Load())
 		time.Sleep(time.Hour)
 		for _, topic := range names {
-			if prompt, _ := w.receives(topic); prompt < 60/8 {
-				t.Errorf("topic %s: %d receives within an hour", topic, prompt)
-			}
+			prompt, _ := w.receives(topic)
+			assert.That(t, prompt >= 60/8, "topic %s: %d receives within an hour", topic, prompt)
 			expect(topic, 60*2/5+2)
 		}
 		begin := time.Now()
@@ -420,9 +415,8 @@ func TestWaitingReceivesWithoutWatches(t *testing.T) {
 					w.inTopic(0, topic, "", 1)
 				}
 				synctest.Wait()
-				if n := handled.Load(); n != int64(tt.topics) {
-					t.Errorf("%d messages handled at once, want %d", n, tt.topics)
-				}
+				n := handled.Load()
+				assert.That(t, n == int64(tt.topics), "%d messages handled at once, want %d", n, tt.topics)
 			})
 		})
 	}
@@ -444,9 +438,8 @@ func TestReportsWithoutMessages(t *testing.T) {
 			w.report("t3")
 		}
 		prompt, _ := w.receives("t3")
-		if most := 1 + 4 + int(burst/(100*time.Millisecond)); prompt > most || prompt < most/2 {
-			t.Errorf("%d receives in a burst of %v, want about %d", prompt, burst, most)
-		}
+		most := 1 + 4 + int(burst/(100*time.Millisecond))
+		assert.That(t, prompt <= most && prompt >= most/2, "%d receives in a burst of %v, want about %d", prompt, burst, most)
 		w.put("t3", "", 1)
 		time.Sleep(100 * time.Millisecond)
 		if synctest.Wait(); handled.Load() != 1 {
@@ -483,18 +476,16 @@ func pauseEndsWatches(t *testing.T, repeatable bool) {
 	}
 	time.Sleep(time.Hour)
 	for _, topic := range names {
-		if prompt, _ := w.receives(topic); prompt != 1 {
-			t.Errorf("topic %s: %d receives at the end of the pause, want the one before it", topic, prompt)
-		}
+		prompt, _ := w.receives(topic)
+		assert.That(t, prompt == 1, "topic %s: %d receives at the end of the pause, want the one before it", topic, prompt)
 	}
 	p.Resume()
 	if synctest.Wait(); handled.Load() != 20 {
 		t.Errorf("%d messages handled, want 20", handled.Load())
 	}
 	begin := time.Now()
-	if err := stop(); err != nil || time.Since(begin) != 0 {
-		t.Errorf("Run ended after %v: %v", time.Since(begin), err)
-	}
+	err := stop()
+	assert.That(t, err == nil && time.Since(begin) == 0, "Run ended after %v: %v", time.Since(begin), err)
 }
 
 // The watch of a removed queue ends, and the removed queue no longer has a share of the credits.
@@ -522,9 +513,7 @@ func TestRemovedQueueEndsItsWatch(t *testing.T) {
 		before := count()
 		w.report(names...)
 		time.Sleep(time.Hour)
-		if n := count() - before; n != 0 {
-			t.Errorf("%d receives from removed queues", n)
-		}
+		assert.Equal(t, "receives from removed queues", (count() - before), 0)
 		all := len(w.requests)
 		w.put("t5", "", 640)
 		// The other queues have watches. One queue has half of 64 MiB; a message may have 4 MiB.
@@ -551,8 +540,6 @@ func TestReceiveSucceedsBeforeItsWatch(t *testing.T) {
 		synctest.Wait()
 		allowed.Store(true)
 		time.Sleep(2 * time.Minute) // the others have watches
-		if err := stop(); err != nil {
-			t.Errorf("Run ended with 19 of 20 topics allowed: %v", err)
-		}
+		assert.NoError(t, stop(), "Run ended with 19 of 20 topics allowed")
 	})
 }

@@ -240,9 +240,8 @@ func TestJudge(t *testing.T) {
 			if tt.want.Is(transport.Retry) {
 				tt.want.Reason = verdict.Read(tt.err).Reason
 			}
-			if got := verdict.Judge(tt.attempt, verdict.Read(tt.err), tt.rules); got != tt.want {
-				t.Errorf("got %+v, want %+v", got, tt.want)
-			}
+			got := verdict.Judge(tt.attempt, verdict.Read(tt.err), tt.rules)
+			assert.That(t, got == tt.want, "got %+v, want %+v", got, tt.want)
 		})
 	}
 }
@@ -346,9 +345,8 @@ func TestReconsumeOnAPlainServer(t *testing.T) {
 			if o.Disposition != consumer.Retried || o.Delay != tt.want || !errors.Is(o.Err, away) || e == nil || e.Code != tidegate.CodeNotImplemented {
 				t.Errorf("outcome %+v, want a retry after %v", o, tt.want)
 			}
-			if plain := seen.all()[len(seen.all())-1]; tt.want < 10*time.Second && plain.SettleErr != nil {
-				t.Errorf("an ordinary retry: %+v", plain)
-			}
+			plain := seen.all()[len(seen.all())-1]
+			assert.That(t, tt.want >= 10*time.Second || plain.SettleErr == nil, "an ordinary retry: %+v", plain)
 		}))
 	}
 }
@@ -402,9 +400,8 @@ func TestSimpleReconsumeNeedsTheTransport(t *testing.T) {
 	s, err := consumer.NewSimple(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{})
 	assert.Must(t, err)
 	_, err = s.Settle(t.Context(), &tidegate.Delivery{}, transport.Verdict{Kind: transport.RetryTopic})
-	if e, _ := errors.AsType[*tidegate.Error](err); e == nil || e.Code != tidegate.CodeNotImplemented {
-		t.Error(err)
-	}
+	e, _ := errors.AsType[*tidegate.Error](err)
+	assert.That(t, e != nil && e.Code == tidegate.CodeNotImplemented, "%v", err)
 }
 
 // Outcome.AttemptSpent is true only if the handler returned Snooze and the server counted the
@@ -445,7 +442,6 @@ func TestNegativeDelaysMeanNone(t *testing.T) {
 	if e, ok := errors.AsType[*verdict.Snooze](consumer.Snooze(-time.Second)); !ok || e.Delay != 0 {
 		t.Errorf("Snooze: %+v", e)
 	}
-	if e, ok := errors.AsType[*verdict.RetryIn](consumer.RetryIn(-time.Second, nil)); !ok || e.Delay != 0 {
-		t.Errorf("RetryIn: %+v", e)
-	}
+	e, ok := errors.AsType[*verdict.RetryIn](consumer.RetryIn(-time.Second, nil))
+	assert.That(t, ok && e.Delay == 0, "RetryIn: %+v", e)
 }

@@ -35,9 +35,7 @@ func TestBatchesCountAsMessages(t *testing.T) {
 		go func() { done <- c.Run(ctx) }()
 		e.broker.WaitIdle("billing", "orders")
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-done)
 		assert.That(t, batches == 1 && len(spans) == n, "%d batches with %d spans, want one batch of %d messages", batches, len(spans), n)
 		got := e.series()
 		for series, value := range map[string]string{

@@ -25,9 +25,8 @@ func TestErrorTypes(t *testing.T) {
 			{errors.New("no stock"), "*errors.errorString"},
 		} {
 			handle := e.i.Middleware(func(context.Context, *tidegate.Delivery) error { return c.err })
-			if err := handle(e.Context(), &tidegate.Delivery{}); !errors.Is(err, c.err) {
-				t.Errorf("the middleware returned %v, want %v", err, c.err)
-			}
+			err := handle(e.Context(), &tidegate.Delivery{})
+			assert.That(t, errors.Is(err, c.err), "the middleware returned %v, want %v", err, c.err)
 			want(t, c.err.Error(), attrs(e.spans.Ended()[n].Attributes()), "error.type="+c.want)
 		}
 	})
@@ -39,9 +38,8 @@ func TestAPanicEndsTheSpanOfTransact(t *testing.T) {
 	run(t, func(e *env) {
 		func() {
 			defer func() {
-				if v := recover(); v != "local" {
-					t.Errorf("recovered %v, want the panic of the local transaction", v)
-				}
+				v := recover()
+				assert.That(t, v == "local", "recovered %v, want the panic of the local transaction", v)
 			}()
 			_, _ = e.p.Transact(e.Context(), &tidegate.Message{Topic: "transfers", Body: []byte("x")},
 				func(context.Context, *tidegate.Message) error { panic("local") })
@@ -61,8 +59,6 @@ func TestTheSpanEndsBeforeDone(t *testing.T) {
 		ended := make(chan int, 1)
 		assert.Must(t, e.p.SendAsync(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")},
 			func(tidegate.Receipt, error) { ended <- len(e.spans.Ended()) }))
-		if n := <-ended; n != 1 {
-			t.Errorf("%d spans had ended when done was called, want 1", n)
-		}
+		assert.Equal(t, "spans had ended when done was called", <-ended, 1)
 	})
 }

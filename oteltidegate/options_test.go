@@ -34,9 +34,7 @@ func TestPushOptionsCopiesTheMiddleware(t *testing.T) {
 		called := false
 		own := make([]consumer.Middleware, 1, 2)
 		own[0] = func(next consumer.Handler) consumer.Handler { called = true; return next }
-		if got := e.i.PushOptions(consumer.PushOptions{Middleware: own}).Middleware; len(got) != 2 {
-			t.Errorf("%d middlewares, want 2", len(got))
-		}
+		assert.Equal(t, "middlewares", len(e.i.PushOptions(consumer.PushOptions{Middleware: own}).Middleware), 2)
 		if own[0](nil); !called {
 			t.Error("the program's middleware was replaced")
 		}

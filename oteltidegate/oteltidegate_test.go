@@ -156,9 +156,8 @@ func TestAttemptsAreEvents(t *testing.T) {
 		assert.MustThat(t, len(events) == 3, "%d events, want 3 attempts", len(events))
 		want(t, "attempt 1", attrs(events[0].Attributes), "tidegate.attempt=1", "tidegate.class=throttled", "error.type=42900", "tidegate.delay_seconds=5")
 		want(t, "attempt 3", attrs(events[2].Attributes), "tidegate.attempt=3", "tidegate.class=ok", "server.port=8081")
-		if gap := events[1].Time.Sub(events[0].Time); gap < 5*time.Second || gap > 6*time.Second {
-			t.Errorf("attempt 2 came %v after the first, want 5 s", gap)
-		}
+		gap := events[1].Time.Sub(events[0].Time)
+		assert.That(t, gap >= 5*time.Second && gap <= 6*time.Second, "attempt 2 came %v after the first, want 5 s", gap)
 	})
 }
 
@@ -243,9 +242,8 @@ func TestEverySendHasASpan(t *testing.T) {
 		} {
 			before := len(e.spans.Ended())
 			err := c.send(e.Context())
-			if failed := slices.Contains(c.spans, codes.Error) || c.spans == nil; failed != (err != nil) {
-				t.Errorf("%s: %v", c.name, err)
-			}
+			failed := slices.Contains(c.spans, codes.Error) || c.spans == nil
+			assert.That(t, failed == (err != nil), "%s: %v", c.name, err)
 			var got []codes.Code
 			for _, s := range e.spans.Ended()[before:] {
 				got = append(got, s.Status().Code)
@@ -263,9 +261,8 @@ func TestMetrics(t *testing.T) {
 		for n := range 3 {
 			assert.Must(t, assert.Err(e.p.Send(e.Context(), &tidegate.Message{ID: fmt.Sprint("m", n), Topic: "orders", Body: []byte("x")})))
 		}
-		if _, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "missing", Body: []byte("x")}); err == nil {
-			t.Fatal("a send to a missing topic succeeded")
-		}
+		_, err := e.p.Send(e.Context(), &tidegate.Message{Topic: "missing", Body: []byte("x")})
+		assert.MustThat(t, err != nil, "a send to a missing topic succeeded")
 		if tx, err := e.p.Begin(e.Context(), &tidegate.Message{Topic: "transfers", Body: []byte("x")}); err != nil {
 			t.Fatal(err)
 		} else if err := tx.Commit(e.Context()); err != nil {

@@ -23,9 +23,8 @@ func TestTheSpanOfTheContextIsTheParent(t *testing.T) {
 			t.Errorf("the parent of the send is %v, want %v, the span of ctx", got, parent.SpanContext().SpanID())
 		}
 		assert.Must(t, assert.Err(e.p.Send(e.Context(), msg)))
-		if got := e.spans.Ended()[1].Parent().SpanID().String(); got != "b7ad6b7169203331" {
-			t.Errorf("the parent of a send without a span in ctx is %v, want that of the message", got)
-		}
+		got := e.spans.Ended()[1].Parent().SpanID().String()
+		assert.That(t, got == "b7ad6b7169203331", "the parent of a send without a span in ctx is %v, want that of the message", got)
 		parent.End()
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -31,25 +32,18 @@ func TestSendAsync(t *testing.T) {
 		start := time.Now()
 		told := make(chan time.Duration, 1)
 		if err := p.SendAsync(t.Context(), message(), func(r tidegate.Receipt, err error) {
-			if err != nil || r.Attempts != 3 {
-				t.Errorf("result %+v, %v; want success at attempt 3", r, err)
-			}
+			assert.That(t, err == nil && r.Attempts == 3, "result %+v, %v; want success at attempt 3", r, err)
 			told <- time.Since(start)
 		}); err != nil || time.Since(start) != 0 {
 			t.Errorf("SendAsync returned %v after %v", err, time.Since(start))
 		}
-		if took := <-told; took != 7*time.Second {
-			t.Errorf("result after %v, want 7s", took)
-		}
+		assert.Equal(t, "result after", <-told, 7*time.Second)
 
 		lost := always(codeError(tidegate.CodeInternalServerError))
 		failed := make(chan error, 1)
-		if err := newProducer(t, lost, producer.Options{}).SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { failed <- err }); err != nil {
-			t.Fatal(err)
-		}
-		if e := sendError(t, <-failed); e.Reason != producer.StopExhausted || e.Attempts != 3 {
-			t.Errorf("result %+v", e)
-		}
+		assert.Must(t, newProducer(t, lost, producer.Options{}).SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { failed <- err }))
+		e := sendError(t, <-failed)
+		assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 3, "result %+v", e)
 	})
 }
 
@@ -78,15 +72,11 @@ func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
 			m.ID, m.MessageGroup = fmt.Sprintf("%03d", i), []string{"", "a", "b"}[i%3]
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.IntN(100))*time.Second)
 			defer cancel()
-			if err := p.SendAsync(ctx, m, o.done(m.ID)); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, p.SendAsync(ctx, m, o.done(m.ID)))
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if len(o.order) != n {
-			t.Errorf("%d outcomes of %d", len(o.order), n)
-		}
+		assert.Equal(t, "outcomes", len(o.order), n)
 		for _, group := range []string{"a", "b"} {
 			if !slices.IsSorted(sent[group]) || len(sent[group]) == 0 {
 				t.Errorf("message group %s was sent as %v", group, sent[group])
@@ -101,12 +91,9 @@ func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
 
 func TestSendAsyncRejectsNil(t *testing.T) {
 	p := newProducer(t, script(), producer.Options{})
-	if err := p.SendAsync(t.Context(), nil, func(tidegate.Receipt, error) {}); sendError(t, err).Reason != producer.StopInvalid {
-		t.Errorf("nil message: %v", err)
-	}
-	if err := p.SendAsync(t.Context(), message(), nil); sendError(t, err).Reason != producer.StopInvalid {
-		t.Errorf("nil function: %v", err)
-	}
+	err := p.SendAsync(t.Context(), nil, func(tidegate.Receipt, error) {})
+	assert.That(t, sendError(t, err).Reason == producer.StopInvalid, "nil message: %v", err)
+	assert.Equal(t, "nil function", sendError(t, p.SendAsync(t.Context(), message(), nil)).Reason, producer.StopInvalid)
 }
 
 // A function that panics or ends its goroutine costs no later function its call, and Close returns.
@@ -129,13 +116,9 @@ func testFunctionsThatEnd(t *testing.T, end func()) {
 				t.Error(err)
 			}
 		}
-		if err := p.Flush(t.Context()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, p.Flush(t.Context()))
 		p.Close()
-		if called != 6 {
-			t.Errorf("%d of 6 functions were called", called)
-		}
+		assert.Equal(t, "of 6 functions were called", called, 6)
 	})
 }
 
@@ -171,9 +154,7 @@ func TestFunctionsOfAGroupAreCalledInOrder(t *testing.T) {
 	}
 	senders.Wait()
 	done.Wait()
-	if wrong > 0 {
-		t.Errorf("%d of %d functions were called in the wrong order", wrong, groups*messages)
-	}
+	assert.That(t, wrong <= 0, "%d of %d functions were called in the wrong order", wrong, groups*messages)
 }
 
 // foreign is a ctx that package context does not recognise as its own.
@@ -215,13 +196,9 @@ func TestMessagesWithOneContextShareItsWatch(t *testing.T) {
 		}
 		send := func(ctx context.Context, id string) error { return p.SendAsync(ctx, named(id), o.done(id)) }
 		for i := range 20 {
-			if err := send(ctxs[i%2], fmt.Sprint(i)); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, send(ctxs[i%2], fmt.Sprint(i)))
 		}
-		if n := asked[0].Load(); n != 1 {
-			t.Errorf("the ctx of ten messages has %d functions, want 1", n)
-		}
+		assert.Equal(t, "the ctx of ten messages has functions", asked[0].Load(), 1)
 		cancels[0]()
 		synctest.Wait()
 		for i := range 20 {
@@ -233,13 +210,10 @@ func TestMessagesWithOneContextShareItsWatch(t *testing.T) {
 				t.Errorf("message %d: ended %v with %v; want the end of its ctx", i, ended, err)
 			}
 		}
-		if err := send(ctxs[0], "late"); sendError(t, err).Reason != producer.StopContext {
-			t.Errorf("a message with an ended ctx: %v", err)
-		}
+		assert.Equal(t, "a message with an ended ctx", sendError(t, send(ctxs[0], "late")).Reason, producer.StopContext)
 		p.Close()
-		if n := left.Load(); n != 0 || time.Since(began) != 0 {
-			t.Errorf("%d watches are left after %v", n, time.Since(began))
-		}
+		n := left.Load()
+		assert.That(t, n == 0 && time.Since(began) == 0, "%d watches are left after %v", n, time.Since(began))
 		if n := asked[1].Load(); n != 1 || !errors.Is(o.errs["1"], tidegate.ErrClosed) {
 			t.Errorf("the other ctx has %d functions; its message ended with %v", n, o.errs["1"])
 		}
@@ -269,9 +243,7 @@ func TestMessageBesideAThrottledOneFailsEarly(t *testing.T) {
 				t.Errorf("message %d: %v after %v", i, e, time.Since(start))
 			}
 		}
-		if n := sizes(f); len(n) != 1 {
-			t.Errorf("requests of %v messages, want one of four", n)
-		}
+		assert.Equal(t, "requests of messages", len(sizes(f)), 1)
 	})
 }
 
@@ -320,19 +292,14 @@ func TestMessageGroupContinuesWhenAMessageLeaves(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		first, second := named("first"), named("second")
 		first.MessageGroup, second.MessageGroup = "g", "g"
-		if err := p.SendAsync(ctx, first, func(tidegate.Receipt, error) {}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.SendAsync(ctx, first, func(tidegate.Receipt, error) {}))
 		synctest.Wait()
 		stored := make(chan time.Duration, 1)
-		if err := p.SendAsync(t.Context(), second, func(tidegate.Receipt, error) { stored <- time.Since(start) }); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.SendAsync(t.Context(), second, func(tidegate.Receipt, error) { stored <- time.Since(start) }))
 		time.Sleep(100 * time.Millisecond) // before the wait of the policy is over
 		cancel()
-		if at := <-stored; at != 100*time.Millisecond {
-			t.Errorf("the second message was stored after %v, the first one left after 100 ms", at)
-		}
+		at := <-stored
+		assert.That(t, at == 100*time.Millisecond, "the second message was stored after %v, the first one left after 100 ms", at)
 	})
 }
 
@@ -367,12 +334,8 @@ func TestMessageThatEndsFirstLeavesNoWatch(t *testing.T) {
 		done := make(chan struct{})
 		stops := 0
 		c := slowContext{Context: ctx, begin: func() { <-done }, stops: &stops}
-		if err := p.SendAsync(c, message(), func(tidegate.Receipt, error) { close(done) }); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.SendAsync(c, message(), func(tidegate.Receipt, error) { close(done) }))
 		synctest.Wait()
-		if stops != 1 {
-			t.Errorf("the function at the ctx was removed %d times, want once", stops)
-		}
+		assert.Equal(t, "the function at the ctx was removed times", stops, 1)
 	})
 }

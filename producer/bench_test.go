@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -35,10 +36,7 @@ func benchmarkEach(b *testing.B, run func(b *testing.B, p *producer.Producer)) {
 		"no-lanes": struct{ producer.Transport }{instant{}}, "single": instant{1}, "shared": instant{1000},
 	} {
 		b.Run(name, func(b *testing.B) {
-			p, err := producer.New(t, producer.Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			p := assert.Value(producer.New(t, producer.Options{}))(b)
 			defer p.Close()
 			b.ReportAllocs()
 			run(b, p)
@@ -54,9 +52,8 @@ func BenchmarkSend(b *testing.B) {
 	benchmarkEach(b, func(b *testing.B, p *producer.Producer) {
 		msg := benchMessage()
 		for b.Loop() {
-			if _, err := p.Send(b.Context(), msg); err != nil {
-				b.Fatal(err)
-			}
+			_, err := p.Send(b.Context(), msg)
+			assert.MustThat(b, err == nil, "%v", err)
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/mocks"
@@ -38,20 +39,14 @@ func TestContractResults(t *testing.T) {
 			if r.Err != nil || r.Receipt.Attempts != 1 || r.Receipt.Topic != "orders" || r.Receipt.Endpoint != "a:1" {
 				t.Errorf("message %d: %+v", i, r)
 			}
-			if i == 1 && r.Receipt.MessageID != "mine" {
-				t.Errorf("the caller's ID became %q", r.Receipt.MessageID)
-			}
+			assert.That(t, i != 1 || r.Receipt.MessageID == "mine", "the caller's ID became %q", r.Receipt.MessageID)
 			ids[r.Receipt.MessageID], offsets[r.Receipt.Offset] = true, true
 			if !reflect.DeepEqual(*msgs[i], before[i]) {
 				t.Errorf("the caller's message was changed to %+v", *msgs[i])
 			}
 		}
-		if n := len(f.Calls("ProducerSettings")); n != 0 {
-			t.Errorf("accepted sends requested the settings %d times", n)
-		}
-		if len(ids) != 3 || ids[""] || len(offsets) != 3 {
-			t.Errorf("IDs %v, offsets %v", ids, offsets)
-		}
+		assert.Equal(t, "accepted sends requested the settings times", len(f.Calls("ProducerSettings")), 0)
+		assert.That(t, len(ids) == 3 && !ids[""] && len(offsets) == 3, "IDs %v, offsets %v", ids, offsets)
 	})
 }
 
@@ -86,14 +81,11 @@ func TestContractRetries(t *testing.T) {
 				t.Errorf("%s: %d attempts in %v, want %d in %v", name, len(f.Calls("Send")), took, tt.attempts, tt.took)
 			}
 			if tt.reason == producer.NotStopped {
-				if r.Err != nil || r.Receipt.Attempts != tt.attempts {
-					t.Errorf("%s: %+v", name, r)
-				}
+				assert.That(t, r.Err == nil && r.Receipt.Attempts == tt.attempts, "%s: %+v", name, r)
 				continue
 			}
-			if e := sendError(t, r.Err); e.Reason != tt.reason || e.Attempts != tt.attempts || e.MessageID == "" {
-				t.Errorf("%s: %+v", name, e)
-			}
+			e := sendError(t, r.Err)
+			assert.That(t, e.Reason == tt.reason && e.Attempts == tt.attempts && e.MessageID != "", "%s: %+v", name, e)
 		}
 	})
 }
@@ -125,9 +117,7 @@ func TestContractRejectsBadInput(t *testing.T) {
 				t.Errorf("%s: the message beside it: %v", name, r[1].Err)
 			}
 		}
-		if n := len(f.Calls("Send")); n != 10 {
-			t.Errorf("%d requests, want 10", n)
-		}
+		assert.Equal(t, "requests", len(f.Calls("Send")), 10)
 	})
 }
 
@@ -145,9 +135,8 @@ func TestContractEnds(t *testing.T) {
 			m := message()
 			m.MessageGroup = "g"
 			r := sendBy(ctx, p, entry, m)[0]
-			if took := time.Since(start); took != 300*time.Millisecond {
-				t.Errorf("%s: returned after %v, want 300ms", name, took)
-			}
+			took := time.Since(start)
+			assert.That(t, took == 300*time.Millisecond, "%s: returned after %v, want 300ms", name, took)
 			if e := sendError(t, r.Err); e.Reason != producer.StopContext || e.Attempts != attempts || e.MaybeStored != maybe ||
 				!errors.Is(e, cause) || !errors.Is(e, context.Canceled) || e.Throttles > 0 && !errors.Is(e, tidegate.ErrThrottled) {
 				t.Errorf("%s: %+v", name, e)
@@ -165,25 +154,19 @@ func TestContractEnds(t *testing.T) {
 		waits("behind its message group", silent(), 0, false, func(p *producer.Producer) {
 			m := message()
 			m.MessageGroup = "g"
-			if err := p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}))
 		})
 
 		f := each(nil)
 		p := newProducer(t, f, producer.Options{})
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
-		if e := sendError(t, sendBy(ctx, p, entry, message())[0].Err); e.Reason != producer.StopContext || !errors.Is(e, cause) {
-			t.Errorf("cancelled before the start: %+v", e)
-		}
+		e := sendError(t, sendBy(ctx, p, entry, message())[0].Err)
+		assert.That(t, e.Reason == producer.StopContext && errors.Is(e, cause), "cancelled before the start: %+v", e)
 		p.Close()
-		if e := sendError(t, sendBy(t.Context(), p, entry, message())[0].Err); e.Reason != producer.StopClosed || !errors.Is(e, tidegate.ErrClosed) {
-			t.Errorf("after Close: %+v", e)
-		}
-		if len(f.Calls("Send")) != 0 {
-			t.Errorf("%d attempts of messages that were not accepted", len(f.Calls("Send")))
-		}
+		e = sendError(t, sendBy(t.Context(), p, entry, message())[0].Err)
+		assert.That(t, e.Reason == producer.StopClosed && errors.Is(e, tidegate.ErrClosed), "after Close: %+v", e)
+		assert.Equal(t, "attempts of messages that were not accepted", len(f.Calls("Send")), 0)
 	})
 }
 
@@ -209,9 +192,7 @@ func TestContractClose(t *testing.T) {
 				t.Errorf("message %d: %v", i, e)
 			}
 		}
-		if took := time.Since(start); took != 300*time.Millisecond {
-			t.Errorf("the sends ended after %v, Close was after 300ms", took)
-		}
+		assert.Equal(t, "the sends ended after, Close was after 300ms", time.Since(start), 300*time.Millisecond)
 	})
 }
 
@@ -250,17 +231,14 @@ func TestContractDeadline(t *testing.T) {
 		} {
 			p := newProducer(t, each(tt.send), tt.opts)
 			if tt.before {
-				if err := p.SendAsync(t.Context(), inGroup("before", "g"), func(tidegate.Receipt, error) {}); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, p.SendAsync(t.Context(), inGroup("before", "g"), func(tidegate.Receipt, error) {}))
 				synctest.Wait()
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			start := time.Now()
 			r := sendBy(ctx, p, entry, inGroup("m", "g"))[0]
-			if took := time.Since(start); took > timeout {
-				t.Errorf("%s: the send ended after %v, its deadline was %v", name, took, timeout)
-			}
+			took := time.Since(start)
+			assert.That(t, took <= timeout, "%s: the send ended after %v, its deadline was %v", name, took, timeout)
 			if e := sendError(t, r.Err); e.Fault() != producer.PassingFault || !errors.Is(e, tidegate.ErrUnavailable) && !errors.Is(e, context.DeadlineExceeded) {
 				t.Errorf("%s: %v", name, e)
 			}
@@ -286,9 +264,7 @@ func TestContractAbandonedRequest(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		sendBy(ctx, p, entry, message(), message())
 		synctest.Wait()
-		if d := time.Duration(ended.Load()); d != time.Second {
-			t.Errorf("the request ended after %v, its callers after 1s", d)
-		}
+		assert.Equal(t, "the request ended after, its callers after 1s", time.Duration(ended.Load()), time.Second)
 	})
 }
 
@@ -327,30 +303,25 @@ func TestContractFull(t *testing.T) {
 			p = newProducer(t, f, opts)
 			start := time.Now()
 			for i, r := range sendBy(t.Context(), p, entry, msgs...) {
-				if r.Err != nil {
-					t.Errorf("%s: message %d: %v", name, i, r.Err)
-				}
+				assert.That(t, r.Err == nil, "%s: message %d: %v", name, i, r.Err)
 			}
-			if took := time.Since(start); took != 2*time.Second {
-				t.Errorf("%s: 4 messages with 2 places took %v, want 2s", name, took)
-			}
+			took := time.Since(start)
+			assert.That(t, took == 2*time.Second, "%s: 4 messages with 2 places took %v, want 2s", name, took)
 
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(500*time.Millisecond, cancel)
 			start = time.Now()
 			results := sendBy(ctx, p, entry, msgs...)
-			if took := time.Since(start); took != 500*time.Millisecond {
-				t.Errorf("%s: the callers left after 500ms, the sends ended after %v", name, took)
-			}
+			took = time.Since(start)
+			assert.That(t, took == 500*time.Millisecond, "%s: the callers left after 500ms, the sends ended after %v", name, took)
 			for i, r := range results {
 				if e := sendError(t, r.Err); e.Reason != producer.StopContext || e.MaybeStored != (e.Attempts > 0) {
 					t.Errorf("%s: message %d: %+v", name, i, e)
 				}
 			}
 			p.Close()
-			if a, err := p.Shutdown(t.Context()); err != nil || len(a.Undelivered) != 0 {
-				t.Errorf("%s: left behind %d messages, %v", name, len(a.Undelivered), err)
-			}
+			a, err := p.Shutdown(t.Context())
+			assert.That(t, err == nil && len(a.Undelivered) == 0, "%s: left behind %d messages, %v", name, len(a.Undelivered), err)
 		}
 	})
 }
@@ -362,9 +333,7 @@ func TestContractOversized(t *testing.T) {
 		big := message()
 		big.Body = make([]byte, 5000)
 		for i, r := range sendBy(t.Context(), p, entry, big, message(), big) {
-			if r.Err != nil {
-				t.Errorf("message %d: %v", i, r.Err)
-			}
+			assert.That(t, r.Err == nil, "message %d: %v", i, r.Err)
 		}
 	})
 }
@@ -406,9 +375,7 @@ func TestContractOrder(t *testing.T) {
 			synctest.Wait()
 		}
 		wg.Wait()
-		if !slices.IsSorted(stored) || len(stored) < 11 {
-			t.Errorf("stored as %v", stored)
-		}
+		assert.That(t, slices.IsSorted(stored) && len(stored) >= 11, "stored as %v", stored)
 	})
 }
 
@@ -445,14 +412,12 @@ func TestContractGoroutines(t *testing.T) {
 		}
 		synctest.Wait()
 		// One for each request, and the settings request.
-		if n := bubbled() - goroutines; n > plan.FirstWindow+1 {
-			t.Errorf("%d goroutines hold %d messages, want at most %d", n, taken, plan.FirstWindow+1)
-		}
+		n := bubbled() - goroutines
+		assert.That(t, n <= plan.FirstWindow+1, "%d goroutines hold %d messages, want at most %d", n, taken, plan.FirstWindow+1)
 		runtime.GC()
 		runtime.ReadMemStats(&after)
-		if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
-			t.Errorf("the heap grew by %d bytes, MaxPendingBytes is 64 MiB", grown)
-		}
+		grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+		assert.That(t, grown <= 64<<20, "the heap grew by %d bytes, MaxPendingBytes is 64 MiB", grown)
 		if taken != 5000 || most > plan.FirstWindow {
 			t.Errorf("%d messages were accepted, %d requests at once; want 5000 and at most %d", taken, most, plan.FirstWindow)
 		}
@@ -486,9 +451,8 @@ func TestFaults(t *testing.T) {
 		{producer.StopClosed, nil, producer.PassingFault},
 		{producer.StopFull, nil, producer.PassingFault},
 	} {
-		if got := (&producer.SendError{Reason: tt.reason, Last: tt.last}).Fault(); got != tt.want {
-			t.Errorf("%v, %v: %v, want %v", tt.reason, tt.last, got, tt.want)
-		}
+		got := (&producer.SendError{Reason: tt.reason, Last: tt.last}).Fault()
+		assert.That(t, got == tt.want, "%v, %v: %v, want %v", tt.reason, tt.last, got, tt.want)
 	}
 }
 
@@ -511,9 +475,8 @@ func TestEveryClass(t *testing.T) {
 			t.Errorf("%v is not decided", c)
 			continue
 		}
-		if got := (&producer.SendError{Reason: producer.StopPermanent, Last: d.err}).Fault(); got != d.want {
-			t.Errorf("%v: %v, want %v", c, got, d.want)
-		}
+		got := (&producer.SendError{Reason: producer.StopPermanent, Last: d.err}).Fault()
+		assert.That(t, got == d.want, "%v: %v, want %v", c, got, d.want)
 	}
 }
 
@@ -542,9 +505,7 @@ func TestAttemptsByCode(t *testing.T) {
 			attempts[c] = 1
 		}
 	}
-	if len(attempts) < 45 {
-		t.Fatalf("only %d codes", len(attempts))
-	}
+	assert.MustThat(t, len(attempts) >= 45, "only %d codes", len(attempts))
 	for code, want := range attempts {
 		t.Run(code.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -553,9 +514,7 @@ func TestAttemptsByCode(t *testing.T) {
 				m.EXPECT().Send(gomock.Any(), gomock.Len(1)).Return([]transport.SendResult{{Err: answer}}).Times(want)
 				m.EXPECT().ProducerSettings(gomock.Any(), "orders").Return(transport.ProducerSettings{}, nil).MaxTimes(min(1, want-1))
 				p, err := producer.New(m, producer.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, err)
 				_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
 				e, ok := errors.AsType[*producer.SendError](err)
 				if !ok || e.Attempts != want || !errors.Is(err, answer) {
@@ -572,15 +531,9 @@ func TestTransportWithoutResults(t *testing.T) {
 	m.EXPECT().Send(gomock.Any(), gomock.Any()).Return(nil).Times(2)
 	m.EXPECT().ProducerSettings(gomock.Any(), "orders").Return(transport.ProducerSettings{MaxAttempts: 2}, nil)
 	p, err := producer.New(m, producer.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Effective(t.Context(), "orders"); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
+	assert.Must(t, assert.Err(p.Effective(t.Context(), "orders")))
 	_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
 	e, ok := errors.AsType[*producer.SendError](err)
-	if !ok || !e.MaybeStored || e.Attempts != 2 {
-		t.Errorf("got %v", err)
-	}
+	assert.That(t, ok && e.MaybeStored && e.Attempts == 2, "got %v", err)
 }

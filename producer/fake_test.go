@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -96,10 +97,7 @@ func blackHole(ctx context.Context) error {
 
 func newProducer(t *testing.T, tr producer.Transport, opts producer.Options) *producer.Producer {
 	t.Helper()
-	p, err := producer.New(tr, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(producer.New(tr, opts))(t)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -118,9 +116,7 @@ func message() *tidegate.Message {
 func sendError(t *testing.T, err error) *producer.SendError {
 	t.Helper()
 	e, ok := errors.AsType[*producer.SendError](err)
-	if !ok {
-		t.Fatalf("%v (%T) is not a *SendError", err, err)
-	}
+	assert.MustThat(t, ok, "%v (%T) is not a *SendError", err, err)
 	return e
 }
 

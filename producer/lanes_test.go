@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -30,13 +31,10 @@ func TestCallsShareRequests(t *testing.T) {
 		p := newProducer(t, f, producer.Options{})
 		start := time.Now()
 		for i, err := range sendAll(t.Context(), p, numbered(64)) {
-			if err != nil {
-				t.Errorf("message %d: %v", i, err)
-			}
+			assert.NoError(t, err, "message %d", i)
 		}
-		if took := time.Since(start); took > 20*time.Millisecond {
-			t.Errorf("64 sends took %v, want at most two round trips of 10ms", took)
-		}
+		took := time.Since(start)
+		assert.That(t, took <= 20*time.Millisecond, "64 sends took %v, want at most two round trips of 10ms", took)
 		if sizes := sizes(f); len(sizes) > 4 {
 			t.Errorf("requests of %v messages, want at most 4", sizes)
 		}
@@ -48,16 +46,12 @@ func TestIdleLaneSendsOnTheCallersGoroutine(t *testing.T) {
 	type key struct{}
 	ctx := context.WithValue(t.Context(), key{}, "mine")
 	f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-		if ctx.Value(key{}) != "mine" {
-			t.Error("the request has not the caller's ctx")
-		}
+		assert.That(t, ctx.Value(key{}) == "mine", "the request has not the caller's ctx")
 		return nil
 	}}
 	p := newProducer(t, f, producer.Options{})
 	for range 3 {
-		if _, err := p.Send(ctx, message()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(p.Send(ctx, message())))
 	}
 }
 
@@ -85,14 +79,11 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 			m.Body = make([]byte, 1+i%4*4000) // 12001 bytes travel alone
 		}
 		for i, r := range p.SendBatch(t.Context(), msgs) {
-			if r.Err != nil || r.Receipt.MessageID != msgs[i].ID {
-				t.Errorf("message %d: %+v", i, r)
-			}
+			assert.That(t, r.Err == nil && r.Receipt.MessageID == msgs[i].ID, "message %d: %+v", i, r)
 		}
 		sizes := sizes(f)
-		if n := len(slices.Compact(slices.Sorted(slices.Values(sizes)))); n < 2 || len(sizes) == len(msgs) {
-			t.Errorf("requests of %v messages", sizes)
-		}
+		n := len(slices.Compact(slices.Sorted(slices.Values(sizes))))
+		assert.That(t, n >= 2 && len(sizes) != len(msgs), "requests of %v messages", sizes)
 	})
 }
 
@@ -115,18 +106,15 @@ func TestOneBadMessageFailsAlone(t *testing.T) {
 				}}
 				p := newProducer(t, f, producer.Options{})
 				for i, r := range sendBy(t.Context(), p, entry, numbered(50)...) {
-					if i != 17 && (r.Err != nil || r.Receipt.Attempts != 1) {
-						t.Errorf("message %d: %+v", i, r)
-					}
+					assert.That(t, i == 17 || r.Err == nil && r.Receipt.Attempts == 1, "message %d: %+v", i, r)
 					if i == 17 {
 						if e := sendError(t, r.Err); e.Reason != producer.StopPermanent || e.Attempts != 1 || e.Fault() != producer.MessageFault {
 							t.Errorf("the bad message: %+v", e)
 						}
 					}
 				}
-				if n := len(f.Calls("Send")); n > 16 {
-					t.Errorf("%d requests to isolate one of 50 messages", n)
-				}
+				n := len(f.Calls("Send"))
+				assert.That(t, n <= 16, "%d requests to isolate one of 50 messages", n)
 			})
 		})
 	}
@@ -142,13 +130,10 @@ func TestSetupFaultFailsTheRequest(t *testing.T) {
 		}}
 		p := newProducer(t, f, producer.Options{})
 		for _, r := range p.SendBatch(t.Context(), numbered(50)) {
-			if e := sendError(t, r.Err); e.Reason != producer.StopPermanent || e.Fault() != producer.SetupFault {
-				t.Errorf("got %+v", e)
-			}
+			e := sendError(t, r.Err)
+			assert.That(t, e.Reason == producer.StopPermanent && e.Fault() == producer.SetupFault, "got %+v", e)
 		}
-		if n := sizes(f); len(n) != 1 {
-			t.Errorf("requests of %v messages, want one", n)
-		}
+		assert.Equal(t, "requests of messages", len(sizes(f)), 1)
 	})
 }
 
@@ -183,9 +168,7 @@ func TestRetryAvoidsTheFailedServer(t *testing.T) {
 				time.Sleep(time.Duration(i) * time.Millisecond)
 				began := time.Now()
 				r, err := p.Send(t.Context(), message())
-				if err != nil || r.Endpoint != "b:2" {
-					t.Errorf("%+v, %v", r, err)
-				}
+				assert.That(t, err == nil && r.Endpoint == "b:2", "%+v, %v", r, err)
 				if time.Since(began) > 100*time.Millisecond {
 					slow.Add(1)
 				}
@@ -216,17 +199,14 @@ func TestLaneChanged(t *testing.T) {
 		}
 		p := newProducer(t, f, producer.Options{})
 		for _, r := range p.SendBatch(t.Context(), numbered(20)) {
-			if r.Err != nil || r.Receipt.Attempts != 1 {
-				t.Errorf("got %+v", r)
-			}
+			assert.That(t, r.Err == nil && r.Receipt.Attempts == 1, "got %+v", r)
 		}
 		f.OnSend = func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			return all(len(msgs), transport.ErrLaneChanged)
 		}
 		for _, r := range p.SendBatch(t.Context(), numbered(2)) {
-			if e := sendError(t, r.Err); e.Reason != producer.StopExhausted || e.Attempts != 3 {
-				t.Errorf("got %+v", e)
-			}
+			e := sendError(t, r.Err)
+			assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 3, "got %+v", e)
 		}
 	})
 }
@@ -253,13 +233,9 @@ func TestRetriesAwaitTheConnection(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		for i, err := range sendAll(ctx, p, numbered(100)) {
-			if err != nil {
-				t.Errorf("message %d: %v", i, err)
-			}
+			assert.NoError(t, err, "message %d", i)
 		}
-		if took := time.Since(start); took != 2*time.Second {
-			t.Errorf("took %v, the server was back after 2s", took)
-		}
+		assert.Equal(t, "took, the server was back after 2s", time.Since(start), 2*time.Second)
 	})
 }
 
@@ -276,13 +252,11 @@ func TestNoLane(t *testing.T) {
 			m.MessageGroup = []string{"", "a", "b"}[i%3]
 		}
 		for i, err := range sendAll(t.Context(), p, msgs) {
-			if e := sendError(t, err); e.Reason != producer.StopExhausted || e.Attempts != 3 {
-				t.Errorf("message %d: %+v", i, e)
-			}
+			e := sendError(t, err)
+			assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 3, "message %d: %+v", i, e)
 		}
-		if took := time.Since(start); took > 15*time.Second {
-			t.Errorf("200 messages failed after %v, one alone needs 9s", took)
-		}
+		took := time.Since(start)
+		assert.That(t, took <= 15*time.Second, "200 messages failed after %v, one alone needs 9s", took)
 	})
 }
 
@@ -303,9 +277,7 @@ func TestNoLaneForAMessageThatLeft(t *testing.T) {
 		p := newProducer(t, f, producer.Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan error, 1)
-		if err := p.SendAsync(ctx, numbered(1)[0], func(_ tidegate.Receipt, err error) { left <- err }); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.SendAsync(ctx, numbered(1)[0], func(_ tidegate.Receipt, err error) { left <- err }))
 		synctest.Wait()
 		cancel()
 		if e := sendError(t, <-left); e.Reason != producer.StopContext || e.Attempts != 0 {
@@ -313,9 +285,7 @@ func TestNoLaneForAMessageThatLeft(t *testing.T) {
 		}
 		close(asked)
 		synctest.Wait()
-		if _, err := p.Send(t.Context(), numbered(1)[0]); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(p.Send(t.Context(), numbered(1)[0])))
 	})
 }
 
@@ -344,23 +314,18 @@ func TestThrottledTogetherRetriedTogether(t *testing.T) {
 			msgs = append(msgs, message())
 		}
 		for i, r := range p.SendBatch(t.Context(), msgs) {
-			if r.Err != nil {
-				t.Errorf("message %d: %v", i, r.Err)
-			}
+			assert.That(t, r.Err == nil, "message %d: %v", i, r.Err)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if len(delays) != 1 {
-			t.Errorf("delays %v, want one for all messages", delays)
-		}
+		assert.That(t, len(delays) == 1, "delays %v, want one for all messages", delays)
 		for d, n := range delays {
 			if n != messages || d < 800*time.Millisecond || d > 1200*time.Millisecond {
 				t.Errorf("%d messages wait for %v, want %d and a second with a jitter of a fifth", n, d, messages)
 			}
 		}
-		if n := len(f.Calls("Send")); n > 3 {
-			t.Errorf("%d requests, want the throttled one, a probe and the rest", n)
-		}
+		n := len(f.Calls("Send"))
+		assert.That(t, n <= 3, "%d requests, want the throttled one, a probe and the rest", n)
 	})
 }
 
@@ -383,22 +348,15 @@ func TestManyTopicsSendFewRequests(t *testing.T) {
 				for topic := range c.topics {
 					m := &tidegate.Message{Topic: fmt.Sprint("t", topic), Body: []byte("x")}
 					err := p.SendAsync(t.Context(), m, func(_ tidegate.Receipt, err error) {
-						if err != nil {
-							t.Error(err)
-						}
+						assert.NoError(t, err)
 					})
-					if err != nil {
-						t.Fatal(err)
-					}
+					assert.Must(t, err)
 				}
 				synctest.Wait()
 			}
-			if err := p.Flush(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if n := len(f.Calls("Send")); n != c.requests*c.topics {
-				t.Errorf("%d topics: %d requests, want %d for each topic", c.topics, n, c.requests)
-			}
+			assert.Must(t, p.Flush(t.Context()))
+			n := len(f.Calls("Send"))
+			assert.That(t, n == c.requests*c.topics, "%d topics: %d requests, want %d for each topic", c.topics, n, c.requests)
 		})
 	}
 }
@@ -467,9 +425,8 @@ func TestTopicsShareRequests(t *testing.T) {
 						t.Fatalf("message %d: %+v", i, r)
 					}
 				}
-				if n := len(f.Calls("Send")); n > 20 {
-					t.Errorf("%d requests for 600 topics", n)
-				}
+				n := len(f.Calls("Send"))
+				assert.That(t, n <= 20, "%d requests for 600 topics", n)
 			})
 		})
 	}
@@ -608,9 +565,7 @@ func TestSharedLaneChanges(t *testing.T) {
 		p := newProducer(t, f, producer.Options{})
 		for range 2 {
 			for i, r := range p.SendBatch(t.Context(), topicMessages(30, 2)) {
-				if r.Err != nil || r.Receipt.Attempts != 1 {
-					t.Errorf("message %d: %+v", i, r)
-				}
+				assert.That(t, r.Err == nil && r.Receipt.Attempts == 1, "message %d: %+v", i, r)
 			}
 			shares = false
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
@@ -49,9 +50,7 @@ func TestAccountsAddUp(t *testing.T) {
 				return errs
 			}}
 			p, err := producer.New(f, producer.Options{MaxPending: 20, AttemptTimeout: time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			var accepted, ok, closed, failed, twice atomic.Int64
 			result := func(err error) {
 				switch {
@@ -120,17 +119,13 @@ func TestShutdownWaitsForAcceptedMessages(t *testing.T) {
 		f := script(throttled(3 * time.Second))
 		p := newProducer(t, f, producer.Options{})
 		told := false
-		if err := p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { told = err == nil }); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { told = err == nil }))
 		start := time.Now()
 		a, err := p.Shutdown(t.Context())
 		if err != nil || !told || a.Accepted != 1 || a.Delivered != 1 || time.Since(start) != 3*time.Second {
 			t.Errorf("%+v, %v after %v, called: %v", a, err, time.Since(start), told)
 		}
-		if _, err := p.Send(t.Context(), message()); !errors.Is(err, tidegate.ErrClosed) {
-			t.Errorf("after Shutdown: %v", err)
-		}
+		assert.Is(t, "after Shutdown", assert.Err(p.Send(t.Context(), message())), tidegate.ErrClosed)
 		start = time.Now()
 		if a, err := newProducer(t, f, producer.Options{}).Shutdown(t.Context()); err != nil || a.Accepted != 0 || time.Since(start) != 0 {
 			t.Errorf("of an idle producer: %+v, %v after %v", a, err, time.Since(start))
@@ -152,9 +147,7 @@ func TestShutdownIsBounded(t *testing.T) {
 		p := newProducer(t, f, producer.Options{})
 		results := 0
 		for range 3 {
-			if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { results++ }); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { results++ }))
 		}
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -183,9 +176,7 @@ func TestShutdownReturnsTheUndelivered(t *testing.T) {
 			m := message()
 			m.MessageGroup = "g"
 			m.Body = fmt.Append(nil, i)
-			if err := p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}))
 			synctest.Wait()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -250,14 +241,10 @@ func TestFlush(t *testing.T) {
 			return nil
 		})
 		p := newProducer(t, f, producer.Options{})
-		if err := p.Flush(t.Context()); err != nil {
-			t.Errorf("with nothing to flush: %v", err)
-		}
+		assert.NoError(t, p.Flush(t.Context()), "with nothing to flush")
 		called := 0
 		for range 3 {
-			if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { called++ }); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { called++ }))
 		}
 		later := false
 		time.AfterFunc(500*time.Millisecond, func() { // is not waited for
@@ -266,16 +253,12 @@ func TestFlush(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if err := p.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("with too little time: %v", err)
-		}
-		if err := p.Flush(t.Context()); err != nil || called != 3 {
-			t.Errorf("%v, %d of 3 called", err, called)
-		}
+		assert.Is(t, "with too little time", p.Flush(ctx), context.DeadlineExceeded)
+		err := p.Flush(t.Context())
+		assert.That(t, err == nil && called == 3, "%v, %d of 3 called", err, called)
 		synctest.Wait()
-		if sent := len(f.Calls("Send")); sent != 4 || later {
-			t.Errorf("%d attempts, the later message was stored: %v; want it to be under way", sent, later)
-		}
+		sent := len(f.Calls("Send"))
+		assert.That(t, sent == 4 && !later, "%d attempts, the later message was stored: %v; want it to be under way", sent, later)
 	})
 }
 
@@ -284,10 +267,7 @@ func TestLifecycleInAnyOrder(t *testing.T) {
 	for round := range 200 {
 		synctest.Test(t, func(t *testing.T) {
 			f := script(throttled(0), codeError(tidegate.CodeInternalServerError))
-			p, err := producer.New(f, producer.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := assert.Value(producer.New(f, producer.Options{}))(t)
 			rnd := rand.New(rand.NewPCG(uint64(round), 4))
 			var wg sync.WaitGroup
 			for range 10 {
@@ -364,21 +344,15 @@ func TestTopicsAreBounded(t *testing.T) {
 			for i := range topics {
 				m := message()
 				m.Topic = fmt.Sprintf("t%d", i)
-				if _, err := p.Send(t.Context(), m); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(p.Send(t.Context(), m)))
 				m.MessageGroup = strings.Repeat("g", 1000)
-				if _, err := p.Send(t.Context(), m); !errors.Is(err, tidegate.ErrInvalid) {
-					t.Fatal(err)
-				}
-				if _, err := p.Effective(t.Context(), m.Topic); err != nil {
-					t.Fatal(err)
-				}
+				_, err := p.Send(t.Context(), m)
+				assert.MustThat(t, errors.Is(err, tidegate.ErrInvalid), "%v", err)
+				assert.Must(t, assert.Err(p.Effective(t.Context(), m.Topic)))
 			}
 		}
-		if n := len(f.Calls("ProducerSettings")) - topics; n < topics-bound {
-			t.Errorf("%d of %d topics were forgotten, want at least %d", n, topics, topics-bound)
-		}
+		n := len(f.Calls("ProducerSettings")) - topics
+		assert.That(t, n >= topics-bound, "%d of %d topics were forgotten, want at least %d", n, topics, topics-bound)
 	})
 }
 
@@ -393,14 +367,11 @@ func TestServerPolicyIsBounded(t *testing.T) {
 				return transport.ProducerSettings{MaxAttempts: 1<<31 - 1, Backoff: constant(1)}, nil
 			}
 			p := newProducer(t, f, producer.Options{})
-			if _, err := p.Effective(t.Context(), "orders"); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(p.Effective(t.Context(), "orders")))
 			start := time.Now()
 			_, err := p.Send(t.Context(), message())
-			if e := sendError(t, err); e.Reason != producer.StopExhausted || e.Attempts != 16 {
-				t.Errorf("%s: %+v", name, e)
-			}
+			e := sendError(t, err)
+			assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 16, "%s: %+v", name, e)
 			if took := time.Since(start); took < 15*10*time.Millisecond {
 				t.Errorf("%s: %d attempts in %v", name, len(f.Calls("Send")), took)
 			}
@@ -427,12 +398,8 @@ func TestObserverThatEndsItsGoroutine(t *testing.T) {
 		},
 		"SendAsync": func(t *testing.T, p *producer.Producer) bool {
 			done := make(chan error)
-			if err := p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { done <- err }); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			assert.Must(t, p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { done <- err }))
+			assert.NoError(t, <-done)
 			return false
 		},
 	} {
@@ -450,16 +417,10 @@ func TestObserverThatEndsItsGoroutine(t *testing.T) {
 						runtime.Goexit()
 					}
 				}})
-				if send(t, p) {
-					t.Error("Send has returned")
-				}
-				if _, err := p.Send(t.Context(), message()); err != nil {
-					t.Error(err)
-				}
+				assert.That(t, !send(t, p), "Send has returned")
+				assert.NoError(t, assert.Err(p.Send(t.Context(), message())))
 				a, err := p.Shutdown(t.Context())
-				if err != nil || a.Delivered != 2 {
-					t.Errorf("%+v, %v", a, err)
-				}
+				assert.That(t, err == nil && a.Delivered == 2, "%+v, %v", a, err)
 			})
 		})
 	}
@@ -498,9 +459,7 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 				for range panics {
 					func() {
 						defer func() {
-							if recover() == nil {
-								t.Error("the panic has not reached the caller of Send")
-							}
+							assert.That(t, recover() != nil, "the panic has not reached the caller of Send")
 						}()
 						_, _ = p.Send(t.Context(), message())
 					}()
@@ -510,9 +469,7 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 					t.Errorf("%v after %v", err, time.Since(start))
 				}
 				a, err := p.Shutdown(t.Context())
-				if err != nil || a.Delivered != 1 || a.Failed != panics {
-					t.Errorf("%+v, %v", a, err)
-				}
+				assert.That(t, err == nil && a.Delivered == 1 && a.Failed == panics, "%+v, %v", a, err)
 			})
 		})
 	}
@@ -538,9 +495,8 @@ func TestObserverThatEndsALeaver(t *testing.T) {
 			t.Error("Send has returned")
 		}()
 		time.Sleep(time.Hour)
-		if a, err := p.Shutdown(t.Context()); err != nil || a.Failed < 1 {
-			t.Errorf("%+v, %v", a, err)
-		}
+		a, err := p.Shutdown(t.Context())
+		assert.That(t, err == nil && a.Failed >= 1, "%+v, %v", a, err)
 	})
 }
 
@@ -566,16 +522,12 @@ func TestObserverThatEndsTheLeavingOfMany(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				o := outcomes{errs: map[string]error{}}
 				for _, m := range numbered(50) {
-					if err := p.SendAsync(ctx, m, o.done(m.ID)); err != nil {
-						t.Fatal(err)
-					}
+					assert.Must(t, p.SendAsync(ctx, m, o.done(m.ID)))
 				}
 				synctest.Wait()
 				end(p, cancel)
 				synctest.Wait()
-				if len(o.errs) != 50 {
-					t.Errorf("%d functions of 50 were called", len(o.errs))
-				}
+				assert.Equal(t, "functions of 50 were called", len(o.errs), 50)
 				if observed.Load() < 2 {
 					t.Errorf("%d attempts were observed, want several", observed.Load())
 				}
@@ -653,9 +605,8 @@ func TestLinesAreBounded(t *testing.T) {
 		step func(t *testing.T, p *producer.Producer)
 	}{
 		"transaction not resolved": {producer.Options{Checker: panics, MaxAttempts: 1}, func(t *testing.T, p *producer.Producer) {
-			if _, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil }); err != nil {
-				t.Error(err)
-			}
+			_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil })
+			assert.That(t, err == nil, "%v", err)
 		}},
 		"Options.Checker panicked": {producer.Options{Checker: panics}, func(t *testing.T, p *producer.Producer) {
 			_, _ = p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return errors.New("rolled back") })

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
@@ -85,9 +86,7 @@ func (m *watchModel) newCtx() *fakeCtx {
 
 // Lock and Unlock are those of the topic.
 func (m *watchModel) Lock() {
-	if m.locked {
-		m.t.Error("the lock is acquired twice")
-	}
+	assert.That(m.t, !m.locked, "the lock is acquired twice")
 	m.locked = true
 }
 
@@ -117,9 +116,7 @@ func (m *watchModel) step() {
 
 // elsewhere lets others act while a goroutine holds no lock.
 func (m *watchModel) elsewhere() {
-	if m.locked {
-		m.t.Error("a function of the user is called with the lock")
-	}
+	assert.That(m.t, !m.locked, "a function of the user is called with the lock")
 	if m.nested > 1 {
 		return
 	}
@@ -222,9 +219,7 @@ func (m *watchModel) endCtx(c *fakeCtx) {
 // afterFunc is context.AfterFunc.
 func (m *watchModel) afterFunc(ctx context.Context, f func()) (stop func() bool) {
 	c, ok := ctx.(*fakeCtx)
-	if !ok {
-		m.t.Fatal("another ctx")
-	}
+	assert.MustThat(m.t, ok, "another ctx")
 	m.elsewhere()
 	n := c.set
 	c.set++
@@ -258,20 +253,14 @@ func (m *watchModel) settle() {
 			watched++
 			want = 1
 		}
-		if c.ended && c.watched > 0 {
-			m.t.Errorf("%d messages wait for a ctx that has ended", c.watched)
-		}
+		assert.That(m.t, !c.ended || c.watched <= 0, "%d messages wait for a ctx that has ended", c.watched)
 		if len(c.functions) != want {
 			m.t.Errorf("a ctx with %d messages has %d functions, want %d", c.watched, len(c.functions), want)
 		}
 	}
-	if m.watchSet.Len() != watched {
-		m.t.Errorf("%d watches for %d ctxs with messages", m.watchSet.Len(), watched)
-	}
+	assert.Equal(m.t, "watches for ctxs with messages", m.watchSet.Len(), watched)
 	for _, x := range m.letters {
-		if x.ctx.ended {
-			m.t.Error("a message has outlived its ctx")
-		}
+		assert.That(m.t, !x.ctx.ended, "a message has outlived its ctx")
 	}
 }
 
@@ -382,9 +371,7 @@ func (m *spoolModel) PutBatch(_ context.Context, msgs []*tidegate.Message) []err
 	if m.writes++; len(msgs) == 0 || len(msgs) > maxSpooled || len(msgs) < min(len(m.added), maxSpooled) {
 		m.t.Errorf("a write of %d messages, and %d wait", len(msgs), len(m.added))
 	}
-	if len(m.ready) > 0 {
-		m.t.Error("a write has begun, and another goroutine is starting")
-	}
+	assert.That(m.t, len(m.ready) <= 0, "a write has begun, and another goroutine is starting")
 	m.writing = m.added[:len(msgs):len(msgs)]
 	m.added = m.added[len(msgs):]
 	errs := make([]error, len(msgs))
@@ -481,16 +468,12 @@ func TestCopiesStay(t *testing.T) {
 			clear(m.Body)
 			m.ID, m.Topic, m.Body = "new", "new", nil
 		}
-		if len(s.Messages) != len(want) {
-			t.Fatalf("%d copies of %d messages", len(s.Messages), len(want))
-		}
+		assert.MustEqual(t, "copies messages", len(s.Messages), len(want))
 		for i, m := range s.Messages {
 			if !reflect.DeepEqual(*m, want[i]) {
 				t.Errorf("copy %d is %+v, want %+v", i, *m, want[i])
 			}
-			if cap(m.Body) != len(m.Body) {
-				t.Errorf("appending to body %d would change the next one", i)
-			}
+			assert.That(t, cap(m.Body) == len(m.Body), "appending to body %d would change the next one", i)
 		}
 		s.Free()
 	}
@@ -539,19 +522,14 @@ func TestEveryReasonIsDecided(t *testing.T) {
 	words := map[string]bool{"unknown": true}
 	of := &topic{p: &Producer{spooler: &spooler{}}}
 	for r := NotStopped; r.String() != "unknown" || r <= StopSpool; r++ {
-		if words[r.String()] {
-			t.Errorf("reason %d has no words of its own: %q", r, r)
-		}
+		assert.That(t, !words[r.String()], "reason %d has no words of its own: %q", r, r)
 		words[r.String()] = true
 		want, decided := spools[r]
-		if !decided {
-			t.Errorf("%q: the table does not decide whether the message moves to the spool", r)
-		}
+		assert.That(t, decided, "%q: the table does not decide whether the message moves to the spool", r)
 		it := newItem(t.Context(), &tidegate.Message{Topic: "orders"})
 		it.topic = of
-		if got := of.spools(it, &SendError{Reason: r}); got != want {
-			t.Errorf("%q: moves to the spool: %v, want %v", r, got, want)
-		}
+		got := of.spools(it, &SendError{Reason: r})
+		assert.That(t, got == want, "%q: moves to the spool: %v, want %v", r, got, want)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
@@ -62,13 +63,10 @@ func TestAttemptsWithoutAConnectionDoNotCount(t *testing.T) {
 		}
 		p := newProducer(t, f, producer.Options{})
 		for i, err := range sendAll(t.Context(), p, numbered(200)) {
-			if err != nil {
-				t.Errorf("message %d: %v", i, err)
-			}
+			assert.NoError(t, err, "message %d", i)
 		}
-		if took := time.Since(start); took > d+1500*time.Millisecond {
-			t.Errorf("the last message was stored %v after the return of the connection", took-d)
-		}
+		took := time.Since(start)
+		assert.That(t, took <= d+1500*time.Millisecond, "the last message was stored %v after the return of the connection", took-d)
 		if first.Load() < 20 {
 			t.Errorf("%d requests were sent at the return of the connection, want most of a window of 32", first.Load())
 		}
@@ -90,9 +88,7 @@ func TestAttemptsAfterAnOutage(t *testing.T) {
 			return errs
 		}
 		r, err := newProducer(t, f, producer.Options{}).Send(t.Context(), message())
-		if err != nil || r.Attempts < 5 {
-			t.Errorf("%+v, %v", r, err)
-		}
+		assert.That(t, err == nil && r.Attempts >= 5, "%+v, %v", r, err)
 	})
 }
 
@@ -133,9 +129,8 @@ func TestFaultsOfTheConnectionCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProducer(t, always(&tidegate.Error{Op: "SendMessage", Err: tidegate.ErrUnavailable, Message: "no such host"}), producer.Options{})
 		_, err := p.Send(t.Context(), message())
-		if e := sendError(t, err); e.Reason != producer.StopExhausted || e.Attempts != 3 {
-			t.Errorf("%+v", e)
-		}
+		e := sendError(t, err)
+		assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 3, "%+v", e)
 	})
 }
 
@@ -291,17 +286,14 @@ func TestSpoolAtTheDeadline(t *testing.T) {
 						m.MessageGroup = fmt.Sprint("group ", i%4)
 					}
 					if i%3 == 0 {
-						if err := p.SendAsync(ctx, m, check); err != nil {
-							t.Error(err)
-						}
+						assert.NoError(t, p.SendAsync(ctx, m, check))
 						continue
 					}
 					wg.Go(func() { check(p.Send(ctx, m)) })
 				}
 				wg.Wait()
-				if err := p.Flush(t.Context()); err != nil || spooled != 20 {
-					t.Errorf("%v, %d of 20 results", err, spooled)
-				}
+				err := p.Flush(t.Context())
+				assert.That(t, err == nil && spooled == 20, "%v, %d of 20 results", err, spooled)
 			})
 		})
 	}
@@ -316,17 +308,13 @@ func TestSpoolOfARequestAtTheDeadline(t *testing.T) {
 				sleepFor(ctx, time.Second)
 				return nil
 			}
-			if len(msgs) != 3 {
-				t.Errorf("request %d has %d messages, want 3", n, len(msgs))
-			}
+			assert.That(t, len(msgs) == 3, "request %d has %d messages, want 3", n, len(msgs))
 			time.Sleep(time.Minute) // the transport ignores the end of ctx
 			return nil
 		}}
 		s := newSpool(t, spool.Options{})
 		p := newProducer(t, f, producer.Options{Spool: s, MaxAttempts: 1})
-		if err := p.SendAsync(t.Context(), grouped("first"), func(tidegate.Receipt, error) {}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.SendAsync(t.Context(), grouped("first"), func(tidegate.Receipt, error) {}))
 		synctest.Wait()
 		var results []string
 		for i, limit := range []time.Duration{2500 * time.Millisecond, 2 * time.Second, 2700 * time.Millisecond} {
@@ -338,20 +326,13 @@ func TestSpoolOfARequestAtTheDeadline(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := p.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if want := []string{"0 true <nil>", "1 true <nil>", "2 true <nil>"}; !slices.Equal(results, want) {
-			t.Errorf("results %v, want %v", results, want)
-		}
+		assert.Must(t, p.Flush(t.Context()))
+		want := []string{"0 true <nil>", "1 true <nil>", "2 true <nil>"}
+		assert.That(t, slices.Equal(results, want), "results %v, want %v", results, want)
 		entries, err := s.Entries(false, 0, 10)
-		if err != nil || len(entries) != 3 {
-			t.Fatalf("%+v, %v; want 3 entries", entries, err)
-		}
+		assert.MustThat(t, err == nil && len(entries) == 3, "%+v, %v; want 3 entries", entries, err)
 		for i, e := range entries {
-			if e.Message.ID != fmt.Sprint(i) {
-				t.Errorf("entry %d is message %s", i, e.Message.ID)
-			}
+			assert.That(t, e.Message.ID == fmt.Sprint(i), "entry %d is message %s", i, e.Message.ID)
 		}
 	})
 }
@@ -407,9 +388,7 @@ func TestDeadlineBehindAnEndedMessageOfTheGroup(t *testing.T) {
 				if err != nil || !slices.Equal(ids, c.want) {
 					t.Errorf("messages %v, %v in the spool; want %v", ids, err, c.want)
 				}
-				if r := <-older; r.Spooled != slices.Contains(c.want, "1") {
-					t.Errorf("receipt of the older message: %+v", r)
-				}
+				assert.Equal(t, "receipt of the older message", (<-older).Spooled, slices.Contains(c.want, "1"))
 			})
 		})
 	}
@@ -449,9 +428,7 @@ func TestDeadlineBehindARequestOfTheGroup(t *testing.T) {
 		if r, err := p.Send(ctx, grouped("2")); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 2*time.Second {
 			t.Errorf("%+v, %v after %v; want the deadline after 2s", r, err, time.Since(start))
 		}
-		if err := <-first; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-first)
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -36,13 +37,10 @@ func TestThrottledGapsLieInRange(t *testing.T) {
 			f := script(throttled(0), throttled(0), throttled(0), throttled(0))
 			p := newProducer(t, f, producer.Options{MaxAttempts: 5})
 			r, err := p.Send(t.Context(), message())
-			if err != nil || r.Attempts != 5 {
-				t.Fatalf("receipt %+v, error %v", r, err)
-			}
+			assert.MustThat(t, err == nil && r.Attempts == 5, "receipt %+v, error %v", r, err)
 			for i, gap := range gaps(f) {
-				if lo, hi := backoff.Default().Range(i); gap < lo || gap > hi {
-					t.Errorf("gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
-				}
+				lo, hi := backoff.Default().Range(i)
+				assert.That(t, gap >= lo && gap <= hi, "gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
 			}
 			for _, id := range ids(f) {
 				if id != ids(f)[0] || id == "" {
@@ -97,9 +95,7 @@ func TestDeadlineIsHonouredExactly(t *testing.T) {
 		start := time.Now()
 		_, err := p.Send(ctx, message())
 		// The requested wait does not begin, so the caller still has its time.
-		if d := time.Since(start); d != 0 {
-			t.Errorf("returned after %v, want at once", d)
-		}
+		assert.Equal(t, "returned after", time.Since(start), 0)
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, tidegate.ErrThrottled) || tidegate.RetryAfter(err) != time.Hour {
 			t.Errorf("got %v", err)
 		}
@@ -140,10 +136,7 @@ func TestAttemptsAreObserved(t *testing.T) {
 			got = append(got, a)
 			time.Sleep(time.Millisecond) // no lock is held: a bubble would hang
 		}})
-		r, err := p.Send(t.Context(), message())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := assert.Value(p.Send(t.Context(), message()))(t)
 		want := []producer.Attempt{
 			{Endpoint: "a:1", Err: throttled(0), Operation: "send", Class: tidegate.ClassThrottled, Delay: time.Second, DelayFrom: "backoff"},
 			{Endpoint: "a:1", Err: throttled(5 * time.Second), Operation: "send", Class: tidegate.ClassThrottled, Delay: 5 * time.Second, DelayFrom: "push-back"},
@@ -168,9 +161,7 @@ func TestObserverThatPanics(t *testing.T) {
 		OnAttempt: func(producer.Attempt) { panic("observer") },
 		Logger:    slog.New(slog.NewTextHandler(&log, nil)),
 	})
-	if _, err := p.Send(t.Context(), message()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, assert.Err(p.Send(t.Context(), message())))
 	if !strings.Contains(log.String(), "OnAttempt panicked") || !strings.Contains(log.String(), "send_test.go") {
 		t.Errorf("logged %q, want the panic and its stack", log.String())
 	}
@@ -217,16 +208,12 @@ func TestRetriesSpread(t *testing.T) {
 				return nil
 			}), producer.Options{})
 			wg.Go(func() {
-				if _, err := p.Send(t.Context(), message()); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, assert.Err(p.Send(t.Context(), message())))
 			})
 		}
 		wg.Wait()
 		for b, n := range buckets {
-			if n > clients/20 {
-				t.Errorf("%d of %d retries came within the 10 ms after %d ms", n, clients, b*10)
-			}
+			assert.That(t, n <= clients/20, "%d of %d retries came within the 10 ms after %d ms", n, clients, b*10)
 		}
 	})
 }
@@ -316,9 +303,7 @@ func TestLostResponsesDoNotHoldOthers(t *testing.T) {
 		var all sync.WaitGroup
 		for range 96 {
 			all.Go(func() {
-				if _, err := p.Send(t.Context(), message()); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, assert.Err(p.Send(t.Context(), message())))
 				mu.Lock()
 				defer mu.Unlock()
 				if time.Since(start) <= 20*time.Millisecond {
@@ -352,9 +337,7 @@ func TestAttemptsHaveTheValuesOfTheirContext(t *testing.T) {
 		p := newProducer(t, f, producer.Options{})
 		done := make(chan error, 1)
 		ctx := context.WithValue(t.Context(), key{}, "trace")
-		if err := p.SendAsync(ctx, message(), func(_ tidegate.Receipt, err error) { done <- err }); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.SendAsync(ctx, message(), func(_ tidegate.Receipt, err error) { done <- err }))
 		if err := <-done; err != nil || attempts.Load() != 2 || traced.Load() != 2 {
 			t.Errorf("%v, %d of %d attempts have the values, want 2 of 2", err, traced.Load(), attempts.Load())
 		}
@@ -388,9 +371,7 @@ func TestEndedGoroutinesOfTheTransport(t *testing.T) {
 				}
 				p := newProducer(t, f, producer.Options{})
 				done := make(chan error, 1)
-				if err := p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { done <- err }); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { done <- err }))
 				if e := sendError(t, <-done); e.Reason != producer.StopPermanent || e.MaybeStored != tt.maybe {
 					t.Errorf("%v with MaybeStored %t, want a permanent failure with %t", e, e.MaybeStored, tt.maybe)
 				}
@@ -464,9 +445,7 @@ func TestLeaversMayReuseTheirMessage(t *testing.T) {
 		}
 		wg.Go(func() { p.Send(t.Context(), fill(named("stays"), "old")) })
 		for _, r := range sendBy(ctx, p, entry, msgs...) {
-			if !errors.Is(r.Err, context.Canceled) {
-				t.Errorf("got %v", r.Err)
-			}
+			assert.Is(t, "r.Err", r.Err, context.Canceled)
 		}
 		for _, m := range msgs {
 			copy(m.Body, "new")
@@ -475,13 +454,9 @@ func TestLeaversMayReuseTheirMessage(t *testing.T) {
 		wg.Wait()
 		synctest.Wait()
 		for _, s := range sent {
-			if strings.Contains(s, "new") {
-				t.Errorf("sent %q", s)
-			}
+			assert.That(t, !strings.Contains(s, "new"), "sent %q", s)
 		}
-		if len(sent) < 6 {
-			t.Errorf("sent %q", sent)
-		}
+		assert.That(t, len(sent) >= 6, "sent %q", sent)
 	})
 }
 
@@ -509,9 +484,7 @@ func TestLeavingAPausedLane(t *testing.T) {
 		}
 		synctest.Wait()
 		for i, err := range sendAll(ctx, p, numbered(50)) {
-			if !errors.Is(err, cause) || !errors.Is(err, context.Canceled) {
-				t.Errorf("message %d: %v", i, err)
-			}
+			assert.That(t, errors.Is(err, cause) && errors.Is(err, context.Canceled), "message %d: %v", i, err)
 		}
 		wg.Wait()
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
@@ -75,9 +76,8 @@ func TestServerSettingsDecide(t *testing.T) {
 			return transport.ProducerSettings{MaxAttempts: 5, Backoff: backoff.Steps{10 * time.Millisecond, 20 * time.Millisecond}}, nil
 		}
 		_, err := newProducer(t, f, producer.Options{}).Send(t.Context(), message())
-		if e := sendError(t, err); e.Attempts != 5 || e.MaxAttempts != 5 {
-			t.Errorf("got %+v", e)
-		}
+		e := sendError(t, err)
+		assert.That(t, e.Attempts == 5 && e.MaxAttempts == 5, "got %+v", e)
 		const ms = time.Millisecond
 		if got, want := gaps(f), []time.Duration{10 * ms, 20 * ms, 20 * ms, 20 * ms}; !reflect.DeepEqual(got, want) {
 			t.Errorf("gaps %v, want %v", got, want)
@@ -87,9 +87,7 @@ func TestServerSettingsDecide(t *testing.T) {
 			return transport.ProducerSettings{MaxAttempts: 1}, nil
 		}
 		_, err = newProducer(t, f, producer.Options{MaxAttempts: 4}).Send(t.Context(), message())
-		if e := sendError(t, err); e.Attempts != 4 {
-			t.Errorf("the server's 1 beat the client's 4: %+v", e)
-		}
+		assert.Equal(t, "the server's 1 beat the client's 4", sendError(t, err).Attempts, 4)
 	})
 }
 
@@ -111,9 +109,8 @@ func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 		if s, err := p.Effective(ctx, "orders"); !errors.Is(err, context.DeadlineExceeded) || s.MaxAttempts != 3 {
 			t.Errorf("Effective of a caller that gives up: %+v, %v", s, err)
 		}
-		if s, err := p.Effective(t.Context(), "orders"); err != nil || s.MaxAttempts != 7 {
-			t.Errorf("Effective after it: %+v, %v", s, err)
-		}
+		s, err := p.Effective(t.Context(), "orders")
+		assert.That(t, err == nil && s.MaxAttempts == 7, "Effective after it: %+v, %v", s, err)
 	})
 }
 
@@ -135,17 +132,12 @@ func TestAskingCountsIntoTheBackoff(t *testing.T) {
 				time.Sleep(100 * time.Millisecond) // counts too
 			}
 		}})
-		if _, err := p.Send(t.Context(), message()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(p.Send(t.Context(), message())))
 		gaps := gaps(f)
-		if !reflect.DeepEqual(gaps, told) {
-			t.Errorf("gaps %v, reported %v", gaps, told)
-		}
+		assert.That(t, reflect.DeepEqual(gaps, told), "gaps %v, reported %v", gaps, told)
 		for i, gap := range gaps {
-			if lo, hi := backoff.Default().Range(i); gap < lo || gap > hi {
-				t.Errorf("gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
-			}
+			lo, hi := backoff.Default().Range(i)
+			assert.That(t, gap >= lo && gap <= hi, "gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
 		}
 	})
 }
@@ -169,9 +161,7 @@ func TestAskingLongerThanTheBackoff(t *testing.T) {
 				}
 			},
 		})
-		if _, err := p.Send(t.Context(), message()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(p.Send(t.Context(), message())))
 		// A send waits at most a second for the settings. The producer does not request them again
 		// for 5 s.
 		want := []time.Duration{time.Second, 400 * time.Millisecond}
@@ -196,9 +186,7 @@ func TestSettingsAreQueriedRarely(t *testing.T) {
 			for range 100 {
 				wg.Go(func() {
 					_, err := p.Send(t.Context(), message())
-					if e := sendError(t, err); e.Attempts != wantAttempts {
-						t.Errorf("got %+v, want %d attempts", e, wantAttempts)
-					}
+					assert.Equal(t, "got attempts", sendError(t, err).Attempts, wantAttempts)
 				})
 			}
 			wg.Wait()
@@ -206,23 +194,17 @@ func TestSettingsAreQueriedRarely(t *testing.T) {
 		}
 		burst(3) // after a failure nothing waits for a response
 		burst(2)
-		if n := len(f.Calls("ProducerSettings")); n != 1 {
-			t.Errorf("asked %d times, want once for all", n)
-		}
+		assert.Equal(t, "asked times", len(f.Calls("ProducerSettings")), 1)
 		time.Sleep(30 * time.Second)
 		fail = errors.New("gone")
 		burst(2) // the settings that were read before still apply
-		if n := len(f.Calls("ProducerSettings")); n != 2 {
-			t.Errorf("asked %d times, want a second time after 30 s", n)
-		}
-		if s, err := p.Effective(t.Context(), "orders"); !errors.Is(err, fail) || s.MaxAttempts != 2 || s.MaxAttemptsFrom != "server" {
-			t.Errorf("Effective: %+v, %v", s, err)
-		}
+		assert.Equal(t, "asked times", len(f.Calls("ProducerSettings")), 2)
+		s, err := p.Effective(t.Context(), "orders")
+		assert.That(t, errors.Is(err, fail) && s.MaxAttempts == 2 && s.MaxAttemptsFrom == "server", "Effective: %+v, %v", s, err)
 		time.Sleep(5 * time.Second)
 		fail = nil
-		if s, err := p.Effective(t.Context(), "orders"); err != nil || s.MaxAttempts != 2 || len(f.Calls("ProducerSettings")) != 3 {
-			t.Errorf("Effective: %+v, %v", s, err)
-		}
+		s, err = p.Effective(t.Context(), "orders")
+		assert.That(t, err == nil && s.MaxAttempts == 2 && len(f.Calls("ProducerSettings")) == 3, "Effective: %+v, %v", s, err)
 	})
 }
 
@@ -239,9 +221,7 @@ func TestBodyAboveTheDefaultQueriesTheSettings(t *testing.T) {
 			p := newProducer(t, f, opts)
 			msg := message()
 			msg.Body = make([]byte, 5<<20)
-			if _, err := p.Send(t.Context(), msg); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(p.Send(t.Context(), msg)))
 			msg.Body = make([]byte, 9<<20)
 			if _, err := p.Send(t.Context(), msg); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "8388608") {
 				t.Errorf("got %v, want the server's limit", err)
@@ -331,18 +311,14 @@ func TestNewReportsAllFaults(t *testing.T) {
 	}
 	_, err := producer.New(each(nil), all)
 	for f := range reflect.TypeFor[producer.Options]().Fields() {
-		if v := reflect.ValueOf(all).FieldByIndex(f.Index); !v.IsZero() && !strings.Contains(err.Error(), f.Name+`"`) {
-			t.Errorf("%q lacks %s", err, f.Name)
-		}
+		v := reflect.ValueOf(all).FieldByIndex(f.Index)
+		assert.That(t, v.IsZero() || strings.Contains(err.Error(), f.Name+`"`), "%q lacks %s", err, f.Name)
 	}
 	for _, o := range []producer.Options{{WhenFull: 8}, {WhenFull: producer.SpoolWhenFull}, {Backoff: backoff.Exponential{Initial: -1}}} {
-		if _, err := producer.New(each(nil), o); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%+v: %v does not match ErrInvalid", o, err)
-		}
+		_, err := producer.New(each(nil), o)
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%+v: %v does not match ErrInvalid", o, err)
 	}
-	if _, err := producer.New(nil, producer.Options{}); !errors.Is(err, tidegate.ErrInvalid) {
-		t.Errorf("nil transport: %v", err)
-	}
+	assert.Is(t, "nil transport", assert.Err(producer.New(nil, producer.Options{})), tidegate.ErrInvalid)
 }
 
 // Effective requests the settings again when the last response is 30 s old, or 5 s after a failure.
@@ -368,12 +344,10 @@ func TestAgeOfSettings(t *testing.T) {
 					requests int
 				}{{0, 1}, {tt.age - time.Millisecond, 1}, {tt.age, 2}} {
 					time.Sleep(step.at - time.Since(begin))
-					if _, err := p.Effective(t.Context(), "orders"); !errors.Is(err, tt.err) {
-						t.Errorf("Effective: %v, want %v", err, tt.err)
-					}
-					if n := len(f.Calls("ProducerSettings")); n != step.requests {
-						t.Errorf("%d requests after %v, want %d", n, step.at, step.requests)
-					}
+					_, err := p.Effective(t.Context(), "orders")
+					assert.That(t, errors.Is(err, tt.err), "Effective: %v, want %v", err, tt.err)
+					n := len(f.Calls("ProducerSettings"))
+					assert.That(t, n == step.requests, "%d requests after %v, want %d", n, step.at, step.requests)
 				}
 			})
 		})
@@ -393,23 +367,18 @@ func TestOneGoroutineRenewsSettings(t *testing.T) {
 		before := bubbled()
 		fail := func(sends int) {
 			for range sends {
-				if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}))
 			}
 			synctest.Wait()
 		}
 		fail(100)
-		if n := bubbled() - before; n > 1 {
-			t.Errorf("%d goroutines request the settings, want one", n)
-		}
+		n := bubbled() - before
+		assert.That(t, n <= 1, "%d goroutines request the settings, want one", n)
 		close(respond)
 		synctest.Wait()
 		time.Sleep(5 * time.Second)
 		fail(1)
-		if n := len(f.Calls("ProducerSettings")); n != 2 {
-			t.Errorf("%d requests, want a second one after the failure of the first", n)
-		}
+		assert.Equal(t, "requests", len(f.Calls("ProducerSettings")), 2)
 	})
 }
 

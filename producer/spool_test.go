@@ -19,6 +19,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
@@ -28,10 +29,7 @@ import (
 
 func openSpool(t *testing.T, path string, o spool.Options) *spool.Spool {
 	t.Helper()
-	s, err := spool.Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(spool.Open(path, o))(t)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -123,9 +121,8 @@ func TestOutageIsSpooled(t *testing.T) {
 		}
 		f.set(nil)
 		empty(t, s)
-		if r := sendBy(t.Context(), p, entry, inGroup("4", "g"))[0]; r.Err != nil || r.Receipt.Spooled {
-			t.Errorf("after the outage: %+v", r)
-		}
+		r := sendBy(t.Context(), p, entry, inGroup("4", "g"))[0]
+		assert.That(t, r.Err == nil && !r.Receipt.Spooled, "after the outage: %+v", r)
 		if ids := f.ids(); len(ids) != 4 || slices.Index(ids, "2") > slices.Index(ids, "4") {
 			t.Errorf("stored %v", ids)
 		}
@@ -148,9 +145,7 @@ func TestThrottledMessagesAreSpooledAndLimited(t *testing.T) {
 			msgs = append(msgs, inGroup(fmt.Sprint(i), fmt.Sprint("g", i%25)))
 		}
 		for i, r := range p.SendBatch(t.Context(), msgs) {
-			if r.Err != nil || !r.Receipt.Spooled {
-				t.Fatalf("message %d: %+v", i, r)
-			}
+			assert.MustThat(t, r.Err == nil && r.Receipt.Spooled, "message %d: %+v", i, r)
 		}
 		f.set(nil)
 		start := time.Now()
@@ -171,9 +166,8 @@ func checkOrder(t *testing.T, stored []*tidegate.Message, number func(m *tidegat
 	last := map[string]int{}
 	for _, m := range stored {
 		group, n := number(m)
-		if before, ok := last[group]; group != "" && ok && before > n {
-			t.Errorf("message group %s: message %d was stored behind %d", group, n, before)
-		}
+		before, ok := last[group]
+		assert.That(t, group == "" || !ok || before <= n, "message group %s: message %d was stored behind %d", group, n, before)
 		last[group] = n
 	}
 }
@@ -205,9 +199,7 @@ func TestOlderMessagesGoFirstToTheSpool(t *testing.T) {
 		send := func(ctx context.Context, id string) {
 			wg.Add(1)
 			if err := p.SendAsync(ctx, inGroup(id, "g"), func(r tidegate.Receipt, err error) {
-				if err != nil || r.Spooled != (id != "0") {
-					t.Errorf("message %s: %+v, %v", id, r, err)
-				}
+				assert.That(t, err == nil && r.Spooled == (id != "0"), "message %s: %+v, %v", id, r, err)
 				wg.Done()
 			}); err != nil {
 				t.Fatal(err)
@@ -221,9 +213,7 @@ func TestOlderMessagesGoFirstToTheSpool(t *testing.T) {
 		wg.Wait()
 		f.set(nil)
 		empty(t, s)
-		if ids := f.ids(); !slices.Equal(ids, []string{"0", "1", "2", "3"}) {
-			t.Errorf("stored %v", ids)
-		}
+		assert.Slices(t, "stored", f.ids(), []string{"0", "1", "2", "3"})
 	})
 }
 
@@ -272,17 +262,13 @@ func TestSpoolWhenFull(t *testing.T) {
 		p := newProducer(t, f, producer.Options{Spool: s, MaxPending: 2, WhenFull: producer.SpoolWhenFull, AttemptTimeout: time.Hour})
 		results := make(chan transport.SendResult, 10)
 		for i := range 5 {
-			if err := p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) { results <- transport.SendResult{Receipt: r, Err: err} }); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) { results <- transport.SendResult{Receipt: r, Err: err} }))
 			if want := max(0, i-1); s.Stats().Pending != want {
 				t.Errorf("after message %d the spool has %d, want %d", i, s.Stats().Pending, want)
 			}
 		}
 		r, err := p.Send(t.Context(), named("sync"))
-		if err != nil || !r.Spooled {
-			t.Errorf("%+v, %v", r, err)
-		}
+		assert.That(t, err == nil && r.Spooled, "%+v, %v", r, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := p.Send(ctx, inGroup("grouped", "g")); !errors.Is(err, context.DeadlineExceeded) {
@@ -313,9 +299,7 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 				p := newProducer(t, hole, producer.Options{Spool: s, AttemptTimeout: time.Hour})
 				for i := range 9 {
 					if err := p.SendAsync(t.Context(), inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), func(r tidegate.Receipt, err error) {
-						if err != nil || !r.Spooled {
-							t.Errorf("%+v, %v", r, err)
-						}
+						assert.That(t, err == nil && r.Spooled, "%+v, %v", r, err)
 					}); err != nil {
 						t.Fatal(err)
 					}
@@ -326,14 +310,11 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 				if op == "Shutdown" {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					defer cancel()
-					if _, err := p.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("Shutdown returned %v", err)
-					}
+					assert.Is(t, "Shutdown returned", assert.Err(p.Shutdown(ctx)), context.DeadlineExceeded)
 				}
 				p.Close()
-				if a, err := p.Shutdown(t.Context()); err != nil || a.Accepted != 9 || a.Spooled != 9 || len(a.Undelivered) != 0 {
-					t.Errorf("%+v, %v", a, err)
-				}
+				a, err := p.Shutdown(t.Context())
+				assert.That(t, err == nil && a.Accepted == 9 && a.Spooled == 9 && len(a.Undelivered) == 0, "%+v, %v", a, err)
 				s.Close()
 				s = openSpool(t, path, spool.Options{})
 				q := newProducer(t, f, producer.Options{Spool: s})
@@ -352,9 +333,7 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 func TestShutdownDoesNotWaitForTheSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t, spool.Options{})
-		if err := s.Put(t.Context(), named("1")); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Put(t.Context(), named("1")))
 		hole := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			return all(len(msgs), blackHole(ctx))
 		}}
@@ -404,9 +383,7 @@ func spoolRound(t *testing.T, round uint64, rnd *rand.Rand) {
 	for life := range 3 {
 		s := openSpool(t, path, spool.Options{})
 		p, err := producer.New(f, producer.Options{Spool: s, Backoff: ladder, MaxPending: 30, AttemptTimeout: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		var wg sync.WaitGroup
 		var failed int
 		for g := range 4 {
@@ -456,17 +433,12 @@ func spoolRound(t *testing.T, round uint64, rnd *rand.Rand) {
 	empty(t, s)
 	p.Close()
 	known := f.known
-	rejected, err := s.Entries(true, 0, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rejected := assert.Value(s.Entries(true, 0, 1000))(t)
 	for _, e := range rejected {
 		known[e.Message.ID] = true
 	}
 	for id := range accepted {
-		if !known[id] {
-			t.Errorf("round %d: message %s was accepted and is lost", round, id)
-		}
+		assert.That(t, known[id], "round %d: message %s was accepted and is lost", round, id)
 	}
 	checkOrder(t, f.stored, func(m *tidegate.Message) (string, int) {
 		var life, n int
@@ -496,15 +468,12 @@ func TestLostPermissionIsSpooled(t *testing.T) {
 			return p.Send(t.Context(), &tidegate.Message{ID: id, Topic: topic, Body: []byte("x")})
 		}
 		for _, topic := range []string{"orders", "bills"} {
-			if _, err := send("first of "+topic, topic); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(send("first of "+topic, topic)))
 		}
 		f.set(forbidden("orders", "never"))
 		for i := range 20 {
-			if r, err := send(fmt.Sprint(i), "orders"); err != nil || !r.Spooled {
-				t.Fatalf("message %d: %+v, %v; want it in the spool", i, r, err)
-			}
+			r, err := send(fmt.Sprint(i), "orders")
+			assert.MustThat(t, err == nil && r.Spooled, "message %d: %+v, %v; want it in the spool", i, r, err)
 		}
 		if r, err := send("other", "bills"); err != nil || r.Spooled {
 			t.Errorf("another topic: %+v, %v", r, err)
@@ -513,18 +482,14 @@ func TestLostPermissionIsSpooled(t *testing.T) {
 		if e := sendError(t, err); e.Reason != producer.StopPermanent || !errors.Is(err, tidegate.ErrForbidden) || e.Attempts != 1 {
 			t.Errorf("a topic without an earlier send: %v (%v)", err, e.Reason)
 		}
-		if lines, events := log.count("the server forbids sends to a topic that it accepted before"); events != 1 {
-			t.Errorf("the log has %d lines, %d of them about the permission; want one", lines, events)
-		}
+		lines, events := log.count("the server forbids sends to a topic that it accepted before")
+		assert.That(t, events == 1, "the log has %d lines, %d of them about the permission; want one", lines, events)
 		f.set(forbidden("never"))
 		back := time.Now()
 		empty(t, s)
-		if took := time.Since(back); took > 7*time.Second {
-			t.Errorf("the spool was empty %v after the permission was back", took)
-		}
-		if n := len(f.ids()); n != 23 {
-			t.Errorf("%d messages are stored, want 23", n)
-		}
+		took := time.Since(back)
+		assert.That(t, took <= 7*time.Second, "the spool was empty %v after the permission was back", took)
+		assert.Equal(t, "messages are stored", len(f.ids()), 23)
 	})
 }
 
@@ -547,15 +512,12 @@ func TestLapsedCredentials(t *testing.T) {
 		}
 		f.set(rejected(true))
 		for i := range 20 {
-			if r, err := p.Send(t.Context(), named(fmt.Sprint(i))); err != nil || !r.Spooled {
-				t.Fatalf("message %d: %+v, %v; want it in the spool", i, r, err)
-			}
+			r, err := p.Send(t.Context(), named(fmt.Sprint(i)))
+			assert.MustThat(t, err == nil && r.Spooled, "message %d: %+v, %v; want it in the spool", i, r, err)
 		}
 		f.set(nil)
 		empty(t, s)
-		if n := len(f.ids()); n != 20 {
-			t.Errorf("%d messages are stored, want 20", n)
-		}
+		assert.Equal(t, "messages are stored", len(f.ids()), 20)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		f := newStore()
@@ -611,9 +573,7 @@ func TestSpoolKeepsTheOrderBehindARetry(t *testing.T) {
 			}
 		}
 		entries, err := s.Entries(false, 0, 10)
-		if err != nil || len(entries) != 3 {
-			t.Fatalf("%+v, %v; want 3 entries", entries, err)
-		}
+		assert.MustThat(t, err == nil && len(entries) == 3, "%+v, %v; want 3 entries", entries, err)
 		for i, e := range entries {
 			if e.Message.ID != msgs[i].ID {
 				t.Errorf("entry %d is message %s, want %s", i+1, e.Message.ID, msgs[i].ID)
@@ -640,9 +600,7 @@ func TestCloseMeetsSendsForTheSpool(t *testing.T) {
 	for round := range 600 {
 		f := each(func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) })
 		p := newProducer(t, f, producer.Options{MaxPending: 1, WhenFull: producer.SpoolWhenFull, Spool: readySpool{}})
-		if err := p.SendAsync(context.Background(), named("first"), func(tidegate.Receipt, error) {}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.SendAsync(context.Background(), named("first"), func(tidegate.Receipt, error) {}))
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() { p.Send(context.Background(), named("second")) })
@@ -671,20 +629,15 @@ func TestWaitingMessagesAreSpooledOnce(t *testing.T) {
 		for i := range n {
 			if err := p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) {
 				calls[i].Add(1)
-				if err != nil || !r.Spooled {
-					t.Errorf("message %d: %+v, %v", i, r, err)
-				}
+				assert.That(t, err == nil && r.Spooled, "message %d: %+v, %v", i, r, err)
 			}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := p.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.Flush(t.Context()))
 		for i := range calls {
-			if c := calls[i].Load(); c != 1 {
-				t.Errorf("the function of message %d was called %d times", i, c)
-			}
+			c := calls[i].Load()
+			assert.That(t, c == 1, "the function of message %d was called %d times", i, c)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/ratelimit"
@@ -34,9 +35,7 @@ func TestThrottledLaneProbes(t *testing.T) {
 		}}
 		p := newProducer(t, f, producer.Options{MaxThrottles: producer.UntilContextEnds})
 		for i, err := range sendAll(t.Context(), p, numbered(256)) {
-			if err != nil {
-				t.Errorf("message %d: %v", i, err)
-			}
+			assert.NoError(t, err, "message %d", i)
 		}
 		refused := 0
 		for _, c := range f.Calls("Send") {
@@ -50,9 +49,8 @@ func TestThrottledLaneProbes(t *testing.T) {
 		if refused > 105 { // pauses of 50 ms
 			t.Errorf("%d refused requests in 5s", refused)
 		}
-		if took := time.Since(start); took > 15*time.Second {
-			t.Errorf("took %v", took)
-		}
+		took := time.Since(start)
+		assert.That(t, took <= 15*time.Second, "took %v", took)
 	})
 }
 
@@ -82,13 +80,11 @@ func TestThrottledLaneExhaustsAllThatWait(t *testing.T) {
 		if took := time.Since(start); took > 2*time.Minute+20*time.Second { // one alone: 2.1s to 3.1s, and probes are 50 ms apart
 			t.Errorf("256 messages failed after %v", took)
 		}
-		if n := len(f.Calls("Send")); n > 256*3 || len(ended) != 256 {
-			t.Errorf("%d requests, %d ends observed", n, len(ended))
-		}
+		n := len(f.Calls("Send"))
+		assert.That(t, n <= 256*3 && len(ended) == 256, "%d requests, %d ends observed", n, len(ended))
 		for id, a := range ended {
-			if after := a.Began.Add(a.Duration).Sub(start); a.Number == 0 && after < 2*time.Minute {
-				t.Errorf("message %s ended after %v without an attempt", id, after)
-			}
+			after := a.Began.Add(a.Duration).Sub(start)
+			assert.That(t, a.Number != 0 || after >= 2*time.Minute, "message %s ended after %v without an attempt", id, after)
 		}
 	})
 }
@@ -118,9 +114,7 @@ func TestThrottledLaneOpensSoon(t *testing.T) {
 			}
 		}})
 		for i, err := range sendAll(t.Context(), p, numbered(256)) {
-			if err != nil {
-				t.Errorf("message %d: %v", i, err)
-			}
+			assert.NoError(t, err, "message %d", i)
 		}
 		if first > 300*time.Millisecond {
 			t.Errorf("the first success after %v; the server accepted from 100 ms on", first)
@@ -145,13 +139,10 @@ func TestShortPushBacksExhaustNobodyEarly(t *testing.T) {
 		}}
 		p := newProducer(t, f, producer.Options{})
 		for i, err := range sendAll(t.Context(), p, numbered(200)) {
-			if err != nil {
-				t.Errorf("message %d: %v", i, err)
-			}
+			assert.NoError(t, err, "message %d", i)
 		}
-		if took := time.Since(start); took > 4*time.Second {
-			t.Errorf("took %v", took)
-		}
+		took := time.Since(start)
+		assert.That(t, took <= 4*time.Second, "took %v", took)
 	})
 }
 
@@ -181,9 +172,7 @@ func TestPausedLaneFailsEarly(t *testing.T) {
 		if tidegate.RetryAfter(err) != 4*time.Second || time.Since(start) != 0 {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
-		if err := <-first; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-first)
 	})
 }
 
@@ -206,9 +195,7 @@ func TestPausedLaneFailsEarlyBesideALostOne(t *testing.T) {
 			return nil
 		}
 		p := newProducer(t, f, producer.Options{})
-		if _, err := p.Send(t.Context(), message()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(p.Send(t.Context(), message())))
 		first := make(chan error, 1)
 		go func() {
 			_, err := p.Send(t.Context(), message())
@@ -220,13 +207,10 @@ func TestPausedLaneFailsEarlyBesideALostOne(t *testing.T) {
 		defer cancel()
 		for range 2 {
 			_, err := p.Send(ctx, message())
-			if e := sendError(t, err); e.Reason != producer.StopDeadline || time.Since(start) != 0 {
-				t.Errorf("%v after %v", err, time.Since(start))
-			}
+			e := sendError(t, err)
+			assert.That(t, e.Reason == producer.StopDeadline && time.Since(start) == 0, "%v after %v", err, time.Since(start))
 		}
-		if err := <-first; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-first)
 	})
 }
 
@@ -237,9 +221,7 @@ func TestEndlessPushBack(t *testing.T) {
 		p := newProducer(t, always(throttled(math.MaxInt64)), producer.Options{})
 		start := time.Now()
 		forever, cancel := context.WithCancel(t.Context())
-		if err := p.SendAsync(forever, message(), func(tidegate.Receipt, error) {}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.SendAsync(forever, message(), func(tidegate.Receipt, error) {}))
 		synctest.Wait()
 		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 		defer stop()
@@ -280,13 +262,10 @@ func TestThrottledMessagesFollowASwitch(t *testing.T) {
 					m.MessageGroup = group
 				}
 				for i, r := range p.SendBatch(t.Context(), msgs) {
-					if r.Err != nil || r.Receipt.Endpoint != "b:2" {
-						t.Errorf("message %d: %+v", i, r)
-					}
+					assert.That(t, r.Err == nil && r.Receipt.Endpoint == "b:2", "message %d: %+v", i, r)
 				}
-				if took := time.Since(start); took > 35*time.Second {
-					t.Errorf("the messages followed after %v; the switch was after 30 s", took)
-				}
+				took := time.Since(start)
+				assert.That(t, took <= 35*time.Second, "the messages followed after %v; the switch was after 30 s", took)
 				if len(f.Calls("Lane")) > 100 {
 					t.Errorf("%d lanes were requested in 35 s", len(f.Calls("Lane")))
 				}
@@ -316,9 +295,7 @@ func TestPushBackHoldsForItsServer(t *testing.T) {
 			return nil
 		}
 		p := newProducer(t, f, producer.Options{})
-		if _, err := p.Send(t.Context(), message()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(p.Send(t.Context(), message())))
 		if len(f.Calls("Send")) != 3 || f.Calls("Send")[0].Lane.Endpoint != "a:1" || f.Calls("Send")[1].Lane.Endpoint != "b:2" {
 			t.Fatalf("the attempts were %+v", f.Calls("Send"))
 		}
@@ -356,9 +333,8 @@ func TestEventsOfMessagesThatWait(t *testing.T) {
 		}})
 		const messages = 200
 		for i, err := range sendAll(t.Context(), p, numbered(messages)) {
-			if e := sendError(t, err); e.Reason != producer.StopExhausted || e.MaybeStored {
-				t.Errorf("message %d: %+v", i, e)
-			}
+			e := sendError(t, err)
+			assert.That(t, e.Reason == producer.StopExhausted && !e.MaybeStored, "message %d: %+v", i, e)
 		}
 		sent := 0
 		for _, c := range f.Calls("Send") {
@@ -376,10 +352,7 @@ func TestEventsOfMessagesThatWait(t *testing.T) {
 // sends half a minute later: the messages that wait at the limiter follow its rate.
 func TestTopicsShareALimiterAfterAShortThrottle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		limiter := assert.Value(ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{}))(t)
 		start := time.Now()
 		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			busy := time.Since(start) < 500*time.Millisecond
@@ -401,17 +374,14 @@ func TestTopicsShareALimiterAfterAShortThrottle(t *testing.T) {
 					defer cancel()
 					msg := message()
 					msg.Topic = fmt.Sprintf("topic-%d", i)
-					if _, err := p.Send(ctx, msg); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, assert.Err(p.Send(ctx, msg)))
 				})
 			}
 			time.Sleep(500 * time.Millisecond)
 		}
 		wg.Wait()
-		if d := time.Since(start); d > 15*time.Second {
-			t.Errorf("the last of 400 sends took %v, want at most 15s", d)
-		}
+		d := time.Since(start)
+		assert.That(t, d <= 15*time.Second, "the last of 400 sends took %v, want at most 15s", d)
 	})
 }
 
@@ -420,10 +390,7 @@ func TestTopicsShareALimiterAfterAShortThrottle(t *testing.T) {
 // Widespread failures cause no storm of retries.
 func TestBudgetBoundsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		budget := assert.Value(ratelimit.NewBudget(ratelimit.BudgetOptions{}))(t)
 		f := always(codeError(tidegate.CodeInternalServerError))
 		p := newProducer(t, f, producer.Options{MaxAttempts: 5, Budget: budget})
 		for range 1000 { // spends the saved tokens
@@ -437,18 +404,14 @@ func TestBudgetBoundsRetries(t *testing.T) {
 				stopped++
 			}
 		}
-		if n := len(f.Calls("Send")) - before; n > 1100 || stopped < 900 {
-			t.Errorf("%d requests for 1000 calls, %d stopped by the budget", n, stopped)
-		}
+		n := len(f.Calls("Send")) - before
+		assert.That(t, n <= 1100 && stopped >= 900, "%d requests for 1000 calls, %d stopped by the budget", n, stopped)
 	})
 }
 
 func TestBudgetPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		budget, err := ratelimit.NewBudget(ratelimit.BudgetOptions{Capacity: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
+		budget := assert.Value(ratelimit.NewBudget(ratelimit.BudgetOptions{Capacity: 100}))(t)
 		retries := map[ratelimit.Priority]int{}
 		for range 120 {
 			for _, priority := range []ratelimit.Priority{ratelimit.Low, ratelimit.Normal, ratelimit.High} {
@@ -473,12 +436,9 @@ func TestAdaptiveLimiterObserves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &learning{}
 		p := newProducer(t, script(throttled(0), codeError(protocol.CodeProxyTimeout)), producer.Options{Limiter: l})
-		if _, err := p.Send(t.Context(), message()); err != nil {
-			t.Fatal(err)
-		}
-		if want := []tidegate.Class{tidegate.ClassThrottled, tidegate.ClassTransient, tidegate.ClassOK}; l.asked != 1 || !slices.Equal(l.seen, want) {
-			t.Errorf("asked %d times, observed %v", l.asked, l.seen)
-		}
+		assert.Must(t, assert.Err(p.Send(t.Context(), message())))
+		want := []tidegate.Class{tidegate.ClassThrottled, tidegate.ClassTransient, tidegate.ClassOK}
+		assert.That(t, l.asked == 1 && slices.Equal(l.seen, want), "asked %d times, observed %v", l.asked, l.seen)
 	})
 }
 
@@ -494,10 +454,7 @@ func (l *learning) Observe(err error)                    { l.seen = append(l.see
 // messages.
 func TestBusyBrokerGetsEveryMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		limiter := assert.Value(ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{}))(t)
 		rnd := rand.New(rand.NewPCG(1, 2))
 		var mu sync.Mutex
 		sent := 0
@@ -521,13 +478,9 @@ func TestBusyBrokerGetsEveryMessage(t *testing.T) {
 			msgs = append(msgs, message())
 		}
 		for i, r := range p.SendBatch(t.Context(), msgs) {
-			if r.Err != nil {
-				t.Errorf("message %d: %v", i, r.Err)
-			}
+			assert.That(t, r.Err == nil, "message %d: %v", i, r.Err)
 		}
-		if sent > n*3/2 {
-			t.Errorf("%d messages were sent %d times, want at most 1.5 times each", n, sent)
-		}
+		assert.That(t, sent <= n*3/2, "%d messages were sent %d times, want at most 1.5 times each", n, sent)
 	})
 }
 
@@ -535,10 +488,7 @@ func TestBusyBrokerGetsEveryMessage(t *testing.T) {
 // as it admits, and rejects few.
 func TestAdaptiveGoodput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limiter, err := ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		limiter := assert.Value(ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{}))(t)
 		bucket := rate.NewLimiter(1000, 100)
 		var mu sync.Mutex
 		stored, refused := 0, 0
@@ -575,9 +525,7 @@ func TestAdaptiveGoodput(t *testing.T) {
 		goodput, share := float64(stored)/(long-warm).Seconds(), float64(refused)/float64(stored+refused)
 		mu.Unlock()
 		t.Logf("goodput %.0f/s, %.1f %% refused", goodput, 100*share)
-		if goodput < 950 || share > 0.10 {
-			t.Errorf("goodput %.0f/s of 1000/s, %.1f %% refused", goodput, 100*share)
-		}
+		assert.That(t, goodput >= 950 && share <= 0.10, "goodput %.0f/s of 1000/s, %.1f %% refused", goodput, 100*share)
 		p.Close()
 	})
 }
@@ -603,9 +551,7 @@ func TestLimiterReturnsMessagesToOtherLanes(t *testing.T) {
 		p := newProducer(t, f, producer.Options{Limiter: rate.NewLimiter(100, 1)})
 		start := time.Now()
 		for _, r := range p.SendBatch(t.Context(), numbered(20)) {
-			if r.Err != nil {
-				t.Error(r.Err)
-			}
+			assert.NoError(t, r.Err)
 		}
 		var last time.Duration
 		for _, c := range f.Calls("Send") {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
@@ -41,13 +42,9 @@ func TestTransaction(t *testing.T) {
 			t.Fatalf("%+v, %v", tx, err)
 		}
 		for range 2 { // repeating it is harmless
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, tx.Commit(t.Context()))
 		}
-		if err := tx.Rollback(t.Context()); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("roll back after the commit: %v", err)
-		}
+		assert.Is(t, "roll back after the commit", tx.Rollback(t.Context()), tidegate.ErrInvalid)
 		if len(resolutions(f)) != 4 || slices.ContainsFunc(resolutions(f), func(r transport.Resolution) bool { return r != transport.Commit }) {
 			t.Errorf("resolutions %v, want four commits: two responses were lost", resolutions(f))
 		}
@@ -75,9 +72,7 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(messagesOf(f, "SendHalf")) != 1 || time.Since(start) != 0 {
 				t.Errorf("%s: %+v after %d half messages", name, e, len(messagesOf(f, "SendHalf")))
 			}
-			if len(seen) != 1 || seen[0].Stop != want {
-				t.Errorf("%s: observed %+v", name, seen)
-			}
+			assert.That(t, len(seen) == 1 && seen[0].Stop == want, "%s: observed %+v", name, seen)
 		})
 	}
 }
@@ -108,31 +103,20 @@ func TestAttemptsHaveTheirOperation(t *testing.T) {
 		})
 		for _, r := range []transport.Resolution{transport.Commit, transport.Rollback} {
 			tx, err := p.Begin(t.Context(), named("m"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			if r == transport.Commit {
 				err = tx.Commit(t.Context())
 			} else {
 				err = tx.Rollback(t.Context())
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 		}
-		if _, err := p.Send(t.Context(), named("n")); err != nil {
-			t.Error(err)
-		}
-		if _, err := p.Recall(t.Context(), "orders", "handle"); err == nil {
-			t.Error("the recall succeeded")
-		}
+		assert.NoError(t, assert.Err(p.Send(t.Context(), named("n"))))
+		assert.That(t, assert.Err(p.Recall(t.Context(), "orders", "handle")) != nil, "the recall succeeded")
 		want := []string{"begin 1 m", "commit 1 m", "commit 2 m", "begin 1 m", "rollback 1 m", "send 1 n", "recall 1 "}
-		if !slices.Equal(seen, want) {
-			t.Errorf("observed %q, want %q", seen, want)
-		}
-		if n := strings.Count(log.String(), "attempt failed"); n != 2 {
-			t.Errorf("%d failed attempts are logged, want the first commit and the recall:\n%s", n, log.String())
-		}
+		assert.Slices(t, "observed", seen, want)
+		n := strings.Count(log.String(), "attempt failed")
+		assert.That(t, n == 2, "%d failed attempts are logged, want the first commit and the recall:\n%s", n, log.String())
 		for _, line := range []string{`msg="attempt failed" operation=commit topic=orders message_id=m attempt=1`, `msg="attempt failed" operation=recall topic=orders`} {
 			if !strings.Contains(log.String(), line) {
 				t.Errorf("logged %q, want %q", log.String(), line)
@@ -155,10 +139,7 @@ func TestThrottledStepsFollowTheBackoff(t *testing.T) {
 			OnRecall:         func(_ context.Context, n int, _, _ string) (string, error) { return "m", first(n) },
 		}
 		p := newProducer(t, f, producer.Options{Checker: committed, Backoff: backoff.Steps{time.Second, 3 * time.Second}})
-		tx, err := p.Begin(t.Context(), named("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := assert.Value(p.Begin(t.Context(), named("m")))(t)
 		for _, step := range []struct {
 			name string
 			do   func() error
@@ -170,9 +151,8 @@ func TestThrottledStepsFollowTheBackoff(t *testing.T) {
 			if err := step.do(); err != nil {
 				t.Fatal(step.name, err)
 			}
-			if took := time.Since(start); took != 4*time.Second {
-				t.Errorf("%s took %v, want the two waits of 1 s and 3 s", step.name, took)
-			}
+			took := time.Since(start)
+			assert.That(t, took == 4*time.Second, "%s took %v, want the two waits of 1 s and 3 s", step.name, took)
 		}
 	})
 }
@@ -191,25 +171,16 @@ func TestTransactionsNeedATransactorAndAChecker(t *testing.T) {
 	if _, err := newProducer(t, f, producer.Options{Checker: committed}).Transact(t.Context(), message(), nil); sendError(t, err).Reason != producer.StopInvalid {
 		t.Errorf("no local transaction: %v", err)
 	}
-	if err := p.ServeChecks(t.Context(), "orders"); !errors.Is(err, tidegate.ErrInvalid) {
-		t.Errorf("no checker: %v", err)
-	}
+	assert.Is(t, "no checker", p.ServeChecks(t.Context(), "orders"), tidegate.ErrInvalid)
 	p = newProducer(t, f, producer.Options{Checker: committed})
-	if err := p.ServeChecks(t.Context()); !errors.Is(err, tidegate.ErrInvalid) {
-		t.Errorf("no topics: %v", err)
-	}
+	assert.Is(t, "no topics", p.ServeChecks(t.Context()), tidegate.ErrInvalid)
 	for _, m := range []*tidegate.Message{nil, {}, {Topic: "orders"}} {
-		if _, err := p.Begin(t.Context(), m); sendError(t, err).Reason != producer.StopInvalid {
-			t.Errorf("%+v: %v", m, err)
-		}
+		_, err := p.Begin(t.Context(), m)
+		assert.That(t, sendError(t, err).Reason == producer.StopInvalid, "%+v: %v", m, err)
 	}
 	p.Close()
-	if _, err := p.Begin(t.Context(), message()); !errors.Is(err, tidegate.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
-	if len(messagesOf(f, "SendHalf")) != 0 {
-		t.Errorf("%d half messages", len(messagesOf(f, "SendHalf")))
-	}
+	assert.Is(t, "after Close", assert.Err(p.Begin(t.Context(), message())), tidegate.ErrClosed)
+	assert.Equal(t, "half messages", len(messagesOf(f, "SendHalf")), 0)
 }
 
 func TestTransact(t *testing.T) {
@@ -236,17 +207,14 @@ func TestTransact(t *testing.T) {
 				if tt.checker < 0 {
 					panic("the user's")
 				}
-				if c.Message.ID == "" || c.Transaction.ID != "tx-"+c.Message.ID {
-					t.Errorf("%s: check %+v", name, c)
-				}
+				assert.That(t, c.Message.ID != "" && c.Transaction.ID == "tx-"+c.Message.ID, "%s: check %+v", name, c)
 				return tt.checker
 			}})
 			calls := 0
 			func() {
 				defer func() {
-					if v := recover(); (v != nil) != tt.panics {
-						t.Errorf("%s: panic %v", name, v)
-					}
+					v := recover()
+					assert.That(t, (v != nil) == tt.panics, "%s: panic %v", name, v)
 				}()
 				_, err := p.Transact(t.Context(), message(), func(_ context.Context, m *tidegate.Message) error {
 					calls++
@@ -258,9 +226,7 @@ func TestTransact(t *testing.T) {
 					}
 					return tt.local
 				})
-				if want := cmp.Or(tt.half, tt.local); !errors.Is(err, want) {
-					t.Errorf("%s: %v", name, err)
-				}
+				assert.That(t, errors.Is(err, cmp.Or(tt.half, tt.local)), "%s: %v", name, err)
 			}()
 			if calls != tt.calls || fmt.Sprint(resolutions(f)) != tt.ends {
 				t.Errorf("%s: %d calls, ends %v; want %d, %v", name, calls, resolutions(f), tt.calls, tt.ends)
@@ -339,9 +305,8 @@ func TestShutdownWaitsForTransactions(t *testing.T) {
 				if err := tt.stop(t.Context(), p); !errors.Is(err, tt.err) || time.Since(start) != tt.took {
 					t.Errorf("%v after %v, want %v after %v", err, time.Since(start), tt.err, tt.took)
 				}
-				if _, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil }); sendError(t, err).Reason != producer.StopClosed {
-					t.Errorf("a later transaction: %v", err)
-				}
+				_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil })
+				assert.That(t, sendError(t, err).Reason == producer.StopClosed, "a later transaction: %v", err)
 				if err := <-result; err != nil || fmt.Sprint(resolutions(f)) != tt.ends {
 					t.Errorf("the transaction: %v, resolutions %v; want %s", err, resolutions(f), tt.ends)
 				}
@@ -365,12 +330,9 @@ func TestShutdownWaitsForRecalls(t *testing.T) {
 		}()
 		synctest.Wait()
 		start := time.Now()
-		if _, err := p.Shutdown(t.Context()); err != nil || time.Since(start) != time.Second {
-			t.Errorf("%v after %v, want success after 1s", err, time.Since(start))
-		}
-		if err := <-result; err != nil {
-			t.Error(err)
-		}
+		_, err := p.Shutdown(t.Context())
+		assert.That(t, err == nil && time.Since(start) == time.Second, "%v after %v, want success after 1s", err, time.Since(start))
+		assert.NoError(t, <-result)
 		if _, err := p.Recall(t.Context(), "orders", "handle"); sendError(t, err).Reason != producer.StopClosed || !errors.Is(err, tidegate.ErrClosed) {
 			t.Errorf("after Shutdown: %v", err)
 		}
@@ -385,9 +347,8 @@ func TestServeChecks(t *testing.T) {
 			if n < 5 {
 				return codeError(tidegate.CodeInternalServerError)
 			}
-			if r := check(ctx, transport.TransactionCheck{Message: message()}); r != transport.Commit {
-				t.Errorf("the resolution is %v", r)
-			}
+			r := check(ctx, transport.TransactionCheck{Message: message()})
+			assert.That(t, r == transport.Commit, "the resolution is %v", r)
 			asked++
 			<-ctx.Done()
 			return nil
@@ -397,15 +358,13 @@ func TestServeChecks(t *testing.T) {
 		go func() { done <- p.ServeChecks(t.Context(), "orders") }()
 		time.Sleep(time.Minute)
 		p.Close()
-		if err := <-done; err != nil || asked != 1 {
-			t.Errorf("%v, asked %d times", err, asked)
-		}
+		err := <-done
+		assert.That(t, err == nil && asked == 1, "%v, asked %d times", err, asked)
 		refused := &transporttest.Fake{OnServeChecks: func(context.Context, int, func(context.Context, transport.TransactionCheck) transport.Resolution) error {
 			return codeError(tidegate.CodeUnauthorized)
 		}}
-		if err := newProducer(t, refused, producer.Options{Checker: committed}).ServeChecks(t.Context(), "orders"); !errors.Is(err, tidegate.ErrUnauthorized) {
-			t.Errorf("wrong credentials: %v", err)
-		}
+		err = newProducer(t, refused, producer.Options{Checker: committed}).ServeChecks(t.Context(), "orders")
+		assert.That(t, errors.Is(err, tidegate.ErrUnauthorized), "wrong credentials: %v", err)
 	})
 }
 
@@ -425,17 +384,15 @@ func TestRecall(t *testing.T) {
 			return "", codeError(protocol.CodeMessageNotFound)
 		}
 		_, err := p.Recall(t.Context(), "orders", "handle")
-		if e := sendError(t, err); !errors.Is(err, tidegate.ErrNotFound) || e.Attempts != 1 {
-			t.Errorf("delivered before: %v", err)
-		}
+		e := sendError(t, err)
+		assert.That(t, errors.Is(err, tidegate.ErrNotFound) && e.Attempts == 1, "delivered before: %v", err)
 		const want = `recall from "orders": attempt 1 of 3 at a:1: 40401 MESSAGE_NOT_FOUND: from the server`
 		if err.Error() != want {
 			t.Errorf("text\n%v\nwant\n%s", err, want)
 		}
 		for _, in := range [][2]string{{"a b", "handle"}, {"orders", ""}} {
-			if _, err := p.Recall(t.Context(), in[0], in[1]); sendError(t, err).Reason != producer.StopInvalid {
-				t.Errorf("%q: %v", in, err)
-			}
+			_, err := p.Recall(t.Context(), in[0], in[1])
+			assert.That(t, sendError(t, err).Reason == producer.StopInvalid, "%q: %v", in, err)
 		}
 		_, err = newProducer(t, bare{}, producer.Options{}).Recall(t.Context(), "orders", "handle")
 		if want := `recall from "orders": 50500 UNSUPPORTED: this transport does not support recalling messages; use one that implements transport.Recaller`; sendError(t, err).Fault() != producer.SetupFault || err.Error() != want {
@@ -469,14 +426,10 @@ func TestCommitAfterALostResponse(t *testing.T) {
 					return tt.responses[min(n, len(tt.responses))-1]
 				}}
 				p := newProducer(t, f, producer.Options{Checker: committed})
-				tx, err := p.Begin(t.Context(), message())
-				if err != nil {
-					t.Fatal(err)
-				}
+				tx := assert.Value(p.Begin(t.Context(), message()))(t)
 				for i, want := range []error{tt.first, tt.second} {
-					if err := tx.Commit(t.Context()); !errors.Is(err, want) || want == nil && err != nil {
-						t.Errorf("commit %d: %v, want %v", i+1, err, want)
-					}
+					err := tx.Commit(t.Context())
+					assert.That(t, errors.Is(err, want) && (want != nil || err == nil), "commit %d: %v, want %v", i+1, err, want)
 				}
 			})
 		})
@@ -494,19 +447,12 @@ func TestConcurrentCommits(t *testing.T) {
 			return codeError(tidegate.CodeNotFound)
 		}}
 		p := newProducer(t, f, producer.Options{Checker: committed})
-		tx, err := p.Begin(t.Context(), message())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := assert.Value(p.Begin(t.Context(), message()))(t)
 		first := make(chan error, 1)
 		go func() { first <- tx.Commit(t.Context()) }()
 		synctest.Wait()
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if err := <-first; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, tx.Commit(t.Context()))
+		assert.NoError(t, <-first)
 	})
 }
 
@@ -526,9 +472,7 @@ func TestAccountsHaveHalfMessages(t *testing.T) {
 			_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return result })
 			_ = err // the fourth half message is rejected
 		}
-		if _, err := p.Begin(t.Context(), message()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(p.Begin(t.Context(), message())))
 		a, err := p.Shutdown(t.Context())
 		if err != nil || a.Accepted != 5 || a.Delivered != 4 || a.Failed != 1 || a.Spooled != 0 || len(a.Undelivered) != 0 {
 			t.Errorf("%+v, %v; want 5 accepted, 4 delivered and 1 failed", a, err)
@@ -560,9 +504,7 @@ func TestShutdownReportsAHalfMessage(t *testing.T) {
 			!a.Undelivered[0].MaybeStored || a.Undelivered[0].Message.ID == "" {
 			t.Errorf("%+v, %v; want one undelivered message that may be stored", a, err)
 		}
-		if err := <-result; !errors.Is(err, tidegate.ErrClosed) {
-			t.Errorf("%v, want ErrClosed", err)
-		}
+		assert.Is(t, "err", <-result, tidegate.ErrClosed)
 	})
 }
 
@@ -576,16 +518,10 @@ func TestHalfMessagesDoNotWaitForAPlace(t *testing.T) {
 			return nil
 		}}
 		p := newProducer(t, f, producer.Options{Checker: committed, MaxPending: 1, WhenFull: producer.RejectWhenFull})
-		if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.Begin(t.Context(), message()); err != nil {
-			t.Error(err)
-		}
+		assert.Must(t, p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}))
+		assert.NoError(t, assert.Err(p.Begin(t.Context(), message())))
 		close(release)
-		if err := p.Flush(t.Context()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, p.Flush(t.Context()))
 	})
 }
 
@@ -611,9 +547,7 @@ func TestServeChecksReturnsSoonAfterAService(t *testing.T) {
 		p := newProducer(t, f, producer.Options{Checker: committed})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := p.ServeChecks(ctx, "orders"); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, p.ServeChecks(ctx, "orders"))
 		if len(waits) != quick+1 || waits[quick-1] < 4*waits[0] || waits[quick] > 2*waits[0] {
 			t.Errorf("waits %v; want that after the service like the first one, and less than those before it", waits)
 		}
@@ -652,9 +586,7 @@ func TestHalfMessageWithoutAServer(t *testing.T) {
 					t.Errorf("%+v, %v after %d half messages; local transaction called: %v", r, err, len(messagesOf(f, "SendHalf")), called)
 				}
 				for _, m := range messagesOf(f, "SendHalf") {
-					if m.ID != messagesOf(f, "SendHalf")[0].ID {
-						t.Errorf("the attempts have the IDs %s and %s", messagesOf(f, "SendHalf")[0].ID, m.ID)
-					}
+					assert.Equal(t, "the attempts have the IDs and", m.ID, messagesOf(f, "SendHalf")[0].ID)
 				}
 			})
 		})
@@ -677,9 +609,8 @@ func TestServeChecksWaitsAsTheServerRequests(t *testing.T) {
 		p := newProducer(t, f, producer.Options{Checker: committed})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := p.ServeChecks(ctx, "orders"); err != nil || again != 30*time.Second {
-			t.Errorf("%v, served again after %v, want 30s", err, again)
-		}
+		err := p.ServeChecks(ctx, "orders")
+		assert.That(t, err == nil && again == 30*time.Second, "%v, served again after %v, want 30s", err, again)
 	})
 }
 
@@ -697,9 +628,7 @@ func TestReceiptOfAHalfMessageCountsAttempts(t *testing.T) {
 		if err != nil || tx.Receipt().Attempts != 3 {
 			t.Fatalf("%+v, %v; want a receipt after 3 attempts", tx, err)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, tx.Rollback(t.Context()))
 	})
 }
 

@@ -63,12 +63,10 @@ func TestAdaptiveFindsTheRateOfAServer(t *testing.T) {
 			}
 			wg.Wait()
 			t.Logf("ceiling %v: %d accepted, %d refused", ceiling, accepted, refused)
-			if want := capacity * seconds * 95 / 100; accepted < want {
-				t.Errorf("%d accepted, want at least %d, 95 %% of the capacity", accepted, want)
-			}
-			if most := (accepted + refused) / 10; refused > most {
-				t.Errorf("%d refused, want at most %d, a tenth of the requests", refused, most)
-			}
+			want := capacity * seconds * 95 / 100
+			assert.That(t, accepted >= want, "%d accepted, want at least %d, 95 %% of the capacity", accepted, want)
+			most := (accepted + refused) / 10
+			assert.That(t, refused <= most, "%d refused, want at most %d, a tenth of the requests", refused, most)
 		})
 	}
 }
@@ -80,9 +78,8 @@ func TestAdaptiveRecovers(t *testing.T) {
 			a.Observe(errThrottled)
 			time.Sleep(200 * time.Millisecond)
 		}
-		if got := a.Limit(); got < 10 || got > 11 {
-			t.Errorf("after 20 throttles: %v/s, want the floor of 10 and the gain of 0.2 s", got)
-		}
+		got := a.Limit()
+		assert.That(t, !(got < 10) && !(got > 11), "after 20 throttles: %v/s, want the floor of 10 and the gain of 0.2 s", got)
 		last := a.Limit()
 		for range 100 {
 			time.Sleep(time.Second)
@@ -95,9 +92,7 @@ func TestAdaptiveRecovers(t *testing.T) {
 		// 1/s is added to it in each second: a tenth of the 10/s after the last decrease.
 		assert.That(t, !(math.Abs(float64(last)-110) > 1.5), "after 100 s: %v/s, want about 110", last)
 		time.Sleep(time.Hour)
-		if got := a.Limit(); got != 1000 {
-			t.Errorf("after an hour: %v/s, want the ceiling of 1000", got)
-		}
+		assert.Equal(t, "after an hour: /s", a.Limit(), 1000)
 	})
 }
 
@@ -135,9 +130,8 @@ func TestAdaptiveReturnsSoon(t *testing.T) {
 				}
 				wg.Wait()
 				time.Sleep(time.Hour)
-				if got := a.Limit(); !(got >= capacity) {
-					t.Errorf("after an hour: %v/s", got)
-				}
+				got := a.Limit()
+				assert.That(t, got >= capacity, "after an hour: %v/s", got)
 				if want := capacity * 45 * 9 / 10; accepted < want {
 					t.Errorf("%d events in the 45 s from 15 s after the end of the throttling on, want at least %d", accepted, want)
 				}
@@ -152,15 +146,11 @@ func TestAdaptiveIgnoresOtherErrors(t *testing.T) {
 		for _, err := range []error{nil, errors.New("connection reset"), context.DeadlineExceeded, &tidegate.Error{Code: protocol.CodeInternalError}} {
 			a.Observe(err)
 		}
-		if got := a.Limit(); got != 100 {
-			t.Errorf("limit %v, want 100", got)
-		}
+		assert.Equal(t, "limit", a.Limit(), 100)
 		for range 50 { // of requests under way together
 			a.Observe(errThrottled)
 		}
-		if got := a.Limit(); got != 90 {
-			t.Errorf("limit %v after a group of refusals, want one decrease to 90", got)
-		}
+		assert.Equal(t, "limit after a group of refusals", a.Limit(), 90)
 	})
 }
 
@@ -169,21 +159,15 @@ func TestAdaptiveWaitN(t *testing.T) {
 		a := newAdaptive(t, ratelimit.AdaptiveOptions{Ceiling: 100}) // a burst of 10
 		start := time.Now()
 		assert.Must(t, a.WaitN(t.Context(), 110))
-		if d := time.Since(start); d != time.Second {
-			t.Errorf("110 events at 100/s with a burst of 10 took %v, want 1s", d)
-		}
+		assert.Equal(t, "110 events at 100/s with a burst of 10 took", time.Since(start), time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer cancel()
 		err := a.WaitN(ctx, 1)
 		assert.That(t, errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "10ms") && ctx.Err() == nil, "%v, want an early error that names the 10ms needed", err)
 		ended, end := context.WithCancelCause(t.Context())
 		end(errBecause)
-		if err := a.WaitN(ended, 1); !errors.Is(err, errBecause) {
-			t.Errorf("%v, want the cause of ctx", err)
-		}
-		if err := a.WaitN(t.Context(), -1); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%v, want ErrInvalid", err)
-		}
+		assert.Is(t, "err", a.WaitN(ended, 1), errBecause)
+		assert.Is(t, "err", a.WaitN(t.Context(), -1), tidegate.ErrInvalid)
 		assert.NoError(t, a.WaitN(t.Context(), 0))
 	})
 }

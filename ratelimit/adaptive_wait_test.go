@@ -52,9 +52,7 @@ func TestAdaptiveDeadlineConsidersTheGrowth(t *testing.T) {
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), 7200*time.Millisecond)
 		defer cancel()
-		if err := a.WaitN(ctx, 200); err != nil {
-			t.Errorf("200 events in 7.2s: %v", err)
-		}
+		assert.NoError(t, a.WaitN(ctx, 200), "200 events in 7.2s")
 	})
 }
 
@@ -71,9 +69,8 @@ func TestAdaptiveCountsOnlyAcceptedEvents(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		a.Observe(errThrottled)
-		if got := a.Limit(); got < 40 || got > 50 {
-			t.Errorf("limit %v/s after a throttle, want 0.9 * 50/s", got)
-		}
+		got := a.Limit()
+		assert.That(t, !(got < 40) && !(got > 50), "limit %v/s after a throttle, want 0.9 * 50/s", got)
 	})
 }
 
@@ -87,8 +84,6 @@ func TestAdaptiveOneThrottleTakesHalf(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		a.Observe(errThrottled)
-		if got := a.Limit(); got != 450 {
-			t.Errorf("limit %v/s after a throttle, want 0.9 * 1000/2", got)
-		}
+		assert.Equal(t, "limit /s after a throttle", a.Limit(), 450)
 	})
 }

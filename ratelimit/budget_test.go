@@ -36,8 +36,7 @@ func TestBudgetBoundsRetries(t *testing.T) {
 
 func TestBudgetOptions(t *testing.T) {
 	for _, o := range []ratelimit.BudgetOptions{{Ratio: -0.1}, {Ratio: 1.1}, {Capacity: -1}} {
-		if _, err := ratelimit.NewBudget(o); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%+v: %v, want ErrInvalid", o, err)
-		}
+		_, err := ratelimit.NewBudget(o)
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%+v: %v, want ErrInvalid", o, err)
 	}
 }

@@ -121,9 +121,8 @@ func runKeyedProperties(t *testing.T, r *rand.Rand) {
 			d -= early
 		}
 		time.Sleep(d)
-		if again, _ := k.DelayN(key, n); again > 1 || again == 0 && !k.AllowN(key, n) {
-			t.Fatalf("DelayN(%d) = %v, and after that it is %v", n, d, again)
-		}
+		again, _ := k.DelayN(key, n)
+		assert.MustThat(t, again <= 1 && (again != 0 || k.AllowN(key, n)), "DelayN(%d) = %v, and after that it is %v", n, d, again)
 		time.Sleep(time.Duration(r.Int64N(int64(fill))))
 	}
 
@@ -131,7 +130,6 @@ func runKeyedProperties(t *testing.T, r *rand.Rand) {
 		assert.That(t, b.callers == 0 && b.waiting == 0 && b.elem != nil, "key %d is left with %d callers that wait for %v", b.key, b.callers, b.waiting)
 	}
 	time.Sleep(fill + k.idle + 1)
-	if n := k.Len(); n != 0 || k.unused.Len() != 0 {
-		t.Errorf("%d keys are never forgotten", n)
-	}
+	n := k.Len()
+	assert.That(t, n == 0 && k.unused.Len() == 0, "%d keys are never forgotten", n)
 }

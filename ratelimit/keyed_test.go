@@ -40,9 +40,8 @@ func TestNewKeyedRejects(t *testing.T) {
 		if err == nil {
 			continue
 		}
-		if lines := strings.Count(err.Error(), "\n") + 1; lines != len(c.want) {
-			t.Errorf("%d faults, want %d: %v", lines, len(c.want), err)
-		}
+		lines := strings.Count(err.Error(), "\n") + 1
+		assert.That(t, lines == len(c.want), "%d faults, want %d: %v", lines, len(c.want), err)
 		k := newKeyed[string](t, 7, 7, time.Second)
 		assert.That(t, c.idle < 0 || k.SetLimit(c.limit, c.burst) != nil, "SetLimit(%v, %d) is accepted", c.limit, c.burst)
 		assert.That(t, k.limit == 7 && k.burst == 7, "a refused SetLimit changed the limit to %v, %d", k.limit, k.burst)
@@ -59,9 +58,8 @@ func TestKeyedPace(t *testing.T) {
 		for i := range 3002 {
 			assert.Must(t, k.WaitN(t.Context(), "a", 1))
 			want := time.Duration(math.Round(float64(max(i-1, 0)) / 3 * 1e9))
-			if at := time.Since(start); at < want-1 || at > want+1 {
-				t.Fatalf("event %d after %v, want %v", i, at, want)
-			}
+			at := time.Since(start)
+			assert.MustThat(t, at >= want-1 && at <= want+1, "event %d after %v, want %v", i, at, want)
 		}
 	})
 }
@@ -92,14 +90,12 @@ func TestKeyedWaitErrors(t *testing.T) {
 			t.Log(c.name)
 			start := time.Now()
 			checkError(t, k.WaitN(c.ctx, "a", c.n), c.is, c.has)
-			if waited := time.Since(start); waited != 0 {
-				t.Errorf("%s: waited for %v", c.name, waited)
-			}
+			waited := time.Since(start)
+			assert.That(t, waited == 0, "%s: waited for %v", c.name, waited)
 		}
 		assert.That(t, !k.AllowN("a", -1) && k.AllowN("a", 0) && !k.AllowN("b", 11), "AllowN: want false for -1, true for 0, false above the burst")
-		if err := k.WaitN(deadline, "a", 4); err != nil || k.AllowN("a", 1) {
-			t.Errorf("the refused calls took tokens, or this one did not: %v", err)
-		}
+		err := k.WaitN(deadline, "a", 4)
+		assert.That(t, err == nil && !k.AllowN("a", 1), "the refused calls took tokens, or this one did not: %v", err)
 	})
 }
 
@@ -153,9 +149,7 @@ func TestKeyedGivingUp(t *testing.T) {
 			assert.That(t, after == w.after, "%s ended after %v, want %v", w.name, after, w.after)
 			checkError(t, err, w.is, nil)
 		}
-		if got := count(k, 10); got != 0 {
-			t.Errorf("%d events more are permitted at once, want none", got)
-		}
+		assert.Equal(t, "events more are permitted at once", count(k, 10), 0)
 	})
 }
 
@@ -194,9 +188,7 @@ func TestKeyedSetLimit(t *testing.T) {
 				after, err := w()
 				assert.That(t, after == c.after, "ended after %v, want %v", after, c.after)
 				checkError(t, err, c.is, nil)
-				if got := count(k, 10); got != c.left {
-					t.Errorf("%d tokens are left, want %d", got, c.left)
-				}
+				assert.Equal(t, "tokens are left", count(k, 10), c.left)
 			})
 		})
 	}
@@ -216,9 +208,7 @@ func TestKeyedSetLimitKeepsTokens(t *testing.T) {
 		k.SetLimit(1, 190)
 		k.SetLimit(1, 1000)
 		k.SetLimit(1, 1000)
-		if n := count(k, 1000); n != 190 {
-			t.Errorf("%d tokens, want 190: the smaller burst cuts, the larger brings none", n)
-		}
+		assert.Equal(t, "tokens", count(k, 1000), 190)
 	})
 }
 
@@ -229,22 +219,14 @@ func TestKeyedForgets(t *testing.T) {
 			k.AllowN(i, 1)
 		}
 		k.AllowN(100, 60)
-		if n := k.Len(); n != 101 {
-			t.Errorf("Len = %d, want 101", n)
-		}
+		assert.Equal(t, "Len =", k.Len(), 101)
 		time.Sleep(30*time.Second - 1)
-		if n := k.Len(); n != 101 {
-			t.Errorf("just before the idle time Len = %d, want 101", n)
-		}
+		assert.Equal(t, "just before the idle time Len =", k.Len(), 101)
 		time.Sleep(1)
-		if n := k.Len(); n != 1 {
-			t.Errorf("after the idle time Len = %d, want 1: the key whose bucket is not full", n)
-		}
+		assert.Equal(t, "after the idle time Len =", k.Len(), 1)
 		assert.That(t, !k.AllowN(100, 31) && k.AllowN(100, 30), "the key that used its burst has other than 30 tokens after 30 s")
 		time.Sleep(time.Hour)
-		if n := k.Len(); n != 0 {
-			t.Errorf("after an hour Len = %d, want 0", n)
-		}
+		assert.Equal(t, "after an hour Len =", k.Len(), 0)
 	})
 }
 
@@ -258,14 +240,11 @@ func TestKeyedIsBounded(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		// Key 0 has 9 of 10 tokens now.
-		if d, ok := k.DelayN(3, 1); k.AllowN(3, 1) || d != time.Second || !ok {
-			t.Errorf("a fourth key is permitted, or DelayN = %v, %v, want 1s", d, ok)
-		}
+		d, ok := k.DelayN(3, 1)
+		assert.That(t, !k.AllowN(3, 1) && d == time.Second && ok, "a fourth key is permitted, or DelayN = %v, %v, want 1s", d, ok)
 		err := k.WaitN(t.Context(), 3, 1)
 		checkError(t, err, []error{tidegate.ErrThrottled}, []string{`"3"`, "3 keys", "in 1s"})
-		if e := err.(*tidegate.Error); e.RetryAfter != time.Second {
-			t.Errorf("RetryAfter = %v, want 1s", e.RetryAfter)
-		}
+		assert.Equal(t, "RetryAfter =", err.(*tidegate.Error).RetryAfter, time.Second)
 		time.Sleep(time.Second)
 		if !k.AllowN(3, 10) || k.AllowN(3, 1) || k.Len() != 3 {
 			t.Errorf("after 1s the fourth key has not taken the place of the first; %d keys", k.Len())
@@ -286,9 +265,8 @@ func TestKeyedSlowest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeyed[string](t, math.SmallestNonzeroFloat64, 1, 0)
 		k.AllowN("a", 1)
-		if d, ok := k.DelayN("a", 1); d != math.MaxInt64 || !ok {
-			t.Errorf("DelayN = %v, %v, want the longest duration", d, ok)
-		}
+		d, ok := k.DelayN("a", 1)
+		assert.That(t, d == math.MaxInt64 && ok, "DelayN = %v, %v, want the longest duration", d, ok)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		w := waiter(ctx, k, 1)
 		time.Sleep(24 * time.Hour)

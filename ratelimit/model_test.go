@@ -304,9 +304,8 @@ func TestBudgetModel(t *testing.T) {
 					left -= 10
 				}
 			}
-			if got := b.Tokens(); math.Abs(10*got-float64(left)) > 1e-6 {
-				t.Fatalf("%v tokens are left, want %d tenths", got, left)
-			}
+			got := b.Tokens()
+			assert.MustThat(t, !(math.Abs(10*got-float64(left)) > 1e-6), "%v tokens are left, want %d tenths", got, left)
 		}
 		// After enough calls without retries each priority can retry.
 		b.Earn(10*capacity/tenths + 1)

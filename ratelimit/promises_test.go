@@ -61,9 +61,8 @@ func TestThrottlesOfOneGroupCountOnce(t *testing.T) {
 				time.Sleep(tt.gap)
 				before := a.Limit()
 				a.Observe(errThrottle)
-				if after := a.Limit(); (after < before) != tt.lowers {
-					t.Errorf("the rate went from %v to %v with the second throttle", before, after)
-				}
+				after := a.Limit()
+				assert.That(t, (after < before) == tt.lowers, "the rate went from %v to %v with the second throttle", before, after)
 			})
 		})
 	}
@@ -87,8 +86,7 @@ func TestKnownRateFallsByHalves(t *testing.T) {
 		{"nothing seen", time.Second, 0, 100},
 	} {
 		p := pace{limit: 1000, known: 100, learned: begin}
-		if got := p.learnt(tt.seen, begin.Add(tt.after), o).known; got != tt.known {
-			t.Errorf("%s: %v/s is known after a throttle at %v/s, want %v/s", tt.name, got, tt.seen, tt.known)
-		}
+		got := p.learnt(tt.seen, begin.Add(tt.after), o).known
+		assert.That(t, got == tt.known, "%s: %v/s is known after a throttle at %v/s, want %v/s", tt.name, got, tt.seen, tt.known)
 	}
 }

@@ -85,9 +85,8 @@ func TestWait(t *testing.T) {
 func TestWaitKeepsCodes(t *testing.T) {
 	refused := &tidegate.Error{Code: tidegate.CodeTooManyRequests, RetryAfter: time.Second}
 	err := Wait(t.Context(), limiterFunc(func(context.Context, int) error { return refused }), 1)
-	if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != refused.Code || e.RetryAfter != time.Second {
-		t.Errorf("error %v, want the limiter's %v", err, refused)
-	}
+	e, ok := errors.AsType[*tidegate.Error](err)
+	assert.That(t, ok && e.Code == refused.Code && e.RetryAfter == time.Second, "error %v, want the limiter's %v", err, refused)
 }
 
 // drained returns a limiter without tokens.
@@ -106,9 +105,8 @@ func checkError(t *testing.T, err error, is []error, has []string) {
 	for _, target := range is {
 		assert.That(t, errors.Is(err, target), "error %v, want one that matches %v", err, target)
 	}
-	if _, ok := errors.AsType[*tidegate.Error](err); !ok && err != nil {
-		t.Errorf("error %v is no *tidegate.Error", err)
-	}
+	_, ok := errors.AsType[*tidegate.Error](err)
+	assert.That(t, ok || err == nil, "error %v is no *tidegate.Error", err)
 	for _, s := range has {
 		assert.That(t, err != nil && strings.Contains(err.Error(), s), "error %v, want %q in it", err, s)
 	}

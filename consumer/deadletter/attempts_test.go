@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -66,18 +66,13 @@ func TestQueueNeedsAttempts(t *testing.T) {
 		}{
 			{17, 0, "[error]"}, {99, 0, "[error]"}, {100, 17, "[a b]"}, {1000, 998, "[a b]"}, {1000, 999, "[a b error]"}, {0, 999, "[a b]"}, {-1, 999, "[a b]"},
 		} {
-			if got := list(tt.most, tt.had); got != tt.want {
-				t.Errorf("%d attempts, %d before: listed %s, want %s", tt.most, tt.had, got, tt.want)
-			}
+			got := list(tt.most, tt.had)
+			assert.That(t, got == tt.want, "%d attempts, %d before: listed %s, want %s", tt.most, tt.had, got, tt.want)
 		}
 		q := p.queue()
 		q.Transport = counting{p.rest, 1000, 999}
 		report, err := deadletter.Redrive(t.Context(), q, deadletter.Options{Sender: p.rest, To: "orders", Journal: filepath.Join(t.TempDir(), "journal")})
-		if err != nil || report.Redriven != 2 {
-			t.Errorf("redrive: %+v, %v, want both letters sent back", report, err)
-		}
-		if got := bodies(p.receive("billing", "orders", 10)); !slices.Equal(got, []string{"a", "b"}) {
-			t.Errorf("%q came back", got)
-		}
+		assert.That(t, err == nil && report.Redriven == 2, "redrive: %+v, %v, want both letters sent back", report, err)
+		assert.Slices(t, "came back", bodies(p.receive("billing", "orders", 10)), []string{"a", "b"})
 	})
 }

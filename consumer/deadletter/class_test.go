@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Each class of errors has a step after a failed send. A new class fails the test until it is
@@ -46,9 +47,8 @@ func TestReasonsOfAClass(t *testing.T) {
 		letter(i, time.Duration(i)*time.Second)
 	}
 	letter(7, 0)
-	if want := "no order 149"; c.Reason != want {
-		t.Errorf("the reason is %q, want %q", c.Reason, want)
-	}
+	want := "no order 149"
+	assert.That(t, c.Reason == want, "the reason is %q, want %q", c.Reason, want)
 	if len(c.Reasons) != 100 || c.Reasons["no order 7"] != 2 {
 		t.Errorf("it has %d reasons, one of them %d times; want 100 and 2", len(c.Reasons), c.Reasons["no order 7"])
 	}

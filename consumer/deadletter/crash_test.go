@@ -24,6 +24,7 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -130,19 +131,14 @@ func TestKillSendsEachOnce(t *testing.T) {
 			}
 			for {
 				report, err := runJob(t.Context(), address, journal, kind, nil, nil)
-				if err != nil {
-					t.Fatalf("%+v, %v", report, err)
-				}
+				assert.Must(t, err, "%+v", report)
 				if report.Seen == 0 && report.Unresolved == 0 {
 					break
 				}
 			}
 			var got []string
 			for len(got) < 2*n {
-				ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "checker", Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Hour})
-				if err != nil {
-					t.Fatal(err)
-				}
+				ds := assert.Value(b.Receive(t.Context(), transport.ReceiveRequest{Group: "checker", Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Hour}))(t)
 				if len(ds) == 0 {
 					break
 				}
@@ -152,28 +148,17 @@ func TestKillSendsEachOnce(t *testing.T) {
 			if !slices.Equal(got, ids("m", n)) {
 				t.Errorf("%d messages came, %d of them different; want each of %d once", len(got), len(slices.Compact(slices.Clone(got))), n)
 			}
-			text, err := os.ReadFile(journal)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if done := strings.Count(string(text), `"event":"redriven"`); done != n {
-				t.Errorf("the journal has %d events redriven, want %d", done, n)
-			}
+			text := assert.Value(os.ReadFile(journal))(t)
+			assert.Equal(t, "the journal has events redriven", strings.Count(string(text), `"event":"redriven"`), n)
 		})
 	}
 }
 
 func crashBroker(t *testing.T) (*broker.Broker, string) {
 	t.Helper()
-	b, err := broker.Open(broker.Options{Memory: broker.NewMemory(), MinInvisibleDuration: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(broker.Open(broker.Options{Memory: broker.NewMemory(), MinInvisibleDuration: 1}))(t)
 	t.Cleanup(func() { b.Close() })
-	s, err := server.New(b, server.Options{Advertise: "127.0.0.1:8081"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(server.New(b, server.Options{Advertise: "127.0.0.1:8081"}))(t)
 	t.Cleanup(func() { s.Close() })
 	web := httptest.NewServer(s.Handler())
 	t.Cleanup(web.Close)
@@ -184,12 +169,8 @@ func crashBroker(t *testing.T) (*broker.Broker, string) {
 func sendAndFail(t *testing.T, b *broker.Broker, n int) {
 	t.Helper()
 	ctx := t.Context()
-	if _, err := b.PutTopic(ctx, "orders", settings.Topic{DuplicateWindow: settings.Duration(time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.PutGroup(ctx, "undertaker", settings.Group{Retry: backoff.Steps{time.Millisecond}}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(b.PutTopic(ctx, "orders", settings.Topic{DuplicateWindow: settings.Duration(time.Hour)})))
+	assert.Must(t, assert.Err(b.PutGroup(ctx, "undertaker", settings.Group{Retry: backoff.Steps{time.Millisecond}})))
 	for _, id := range ids("m", n) {
 		if r := b.Send(ctx, []*tidegate.Message{{ID: id, Topic: "orders", Body: []byte(id)}}); r[0].Err != nil {
 			t.Fatal(r[0].Err)
@@ -197,19 +178,14 @@ func sendAndFail(t *testing.T, b *broker.Broker, n int) {
 	}
 	for n > 0 {
 		ds, err := b.Receive(ctx, transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Hour})
-		if err != nil || len(ds) == 0 {
-			t.Fatalf("%d left: %v", n, err)
-		}
+		assert.MustThat(t, err == nil && len(ds) != 0, "%d left: %v", n, err)
 		for _, d := range ds {
-			if _, err := b.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no such customer"}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := b.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no such customer"})
+			assert.MustThat(t, err == nil, "%v", err)
 		}
 		n -= len(ds)
 	}
-	if _, err := b.PurgeTopic(ctx, "orders"); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(b.PurgeTopic(ctx, "orders")))
 }
 
 // killAfter runs the job in a process of its own, and kills the process after a number of events;
@@ -219,46 +195,29 @@ func killAfter(t *testing.T, env, event string, n int) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), env)
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := assert.Value(cmd.StdoutPipe())(t)
+	assert.Must(t, cmd.Start())
 	lines, itself := bufio.NewScanner(out), n == 0
 	for n > 0 && lines.Scan() {
 		if strings.HasPrefix(lines.Text(), event) {
 			n--
 		}
 	}
-	if n > 0 {
-		t.Errorf("the process ended before its kill, %d too early", n)
-	}
+	assert.That(t, n <= 0, "the process ended before its kill, %d too early", n)
 	if !itself {
-		if err := cmd.Process.Kill(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, cmd.Process.Kill())
 	}
 	for lines.Scan() { // the lines that it had written
 	}
 	cmd.Wait()
-	if s := cmd.ProcessState; s.Exited() {
-		t.Errorf("the process was not killed: %v", s)
-	}
+	s := cmd.ProcessState
+	assert.That(t, !s.Exited(), "the process was not killed: %v", s)
 }
 
 // tear cuts the last line of a journal off in its middle, as a crash of the machine does.
 func tear(t *testing.T, journal string) {
 	t.Helper()
-	f, err := os.OpenFile(journal, os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteString(`{"time":"2026-01-31T12:00:00Z","event":"redr`); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	f := assert.Value(os.OpenFile(journal, os.O_APPEND|os.O_WRONLY, 0))(t)
+	assert.Must(t, assert.Err(f.WriteString(`{"time":"2026-01-31T12:00:00Z","event":"redr`)))
+	assert.Must(t, f.Close())
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // change edits every field that an edit can change.
@@ -55,9 +56,7 @@ func TestEditToOneGroup(t *testing.T) {
 					}
 				}
 				anew := []string{"m000.redrive-1", "m001.redrive-1", "m002.redrive-1"}
-				if !slices.Equal(sent, anew) {
-					t.Errorf("the events have the new IDs %q, want %q", sent, anew)
-				}
+				assert.Slices(t, "the events have the new IDs", sent, anew)
 				var got []string
 				for _, d := range p.receive("billing", "orders", 10) {
 					got = append(got, d.ID)
@@ -72,12 +71,8 @@ func TestEditToOneGroup(t *testing.T) {
 				if tt.alone {
 					others = 0
 				}
-				if got := p.receive("audit", "orders", 10); len(got) != others {
-					t.Errorf("the other group received %d messages, want %d", len(got), others)
-				}
-				if left := p.left(p.source()); len(left) != 0 {
-					t.Errorf("%q are left", left)
-				}
+				assert.Equal(t, "the other group received messages", len(p.receive("audit", "orders", 10)), others)
+				assert.Equal(t, "are left", len(p.left(p.source())), 0)
 			})
 		})
 	}
@@ -130,17 +125,13 @@ func TestEditToOneGroupAfterACrash(t *testing.T) {
 		p.fail("always", "m000", "m001")
 		journal := filepath.Join(t.TempDir(), "journal")
 		o := deadletter.Options{ToGroupOnly: true, Edit: change, Journal: journal}
-		if _, err := p.redrive(p.source(), o); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(p.redrive(p.source(), o)))
 		cutAfterIntent(t, journal)
 		report, err := p.redrive(p.source(), o)
 		if err != nil || report.Recovered != 1 || report.Redriven != 0 || report.Unresolved != 0 {
 			t.Errorf("%+v, %v, want one recovered letter", report, err)
 		}
-		if got := p.receive("billing", "orders", 10); len(got) != 2 {
-			t.Errorf("%d messages came, want each of 2 once", len(got))
-		}
+		assert.Equal(t, "messages came", len(p.receive("billing", "orders", 10)), 2)
 	})
 }
 
@@ -180,9 +171,7 @@ func TestInvalidEditStays(t *testing.T) {
 					if err != nil || report.Failed != 1 || !strings.Contains(why, tt.says) {
 						t.Errorf("%+v, %v: the letter failed with %q, want %q", report, err, why, tt.says)
 					}
-					if left := p.left(p.source()); len(left) != 1 {
-						t.Errorf("%q are left, want the letter", left)
-					}
+					assert.Equal(t, "are left", len(p.left(p.source())), 1)
 				}
 			})
 		})
@@ -192,13 +181,8 @@ func TestInvalidEditStays(t *testing.T) {
 // cutAfterIntent removes the lines of a journal that follow its last intent.
 func cutAfterIntent(t *testing.T, journal string) {
 	t.Helper()
-	text, err := os.ReadFile(journal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(journal))(t)
 	at := strings.LastIndex(string(text), `"event":"intent"`)
 	end := strings.Index(string(text[at:]), "\n")
-	if err := os.WriteFile(journal, text[:at+end+1], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(journal, text[:at+end+1], 0o600))
 }

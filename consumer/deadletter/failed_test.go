@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A letter that failed was not sent back. If it is gone at the next run, for example because an
@@ -20,9 +21,7 @@ func TestFailedLettersAreNotRecovered(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
 		p.fail("always", "m")
-		if err := p.DeleteTopic(t.Context(), "orders"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.DeleteTopic(t.Context(), "orders"))
 		o := deadletter.Options{Journal: filepath.Join(t.TempDir(), "journal"), MaxFailureShare: 1}
 		report, err := p.redrive(p.source(), o)
 		if err != nil || report.Failed != 1 || report.Redriven != 0 {
@@ -94,12 +93,9 @@ func TestEditKeepsIDAndTopic(t *testing.T) {
 func TestQueueWithoutATopic(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
-		if left := p.left(p.queue()); len(left) != 0 {
-			t.Errorf("letters %q", left)
-		}
-		if report, err := p.redrive(p.queue(), deadletter.Options{}); err != nil || report.Seen != 0 {
-			t.Errorf("%+v, %v", report, err)
-		}
+		assert.Equal(t, "letters", len(p.left(p.queue())), 0)
+		report, err := p.redrive(p.queue(), deadletter.Options{})
+		assert.That(t, err == nil && report.Seen == 0, "%+v, %v", report, err)
 	})
 }
 

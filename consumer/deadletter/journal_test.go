@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
@@ -27,9 +28,7 @@ func (r *removable) remove(context.Context, *Letter, string) error {
 func TestSentLetterLeavesOnAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, err := openJournal(path, "billing")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	defer j.File.Close()
 	if j.File, err = os.Open(path); err != nil { // its writes fail
 		t.Fatal(err)

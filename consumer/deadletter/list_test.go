@@ -9,6 +9,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -21,9 +22,7 @@ func TestSummarize(t *testing.T) {
 		p.fail("database is down", ids("c", 4)...)
 		for _, src := range []deadletter.Source{p.source(), p.queue()} {
 			classes, err := deadletter.Summarize(t.Context(), src, deadletter.Filter{})
-			if err != nil || len(classes) != 2 {
-				t.Fatalf("%T: %+v, %v, want 2 classes", src, classes, err)
-			}
+			assert.MustThat(t, err == nil && len(classes) == 2, "%T: %+v, %v, want 2 classes", src, classes, err)
 			c := classes[0]
 			if c.Count != 5 || c.Reason != "customer 8 not found" || c.Topic != "orders" || c.Bytes != 20 || len(c.Sample) != 5 ||
 				c.Reasons["customer 7 not found"] != 3 || c.Last.Sub(c.First).Round(time.Minute) != time.Hour {
@@ -36,14 +35,10 @@ func TestSummarize(t *testing.T) {
 				}
 			}
 			for l, err := range deadletter.List(t.Context(), src, deadletter.Filter{Fingerprint: c.Fingerprint, Match: func(l *deadletter.Letter) bool { return l.Message.ID[0] == 'b' }}, true) {
-				if err != nil || string(l.Message.Body) != l.Message.ID {
-					t.Errorf("%T: %+v, %v", src, l, err)
-				}
+				assert.That(t, err == nil && string(l.Message.Body) == l.Message.ID, "%T: %+v, %v", src, l, err)
 				n++
 			}
-			if n != 2 {
-				t.Errorf("%T: %d letters, want 2", src, n)
-			}
+			assert.That(t, n == 2, "%T: %d letters, want 2", src, n)
 		}
 	})
 }
@@ -60,19 +55,13 @@ func TestListsAll(t *testing.T) {
 			msgs = append(msgs, &tidegate.Message{ID: fmt.Sprint(from + i), Topic: tidegate.DeadLetterTopic("billing"), Body: []byte("x")})
 		}
 		for _, r := range b.Broker.Send(t.Context(), msgs) {
-			if r.Err != nil {
-				t.Fatal(r.Err)
-			}
+			assert.Must(t, r.Err)
 		}
 	}
 	seen := make(map[string]bool, n)
 	for l, err := range deadletter.List(t.Context(), p.source(), deadletter.Filter{}, false) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		seen[l.Message.ID] = true
 	}
-	if len(seen) != n {
-		t.Errorf("%d dead letters were listed, want %d", len(seen), n)
-	}
+	assert.Equal(t, "dead letters were listed", len(seen), n)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func letter(id string, generation int) *Letter {
@@ -152,14 +153,12 @@ func TestSentAs(t *testing.T) {
 	}{
 		{"a", 0, "a.redrive-1"}, {"a.redrive-1", 1, "a.redrive-2"}, {"a", 1, "a.redrive-2"}, {"a.redrive-1", 0, "a.redrive-1.redrive-1"},
 	} {
-		if got := sentAs(letter(tt.id, tt.generation)); got != tt.want {
-			t.Errorf("%s of generation %d is sent as %q, want %q", tt.id, tt.generation, got, tt.want)
-		}
+		got := sentAs(letter(tt.id, tt.generation))
+		assert.That(t, got == tt.want, "%s of generation %d is sent as %q, want %q", tt.id, tt.generation, got, tt.want)
 	}
 	long := strings.Repeat("x", 255)
-	if got := sentAs(letter(long, 0)); len(got) > 255 || got == sentAs(letter(long[1:]+"y", 0)) {
-		t.Errorf("a long ID is sent as %q", got)
-	}
+	got := sentAs(letter(long, 0))
+	assert.That(t, len(got) <= 255 && got != sentAs(letter(long[1:]+"y", 0)), "a long ID is sent as %q", got)
 }
 
 // Reasons that differ in numbers, identifiers and quotations have one fingerprint; others, and
@@ -173,14 +172,10 @@ func TestFingerprint(t *testing.T) {
 		`order 9 of customer "Weiß & Co" timed out after 30s at db-2.internal:5432`, `Order 9 of customer '' timed out after 2m1s at 127.0.0.1:1`,
 		"order a5f3-77 of customer \"x\"  timed out after 1s at h1\ngoroutine 7 [running]:",
 	} {
-		if got := of("orders", same); got != base {
-			t.Errorf("%q has another fingerprint", same)
-		}
+		assert.That(t, of("orders", same) == base, "%q has another fingerprint", same)
 	}
 	for _, other := range []string{"", "order 4711 of customer X is forbidden", "timed out"} {
-		if of("orders", other) == base {
-			t.Errorf("%q has the same fingerprint", other)
-		}
+		assert.That(t, of("orders", other) != base, "%q has the same fingerprint", other)
 	}
 	if of("bills", `order 4711 of customer "Müller" timed out after 1.5s at 10.0.0.7:5432`) == base {
 		t.Error("another topic has the same fingerprint")
@@ -218,8 +213,7 @@ func TestFilterTimes(t *testing.T) {
 		{"before then", Filter{Before: at}, false},
 		{"before later", Filter{Before: at.Add(1)}, true},
 	} {
-		if got := tt.filter.matches(l); got != tt.want {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
+		got := tt.filter.matches(l)
+		assert.That(t, got == tt.want, "%s: %v, want %v", tt.name, got, tt.want)
 	}
 }

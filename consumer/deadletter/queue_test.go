@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/rest"
 )
 
@@ -31,12 +32,8 @@ func TestCancelledListingReleases(t *testing.T) {
 			last = err
 			cancel(enough)
 		}
-		if last == nil {
-			t.Error("the listing ended without an error")
-		}
-		if got := p.left(p.queue()); !slices.Equal(got, []string{"a", "b", "c"}) {
-			t.Errorf("the next listing has %q, want a, b and c", got)
-		}
+		assert.That(t, last != nil, "the listing ended without an error")
+		assert.Slices(t, "the next listing has", p.left(p.queue()), []string{"a", "b", "c"})
 	})
 }
 
@@ -50,9 +47,7 @@ type recording struct {
 
 func (r *recording) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 	text, err := os.ReadFile(r.journal)
-	if err != nil {
-		r.t.Error(err)
-	}
+	assert.NoError(r.t, err)
 	for _, d := range ds {
 		r.removed++
 		if !slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
@@ -96,17 +91,11 @@ func TestFormsOfLetters(t *testing.T) {
 				p.giveUp("always", 1)
 				p.fail("always", "a", "b")
 				report, err := p.redrive(source(), deadletter.Options{To: "target", Sender: p.Client(), Edit: func(*tidegate.Message) error { return nil }})
-				if err != nil || report.Redriven != 3 || report.Failed != 0 {
-					t.Errorf("%+v, %v", report, err)
-				}
+				assert.That(t, err == nil && report.Redriven == 3 && report.Failed == 0, "%+v, %v", report, err)
 				got := bodies(p.receive("audit", "target", 3))
 				slices.Sort(got)
-				if !slices.Equal(got, []string{"a", "b", "full"}) {
-					t.Errorf("the target has %q", got)
-				}
-				if left := p.left(source()); len(left) != 0 {
-					t.Errorf("%q are left", left)
-				}
+				assert.Slices(t, "the target has", got, []string{"a", "b", "full"})
+				assert.Equal(t, "are left", len(p.left(source())), 0)
 			})
 		})
 	}

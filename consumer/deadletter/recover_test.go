@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A journal that ends with intents shows a crash. A letter that no longer exists was sent back. A
@@ -38,16 +39,12 @@ func TestAfterACrash(t *testing.T) {
 		for _, id := range []string{"gone", "there", "back"} {
 			text += fmt.Sprintf(`{"event":"intent","message_id":%q,"generation":0,"origin":"orders","topic":"orders"}`, id) + "\n"
 		}
-		if err := os.WriteFile(journal, []byte(text+`{"event":"redri`), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(journal, []byte(text+`{"event":"redri`), 0o600))
 		report, err := p.redrive(p.source(), deadletter.Options{Journal: journal, MaxFailureShare: 1})
 		if err != nil || report.Redriven != 1 || report.Recovered != 2 || report.Returned != 1 {
 			t.Errorf("%+v, %v, want 1 sent, 2 found and 1 returned", report, err)
 		}
-		if got := bodies(p.receive("billing", "orders", 10)); !slices.Equal(got, []string{"there"}) {
-			t.Errorf("%q came, want the one that was there", got)
-		}
+		assert.Slices(t, "came", bodies(p.receive("billing", "orders", 10)), []string{"there"})
 	})
 }
 
@@ -60,9 +57,7 @@ func TestAfterAFullDisk(t *testing.T) {
 		journal := filepath.Join(t.TempDir(), "journal")
 		text := `{"event":"begin","group":"billing"}` + "\n" +
 			`{"event":"intent","message_id":"gone","generation":0,"origin":"orders","topic":"orders","sent_as":"gone.redrive-1","edited":true}` + "\n"
-		if err := os.WriteFile(journal, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(journal, []byte(text), 0o600))
 		report, err := p.redrive(p.source(), deadletter.Options{Journal: journal, Sender: b.Client(), Edit: change})
 		if err != nil || report.Redriven != 1 || report.Recovered != 1 || report.Unresolved != 0 {
 			t.Errorf("%+v, %v, want 1 sent and 1 found", report, err)
@@ -102,9 +97,7 @@ func (p *place) tap(before func(), loses func() bool) deadletter.Broker {
 		conn, err := p.DialHTTP(ctx, addr)
 		return tapped{conn, new(atomic.Bool), before, loses}, err
 	}})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.Must(p.t, err)
 	p.t.Cleanup(func() { c.Close() })
 	return deadletter.Broker{Client: c, Group: "billing"}
 }
@@ -115,12 +108,9 @@ func TestLostResponses(t *testing.T) {
 		p := newPlace(t, b)
 		p.fail("always", ids("m", 50)...)
 		report, err := p.redrive(p.tap(func() {}, func() bool { return true }), deadletter.Options{})
-		if err != nil || report.Redriven != 50 || report.Failed != 0 {
-			t.Errorf("%+v, %v, want 50", report, err)
-		}
-		if got := bodies(p.receive("billing", "orders", 100)); !slices.Equal(got, ids("m", 50)) {
-			t.Errorf("%d messages came, want each of 50 once", len(got))
-		}
+		assert.That(t, err == nil && report.Redriven == 50 && report.Failed == 0, "%+v, %v, want 50", report, err)
+		got := bodies(p.receive("billing", "orders", 100))
+		assert.That(t, slices.Equal(got, ids("m", 50)), "%d messages came, want each of 50 once", len(got))
 	})
 }
 
@@ -141,9 +131,8 @@ func TestNextGenerationStays(t *testing.T) {
 				posts, responses := 0, 0
 				src := p.tap(func() {
 					if posts++; tt.before && posts == 1 {
-						if _, err := p.c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{}); err != nil {
-							t.Error(err)
-						}
+						_, err := p.c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
+						assert.That(t, err == nil, "%v", err)
 						p.giveUp("still", 3)
 					}
 				}, func() bool {
@@ -162,12 +151,8 @@ func TestNextGenerationStays(t *testing.T) {
 						t.Errorf("%s: generation %d, %v, want 1", l.Message.ID, l.Generation(), err)
 					}
 				}
-				if left := p.left(p.source()); len(left) != 3 {
-					t.Errorf("%q are left, want the 3 that failed again", left)
-				}
-				if got := bodies(p.receive("billing", "orders", 100)); len(got) != 0 {
-					t.Errorf("%q came once more", got)
-				}
+				assert.Equal(t, "are left", len(p.left(p.source())), 3)
+				assert.Equal(t, "came once more", len(bodies(p.receive("billing", "orders", 100))), 0)
 			})
 		})
 	}
@@ -197,17 +182,13 @@ func TestEditOnOlderBroker(t *testing.T) {
 			conn, err := b.DialHTTP(ctx, addr)
 			return old{conn, &rejected}, err
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		report, err := p.redrive(deadletter.Broker{Client: c, Group: "billing"}, deadletter.Options{Edit: func(*tidegate.Message) error { return nil }})
 		if err != nil || report.Redriven != 3 || rejected.Load() != 3 {
 			t.Errorf("%+v, %v, want 3 sent and each first removal rejected", report, err)
 		}
-		if left := p.left(p.source()); len(left) != 0 {
-			t.Errorf("%q are left in the dead letters", left)
-		}
+		assert.Equal(t, "are left in the dead letters", len(p.left(p.source())), 0)
 	})
 }
 
@@ -215,13 +196,9 @@ func TestRedriveRejects(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)
 		other := filepath.Join(t.TempDir(), "other")
-		if err := os.WriteFile(other, []byte("{\"event\":\"begin\",\"group\":\"shipping\"}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(other, []byte("{\"event\":\"begin\",\"group\":\"shipping\"}\n"), 0o600))
 		text := filepath.Join(t.TempDir(), "text")
-		if err := os.WriteFile(text, []byte("dear diary\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(text, []byte("dear diary\n"), 0o600))
 		for name, tt := range map[string]struct {
 			src  deadletter.Source
 			o    deadletter.Options
@@ -247,9 +224,8 @@ func TestRedriveRejects(t *testing.T) {
 			"a journal of others":   {p.source(), deadletter.Options{Journal: other}, `"shipping"`},
 			"a file of other kinds": {p.source(), deadletter.Options{Journal: text}, "line 1"},
 		} {
-			if _, err := deadletter.Redrive(t.Context(), tt.src, tt.o); err == nil || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("%s: %v, want %q", name, err, tt.says)
-			}
+			_, err := deadletter.Redrive(t.Context(), tt.src, tt.o)
+			assert.That(t, err != nil && strings.Contains(err.Error(), tt.says), "%s: %v, want %q", name, err, tt.says)
 		}
 	})
 }

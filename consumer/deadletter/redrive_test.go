@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
@@ -32,14 +33,8 @@ type place struct {
 
 func newPlace(t *testing.T, b *brokertest.Broker) *place {
 	t.Helper()
-	c, err := admin.New(b.HTTPAddress(), admin.Options{Dialer: b.DialHTTP, Backoff: backoff.Steps{time.Second}, MaxAttempts: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := rest.New(b.HTTPAddress(), rest.Options{Dialer: b.DialHTTP})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(admin.New(b.HTTPAddress(), admin.Options{Dialer: b.DialHTTP, Backoff: backoff.Steps{time.Second}, MaxAttempts: 2}))(t)
+	r := assert.Value(rest.New(b.HTTPAddress(), rest.Options{Dialer: b.DialHTTP}))(t)
 	t.Cleanup(func() {
 		c.Close()
 		r.Close()
@@ -84,19 +79,15 @@ func (p *place) twins() {
 func (p *place) giveUpIn(topic, reason string, n int) {
 	p.t.Helper()
 	for _, d := range p.receive("billing", topic, n) {
-		if _, err := p.Settle(p.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: reason}); err != nil {
-			p.t.Fatal(err)
-		}
+		_, err := p.Settle(p.t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: reason})
+		assert.MustThat(p.t, err == nil, "%v", err)
 	}
 }
 
 func (p *place) receive(group, topic string, n int) (all []*tidegate.Delivery) {
 	p.t.Helper()
 	for len(all) < n {
-		ds, err := p.Receive(p.t.Context(), transport.ReceiveRequest{Group: group, Topic: topic, Queue: transport.AnyQueue, Max: min(n-len(all), 32), InvisibleDuration: time.Hour})
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		ds := assert.Value(p.Receive(p.t.Context(), transport.ReceiveRequest{Group: group, Topic: topic, Queue: transport.AnyQueue, Max: min(n-len(all), 32), InvisibleDuration: time.Hour}))(p.t)
 		if len(ds) == 0 {
 			return all
 		}
@@ -109,9 +100,7 @@ func (p *place) receive(group, topic string, n int) (all []*tidegate.Delivery) {
 func (p *place) left(src deadletter.Source) (ids []string) {
 	p.t.Helper()
 	for l, err := range deadletter.List(p.t.Context(), src, deadletter.Filter{}, false) {
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		assert.Must(p.t, err)
 		ids = append(ids, l.Message.ID)
 	}
 	slices.Sort(ids)
@@ -185,26 +174,20 @@ func TestRedrive(t *testing.T) {
 		if took := time.Since(start); took < 12*time.Second || took > 20*time.Second { // and the waits of the queue
 			t.Errorf("250 at 20 each second took %v", took)
 		}
-		if left := p.left(source()); len(left) != 0 {
-			t.Errorf("%d dead letters are left", len(left))
-		}
+		assert.Equal(t, "dead letters are left", len(p.left(source())), 0)
 		ds := p.receive("billing", "orders", 1000)
-		if got := bodies(ds); !slices.Equal(got, ids("m", 250)) {
-			t.Errorf("%d messages came, want each of 250 once", len(got))
-		}
+		got := bodies(ds)
+		assert.That(t, slices.Equal(got, ids("m", 250)), "%d messages came, want each of 250 once", len(got))
 		for _, d := range ds {
 			if d.Tag != "tag" || d.Properties["p"] != "v" || d.Properties[protocol.PropertyDeadLetterRedrives] != "1" || d.Attempt != 1 {
 				t.Fatalf("delivered %+v", d)
 			}
 		}
 		text, err := os.ReadFile(journal)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		for event, want := range map[string]int{"begin": 1, "intent": 250, "redriven": 250, "end": 1} {
-			if got := strings.Count(string(text), `"event":"`+event+`"`); got != want {
-				t.Errorf("%d events %q, want %d", got, event, want)
-			}
+			got := strings.Count(string(text), `"event":"`+event+`"`)
+			assert.That(t, got == want, "%d events %q, want %d", got, event, want)
 		}
 		if !strings.Contains(string(text), `"actor":"anna"`) || !strings.Contains(string(text), `"reason":"no such customer"`) {
 			t.Error("the journal lacks the actor or the reason")
@@ -251,17 +234,13 @@ func TestEdit(t *testing.T) {
 			t.Errorf("%+v, %v, want 2 sent and 1 failed", report, err)
 		}
 		ds := p.receive("billing", "orders", 10)
-		if got := bodies(ds); !slices.Equal(got, []string{"repaired m000", "repaired m002"}) {
-			t.Errorf("delivered %q", got)
-		}
+		assert.Slices(t, "delivered", bodies(ds), []string{"repaired m000", "repaired m002"})
 		for _, d := range ds {
 			if !strings.HasSuffix(d.ID, ".redrive-1") || d.Properties["p"] != "w" || d.Tag != "tag" {
 				t.Errorf("delivered %+v", d)
 			}
 		}
-		if left := p.left(p.source()); !slices.Equal(left, []string{"m001"}) {
-			t.Errorf("%q are left, want m001", left)
-		}
+		assert.Slices(t, "are left", p.left(p.source()), []string{"m001"})
 	})
 }
 
@@ -299,16 +278,12 @@ func TestGenerations(t *testing.T) {
 func TestTooManyFailures(t *testing.T) {
 	bySource(t, func(t *testing.T, p *place, source func() deadletter.Source) {
 		p.fail("always", ids("m", 200)...)
-		if err := p.DeleteTopic(t.Context(), "orders"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, p.DeleteTopic(t.Context(), "orders"))
 		report, err := p.redrive(source(), deadletter.Options{PerSecond: 50})
 		if !errors.Is(err, deadletter.ErrTooManyFailures) || report.Failed < 10 || report.Failed > 20 || report.Redriven != 0 {
 			t.Errorf("%+v, %v, want ErrTooManyFailures after 10 to 20", report, err)
 		}
-		if left := p.left(source()); len(left) != 200 {
-			t.Errorf("%d are left, want all 200", len(left))
-		}
+		assert.Equal(t, "are left", len(p.left(source())), 200)
 		p.CreateTopic("rescued", settings.Topic{})
 		report, err = p.redrive(source(), deadletter.Options{PerSecond: 50, To: "rescued", Limit: 150})
 		if err != nil || report.Redriven != 150 || report.Stopped != "limit reached" || len(p.left(source())) != 50 {
@@ -324,15 +299,11 @@ func TestThrottled(t *testing.T) {
 		p.CreateTopic("orders", settings.Topic{MaxRate: settings.Rate{MessagesPerSecond: 2, Burst: 5}})
 		start := time.Now()
 		report, err := p.redrive(source(), deadletter.Options{PerSecond: 1000})
-		if err != nil || report.Redriven != 60 || report.Failed != 0 {
-			t.Errorf("%+v, %v, want 60", report, err)
-		}
-		if took := time.Since(start); took < 27*time.Second {
-			t.Errorf("55 messages at 2 each second took %v", took)
-		}
-		if got := bodies(p.receive("billing", "orders", 100)); !slices.Equal(got, ids("m", 60)) {
-			t.Errorf("%d messages came, want each of 60 once", len(got))
-		}
+		assert.That(t, err == nil && report.Redriven == 60 && report.Failed == 0, "%+v, %v, want 60", report, err)
+		took := time.Since(start)
+		assert.That(t, took >= 27*time.Second, "55 messages at 2 each second took %v", took)
+		got := bodies(p.receive("billing", "orders", 100))
+		assert.That(t, slices.Equal(got, ids("m", 60)), "%d messages came, want each of 60 once", len(got))
 	})
 }
 
@@ -353,8 +324,7 @@ func TestCancelled(t *testing.T) {
 		if err != nil || report.Redriven+rest.Redriven+rest.Recovered != 100 {
 			t.Errorf("%+v and then %+v, %v, want 100 in all", report, rest, err)
 		}
-		if got := bodies(p.receive("billing", "orders", 200)); !slices.Equal(got, ids("m", 100)) {
-			t.Errorf("%d messages came, want each of 100 once", len(got))
-		}
+		got := bodies(p.receive("billing", "orders", 200))
+		assert.That(t, slices.Equal(got, ids("m", 100)), "%d messages came, want each of 100 once", len(got))
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Letters of two topics can have the same message ID. Each is sent back to its own topic, also if a
@@ -51,17 +52,12 @@ func TestSameIDInTwoTopics(t *testing.T) {
 					}
 					redriven += report.Redriven
 				}
-				if redriven != 2 {
-					t.Errorf("%d letters sent back, want both", redriven)
-				}
+				assert.Equal(t, "letters sent back", redriven, 2)
 				for _, topic := range []string{"orders", "returns"} {
-					if got := bodies(p.receive("billing", topic, 1)); !slices.Equal(got, []string{topic}) {
-						t.Errorf("%s: %q came, want its message", topic, got)
-					}
+					got := bodies(p.receive("billing", topic, 1))
+					assert.That(t, slices.Equal(got, []string{topic}), "%s: %q came, want its message", topic, got)
 				}
-				if left := p.left(tt.source(p)); len(left) != 0 {
-					t.Errorf("%q are left", left)
-				}
+				assert.Equal(t, "are left", len(p.left(tt.source(p))), 0)
 			})
 		})
 	}
@@ -119,9 +115,7 @@ func TestTwoLettersWithOneID(t *testing.T) {
 				want := slices.DeleteFunc([]string{"a", "b"}, func(body string) bool { return slices.Contains(tt.left, body) })
 				got := bodies(p.receive("audit", "long", 2))
 				slices.Sort(got)
-				if !slices.Equal(got, want) {
-					t.Errorf("the target has %q, want %q", got, want)
-				}
+				assert.Slices(t, "the target has", got, want)
 				if left := p.left(tt.source(p)); len(left) != len(tt.left) {
 					t.Errorf("%q are left, want %q", left, tt.left)
 				}
@@ -151,9 +145,7 @@ func TestSecondLetterWithOneIDIsGone(t *testing.T) {
 		if err != nil || report.Failed != 1 || report.Redriven != 0 {
 			t.Errorf("%+v, %v, want one failed letter", report, err)
 		}
-		if left := p.left(p.source()); len(left) != 1 {
-			t.Errorf("%q are left, want the first letter", left)
-		}
+		assert.Equal(t, "are left", len(p.left(p.source())), 1)
 	})
 }
 
@@ -179,9 +171,7 @@ func TestSecondLetterWithOneIDAndRepeatedCursors(t *testing.T) {
 	}))
 	defer server.Close()
 	c, err := admin.New(server.URL, admin.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	defer c.Close()
 	_, err = deadletter.Redrive(t.Context(), deadletter.Broker{Client: c, Group: "billing"}, deadletter.Options{Journal: filepath.Join(t.TempDir(), "journal")})
 	if err == nil || !strings.Contains(err.Error(), "again") {

@@ -124,13 +124,9 @@ func TestSQLCommitFails(t *testing.T) {
 	}
 	one := s.Handler(func(ctx context.Context, tx *sql.Tx, _ *tidegate.Delivery) error { return orphan(ctx, tx) })
 	many := s.BatchHandler(func(ctx context.Context, tx *sql.Tx, _ []*tidegate.Delivery) error { return orphan(ctx, tx) })
-	if err := one(t.Context(), in("orders", "1")); err == nil || !strings.Contains(err.Error(), "commit") {
-		t.Errorf("%v, want the error of the commit", err)
-	}
-	if err := many(t.Context(), []*tidegate.Delivery{in("orders", "2")}); err == nil || !strings.Contains(err.Error(), "commit") {
-		t.Errorf("a batch: %v, want the error of the commit", err)
-	}
-	if n := count(t, db, "SELECT COUNT(*) FROM tidegate_inbox"); n != 0 {
-		t.Errorf("%d messages are recorded", n)
-	}
+	err := one(t.Context(), in("orders", "1"))
+	assert.That(t, err != nil && strings.Contains(err.Error(), "commit"), "%v, want the error of the commit", err)
+	err = many(t.Context(), []*tidegate.Delivery{in("orders", "2")})
+	assert.That(t, err != nil && strings.Contains(err.Error(), "commit"), "a batch: %v, want the error of the commit", err)
+	assert.Equal(t, "messages are recorded", count(t, db, "SELECT COUNT(*) FROM tidegate_inbox"), 0)
 }

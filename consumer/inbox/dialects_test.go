@@ -143,9 +143,8 @@ func TestBatchIsRecordedInOrder(t *testing.T) {
 	for _, args := range r.args {
 		got = append(got, args[1].Value.(string)+"/"+args[2].Value.(string))
 	}
-	if want := []string{"orders/1", "orders/2", "returns/1"}; !slices.Equal(got, want) {
-		t.Errorf("recorded %v, want %v", got, want)
-	}
+	want := []string{"orders/1", "orders/2", "returns/1"}
+	assert.That(t, slices.Equal(got, want), "recorded %v, want %v", got, want)
 }
 
 // A record that a database cut or changed is that of another message: the handler does not run.
@@ -170,9 +169,7 @@ func TestColumnsThatIgnoreCase(t *testing.T) {
 		t.Fatal(err)
 	}
 	box, err := inbox.NewSQL(db, inbox.Options{Table: "own"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	var got []string
 	one := box.Handler(func(_ context.Context, _ *sql.Tx, d *tidegate.Delivery) error { got = append(got, d.ID); return nil })
 	assert.Must(t, one(t.Context(), in("orders", "A")))
@@ -190,7 +187,6 @@ func TestColumnsThatIgnoreCase(t *testing.T) {
 	err = many(t.Context(), []*tidegate.Delivery{in("orders", "b"), in("orders", "A"), in("orders", "a"), in("orders", "c")})
 	r, ok := errors.AsType[consumer.BatchResult](err)
 	assert.That(t, ok && len(r) == 4 && r[0] == nil && r[1] == nil && errors.Is(r[2], tidegate.ErrInvalid) && r[3] == nil, "%v, want an error of the third message alone", err)
-	if want := []string{"A", "b", "c"}; !slices.Equal(got, want) {
-		t.Errorf("handled %q, want %q", got, want)
-	}
+	want := []string{"A", "b", "c"}
+	assert.That(t, slices.Equal(got, want), "handled %q, want %q", got, want)
 }

@@ -49,9 +49,8 @@ func TestMemory(t *testing.T) {
 		{"g", "2", 1, nil},
 	} {
 		err := h(t.Context(), delivery(step.group, step.id))
-		if got := calls[step.group+step.id]; got != step.calls || !errors.Is(err, step.err) {
-			t.Errorf("%+v: %d calls, %v", step, got, err)
-		}
+		got := calls[step.group+step.id]
+		assert.That(t, got == step.calls && errors.Is(err, step.err), "%+v: %d calls, %v", step, got, err)
 	}
 }
 
@@ -67,9 +66,8 @@ func TestMemoryPanic(t *testing.T) {
 		defer func() { _ = recover() }()
 		_ = h(t.Context(), delivery("g", "1"))
 	}()
-	if err := h(t.Context(), delivery("g", "1")); err != nil || calls != 2 {
-		t.Errorf("after a panic: %v, %d calls; want the handler called again", err, calls)
-	}
+	err := h(t.Context(), delivery("g", "1"))
+	assert.That(t, err == nil && calls == 2, "after a panic: %v, %d calls; want the handler called again", err, calls)
 }
 
 // Deliveries of one message at the same time: one runs, the others wait for it.
@@ -99,9 +97,7 @@ func TestMemoryAtTheSameTime(t *testing.T) {
 			errStop := errors.New("the consumer stops")
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errStop)
 			defer cancel()
-			if err := h(ctx, delivery("g", "1")); !errors.Is(err, errStop) {
-				t.Errorf("%v, want the cause of ctx while another runs", err)
-			}
+			assert.Is(t, "err", h(ctx, delivery("g", "1")), errStop)
 			wg.Wait()
 			want := int64(1)
 			if fails {
@@ -145,9 +141,7 @@ const createAccounts = "CREATE TABLE IF NOT EXISTS accounts (id TEXT PRIMARY KEY
 func TestSQL(t *testing.T) {
 	db := openDB(t, filepath.Join(t.TempDir(), "test.db"))
 	s := newSQL(t, db)
-	if err := s.CreateTable(t.Context()); err != nil {
-		t.Errorf("a second time: %v", err)
-	}
+	assert.NoError(t, s.CreateTable(t.Context()), "a second time")
 	assert.Must(t, assert.Err(db.ExecContext(t.Context(), createAccounts)))
 	fail := true
 	h := s.Handler(func(ctx context.Context, tx *sql.Tx, d *tidegate.Delivery) error {
@@ -159,12 +153,8 @@ func TestSQL(t *testing.T) {
 		}
 		return nil
 	})
-	if err := h(t.Context(), delivery("g", "1")); !errors.Is(err, errHandler) {
-		t.Errorf("%v, want the handler's error", err)
-	}
-	if n := count(t, db, "SELECT COUNT(*) FROM accounts"); n != 0 {
-		t.Errorf("a failed handler left %d rows", n)
-	}
+	assert.Is(t, "err", h(t.Context(), delivery("g", "1")), errHandler)
+	assert.Equal(t, "a failed handler left rows", count(t, db, "SELECT COUNT(*) FROM accounts"), 0)
 	fail = false
 	var wg sync.WaitGroup
 	for range 8 {
@@ -175,40 +165,29 @@ func TestSQL(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := count(t, db, "SELECT n FROM accounts WHERE id = '1'"); n != 2 {
-		t.Errorf("the effect happened %d times, want once for each of 2 groups", n)
-	}
-	if n, err := s.Purge(t.Context(), time.Now().Add(-time.Hour)); n != 0 || err != nil {
-		t.Errorf("purged %d, %v", n, err)
-	}
+	assert.Equal(t, "the effect happened times", count(t, db, "SELECT n FROM accounts WHERE id = '1'"), 2)
+	n, err := s.Purge(t.Context(), time.Now().Add(-time.Hour))
+	assert.That(t, n == 0 && err == nil, "purged %d, %v", n, err)
 	first := time.UnixMilli(int64(count(t, db, "SELECT MIN(consumed_at) FROM tidegate_inbox")))
-	if n, err := s.Purge(t.Context(), first); n != 0 || err != nil {
-		t.Errorf("purged %d, %v; want none at the time of the first record", n, err)
-	}
-	if n, err := s.Purge(t.Context(), time.Now().Add(time.Hour)); n != 2 || err != nil {
-		t.Errorf("purged %d, %v; want 2", n, err)
-	}
+	n, err = s.Purge(t.Context(), first)
+	assert.That(t, n == 0 && err == nil, "purged %d, %v; want none at the time of the first record", n, err)
+	n, err = s.Purge(t.Context(), time.Now().Add(time.Hour))
+	assert.That(t, n == 2 && err == nil, "purged %d, %v; want 2", n, err)
 }
 
 func TestSQLStatements(t *testing.T) {
 	db := openDB(t, filepath.Join(t.TempDir(), "test.db"))
 	for _, o := range []inbox.Options{{Table: "x; DROP TABLE y"}, {Table: "1x"}, {Dialect: 9}, {Dialect: -1}} {
-		if _, err := inbox.NewSQL(db, o); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%+v: %v, want ErrInvalid", o, err)
-		}
+		_, err := inbox.NewSQL(db, o)
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%+v: %v, want ErrInvalid", o, err)
 	}
-	if _, err := inbox.NewSQL(nil, inbox.Options{}); !errors.Is(err, tidegate.ErrInvalid) {
-		t.Errorf("nil: %v, want ErrInvalid", err)
-	}
+	assert.Is(t, "err", assert.Err(inbox.NewSQL(nil, inbox.Options{})), tidegate.ErrInvalid)
 	missing := assert.Value(inbox.NewSQL(db, inbox.Options{Table: "missing"}))(t)
-	if err := missing.Handler(credit)(t.Context(), delivery("g", "1")); err == nil || !strings.Contains(err.Error(), "missing") {
-		t.Errorf("%v, want an error that names the table", err)
-	}
+	err := missing.Handler(credit)(t.Context(), delivery("g", "1"))
+	assert.That(t, err != nil && strings.Contains(err.Error(), "missing"), "%v, want an error that names the table", err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := missing.Handler(credit)(ctx, delivery("g", "1")); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v, want the end of ctx", err)
-	}
+	assert.Is(t, "err", missing.Handler(credit)(ctx, delivery("g", "1")), context.Canceled)
 }
 
 // crashDB names the database of the process that is killed.
@@ -263,15 +242,13 @@ func TestKillKeepsEffectsOnce(t *testing.T) {
 			<-time.After(time.Millisecond)
 		}
 		assert.Must(t, cmd.Process.Kill())
-		if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
-			t.Fatalf("the process ended before its kill: %v, %s", err, stderr.String())
-		}
+		err := cmd.Wait()
+		assert.MustThat(t, err != nil && stderr.Len() <= 0, "the process ended before its kill: %v, %s", err, stderr.String())
 	}
 	n := count(t, db, "SELECT COUNT(*) FROM accounts")
 	if n < 150 || count(t, db, "SELECT COUNT(*) FROM tidegate_inbox") != n {
 		t.Errorf("%d effects and %d records", n, count(t, db, "SELECT COUNT(*) FROM tidegate_inbox"))
 	}
-	if twice := count(t, db, "SELECT COUNT(*) FROM accounts WHERE n <> 1"); twice != 0 {
-		t.Errorf("%d of %d effects happened more than once", twice, n)
-	}
+	twice := count(t, db, "SELECT COUNT(*) FROM accounts WHERE n <> 1")
+	assert.That(t, twice == 0, "%d of %d effects happened more than once", twice, n)
 }

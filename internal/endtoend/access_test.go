@@ -91,17 +91,15 @@ func (s *shop) send(topic string) (tidegate.Receipt, error) {
 // sends makes one send, and checks whether its message went to the spool.
 func (s *shop) sends(topic string, spooled bool) {
 	s.t.Helper()
-	if r, err := s.send(topic); err != nil || r.Spooled != spooled {
-		s.t.Errorf("a send to %s: %+v, %v; spooled: want %v", topic, r, err, spooled)
-	}
+	r, err := s.send(topic)
+	assert.That(s.t, err == nil && r.Spooled == spooled, "a send to %s: %+v, %v; spooled: want %v", topic, r, err, spooled)
 }
 
 // pending checks the messages in the spool, none of which is rejected.
 func (s *shop) pending(n int) {
 	s.t.Helper()
-	if st := s.spool.Stats(); st.Pending != n || st.Rejected != 0 {
-		s.t.Errorf("the spool has %+v, want %d pending", st, n)
-	}
+	st := s.spool.Stats()
+	assert.That(s.t, st.Pending == n && st.Rejected == 0, "the spool has %+v, want %d pending", st, n)
 }
 
 // keyed returns a broker with keys and topics, and a client with the key shop.
@@ -118,9 +116,8 @@ func keyed(t *testing.T, c server.AccessConfig) (*brokertest.Broker, *rocketmq.C
 // stored checks the messages of a topic.
 func stored(t *testing.T, b *brokertest.Broker, topic string, n int64) {
 	t.Helper()
-	if s, err := b.Topic(topic); err != nil || s.StoredMessages != n {
-		t.Errorf("topic %s has %d messages, %v; want %d", topic, s.StoredMessages, err, n)
-	}
+	s, err := b.Topic(topic)
+	assert.That(t, err == nil && s.StoredMessages == n, "topic %s has %d messages, %v; want %d", topic, s.StoredMessages, err, n)
 }
 
 // The revocation of a key that has worked is an outage: the messages move to the spool, and reach

@@ -123,9 +123,7 @@ func serveApart(b *testing.B, topics int) *process {
 	assert.Must(b, cmd.Start())
 	b.Cleanup(func() {
 		in.Close()
-		if err := cmd.Wait(); err != nil {
-			b.Errorf("the broker's process: %v", err)
-		}
+		assert.NoError(b, cmd.Wait(), "the broker's process")
 	})
 	p := &process{in: in, out: bufio.NewReader(out)}
 	p.address = p.line(b)

@@ -73,9 +73,8 @@ func TestMaxAttemptsAreDeliveries(t *testing.T) {
 					if why := l.Origin.Reason; way != "timeout" && !strings.Contains(why, "out of stock") || why == "" {
 						t.Errorf("the reason of the dead letter is %q", why)
 					}
-					if list := seen.All(); way != "timeout" && list[most-1].Disposition != consumer.DeadLettered {
-						t.Errorf("outcomes %+v", list)
-					}
+					list := seen.All()
+					assert.That(t, way == "timeout" || list[most-1].Disposition == consumer.DeadLettered, "outcomes %+v", list)
 				}))
 			}
 		}
@@ -125,12 +124,10 @@ func TestAttemptsSurviveRestarts(t *testing.T) {
 				stop()
 				client.Close()
 			}
-			if l := b.WaitDeadLetter("billing"); l.Origin.Attempts != most || l.Origin.MessageID != first.ID {
-				t.Errorf("dead letter %+v", l.Origin)
-			}
-			if s := b.Stats("billing", "orders"); s.Backlog.Messages != 0 {
-				t.Errorf("%d messages are left beside the dead letter", s.Backlog.Messages)
-			}
+			l := b.WaitDeadLetter("billing")
+			assert.That(t, l.Origin.Attempts == most && l.Origin.MessageID == first.ID, "dead letter %+v", l.Origin)
+			s := b.Stats("billing", "orders")
+			assert.That(t, s.Backlog.Messages == 0, "%d messages are left beside the dead letter", s.Backlog.Messages)
 		}))
 	}
 }

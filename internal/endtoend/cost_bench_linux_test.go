@@ -273,8 +273,6 @@ func throughputRun(b *testing.B, t consumer.Transport, sub consumer.Subscription
 	go func() { ended <- p.Run(ctx) }()
 	b.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
-			b.Error(err)
-		}
+		assert.NoError(b, <-ended)
 	})
 }

@@ -138,9 +138,7 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 		send(20, 0, "x")
 		time.Sleep(time.Minute)
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-done)
 
 		total, again := map[string]int{}, 0
 		for id, endpoint := range stored {

@@ -48,9 +48,8 @@ func TestTwentyRestarts(t *testing.T) {
 			b.Restart()
 			before := sent.Load()
 			time.Sleep(2 * time.Second)
-			if got := sent.Load() - before; got < 8 {
-				t.Errorf("restart %d: %d messages were sent in the two seconds after it", round, got)
-			}
+			got := sent.Load() - before
+			assert.That(t, got >= 8, "restart %d: %d messages were sent in the two seconds after it", round, got)
 		}
 		cancel()
 		senders.Wait()

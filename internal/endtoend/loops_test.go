@@ -57,9 +57,8 @@ func TestDeadLettersDoNotLoop(t *testing.T) {
 			assert.That(t, fmt.Sprint(got) == fmt.Sprint(tt.want), "deliveries %v, want %v", got, tt.want)
 			page, err := b.DeadLetters("billing", status.DeadLetterQuery{})
 			assert.MustThat(t, err == nil && len(page.DeadLetters) == 1 && page.DeadLetters[0].Origin.Reason == "no", "dead letters %+v, %v, want one", page, err)
-			if s := b.Stats("billing", tt.letters); s.Ready+s.Inflight+s.WaitingRetry != 0 || s.Discarded != 0 {
-				t.Errorf("the group's dead letters are %+v", s)
-			}
+			s := b.Stats("billing", tt.letters)
+			assert.That(t, s.Ready+s.Inflight+s.WaitingRetry == 0 && s.Discarded == 0, "the group's dead letters are %+v", s)
 			done, err := b.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
 			if err != nil || done.Redriven != 1 || b.Stats("billing", "orders").Ready != 1 {
 				t.Errorf("redrive: %+v, %v, with %+v", done, err, b.Stats("billing", "orders"))

@@ -77,9 +77,7 @@ func TestLostResponsesToExtensions(t *testing.T) {
 			}
 			<-settled
 			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, <-done)
 			mu.Lock()
 			defer mu.Unlock()
 			if o := outcomes[0]; o.Delivery.Attempt != 1 || o.Disposition != tt.want || tt.want != consumer.LeaseLost && o.SettleErr != nil {

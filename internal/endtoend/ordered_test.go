@@ -116,9 +116,8 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 				} else if took := s.done[name]; took > 2*time.Second {
 					t.Errorf("%s was done after %v, though only others are poisoned", name, took)
 				}
-				if got := s.bodies[name]; !slices.Equal(got, expect) {
-					t.Errorf("%s: consumed %v, want %v", name, got, expect)
-				}
+				got := s.bodies[name]
+				assert.That(t, slices.Equal(got, expect), "%s: consumed %v, want %v", name, got, expect)
 			}
 			ends := map[consumer.Disposition]int{}
 			for _, o := range seen.All() {
@@ -127,9 +126,7 @@ func TestExhaustedMessagesOfAFIFOGroup(t *testing.T) {
 				}
 			}
 			assert.That(t, ends[want.last] >= 5 && len(ends) == 1, "outcomes of the third and later attempts: %v, want 5 or more %v", ends, want.last)
-			if n := b.Stats("billing", "orders").DeadLetters; n != want.letters {
-				t.Errorf("%d dead letters, want %d", n, want.letters)
-			}
+			assert.Equal(t, "dead letters", b.Stats("billing", "orders").DeadLetters, want.letters)
 			mu.Lock()
 			healed = true
 			mu.Unlock()

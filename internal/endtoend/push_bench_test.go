@@ -145,8 +145,6 @@ func (c *countingClient) consume(b *testing.B, n, workers int, sub consumer.Subs
 	<-done
 	took = time.Since(start)
 	stop()
-	if err := <-ended; err != nil {
-		b.Error(err)
-	}
+	assert.NoError(b, <-ended)
 	return took, took - time.Duration(first.Load())
 }

@@ -3,7 +3,6 @@ package endtoend
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -49,9 +48,7 @@ func story(t *testing.T, b *brokertest.Broker, c *rocketmq.Client, lasts time.Du
 	go func() { done <- p.Run(ctx) }()
 	time.Sleep(lasts)
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-done)
 	return list
 }
 
@@ -129,9 +126,7 @@ func TestReconsumeModesThroughTheSDK(t *testing.T) {
 				times, _ := strconv.Atoi(d.Properties[protocol.PropertyReconsumeTimes])
 				return tt.fail(times)
 			})
-			if got := waits(list); !slices.Equal(got, tt.want) {
-				t.Fatalf("it was delivered again after %v, want %v", got, tt.want)
-			}
+			assert.MustSlices(t, "it was delivered again after", waits(list), tt.want)
 			for i, d := range list {
 				want := consumer.DeadLettered
 				if i < len(tt.want) {

@@ -66,12 +66,9 @@ func TestRollingRestarts(t *testing.T) {
 				return func() {
 					begin := time.Now()
 					cancel()
-					if err := <-done; err != nil {
-						t.Error(err)
-					}
-					if took := time.Since(begin); took > time.Second {
-						t.Errorf("Run took %v to end", took)
-					}
+					assert.NoError(t, <-done)
+					took := time.Since(begin)
+					assert.That(t, took <= time.Second, "Run took %v to end", took)
 					client.Close()
 				}
 			}

@@ -85,9 +85,8 @@ func TestThrottledProducerBacksOffAndArrives(t *testing.T) {
 		assert.That(t, receipt.Attempts >= 4 && receipt.Attempts == len(attempts), "%d attempts, %d observed", receipt.Attempts, len(attempts))
 		for i := 1; i < len(times); i++ {
 			lo, hi := backoff.Default().Range(i - 1)
-			if gap := times[i].Sub(times[i-1]); gap < lo || gap > hi {
-				t.Errorf("gap %d is %v, not in Range(%d) = %v to %v", i, gap, i-1, lo, hi)
-			}
+			gap := times[i].Sub(times[i-1])
+			assert.That(t, gap >= lo && gap <= hi, "gap %d is %v, not in Range(%d) = %v to %v", i, gap, i-1, lo, hi)
 		}
 		for i, a := range attempts[:len(attempts)-1] {
 			e, _ := errors.AsType[*tidegate.Error](a.Err)
@@ -137,9 +136,7 @@ func TestSendSurvivesARestart(t *testing.T) {
 			p := producerOf(t, c, producer.Options{OnAttempt: func(a producer.Attempt) { attempts = append(attempts, a) }})
 			start := time.Now()
 			r, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})
-			if err := <-closed; err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, <-closed)
 			if attempts[0].Class != tidegate.ClassTransient || attempts[0].Delay != 0 {
 				t.Errorf("the connection that was closed is %+v", attempts[0])
 			}

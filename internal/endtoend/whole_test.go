@@ -125,9 +125,8 @@ func TestMessagesStayWhole(t *testing.T) {
 			stopLetters := consume(consumer.Subscription{Group: "undertaker", Topic: letters})
 			letter := take("dead letter", 1)[0]
 			whole(t, "dead letter", sent, letter, born)
-			if l, ok := letter.DeadLetter(); !ok || l.Reason != failure.Error() {
-				t.Errorf("the dead letter's origin is %+v, %v", l, ok)
-			}
+			l, ok := letter.DeadLetter()
+			assert.That(t, ok && l.Reason == failure.Error(), "the dead letter's origin is %+v, %v", l, ok)
 			stopLetters()
 
 			verdicts = []error{consumer.DeadLetterNow(failure)}

@@ -113,9 +113,7 @@ func TestRemovedFilesStayRemoved(t *testing.T) {
 		empty(s)
 		stop()
 		d.fill()
-		if err := s.Put(t.Context(), message("large", string(make([]byte, 10_000)))); !errors.Is(err, ErrDisk) {
-			t.Fatalf("%v, want ErrDisk", err)
-		}
+		assert.MustIs(t, "err", s.Put(t.Context(), message("large", string(make([]byte, 10_000)))), ErrDisk)
 		for range 20 {
 			after := d.crashed(d.changes(), true, r)
 			list, err := openMem(t, after).Entries(false, 0, 1)
@@ -140,9 +138,7 @@ func TestARemovalThatFailsIsNotASecondSend(t *testing.T) {
 		d.failing = 1000
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			if err := s.Drain(ctx, f.send); err == nil {
-				t.Error("Drain returned nil on a disk that rejects all writes")
-			}
+			assert.That(t, s.Drain(ctx, f.send) != nil, "Drain returned nil on a disk that rejects all writes")
 			cancel()
 		}
 		d.failing = 0
@@ -199,9 +195,7 @@ func TestCrashOnAFullDisk(t *testing.T) {
 				what := fmt.Sprintf("crash before change %d, power fails: %v", n, powerFails)
 				s, err := openDisk(d.crashed(n, powerFails, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
 				assert.MustThat(t, err == nil, "%s: %v", what, err)
-				if err := s.Damage(); err != nil {
-					t.Fatalf("%s: %v", what, err)
-				}
+				assert.Must(t, s.Damage(), "%s", what)
 				got, order := stateOf(t, s)
 				for id := range union(before.state, after.state, got) {
 					// The crash interrupted a write of several records that would have failed.
@@ -226,12 +220,10 @@ func TestAFailedSyncIsNoSuccess(t *testing.T) {
 			w := &workload{s: openMem(t, d), r: r}
 			d.badSync = bad
 			for range 30 {
-				if err := w.try(t.Context()); err != nil && !errors.Is(err, errBadSync) {
-					t.Fatal(err)
-				}
-				if err := w.s.Put(t.Context(), w.message()); err != nil && !errors.Is(err, errBadSync) {
-					t.Fatal(err)
-				}
+				err := w.try(t.Context())
+				assert.MustThat(t, err == nil || errors.Is(err, errBadSync), "%v", err)
+				err = w.s.Put(t.Context(), w.message())
+				assert.MustThat(t, err == nil || errors.Is(err, errBadSync), "%v", err)
 				want, _ := stateOf(t, w.s)
 				s := assert.Value(openDisk(d.crashed(d.changes(), true, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10))(t)
 				got, _ := stateOf(t, s)

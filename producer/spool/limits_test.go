@@ -19,9 +19,7 @@ func TestAFailedWriteLeavesNothing(t *testing.T) {
 			put(t, s, message("1", ""))
 			d.failing = failing
 			for s.Put(t.Context(), message("refused", "")) != nil {
-				if got := s.Stats().Pending; got != 1 {
-					t.Errorf("%d messages are pending after a failed Put", got)
-				}
+				assert.Equal(t, "messages are pending after a failed Put", s.Stats().Pending, 1)
 			}
 			put(t, s, message("2", ""))
 			assert.Must(t, s.Close())
@@ -63,15 +61,12 @@ func TestSentMessagesAndFailedPutsTakeNoSpace(t *testing.T) {
 			put(t, s, message(fmt.Sprint("sent", i), ""))
 			synctest.Wait()
 			d.failing = 1000 // all writes
-			if err := s.Put(t.Context(), message(fmt.Sprint("failed", i), "")); !errors.Is(err, ErrDisk) {
-				t.Fatalf("Put %d: %v, want ErrDisk", i, err)
-			}
+			err := s.Put(t.Context(), message(fmt.Sprint("failed", i), ""))
+			assert.MustThat(t, errors.Is(err, ErrDisk), "Put %d: %v, want ErrDisk", i, err)
 			d.failing = 0
 		}
 		stop()
-		if got := s.Stats(); got != (Stats{}) {
-			t.Errorf("%+v, want an empty spool", got)
-		}
+		assert.Equal(t, "s.Stats()", s.Stats(), (Stats{}))
 		assert.NoError(t, s.Close())
 	})
 }
@@ -95,8 +90,7 @@ func TestASequenceCountsOnce(t *testing.T) {
 		if n, err := s.Discard(two, two, one); n != 1 || err != nil {
 			t.Errorf("Discard: %d, %v", n, err)
 		}
-		if got := s.Stats(); got.Pending != 1 || got.Rejected != 0 {
-			t.Errorf("%+v, want one pending message", got)
-		}
+		got := s.Stats()
+		assert.That(t, got.Pending == 1 && got.Rejected == 0, "%+v, want one pending message", got)
 	})
 }

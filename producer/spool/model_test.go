@@ -171,15 +171,12 @@ func TestDrainModel(t *testing.T) {
 			failing = false
 			list := assert.Value(s.Entries(true, 0, 1000))(t)
 			for _, e := range list {
-				if n, err := s.Requeue(e.Sequence); n != 1 || err != nil {
-					t.Errorf("Requeue: %d, %v", n, err)
-				}
+				n, err := s.Requeue(e.Sequence)
+				assert.That(t, n == 1 && err == nil, "Requeue: %d, %v", n, err)
 			}
 			time.Sleep(6 * time.Second) // the longest pause
 			synctest.Wait()
-			if got := s.Stats(); got != (Stats{}) {
-				t.Errorf("%+v are left after the last failure and the longest pause", got)
-			}
+			assert.Equal(t, "are left after the last failure and the longest pause", s.Stats(), (Stats{}))
 			// 100 messages and at most 100 requeued ones, and a call for each pause of 3 queues.
 			assert.That(t, calls <= 200+3*40, "%d calls for 100 messages", calls)
 			before := calls
@@ -251,9 +248,8 @@ func TestTheLogShrinks(t *testing.T) {
 		}
 		empty(s)
 		stop()
-		if all, live := s.records.size(); all > 2*live+4*s.records.most {
-			t.Errorf("the log has %d bytes for %d bytes of messages", all, live)
-		}
+		all, live := s.records.size()
+		assert.That(t, all <= 2*live+4*s.records.most, "the log has %d bytes for %d bytes of messages", all, live)
 		list, err := s.Entries(true, 0, 1)
 		assert.That(t, err == nil && len(list) == 1 && list[0].Message != nil && list[0].Message.ID == "stays", "%+v, %v; want the rejected message", list, err)
 		assert.NoError(t, s.Close())

@@ -121,16 +121,14 @@ func TestKilledProducerLosesNothing(t *testing.T) {
 		}
 		<-time.After(time.Duration(rand.IntN(400)) * time.Millisecond) // chance picks the moment
 		assert.Must(t, cmd.Process.Kill())
-		if err := cmd.Wait(); err == nil || stderr.Len() > 0 {
-			t.Fatalf("the process ended before its kill: %v, %s", err, stderr.String())
-		}
+		err := cmd.Wait()
+		assert.MustThat(t, err != nil && stderr.Len() <= 0, "the process ended before its kill: %v, %s", err, stderr.String())
 	}
 	s := open(t, filepath.Join(dir, "spool.db"), Options{})
 	waiting := s.Stats().Pending
 	s.Close()
-	if err := child(t, dir, lastMode, &stderr).Wait(); err != nil {
-		t.Fatalf("%v: %s", err, stderr.String())
-	}
+	err := child(t, dir, lastMode, &stderr).Wait()
+	assert.MustThat(t, err == nil, "%v: %s", err, stderr.String())
 	last := map[string]int{} // number of the latest message of a message group
 	delivered := map[string]bool{}
 	for _, id := range lines(t, dir, "delivered") {

@@ -71,13 +71,9 @@ func TestCloseWaitsForPuts(t *testing.T) {
 		if err := s.Close(); err != nil || time.Since(begin) < 10*time.Second {
 			t.Errorf("Close: %v after %v, want the end of the write", err, time.Since(begin))
 		}
-		if err := <-done; err != nil {
-			t.Errorf("Put: %v", err)
-		}
+		assert.NoError(t, <-done, "Put")
 		s = openMem(t, d)
-		if got := s.Stats().Pending; got != 1 {
-			t.Errorf("%d messages are pending, want 1", got)
-		}
+		assert.Equal(t, "messages are pending", s.Stats().Pending, 1)
 		assert.NoError(t, s.Close())
 	})
 }
@@ -126,14 +122,12 @@ func TestPausesBeginAgainAfterASuccess(t *testing.T) {
 		go func() { done <- s.Drain(ctx, send) }()
 		time.Sleep(time.Minute)
 		cancel()
-		if err := <-done; err != nil || len(times) != 7 {
-			t.Fatalf("%v after %d calls, want 7", err, len(times))
-		}
+		err := <-done
+		assert.MustThat(t, err == nil && len(times) == 7, "%v after %d calls, want 7", err, len(times))
 		want := []time.Duration{time.Second, 1600 * time.Millisecond, 2560 * time.Millisecond, 4096 * time.Millisecond, 0, time.Second}
 		for i, w := range want {
-			if got := times[i+1].Sub(times[i]); got < w*8/10 || got > w*12/10 {
-				t.Errorf("pause %d lasts %v, want %v and a jitter of a fifth", i+1, got, w)
-			}
+			got := times[i+1].Sub(times[i])
+			assert.That(t, got >= w*8/10 && got <= w*12/10, "pause %d lasts %v, want %v and a jitter of a fifth", i+1, got, w)
 		}
 	})
 }
@@ -160,9 +154,7 @@ func TestRecordsBelongToTheirPlace(t *testing.T) {
 	// A message whose body has the record of another place.
 	outer := appendRecord(nil, segment, 0, kindPending, b)
 	outer[4] ^= 1 // damage
-	if at := nextRecord(outer, segment, 0); at != len(outer) {
-		t.Errorf("a record is found at byte %d of the damaged one", at)
-	}
+	assert.Equal(t, "a record is found at byte of the damaged one", nextRecord(outer, segment, 0), len(outer))
 }
 
 // Messages without a message group pause only if none of them finished: one that fails does not

@@ -63,9 +63,7 @@ func stateOf(t *testing.T, s *Spool) (st state, order []string) {
 			if want := body(e.Message.ID); string(e.Message.Body) != want {
 				t.Fatalf("message %s has the body %q, want %q", e.Message.ID, e.Message.Body, want)
 			}
-			if st[e.Message.ID] != "" {
-				t.Fatalf("message %s is in the spool twice", e.Message.ID)
-			}
+			assert.MustThat(t, st[e.Message.ID] == "", "message %s is in the spool twice", e.Message.ID)
 			st[e.Message.ID] = map[bool]string{false: "pending", true: "rejected"}[rejected]
 			if !rejected {
 				order = append(order, e.Message.ID)
@@ -166,9 +164,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 				what := fmt.Sprintf("crash before change %d, power fails: %v", n, powerFails)
 				s, err := openDisk(d.crashed(n, powerFails, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
 				assert.MustThat(t, err == nil, "%s: %v", what, err)
-				if err := s.Damage(); err != nil {
-					t.Fatalf("%s: %v", what, err)
-				}
+				assert.Must(t, s.Damage(), "%s", what)
 				got, order := stateOf(t, s)
 				for id := range union(before, after, got) {
 					assert.MustThat(t, got[id] == before[id] || got[id] == after[id], "%s: message %s is %q, want %q or %q", what, id, got[id], before[id], after[id])
@@ -201,9 +197,7 @@ func use(t *testing.T, s *Spool, order []string, what string) {
 	stop()
 	got := f.ids()
 	assert.MustThat(t, len(got) == len(order)+1 && got[len(got)-1] != "" && slices.Contains(got, "z-last"), "%s: drained %v, want %v and z-last", what, got, order)
-	if err := s.Close(); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
+	assert.Must(t, s.Close(), "%s", what)
 }
 
 // A damaged spool opens, reports the place, changes no message, keeps all messages whose bytes are
@@ -258,16 +252,13 @@ func TestDamagedFiles(t *testing.T) {
 func TestAMissingSyncedFileIsReported(t *testing.T) {
 	d := newMemDisk()
 	s := openMem(t, d)
-	if err := s.Damage(); err != nil {
-		t.Errorf("a new spool: %v", err)
-	}
+	assert.NoError(t, s.Damage(), "a new spool")
 	put(t, s, message("1", ""))
 	assert.Must(t, s.Close())
 	delete(d.names, syncedName)
 	s = openMem(t, d)
-	if err := s.Damage(); err == nil || !strings.Contains(err.Error(), syncedName+": ") {
-		t.Errorf("%v, want a report of %s", err, syncedName)
-	}
+	err := s.Damage()
+	assert.That(t, err != nil && strings.Contains(err.Error(), syncedName+": "), "%v, want a report of %s", err, syncedName)
 	assert.NoError(t, s.Close())
 }
 

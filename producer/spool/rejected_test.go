@@ -30,17 +30,14 @@ func TestRejectedMessages(t *testing.T) {
 		})
 		stop := drain(t, s, f)
 		synctest.Wait()
-		if got := f.ids(); !slices.Equal(got, []string{"good", "next"}) {
-			t.Errorf("sent %v", got)
-		}
+		assert.Slices(t, "sent", f.ids(), []string{"good", "next"})
 		stop()
 		assert.Must(t, s.Close())
 		s = open(t, path, Options{})
 		list, err := s.Entries(true, 0, 10)
 		assert.MustThat(t, err == nil && len(list) == 1 && list[0].Message.ID == "bad" && strings.Contains(list[0].Reason, "too large") && !list[0].Rejected.IsZero(), "%+v, %v", list, err)
-		if got := s.Stats(); got.Rejected != 1 || got.Pending != 0 || got.Bytes != int64(list[0].Bytes) {
-			t.Errorf("%+v", got)
-		}
+		got := s.Stats()
+		assert.That(t, got.Rejected == 1 && got.Pending == 0 && got.Bytes == int64(list[0].Bytes), "%+v", got)
 		f.setFail(nil)
 		stop = drain(t, s, f)
 		if n, err := s.Requeue(list[0].Sequence, 12345); n != 1 || err != nil {
@@ -73,9 +70,8 @@ func TestSetUpFaultsRejectNothing(t *testing.T) {
 			f.setFail(nil)
 			empty(s)
 			stop()
-			if got := f.ids(); len(got) != 2 {
-				t.Errorf("%v: sent %v after the cure, want both", code, got)
-			}
+			got := f.ids()
+			assert.That(t, len(got) == 2, "%v: sent %v after the cure, want both", code, got)
 		})
 	}
 }
@@ -90,9 +86,7 @@ func TestDiscard(t *testing.T) {
 		stop := drain(t, s, f)
 		synctest.Wait()
 		stop()
-		if got := f.ids(); !slices.Equal(got, []string{"new"}) {
-			t.Errorf("sent %v, want the messages within MaxAge", got)
-		}
+		assert.Slices(t, "sent", f.ids(), []string{"new"})
 		list, _ := s.Entries(true, 0, 1)
 		assert.MustThat(t, len(list) == 1 && strings.Contains(list[0].Reason, "1m0s"), "%+v", list)
 		rest, _ := s.Entries(true, list[0].Sequence, 10)
@@ -167,9 +161,7 @@ func TestPendingMessagesAreNotChanged(t *testing.T) {
 	if n, err := s.Requeue(list[0].Sequence); n != 0 || err != nil {
 		t.Errorf("Requeue: %d, %v; want no change", n, err)
 	}
-	if got := s.Stats().Pending; got != 1 {
-		t.Errorf("%d messages are pending, want 1", got)
-	}
+	assert.Equal(t, "messages are pending", s.Stats().Pending, 1)
 }
 
 // A requeued message is pending only, without a reason and a time of rejection, also after a
@@ -192,9 +184,8 @@ func TestRequeueRemovesTheRejection(t *testing.T) {
 		for _, when := range []string{"after Requeue", "after the restart"} {
 			list, err := s.Entries(false, 0, 2)
 			assert.That(t, err == nil && len(list) == 1 && list[0].Reason == "" && list[0].Rejected.IsZero(), "%s: pending are %+v, %v; want the message without a rejection", when, list, err)
-			if n := s.Stats().Rejected; n != 0 {
-				t.Errorf("%s: %d messages are rejected, want none", when, n)
-			}
+			n := s.Stats().Rejected
+			assert.That(t, n == 0, "%s: %d messages are rejected, want none", when, n)
 			assert.Must(t, s.Close())
 			s = openMem(t, d)
 		}
@@ -225,18 +216,13 @@ func TestADeadTopicHoldsOnlyItself(t *testing.T) {
 		})
 		stop := drain(t, s, f)
 		time.Sleep(time.Second)
-		if ids := f.ids(); !slices.Equal(ids, []string{"alive"}) {
-			t.Errorf("sent %v after a second", ids)
-		}
+		assert.Slices(t, "sent after a second", f.ids(), []string{"alive"})
 		time.Sleep(time.Minute)
-		if n := attempts.Load(); n > 20*batchMessages {
-			t.Errorf("%d attempts for the dead topic in a minute, want a batch in about 5 s", n)
-		}
+		n := attempts.Load()
+		assert.That(t, n <= 20*batchMessages, "%d attempts for the dead topic in a minute, want a batch in about 5 s", n)
 		f.setFail(nil)
 		empty(s)
 		stop()
-		if n := len(f.ids()); n != 601 {
-			t.Errorf("%d messages were sent, want 601", n)
-		}
+		assert.Equal(t, "messages were sent", len(f.ids()), 601)
 	})
 }

@@ -91,9 +91,7 @@ func drain(t *testing.T, s *Spool, f *server) (stop func()) {
 	stop = func() {
 		once.Do(func() {
 			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, <-done)
 		})
 	}
 	t.Cleanup(stop)
@@ -123,16 +121,14 @@ func TestMessagesKeepAllTheirFields(t *testing.T) {
 	}
 	entries, err := s.Entries(false, 0, 10)
 	assert.MustThat(t, err == nil && len(entries) == 1, "%v, %v", entries, err)
-	if got := entries[0].Message; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v\nwant %+v", got, want)
-	}
+	got := entries[0].Message
+	assert.That(t, reflect.DeepEqual(got, want), "got %+v\nwant %+v", got, want)
 }
 
 // A message has no field that the spool forgets: each is set above.
 func TestEveryFieldOfAMessageIsTested(t *testing.T) {
-	if n := reflect.TypeFor[tidegate.Message]().NumField(); n != 9 {
-		t.Errorf("Message has %d fields; add the new ones to TestMessagesKeepAllTheirFields", n)
-	}
+	n := reflect.TypeFor[tidegate.Message]().NumField()
+	assert.That(t, n == 9, "Message has %d fields; add the new ones to TestMessagesKeepAllTheirFields", n)
 }
 
 // A group whose head fails holds no other group and no message without one.
@@ -149,15 +145,13 @@ func TestAFailedHeadHoldsOnlyItsGroup(t *testing.T) {
 		})
 		drain(t, s, f)
 		time.Sleep(time.Minute)
-		if got := f.ids(); slices.Contains(got, "a2") || len(got) != 4 {
-			t.Errorf("sent %v, want all but those of group a", got)
-		}
+		got := f.ids()
+		assert.That(t, !slices.Contains(got, "a2") && len(got) == 4, "sent %v, want all but those of group a", got)
 		assert.That(t, s.Holds("orders", "a") && !s.Holds("orders", "b") && !s.Holds("orders", "") && !s.Holds("other", "a"), "Holds is wrong")
 		f.setFail(nil)
 		time.Sleep(time.Minute)
-		if got := f.ids(); len(got) != 6 || s.Holds("orders", "a") {
-			t.Errorf("sent %v, want all", got)
-		}
+		got = f.ids()
+		assert.That(t, len(got) == 6 && !s.Holds("orders", "a"), "sent %v, want all", got)
 	})
 }
 
@@ -180,44 +174,28 @@ func TestDrainWaitsWhileAllFail(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		stop()
 		assert.MustThat(t, len(times) >= 2 && times[1] >= 10*time.Second, "attempts at %v, want the second after the 10 s asked for", times)
-		if n := len(times); n > 160 || n < 90 {
-			t.Errorf("%d attempts in 10 min, want about one in 5 s in the end", n)
-		}
+		n := len(times)
+		assert.That(t, n <= 160 && n >= 90, "%d attempts in 10 min, want about one in 5 s in the end", n)
 	})
 }
 
 func TestErrors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spool.db")
 	s := open(t, path, Options{})
-	if _, err := Open(path, Options{}); !errors.Is(err, ErrInUse) {
-		t.Errorf("a second Open: %v, want ErrInUse", err)
-	}
+	assert.Is(t, "a second Open", assert.Err(Open(path, Options{})), ErrInUse)
 	for _, o := range []Options{{MaxBytes: -1}, {MaxAge: -1}} {
-		if _, err := Open(path, o); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%+v: %v, want ErrInvalid", o, err)
-		}
+		_, err := Open(path, o)
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%+v: %v, want ErrInvalid", o, err)
 	}
-	if err := s.Put(t.Context(), message("", "")); !errors.Is(err, tidegate.ErrInvalid) {
-		t.Errorf("no ID: %v, want ErrInvalid", err)
-	}
+	assert.Is(t, "no ID", s.Put(t.Context(), message("", "")), tidegate.ErrInvalid)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Put(ctx, message("1", "")); !errors.Is(err, context.Canceled) {
-		t.Errorf("ended ctx: %v", err)
-	}
+	assert.Is(t, "ended ctx", s.Put(ctx, message("1", "")), context.Canceled)
 	assert.Must(t, s.Close())
-	if err := s.Put(t.Context(), message("1", "")); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("closed: %v, want os.ErrClosed", err)
-	}
-	if _, err := s.Entries(false, 0, 1); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("closed: %v, want os.ErrClosed", err)
-	}
-	if got := s.Stats(); got != (Stats{}) {
-		t.Errorf("failed Puts are counted: %+v", got)
-	}
-	if _, err := Open(filepath.Join(t.TempDir(), "no", "directory"), Options{}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%v, want os.ErrNotExist", err)
-	}
+	assert.Is(t, "closed", s.Put(t.Context(), message("1", "")), os.ErrClosed)
+	assert.Is(t, "closed", assert.Err(s.Entries(false, 0, 1)), os.ErrClosed)
+	assert.Equal(t, "failed Puts are counted", s.Stats(), (Stats{}))
+	assert.Is(t, "err", assert.Err(Open(filepath.Join(t.TempDir(), "no", "directory"), Options{})), os.ErrNotExist)
 }
 
 func TestOneDrainAtATime(t *testing.T) {
@@ -227,13 +205,9 @@ func TestOneDrainAtATime(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := s.Drain(ctx, nil); !errors.Is(err, errDraining) {
-			t.Errorf("%v, want errDraining", err)
-		}
+		assert.Is(t, "err", s.Drain(ctx, nil), errDraining)
 		stop()
-		if err := s.Drain(ctx, nil); err != nil {
-			t.Errorf("after the end of the other Drain: %v", err)
-		}
+		assert.NoError(t, s.Drain(ctx, nil), "after the end of the other Drain")
 	})
 }
 
@@ -299,25 +273,18 @@ func TestPutBatch(t *testing.T) {
 		msgs[2] = message("", "g")
 		errs := s.PutBatch(t.Context(), msgs)
 		assert.MustThat(t, errs[0] == nil && errors.Is(errs[1], ErrFull) && errors.Is(errs[2], tidegate.ErrInvalid) && errs[3] == nil, "%v", errs)
-		if got := s.Stats(); got.Pending != 2 || !s.Holds("orders", "g") {
-			t.Errorf("%+v", got)
-		}
+		got := s.Stats()
+		assert.That(t, got.Pending == 2 && s.Holds("orders", "g"), "%+v", got)
 		f := &server{}
 		stop := drain(t, s, f)
 		empty(s)
 		stop()
-		if ids := f.ids(); !slices.Equal(ids, []string{"0", "3"}) {
-			t.Errorf("sent %v", ids)
-		}
+		assert.Slices(t, "sent", f.ids(), []string{"0", "3"})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if errs := s.PutBatch(ctx, msgs[:1]); !errors.Is(errs[0], context.Canceled) {
-			t.Errorf("after the end of ctx: %v", errs)
-		}
+		assert.Is(t, "after the end of ctx", s.PutBatch(ctx, msgs[:1])[0], context.Canceled)
 		s.Close()
-		if errs := s.PutBatch(t.Context(), msgs[:1]); !errors.Is(errs[0], os.ErrClosed) {
-			t.Errorf("after Close: %v", errs)
-		}
+		assert.Is(t, "after Close", s.PutBatch(t.Context(), msgs[:1])[0], os.ErrClosed)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Each class of errors has a verdict and a reaction. A new class fails the test until both are
@@ -32,8 +33,7 @@ func TestEveryClass(t *testing.T) {
 		if got := verdict(d.err, nil, 0); !errors.Is(got, d.verdict) {
 			t.Errorf("%v: verdict %v, want %v", c, got, d.verdict)
 		}
-		if got := reactionTo(d.err); got != d.reaction {
-			t.Errorf("%v: reaction %+v, want %+v", c, got, d.reaction)
-		}
+		got := reactionTo(d.err)
+		assert.That(t, got == d.reaction, "%v: reaction %+v, want %+v", c, got, d.reaction)
 	}
 }

@@ -152,12 +152,10 @@ func TestSwitchesAreLogged(t *testing.T) {
 		left, back, _ := strings.Cut(log1, "\n")
 		_, back, _ = strings.Cut(back, " ")
 		left = strings.Replace(left, "probe: ", "", 1) // a send or a probe failed last
-		if want := `level=WARN msg="failover: switched" from=a to=b reason=failing error="SendMessage: unavailable"`; left != want {
-			t.Errorf("logged\n%s\nwant\n%s", left, want)
-		}
-		if want := `level=INFO msg="failover: switched" from=b to=a reason=recovered` + "\n"; back != want {
-			t.Errorf("logged\n%s\nwant\n%s", back, want)
-		}
+		want := `level=WARN msg="failover: switched" from=a to=b reason=failing error="SendMessage: unavailable"`
+		assert.That(t, left == want, "logged\n%s\nwant\n%s", left, want)
+		want = `level=INFO msg="failover: switched" from=b to=a reason=recovered` + "\n"
+		assert.That(t, back == want, "logged\n%s\nwant\n%s", back, want)
 	})
 }
 
@@ -197,9 +195,8 @@ func TestThrottlesEverywhereDoNotFlap(t *testing.T) {
 		for begin := time.Now(); time.Since(begin) < time.Hour; time.Sleep(100 * time.Millisecond) {
 			x.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "t"}})
 		}
-		if n := switches.Load(); n < 1 || n > 12 {
-			t.Errorf("%d switches in an hour, want 1 to 12", n)
-		}
+		n := switches.Load()
+		assert.That(t, n >= 1 && n <= 12, "%d switches in an hour, want 1 to 12", n)
 	})
 }
 
@@ -249,9 +246,8 @@ func TestNewRejects(t *testing.T) {
 		"negative return": {two, failover.Options{SwitchBack: -1}},
 		"no name":         {[]failover.Endpoint{{}, {}}, failover.Options{}},
 	} {
-		if x, err := failover.New(c.endpoints, c.options); !errors.Is(err, tidegate.ErrInvalid) || x != nil {
-			t.Errorf("%s: %v, %v", name, x, err)
-		}
+		x, err := failover.New(c.endpoints, c.options)
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid) && x == nil, "%s: %v, %v", name, x, err)
 	}
 	x, err := failover.New(append(two, failover.Endpoint{Name: "third", Transport: client()}), failover.Options{})
 	assert.MustThat(t, err == nil && x.Active() == "primary", "%v", err)

@@ -61,9 +61,8 @@ func TestInterfacesAreComplete(t *testing.T) {
 		})
 	}
 	slices.Sort(declared)
-	if listed := slices.Sorted(maps.Keys(interfaces)); !slices.Equal(declared, listed) {
-		t.Errorf("package transport declares %v, this test lists %v", declared, listed)
-	}
+	listed := slices.Sorted(maps.Keys(interfaces))
+	assert.That(t, slices.Equal(declared, listed), "package transport declares %v, this test lists %v", declared, listed)
 }
 
 // Each decorator implements all interfaces of the transports that it wraps.

@@ -2,7 +2,6 @@ package failover
 
 import (
 	"context"
-	"errors"
 	"math"
 	"testing"
 	"time"
@@ -52,9 +51,8 @@ func TestDecide(t *testing.T) {
 		"failures in a row":                {0, []health{{failures: 3}, {}}, r, 1, Failing},
 		"too few failures":                 {0, []health{{failures: 2}, {}}, r, 0, noSwitch},
 	} {
-		if next, why := decide(epoch, tt.active, tt.all, tt.r); next != tt.next || why != tt.why {
-			t.Errorf("%s: %d, %s; want %d, %s", name, next, why, tt.next, tt.why)
-		}
+		next, why := decide(epoch, tt.active, tt.all, tt.r)
+		assert.That(t, next == tt.next && why == tt.why, "%s: %d, %s; want %d, %s", name, next, why, tt.next, tt.why)
 	}
 }
 
@@ -120,9 +118,7 @@ func TestAttemptAfterASwitchDoesNotWait(t *testing.T) {
 	x.mu.Unlock()
 	ctx, end := x.sending(transport.AwaitConnection(t.Context()), chosen)
 	defer end()
-	if !errors.Is(context.Cause(ctx), errLeft) {
-		t.Errorf("the attempt waits for an endpoint without sends: %v", context.Cause(ctx))
-	}
+	assert.Is(t, "the attempt waits for an endpoint without sends", context.Cause(ctx), errLeft)
 	ctx, end = x.sending(transport.AwaitConnection(t.Context()), x.now())
 	defer end()
 	if ctx.Err() != nil {

@@ -216,13 +216,11 @@ func sequence(t *testing.T, r *rand.Rand) {
 	took, bad := time.Since(begin), 0
 	for i, e := range all {
 		e.mu.Lock()
-		if most := int(took/time.Second) + 1; e.pings > most {
-			t.Errorf("endpoint %d was probed %d times in %v", i, e.pings, took)
-		}
+		most := int(took/time.Second) + 1
+		assert.That(t, e.pings <= most, "endpoint %d was probed %d times in %v", i, e.pings, took)
 		bad += e.bad
 		e.mu.Unlock()
 	}
-	if most := events + bad + int(took/o.SwitchBack) + 1; switches > most {
-		t.Errorf("%d switches, want at most %d: one for each failure and each SwitchBack", switches, most)
-	}
+	most := events + bad + int(took/o.SwitchBack) + 1
+	assert.That(t, switches <= most, "%d switches, want at most %d: one for each failure and each SwitchBack", switches, most)
 }

@@ -76,9 +76,8 @@ func TestSettingsOfEachEndpoint(t *testing.T) {
 		x := pair(t, first, second, failover.Options{})
 		read := func(queues int) {
 			t.Helper()
-			if list, err := x.Queues(t.Context(), "g", "t"); err != nil || len(list) != queues {
-				t.Errorf("the queues are %v, %v; want %d", list, err, queues)
-			}
+			list, err := x.Queues(t.Context(), "g", "t")
+			assert.That(t, err == nil && len(list) == queues, "the queues are %v, %v; want %d", list, err, queues)
 		}
 		want := func(endpoint string, n int, known bool) {
 			t.Helper()
@@ -100,9 +99,8 @@ func TestSettingsOfEachEndpoint(t *testing.T) {
 		read(2)
 		want("b/server", 6, true)
 		want("elsewhere/server", 0, false)
-		if _, ok := x.EndpointSettings("a/server", "g", "other"); ok {
-			t.Error("there are settings of a topic whose queues were not read")
-		}
+		_, ok := x.EndpointSettings("a/server", "g", "other")
+		assert.That(t, !ok, "there are settings of a topic whose queues were not read")
 	})
 }
 
@@ -143,9 +141,8 @@ func TestConsumerSettingsEndWithCtx(t *testing.T) {
 			t.Error("the other endpoint is queried")
 			return transport.ConsumerSettings{}, nil
 		}}
-		if _, err := pair(t, active, other, failover.Options{}).ConsumerSettings(ctx, "g", "t"); !errors.Is(err, tidegate.ErrUnavailable) {
-			t.Errorf("it returned %v", err)
-		}
+		_, err := pair(t, active, other, failover.Options{}).ConsumerSettings(ctx, "g", "t")
+		assert.That(t, errors.Is(err, tidegate.ErrUnavailable), "it returned %v", err)
 	})
 }
 
@@ -162,9 +159,8 @@ func TestCapabilitiesOfAllEndpoints(t *testing.T) {
 			{one, one, one}, {one, transport.Capabilities{}, transport.Capabilities{}}, {transport.Capabilities{}, one, transport.Capabilities{}},
 		} {
 			x := pair(t, &configured{can: tt.a}, &configured{can: tt.b}, failover.Options{})
-			if got := x.Capabilities(""); got != tt.want {
-				t.Errorf("%+v of %+v and %+v", got, tt.a, tt.b)
-			}
+			got := x.Capabilities("")
+			assert.That(t, got == tt.want, "%+v of %+v and %+v", got, tt.a, tt.b)
 		}
 	}
 }
@@ -208,9 +204,8 @@ func TestCloseWaitsForOnSwitch(t *testing.T) {
 			sent(x)
 		}
 		synctest.Wait()
-		if err := x.Close(); err != nil || !done.Load() {
-			t.Errorf("%v; OnSwitch has returned: %t", err, done.Load())
-		}
+		err := x.Close()
+		assert.That(t, err == nil && done.Load(), "%v; OnSwitch has returned: %t", err, done.Load())
 	})
 }
 
@@ -229,8 +224,7 @@ func TestChecksNameTheEndpoint(t *testing.T) {
 			assert.That(t, c.Transaction.Endpoint == "a/server", "the check names %q, want a/server", c.Transaction.Endpoint)
 			return transport.Commit
 		}))
-		if err := x.EndTransaction(t.Context(), transport.Transaction{Endpoint: "other/server"}, transport.Commit); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%v of a transaction at none of the endpoints", err)
-		}
+		err := x.EndTransaction(t.Context(), transport.Transaction{Endpoint: "other/server"}, transport.Commit)
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%v of a transaction at none of the endpoints", err)
 	})
 }

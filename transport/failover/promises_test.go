@@ -47,9 +47,7 @@ func TestRepeatHasTheErrorOfTheActiveEndpoint(t *testing.T) {
 		assert.MustThat(t, x.Active() == "b", "%s is active", x.Active())
 		r := from("orders", 0)
 		r.Repeat = true
-		if _, err := x.Receive(t.Context(), r); !errors.Is(err, second) {
-			t.Errorf("error %v, want that of the active endpoint", err)
-		}
+		assert.Is(t, "error", assert.Err(x.Receive(t.Context(), r)), second)
 	})
 }
 
@@ -150,9 +148,7 @@ func TestChangedLanesDoNotSwitch(t *testing.T) {
 		x := pair(t, changing, endpoint(well, well), failover.Options{Failures: 1})
 		for range 10 {
 			lane := assert.Value(x.Lane(t.Context(), transport.LaneRequest{Topic: "t"}))(t)
-			if r := x.SendLane(t.Context(), lane, []*tidegate.Message{{ID: "1", Topic: "t"}}); !errors.Is(r[0].Err, transport.ErrLaneChanged) {
-				t.Fatalf("%v, want ErrLaneChanged", r[0].Err)
-			}
+			assert.MustIs(t, "r", x.SendLane(t.Context(), lane, []*tidegate.Message{{ID: "1", Topic: "t"}})[0].Err, transport.ErrLaneChanged)
 		}
 		assert.That(t, x.Active() == "a", "sends left an endpoint whose lanes changed")
 	})

@@ -2,7 +2,6 @@ package failover_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -130,9 +129,8 @@ func TestNoEndpointStarvesAnother(t *testing.T) {
 			x := assert.Value(failover.New(ends, failover.Options{}))(t)
 			defer x.Close()
 			for range 31 { // each of the three in turn
-				if ds, err := x.Receive(t.Context(), from("t", time.Second)); err != nil || len(ds) != 1 {
-					t.Fatalf("%v, %v", ds, err)
-				}
+				ds, err := x.Receive(t.Context(), from("t", time.Second))
+				assert.MustThat(t, err == nil && len(ds) == 1, "%v, %v", ds, err)
 			}
 			for i, s := range stores {
 				assert.That(t, i == full || s.left("t") <= 0, "%d messages of endpoint %d wait while endpoint %d has some", s.left("t"), i, full)
@@ -150,9 +148,8 @@ func TestEmptyEndpointsAreQueriedRarely(t *testing.T) {
 		for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(10 * time.Millisecond) {
 			assert.Must(t, assert.Err(x.Receive(t.Context(), from("t", 0))))
 		}
-		if n := b.asked(); n < 10 || n > 13 {
-			t.Errorf("the inactive endpoint was queried %d times in a minute, want 12", n)
-		}
+		n := b.asked()
+		assert.That(t, n >= 10 && n <= 13, "the inactive endpoint was queried %d times in a minute, want 12", n)
 		for _, r := range b.receives {
 			assert.MustThat(t, r.Wait == 0, "a query of the inactive endpoint waits for %v", r.Wait)
 		}
@@ -170,17 +167,13 @@ func TestRepeatQueriesAllEndpoints(t *testing.T) {
 		b.set("t", 1)
 		r := from("t", 0)
 		r.Repeat, r.AttemptID = true, "1"
-		if ds, err := x.Receive(t.Context(), r); err != nil || len(ds) != 1 || ds[0].Endpoint != "b/server" {
-			t.Errorf("%v, %v; want the delivery of b", ds, err)
-		}
+		ds, err := x.Receive(t.Context(), r)
+		assert.That(t, err == nil && len(ds) == 1 && ds[0].Endpoint == "b/server", "%v, %v; want the delivery of b", ds, err)
 		a.fail = func() error { return errDown }
-		if _, err := x.Receive(t.Context(), r); err != nil {
-			t.Errorf("%v, although b responded", err)
-		}
+		_, err = x.Receive(t.Context(), r)
+		assert.That(t, err == nil, "%v, although b responded", err)
 		b.fail = func() error { return errPermanent }
-		if _, err := x.Receive(t.Context(), r); !errors.Is(err, tidegate.ErrUnavailable) {
-			t.Errorf("%v, want the error of the active endpoint", err)
-		}
+		assert.Is(t, "err", assert.Err(x.Receive(t.Context(), r)), tidegate.ErrUnavailable)
 	})
 }
 
@@ -206,9 +199,8 @@ func TestQueuesOfAnEndpointThatFailsToListThem(t *testing.T) {
 				a.queues = func(string) ([]int, error) { return nil, tt.err }
 			}
 			for range 3 {
-				if got, err := x.Queues(t.Context(), "g", "t"); err != nil || !slices.Equal(got, tt.want) {
-					t.Errorf("%v, %v; want %v", got, err, tt.want)
-				}
+				got, err := x.Queues(t.Context(), "g", "t")
+				assert.That(t, err == nil && slices.Equal(got, tt.want), "%v, %v; want %v", got, err, tt.want)
 			}
 		})
 	}
@@ -222,9 +214,8 @@ func TestInactiveEndpointComesFirstAgain(t *testing.T) {
 		x := pair(t, a, b, failover.Options{})
 		receive := func() {
 			t.Helper()
-			if ds, err := x.Receive(t.Context(), from("t", time.Second)); err != nil || len(ds) != 1 {
-				t.Fatalf("%v, %v", ds, err)
-			}
+			ds, err := x.Receive(t.Context(), from("t", time.Second))
+			assert.MustThat(t, err == nil && len(ds) == 1, "%v, %v", ds, err)
 		}
 		receive() // from b
 		calls := 0

@@ -33,9 +33,8 @@ func TestVisitPlan(t *testing.T) {
 		"became active after it gave": {visit{from: 2}, 1, 2, nil, []int{0}},
 	} {
 		down := func(i int) bool { return slices.Contains(tt.down, i) }
-		if got := tt.x.plan(tt.active, tt.n, epoch, down); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: %v, want %v", name, got, tt.want)
-		}
+		got := tt.x.plan(tt.active, tt.n, epoch, down)
+		assert.That(t, slices.Equal(got, tt.want), "%s: %v, want %v", name, got, tt.want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/held"
 )
 
@@ -29,25 +30,19 @@ func TestQuickReceivesAskAhead(t *testing.T) {
 			q.Max = 4
 			for n := range 3 {
 				time.Sleep(pause)
-				if ds := receive(t, f, q); len(ds) != 4 {
-					t.Fatalf("receive %d brought %d messages, want 4", n, len(ds))
-				}
+				ds := receive(t, f, q)
+				assert.MustThat(t, len(ds) == 4, "receive %d brought %d messages, want 4", n, len(ds))
 			}
 			synctest.Wait()
-			if got := f.taken("billing"); got != 12+ahead {
-				t.Errorf("with pauses of %v the Table has %d messages, want 12 and %d ahead", pause, got, ahead)
-			}
+			got := f.taken("billing")
+			assert.That(t, got == 12+ahead, "with pauses of %v the Table has %d messages, want 12 and %d ahead", pause, got, ahead)
 			time.Sleep(3 * time.Second)
 			if got := f.taken("billing"); got != 12 {
 				t.Errorf("with pauses of %v the Table has %d messages after Idle, want the 12 delivered ones", pause, got)
 			}
-			if ds := receive(t, f, q); len(ds) != 4 {
-				t.Fatalf("a late receive brought %d messages, want 4", len(ds))
-			}
+			assert.MustEqual(t, "a late receive brought messages", len(receive(t, f, q)), 4)
 			synctest.Wait()
-			if got := f.taken("billing"); got != 16 {
-				t.Errorf("after a late receive the Table has %d messages, want the 16 delivered ones", got)
-			}
+			assert.Equal(t, "after a late receive the Table has messages", f.taken("billing"), 16)
 		})
 	}
 }

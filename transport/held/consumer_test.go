@@ -53,9 +53,8 @@ func TestBusyConsumerSurvivesLostLink(t *testing.T) {
 			l.add(d)
 			return nil
 		})
-		if got := l.distinct(); got < 40 {
-			t.Errorf("%d messages were handled in 12 s by 20 handlers of 3 s, want 40 at least", got)
-		}
+		got := l.distinct()
+		assert.That(t, got >= 40, "%d messages were handled in 12 s by 20 handlers of 3 s, want 40 at least", got)
 	})
 }
 
@@ -138,9 +137,8 @@ func TestOutageCostsNoAttempt(t *testing.T) {
 				assert.That(t, total == tt.messages, "%d of %d messages were handled", total, tt.messages)
 				t.Logf("all were handled %v after the outage", time.Since(start)-outage)
 				assert.That(t, len(second) < 20, "%d messages came in a second attempt, want fewer than MinMessages", len(second))
-				if dead := len(f.logs[tidegate.DeadLetterTopic(tt.group)]); dead > 0 {
-					t.Errorf("%d dead letters", dead)
-				}
+				dead := len(f.logs[tidegate.DeadLetterTopic(tt.group)])
+				assert.That(t, dead <= 0, "%d dead letters", dead)
 				for g, got := range handled {
 					assert.That(t, tt.group != "ledger" || slices.IsSorted(got), "the messages of %s were handled in the order %v", g, got)
 				}

@@ -75,9 +75,7 @@ func wantError(t *testing.T, what string, err, want error) {
 
 func ack(t *testing.T, s transport.Settler, ds ...*tidegate.Delivery) {
 	t.Helper()
-	if err := errors.Join(s.Ack(t.Context(), ds)...); err != nil {
-		t.Errorf("Ack: %v", err)
-	}
+	assert.NoError(t, errors.Join(s.Ack(t.Context(), ds)...), "Ack")
 }
 
 func TestLostLink(t *testing.T) {
@@ -157,9 +155,8 @@ func TestSettlementsReopenTheLink(t *testing.T) {
 		for range 30 {
 			time.Sleep(100 * time.Millisecond)
 			err := f.Ack(t.Context(), []*tidegate.Delivery{d})[0]
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected {
-				t.Fatalf("Ack: %v, want NotConnected", err)
-			}
+			e, ok := errors.AsType[*tidegate.Error](err)
+			assert.MustThat(t, ok && e.NotConnected, "Ack: %v, want NotConnected", err)
 		}
 		if opens = f.opens - opens; opens != 3 {
 			t.Errorf("%d attempts to open a link in 3 s, want 3", opens)
@@ -180,9 +177,8 @@ func TestReceiveAwaitsConnection(t *testing.T) {
 	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
 		f.disconnect(true)
 		_, err := f.Receive(t.Context(), request("billing"))
-		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected {
-			t.Errorf("Receive: %v, want NotConnected", err)
-		}
+		e, ok := errors.AsType[*tidegate.Error](err)
+		assert.That(t, ok && e.NotConnected, "Receive: %v, want NotConnected", err)
 		ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), 3500*time.Millisecond)
 		defer cancel()
 		opens := f.opens
@@ -262,9 +258,8 @@ func TestIdleReturnsMessages(t *testing.T) {
 			start := time.Now()
 			time.AfterFunc(5*time.Second, func() { ack(t, f, ds[0]) })
 			other := take(t, f.other(t, held.Options{}), q, c.others)
-			if got := time.Since(start); got != c.after {
-				t.Errorf("%s: another client received the messages after %v, want %v", group, got, c.after)
-			}
+			got := time.Since(start)
+			assert.That(t, got == c.after, "%s: another client received the messages after %v, want %v", group, got, c.after)
 			released := ""
 			for _, s := range f.settled {
 				if s.outcome == held.Released {
@@ -329,9 +324,8 @@ func TestLinger(t *testing.T) {
 			q.Max = c.limit
 			start := time.Now()
 			ds := receive(t, f, q)
-			if got := time.Since(start); len(ds) != c.want || got != c.after {
-				t.Errorf("%+v: received %d messages after %v", c, len(ds), got)
-			}
+			got := time.Since(start)
+			assert.That(t, len(ds) == c.want && got == c.after, "%+v: received %d messages after %v", c, len(ds), got)
 		})
 	}
 }

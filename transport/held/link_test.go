@@ -70,9 +70,7 @@ func TestCloseWaits(t *testing.T) {
 			if err := table.Close(); err != nil || e.closed.Load() != 1 {
 				t.Errorf("Close returned %v with %d closed links, want 1", err, e.closed.Load())
 			}
-			if err := table.Close(); err != nil {
-				t.Errorf("second Close: %v", err)
-			}
+			assert.NoError(t, table.Close(), "second Close")
 		})
 	}
 }
@@ -117,9 +115,7 @@ func TestGrace(t *testing.T) {
 		q.Wait = 0
 		start := time.Now()
 		d := one(t, f, q, "0", 1)
-		if got := time.Since(start); got != 140*time.Millisecond {
-			t.Errorf("the message came after %v, want 140ms", got)
-		}
+		assert.Equal(t, "the message came after", time.Since(start), 140*time.Millisecond)
 		ack(t, f, d)
 		start = time.Now()
 		if ds := receive(t, f, q); len(ds) > 0 || time.Since(start) != 50*time.Millisecond {
@@ -145,9 +141,7 @@ func receiveEndsWithALease(t *testing.T, more time.Duration) {
 		q.Wait = q.InvisibleDuration + more
 		start := time.Now()
 		one(t, f, q, "0", 2)
-		if got := time.Since(start); got != 30*time.Second+10*time.Millisecond {
-			t.Errorf("the message came after %v, want 30.01s", got)
-		}
+		assert.Equal(t, "the message came after", time.Since(start), 30*time.Second+10*time.Millisecond)
 	})
 }
 

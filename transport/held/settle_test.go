@@ -27,9 +27,8 @@ func TestSettlementIsLost(t *testing.T) {
 			f.faults.settle = func(held.Settlement) error { return errRefused }
 			f.faults.carriedOut = func(held.Settlement) bool { return carriedOut }
 			err := f.Ack(t.Context(), []*tidegate.Delivery{d})[0]
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored || e.Op != "AckMessage" {
-				t.Errorf("Ack: %v, want the error of the link with MaybeStored", err)
-			}
+			e, ok := errors.AsType[*tidegate.Error](err)
+			assert.That(t, ok && e.MaybeStored && e.Op == "AckMessage", "Ack: %v, want the error of the link with MaybeStored", err)
 			f.mu.Lock()
 			f.faults.settle = nil
 			f.mu.Unlock()
@@ -54,14 +53,10 @@ func TestLeaseEndsAfterLostSettlement(t *testing.T) {
 			return nil
 		}
 		for range 3 {
-			if err := f.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err == nil {
-				t.Error("Ack succeeded")
-			}
+			assert.That(t, f.Ack(t.Context(), []*tidegate.Delivery{d})[0] != nil, "Ack succeeded")
 		}
 		one(t, f, q, "0", 2)
-		if got := time.Since(start); got != 30*time.Second {
-			t.Errorf("the message was redelivered after %v, want the end of the lease", got)
-		}
+		assert.Equal(t, "the message was redelivered after", time.Since(start), 30*time.Second)
 	})
 }
 
@@ -122,9 +117,8 @@ func TestBackgroundIsRepeated(t *testing.T) {
 		q := request("billing")
 		q.Wait = time.Hour
 		one(t, f, q, "0", 2)
-		if want := "30s 31s 33s 37s 45s 1m1s 1m33s 2m33s 3m33s"; strings.Join(got, " ") != want {
-			t.Errorf("settled at %v, want %s", got, want)
-		}
+		want := "30s 31s 33s 37s 45s 1m1s 1m33s 2m33s 3m33s"
+		assert.That(t, strings.Join(got, " ") == want, "settled at %v, want %s", got, want)
 	})
 }
 
@@ -189,9 +183,7 @@ func TestSnoozesAreBounded(t *testing.T) {
 		q := request("billing")
 		q.Wait = time.Minute
 		d := one(t, f, q, "2", 1)
-		if got := time.Since(start); got != time.Second {
-			t.Errorf("the third message returned after %v, want 1 s", got)
-		}
+		assert.Equal(t, "the third message returned after", time.Since(start), time.Second)
 		ack(t, f, d)
 		if one(t, f, q, "0", 1); time.Since(start) != 15*time.Second {
 			t.Errorf("the snoozed message came after %v", time.Since(start))
@@ -240,7 +232,6 @@ func TestBadDurations(t *testing.T) {
 
 func wantCode(t *testing.T, what string, err error, code tidegate.Code) {
 	t.Helper()
-	if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != code {
-		t.Errorf("%s: %v, want %v", what, err, code)
-	}
+	e, ok := errors.AsType[*tidegate.Error](err)
+	assert.That(t, ok && e.Code == code, "%s: %v, want %v", what, err, code)
 }

@@ -236,9 +236,7 @@ func TestAwaitConnection(t *testing.T) {
 			t.Errorf("awaited: %v after %v, want a success after 3s", err, time.Since(start))
 		}
 		b.Restart() // an idle connection that is gone is no failure
-		if err := send(t.Context()); err != nil {
-			t.Errorf("after a restart: %v", err)
-		}
+		assert.NoError(t, send(t.Context()), "after a restart")
 	})
 }
 
@@ -309,9 +307,8 @@ func TestRejectedBeforeTheWire(t *testing.T) {
 		} {
 			m := message("a")
 			change(m)
-			if r := c.Send(t.Context(), []*tidegate.Message{m})[0]; !errors.Is(r.Err, tidegate.ErrInvalid) {
-				t.Errorf("%s: %v, want ErrInvalid", name, r.Err)
-			}
+			r := c.Send(t.Context(), []*tidegate.Message{m})[0]
+			assert.That(t, errors.Is(r.Err, tidegate.ErrInvalid), "%s: %v, want ErrInvalid", name, r.Err)
 		}
 		for name, r := range map[string]transport.ReceiveRequest{
 			"group": {Group: "..", Topic: "t", Queue: transport.AnyQueue}, "topic": {Group: "g", Topic: "", Queue: transport.AnyQueue},

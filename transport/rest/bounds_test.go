@@ -48,9 +48,8 @@ func TestFailedReceiveIsNotMaybeStored(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, _ := answering(t, rest.Options{}, respond)
 			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute})
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.MaybeStored {
-				t.Errorf("%s: %v, want an error that is not MaybeStored", name, err)
-			}
+			e, ok := errors.AsType[*tidegate.Error](err)
+			assert.That(t, ok && !e.MaybeStored, "%s: %v, want an error that is not MaybeStored", name, err)
 		})
 	}
 }
@@ -173,9 +172,8 @@ func TestAcksAreCut(t *testing.T) {
 					e, ok := errors.AsType[*tidegate.Error](err)
 					assert.MustThat(t, (!tt.maybe || ok && e.Code == protocol.CodeInternalError && e.MaybeStored) && (tt.maybe || err == nil), "delivery %d: %v", i, err)
 				}
-				if want := []int{1000, 1000, 500}; !slices.Equal(got, want) {
-					t.Errorf("requests with %v deliveries, want %v", got, want)
-				}
+				want := []int{1000, 1000, 500}
+				assert.That(t, slices.Equal(got, want), "requests with %v deliveries, want %v", got, want)
 			})
 		})
 	}

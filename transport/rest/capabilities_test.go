@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
@@ -29,9 +30,7 @@ func TestCapabilitiesOfEndpoints(t *testing.T) {
 			{"other.test:80", true, transport.Capabilities{}},
 		} {
 			if tt.responded {
-				if _, err := c.ProducerSettings(t.Context(), "orders"); err == nil {
-					t.Fatal("no error")
-				}
+				assert.MustThat(t, assert.Err(c.ProducerSettings(t.Context(), "orders")) != nil, "no error")
 			}
 			if got := c.Capabilities(tt.endpoint); got != tt.want {
 				t.Errorf("endpoint %q, after a response: %t; %+v, want %+v", tt.endpoint, tt.responded, got, tt.want)

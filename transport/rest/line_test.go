@@ -31,9 +31,8 @@ func TestConsumerSettings(t *testing.T) {
 		s, err := c.ConsumerSettings(t.Context(), "billing", "orders")
 		assert.MustThat(t, err == nil && s.MaxAttempts == 10, "of address settings: %+v, %v, want 10 attempts", s, err)
 		for n, want := range []time.Duration{time.Second, 3 * time.Second, 9 * time.Second, 20 * time.Second, 20 * time.Second} {
-			if got := s.Retry.Delay(n); got != want {
-				t.Errorf("delay %d is %v, want %v", n, got, want)
-			}
+			got := s.Retry.Delay(n)
+			assert.That(t, got == want, "delay %d is %v, want %v", n, got, want)
 		}
 	})
 }
@@ -56,16 +55,13 @@ func TestRights(t *testing.T) {
 	assert.That(t, err == nil && len(queues) == 1 && queues[0] == transport.AnyQueue, "%v, queues %v", err, queues)
 	ds, err := c.Receive(ctx, transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute})
 	assert.MustThat(t, err == nil && len(ds) == 1, "received %d, %v", len(ds), err)
-	if err := c.Ack(ctx, ds)[0]; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, c.Ack(ctx, ds)[0])
 	wrong := over(t, b, rest.Options{Credentials: tidegate.Credentials{AccessKey: "clerk", SecretKey: "open barley"}})
 	for name, err := range map[string]error{
 		"Ping": wrong.Ping(ctx), "Send": wrong.Send(ctx, []*tidegate.Message{message("a")})[0].Err, "Queues": func() error { _, err := wrong.Queues(ctx, "billing", "orders"); return err }(),
 	} {
 		assert.That(t, errors.Is(err, tidegate.ErrUnauthorized), "%s with a wrong secret: %v, want ErrUnauthorized", name, err)
 	}
-	if r := c.Send(ctx, []*tidegate.Message{{ID: "x", Topic: "bills", Body: []byte("x")}})[0]; !errors.Is(r.Err, tidegate.ErrForbidden) {
-		t.Errorf("another topic: %v, want ErrForbidden", r.Err)
-	}
+	r := c.Send(ctx, []*tidegate.Message{{ID: "x", Topic: "bills", Body: []byte("x")}})[0]
+	assert.That(t, errors.Is(r.Err, tidegate.ErrForbidden), "another topic: %v, want ErrForbidden", r.Err)
 }

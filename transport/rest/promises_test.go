@@ -34,12 +34,9 @@ func TestAProxyAnnouncesNoCapabilities(t *testing.T) {
 		for _, want := range []transport.Capabilities{{}, {
 			Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
 		}} {
-			if _, err := c.ProducerSettings(t.Context(), "t"); err == nil {
-				t.Fatal("no error")
-			}
-			if got := c.Capabilities(""); got != want {
-				t.Errorf("broker responds: %t; capabilities %+v", up.Load(), got)
-			}
+			assert.MustThat(t, assert.Err(c.ProducerSettings(t.Context(), "t")) != nil, "no error")
+			got := c.Capabilities("")
+			assert.That(t, got == want, "broker responds: %t; capabilities %+v", up.Load(), got)
 			up.Store(true)
 		}
 	})

@@ -75,9 +75,8 @@ func TestDeadLetterResult(t *testing.T) {
 				b.CreateGroup("billing", settings.Group{FIFO: true, MaxAttempts: 1, FIFORetryInterval: settings.Duration(time.Minute), OnExhausted: policy})
 				b.Send(&tidegate.Message{Topic: "orders", MessageGroup: "customer 7", Body: []byte("x")})
 				c := over(t, b, rest.Options{})
-				if got, err := c.Settle(t.Context(), receiveOne(t, c), transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"}); err != nil || got != want {
-					t.Errorf("%+v, %v; want %+v", got, err, want)
-				}
+				got, err := c.Settle(t.Context(), receiveOne(t, c), transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"})
+				assert.That(t, err == nil && got == want, "%+v, %v; want %+v", got, err, want)
 			})
 		})
 	}

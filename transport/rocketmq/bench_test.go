@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -20,10 +21,7 @@ import (
 // BenchmarkSend compares a send of 1 KiB with the bare call below it, over TCP
 // to a server that does nothing.
 func BenchmarkSend(b *testing.B) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(b)
 	s := &fakeServer{addr: l.Addr().String()}
 	s.route = func() *rmqpb.QueryRouteResponse {
 		return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(s.addr, "b", 4)}
@@ -38,15 +36,9 @@ func BenchmarkSend(b *testing.B) {
 
 	m := message("0123456789ABCDEF0123456789ABCDEF01")
 	m.Body = make([]byte, 1024)
-	c, err := rocketmq.New(s.addr, rocketmq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(s.addr, rocketmq.Options{}))(b)
 	defer c.Close()
-	conn, err := grpc.NewClient(s.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		b.Fatal(err)
-	}
+	conn := assert.Value(grpc.NewClient(s.addr, grpc.WithTransportCredentials(insecure.NewCredentials())))(b)
 	defer conn.Close()
 	bare := rmqpb.NewMessagingServiceClient(conn)
 
@@ -121,10 +113,7 @@ func BenchmarkLane(b *testing.B) {
 
 // benchClient returns a client of a server over TCP that takes batches and does nothing.
 func benchClient(b *testing.B) *rocketmq.Client {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(b)
 	s := &fakeServer{addr: l.Addr().String(), features: "batch"}
 	s.route = func() *rmqpb.QueryRouteResponse {
 		return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(s.addr, "b", 4)}
@@ -139,13 +128,8 @@ func benchClient(b *testing.B) *rocketmq.Client {
 	rmqpb.RegisterMessagingServiceServer(g, s)
 	go g.Serve(l)
 	b.Cleanup(g.Stop)
-	c, err := rocketmq.New(s.addr, rocketmq.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(s.addr, rocketmq.Options{}))(b)
 	b.Cleanup(func() { c.Close() })
-	if err := c.Send(b.Context(), []*tidegate.Message{message("first")})[0].Err; err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, c.Send(b.Context(), []*tidegate.Message{message("first")})[0].Err)
 	return c
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -43,21 +44,16 @@ func TestConnectBackoff(t *testing.T) {
 				}
 				return nil, errors.New("connection refused")
 			}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			defer c.Close()
 			for start := time.Now(); time.Since(start) < 30*time.Minute; time.Sleep(time.Second) {
-				if r := c.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "orders", Body: []byte("x")}})[0]; r.Err == nil {
-					t.Fatal("it was sent")
-				}
+				r := c.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "orders", Body: []byte("x")}})[0]
+				assert.MustThat(t, r.Err != nil, "it was sent")
 			}
 			c.Close()
 			mu.Lock() // of a dialer that is still at work
 			defer mu.Unlock()
-			if len(began) < 10 {
-				t.Fatalf("%d attempts in half an hour", len(began))
-			}
+			assert.MustThat(t, len(began) >= 10, "%d attempts in half an hour", len(began))
 			for i := range began {
 				lo, hi := backoff.Default().Range(i)
 				if i == 0 {
@@ -86,9 +82,7 @@ func TestConsumersConnectAtTheirOwnPace(t *testing.T) {
 			attempts.Add(1)
 			return nil, errors.New("connection refused")
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		ask := func(group string) {
 			r := request1
@@ -102,9 +96,8 @@ func TestConsumersConnectAtTheirOwnPace(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			attempts.Store(0)
 			ask("g")
-			if n := attempts.Load(); n < 1 || n > 2 {
-				t.Errorf("%d attempts to connect for one question, want one, or one more after a second", n)
-			}
+			n := attempts.Load()
+			assert.That(t, n >= 1 && n <= 2, "%d attempts to connect for one question, want one, or one more after a second", n)
 		}
 		time.Sleep(time.Minute)
 		attempts.Store(0)
@@ -149,15 +142,10 @@ func TestOrderOfAddresses(t *testing.T) {
 			began := map[string]int{}
 			for range clients {
 				before := counts()
-				c, err := rocketmq.New(both, rocketmq.Options{Dialer: n.dial, KeepOrder: keep})
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := assert.Value(rocketmq.New(both, rocketmq.Options{Dialer: n.dial, KeepOrder: keep}))(t)
 				defer c.Close()
 				for range 5 {
-					if _, err := sendOne(t.Context(), c, message("x")); err != nil {
-						t.Fatal(err)
-					}
+					assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
 				}
 				for addr, now := range counts() {
 					switch now - before[addr] {
@@ -174,14 +162,10 @@ func TestOrderOfAddresses(t *testing.T) {
 			}
 			servers[testAddr].stop()
 			synctest.Wait()
-			c, err := rocketmq.New(both, rocketmq.Options{Dialer: n.dial, KeepOrder: keep})
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := assert.Value(rocketmq.New(both, rocketmq.Options{Dialer: n.dial, KeepOrder: keep}))(t)
 			defer c.Close()
-			if _, err := sendOne(awaiting(t, time.Minute), c, message("x")); err != nil {
-				t.Errorf("without the first address: %v", err)
-			}
+			_, err := sendOne(awaiting(t, time.Minute), c, message("x"))
+			assert.That(t, err == nil, "without the first address: %v", err)
 		})
 	}
 }
@@ -192,14 +176,10 @@ func TestAddressWithZone(t *testing.T) {
 		const addr = "[fe80::1%eth0]:8081"
 		n := newNetwork()
 		newServer(t, n, addr)
-		c, err := rocketmq.New(addr, rocketmq.Options{Dialer: n.dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(rocketmq.New(addr, rocketmq.Options{Dialer: n.dial}))(t)
 		defer c.Close()
-		if r, err := sendOne(t.Context(), c, message("x")); err != nil || r.Endpoint != addr {
-			t.Errorf("%+v, %v", r, err)
-		}
+		r, err := sendOne(t.Context(), c, message("x"))
+		assert.That(t, err == nil && r.Endpoint == addr, "%+v, %v", r, err)
 	})
 }
 
@@ -238,18 +218,15 @@ func TestNewRejects(t *testing.T) {
 	})
 	for _, field := range []string{"nowhere", "RequestTimeout", "HeartbeatInterval", "RouteRefresh", "SettingsSync",
 		"MaxReceiveSize", "Compression", "Namespace", "ClientID", "Credentials"} {
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s is not named in: %v", field, err)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), field), "%s is not named in: %v", field, err)
 	}
 	if _, err := rocketmq.New("host:1", rocketmq.Options{ConnectBackoff: backoff.Exponential{Initial: -1}}); !errors.Is(err, tidegate.ErrInvalid) ||
 		!strings.Contains(err.Error(), "ConnectBackoff") {
 		t.Errorf("ConnectBackoff alone: %v does not match ErrInvalid", err)
 	}
 	for _, bad := range []string{"", ";", "host", "host:0", "host:65536", ":1", "1.2.3.4:1;host:1", "[::1:1"} {
-		if c, err := rocketmq.New(bad, rocketmq.Options{}); !errors.Is(err, tidegate.ErrInvalid) || c != nil {
-			t.Errorf("%q: %v", bad, err)
-		}
+		c, err := rocketmq.New(bad, rocketmq.Options{})
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid) && c == nil, "%q: %v", bad, err)
 	}
 }
 
@@ -278,9 +255,7 @@ func TestNotConnected(t *testing.T) {
 					}
 					return nil, tt.dial
 				}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, err)
 				defer c.Close()
 				short, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
@@ -317,22 +292,17 @@ func TestConnectedAttemptsAreNotNotConnected(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
 		c := newClient(t, n, nil)
-		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		s.send = silent
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := sendOne(ctx, c, message("1")); err == nil || err.NotConnected || !err.MaybeStored {
-			t.Errorf("without a response: %#v", err)
-		}
-		if _, err := sendOne(ctx, c, message("2")); err == nil || err.NotConnected {
-			t.Errorf("with a ctx that has ended before: %#v", err)
-		}
+		_, err := sendOne(ctx, c, message("1"))
+		assert.That(t, err != nil && !err.NotConnected && err.MaybeStored, "without a response: %#v", err)
+		_, err = sendOne(ctx, c, message("2"))
+		assert.That(t, err != nil && !err.NotConnected, "with a ctx that has ended before: %#v", err)
 		time.AfterFunc(time.Second, s.stop)
-		if _, err := sendOne(t.Context(), c, message("3")); err == nil || err.NotConnected || !err.MaybeStored {
-			t.Errorf("with a connection that breaks: %#v", err)
-		}
+		_, err = sendOne(t.Context(), c, message("3"))
+		assert.That(t, err != nil && !err.NotConnected && err.MaybeStored, "with a connection that breaks: %#v", err)
 	})
 }
 
@@ -359,9 +329,7 @@ func TestAwaitConnection(t *testing.T) {
 					}
 				})
 				if known { // the route, and a connection
-					if _, err := sendOne(t.Context(), c, message("0")); err != nil {
-						t.Fatal(err)
-					}
+					assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 				}
 				s.stop()
 				synctest.Wait()
@@ -378,14 +346,12 @@ func TestAwaitConnection(t *testing.T) {
 				}
 				late := make(chan time.Time, 1)
 				time.AfterFunc(outage*9/10, func() {
-					if r := c.Send(awaiting(t, time.Minute), several(1))[0]; r.Err != nil {
-						t.Errorf("known %t, %v: the late send: %v", known, outage, r.Err)
-					}
+					r := c.Send(awaiting(t, time.Minute), several(1))[0]
+					assert.That(t, r.Err == nil, "known %t, %v: the late send: %v", known, outage, r.Err)
 					late <- time.Now()
 				})
-				if _, err := sendOne(awaiting(t, outage+time.Minute), c, message("1")); err != nil {
-					t.Fatalf("known %t, %v: %v", known, outage, err)
-				}
+				_, err := sendOne(awaiting(t, outage+time.Minute), c, message("1"))
+				assert.MustThat(t, err == nil, "known %t, %v: %v", known, outage, err)
 				for _, at := range []time.Time{time.Now(), <-late} {
 					if took := at.Sub(back); took < 0 || took > 2*time.Second {
 						t.Errorf("known %t, outage of %v: sent %v after its end, want at most 2s", known, outage, took)
@@ -406,9 +372,7 @@ func TestAwaitConnectionEnds(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
 		c := newClient(t, n, nil)
-		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		s.stop()
 		synctest.Wait()
 		begin := time.Now()
@@ -480,9 +444,7 @@ func TestReceiveAwaitsConnection(t *testing.T) {
 				st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}})
 				return st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: delivered(nil)}})
 			}
-			if _, err := c.Receive(t.Context(), request1); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(c.Receive(t.Context(), request1)))
 			s.stop()
 			time.Sleep(outage / 2)
 			short, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), time.Second, errGone)

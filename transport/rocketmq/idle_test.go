@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -25,18 +26,12 @@ func TestUnusedSessionEnds(t *testing.T) {
 		c := newClient(t, n, nil)
 		ask := func(name string) {
 			t.Helper()
-			if _, err := c.ProducerSettings(t.Context(), name); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.ConsumerSettings(t.Context(), "g", name); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(c.ProducerSettings(t.Context(), name)))
+			assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", name)))
 		}
 		ask("t")
 		time.Sleep(15 * time.Minute)
-		if got := s.openSessions(); got != 0 {
-			t.Fatalf("%d sessions are left", got)
-		}
+		assert.MustEqual(t, "sessions are left", s.openSessions(), 0)
 		bye, beats := s.of("NotifyClientTermination"), s.of("Heartbeat")
 		groups := []string{}
 		for _, b := range bye {
@@ -50,9 +45,7 @@ func TestUnusedSessionEnds(t *testing.T) {
 		}
 		ask("t")
 		time.Sleep(10 * time.Second)
-		if got := len(s.of("Heartbeat")); got <= len(beats) {
-			t.Error("no heartbeats of the new session")
-		}
+		assert.That(t, len(s.of("Heartbeat")) > len(beats), "no heartbeats of the new session")
 	})
 }
 
@@ -71,12 +64,8 @@ func TestMovedSessionSendsNoTermination(t *testing.T) {
 		poll := func(d time.Duration) {
 			t.Helper()
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Second) {
-				if _, err := c.Receive(t.Context(), request1); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(c.Receive(t.Context(), request1)))
+				assert.Must(t, assert.Err(c.ProducerSettings(t.Context(), "t")))
 			}
 		}
 		poll(time.Minute)
@@ -85,16 +74,10 @@ func TestMovedSessionSendsNoTermination(t *testing.T) {
 			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(otherAddr, "broker-a", 1)}
 		}
 		poll(time.Minute)
-		if got := s.openSessions(); got != 4 {
-			t.Fatalf("%d sessions, want two of each role", got)
-		}
+		assert.MustEqual(t, "sessions", s.openSessions(), 4)
 		poll(16 * time.Minute)
-		if got := s.openSessions(); got != 2 {
-			t.Errorf("%d sessions, want one of each role", got)
-		}
-		if bye := s.of("NotifyClientTermination"); len(bye) != 0 {
-			t.Errorf("good-byes while the sessions live: %v", bye)
-		}
+		assert.Equal(t, "sessions", s.openSessions(), 2)
+		assert.Equal(t, "good-byes while the sessions live", len(s.of("NotifyClientTermination")), 0)
 		time.Sleep(16 * time.Minute)
 		if got, bye := s.openSessions(), s.of("NotifyClientTermination"); got != 0 || len(bye) != 2 {
 			t.Errorf("%d sessions and %d good-byes in the end", got, len(bye))
@@ -109,20 +92,12 @@ func TestSessionWantedDuringGoodbye(t *testing.T) {
 		s := newServer(t, n, testAddr)
 		s.goodbye = func() { time.Sleep(time.Second / 2) }
 		c := newClient(t, n, nil)
-		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		time.Sleep(10*time.Minute + 100*time.Millisecond)
-		if got := len(s.of("NotifyClientTermination")); got != 1 {
-			t.Fatalf("%d good-byes, want one that is under way", got)
-		}
-		if _, err := c.ConsumerSettings(t.Context(), "g", "u"); err != nil {
-			t.Fatal(err)
-		}
+		assert.MustEqual(t, "good-byes", len(s.of("NotifyClientTermination")), 1)
+		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "u")))
 		expectTimes(t, "streams", s.of("Telemetry"), 0, 10*time.Minute+time.Second/2)
-		if got := s.openSessions(); got != 1 {
-			t.Errorf("%d sessions, want 1", got)
-		}
+		assert.Equal(t, "sessions", s.openSessions(), 1)
 	})
 }
 
@@ -149,17 +124,13 @@ func TestSessionStaysForDeliveries(t *testing.T) {
 			t.Fatal(ds, err)
 		}
 		time.Sleep(50 * time.Minute)
-		if _, err := c.Extend(t.Context(), ds[0], time.Hour, false); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.Extend(t.Context(), ds[0], time.Hour, false)))
 		time.Sleep(59 * time.Minute)
 		if s.openSessions() != 1 || len(s.of("Telemetry")) != 1 {
 			t.Errorf("%d sessions after %d streams, want the first one", s.openSessions(), len(s.of("Telemetry")))
 		}
 		time.Sleep(10 * time.Minute)
-		if s.openSessions() != 0 {
-			t.Error("the session is still there")
-		}
+		assert.Equal(t, "the session is still there", s.openSessions(), 0)
 	})
 }
 
@@ -175,12 +146,8 @@ func TestSessionStaysForReceive(t *testing.T) {
 		c := newClient(t, n, nil)
 		r := request1
 		r.Wait = time.Hour
-		if _, err := c.Receive(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-		if got := len(s.of("NotifyClientTermination")); got != 0 {
-			t.Errorf("%d good-byes during the receive", got)
-		}
+		assert.Must(t, assert.Err(c.Receive(t.Context(), r)))
+		assert.Equal(t, "good-byes during the receive", len(s.of("NotifyClientTermination")), 0)
 	})
 }
 
@@ -220,22 +187,14 @@ func TestManyTopicsInTurn(t *testing.T) {
 				r.Filter.Expression = strings.Repeat("x", tt.filter)
 				for i := range tt.topics {
 					r.Topic = fmt.Sprintf("job-%d", i)
-					if _, err := c.Receive(t.Context(), r); err != nil {
-						t.Fatalf("topic %d: %v", i, err)
-					}
+					assert.Must(t, assert.Err(c.Receive(t.Context(), r)), "topic %d", i)
 					time.Sleep(tt.pace)
 				}
 				r.Topic = fmt.Sprintf("job-%d", 0)
-				if _, err := c.Receive(t.Context(), r); err != nil {
-					t.Fatalf("the first topic again: %v", err)
-				}
+				assert.Must(t, assert.Err(c.Receive(t.Context(), r)), "the first topic again")
 				synctest.Wait()
-				if last > tt.named || last < 2 {
-					t.Errorf("the last settings name %d topics, want at most %d", last, tt.named)
-				}
-				if got := len(s.of("Telemetry")); got != 1 {
-					t.Errorf("%d streams, want 1", got)
-				}
+				assert.That(t, last <= tt.named && last >= 2, "the last settings name %d topics, want at most %d", last, tt.named)
+				assert.Equal(t, "streams", len(s.of("Telemetry")), 1)
 			})
 		})
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -77,12 +78,9 @@ func TestPushedThrottleBackoff(t *testing.T) {
 		}
 		for n, want := range tt.want {
 			lo, hi := got.(policy).Range(n)
-			if lo != want[0] || hi != want[1] {
-				t.Errorf("%s: delay %d between %v and %v, want %v", tt.name, n, lo, hi, want)
-			}
-			if d := got.Delay(n); d < lo || d > hi {
-				t.Errorf("%s: delay %d is %v, not between %v and %v", tt.name, n, d, lo, hi)
-			}
+			assert.That(t, lo == want[0] && hi == want[1], "%s: delay %d between %v and %v, want %v", tt.name, n, lo, hi, want)
+			d := got.Delay(n)
+			assert.That(t, d >= lo && d <= hi, "%s: delay %d is %v, not between %v and %v", tt.name, n, d, lo, hi)
 		}
 	}
 }
@@ -109,9 +107,8 @@ func TestPushedLadder(t *testing.T) {
 		{"nothing", nil, false, transport.Capabilities{}, nil},
 	} {
 		s := &rmqpb.Settings{BackoffPolicy: tt.pushed, PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Fifo: &tt.fifo}}}
-		if got := consumerSettings(s, tt.can).Retry; !reflect.DeepEqual(got, tt.want) {
-			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
-		}
+		got := consumerSettings(s, tt.can).Retry
+		assert.That(t, reflect.DeepEqual(got, tt.want), "%s: %v, want %v", tt.name, got, tt.want)
 	}
 }
 
@@ -132,14 +129,12 @@ func TestSettingsIncomplete(t *testing.T) {
 		if got := producerSettings(s, transport.Capabilities{}); got != (transport.ProducerSettings{}) {
 			t.Errorf("%s: producer %+v", name, got)
 		}
-		if got := consumerSettings(s, transport.Capabilities{}); got != (transport.ConsumerSettings{}) {
-			t.Errorf("%s: consumer %+v", name, got)
-		}
+		got := consumerSettings(s, transport.Capabilities{})
+		assert.That(t, got == (transport.ConsumerSettings{}), "%s: consumer %+v", name, got)
 	}
 	for wire, want := range map[int32]int{0: 0, 17: 17, -1: -1, math.MaxInt32: -1} {
-		if got := consumerSettings(&rmqpb.Settings{BackoffPolicy: policy(wire, nil)}, transport.Capabilities{}).MaxAttempts; got != want {
-			t.Errorf("max_attempts %d: %d, want %d", wire, got, want)
-		}
+		got := consumerSettings(&rmqpb.Settings{BackoffPolicy: policy(wire, nil)}, transport.Capabilities{}).MaxAttempts
+		assert.That(t, got == want, "max_attempts %d: %d, want %d", wire, got, want)
 	}
 }
 
@@ -228,14 +223,12 @@ func TestInvisibleUntil(t *testing.T) {
 		if c.reported > 0 {
 			d.InvisibleUntil = arrival.Add(c.reported)
 		}
-		if got := f.invisibleUntil(d).Sub(arrival); got != c.want {
-			t.Errorf("%s: %v, want %v", c.why, got, c.want)
-		}
+		got := f.invisibleUntil(d).Sub(arrival)
+		assert.That(t, got == c.want, "%s: %v, want %v", c.why, got, c.want)
 	}
 	f := collector{r: &transport.ReceiveRequest{InvisibleDuration: minute}, sent: arrival, began: arrival}
-	if got := f.invisibleUntil(&tidegate.Delivery{}); !got.Equal(arrival.Add(minute)) {
-		t.Errorf("a response without the server's time: %v, want the arrival plus a minute", got)
-	}
+	got := f.invisibleUntil(&tidegate.Delivery{})
+	assert.That(t, got.Equal(arrival.Add(minute)), "a response without the server's time: %v, want the arrival plus a minute", got)
 }
 
 // A client without Options.Logger logs nothing.
@@ -245,9 +238,8 @@ func TestDefaults(t *testing.T) {
 		o.MaxReceiveSize != 32<<20 || o.ConnectBackoff.Max != 120*time.Second {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if p, _ := (Options{}).withDefaults(); p.ClientID == o.ClientID {
-		t.Errorf("two clients have the ID %s", p.ClientID)
-	}
+	p, _ := (Options{}).withDefaults()
+	assert.That(t, p.ClientID != o.ClientID, "two clients have the ID %s", p.ClientID)
 }
 
 // The capabilities of a server may change while Send divides its messages. Each message group stays
@@ -276,9 +268,8 @@ func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
 		for i, p := range s.split() {
 			for _, m := range p.indexes {
 				group := s.msgs[m].MessageGroup
-				if before, ok := at[group]; ok && before != i && group != "" {
-					t.Fatalf("group %q is in two parts", group)
-				}
+				before, ok := at[group]
+				assert.MustThat(t, !ok || before == i || group == "", "group %q is in two parts", group)
 				at[group] = i
 			}
 		}
@@ -289,10 +280,7 @@ func TestGroupsStayTogetherWhileCapabilitiesChange(t *testing.T) {
 // servers keep settings, and the topic of its dead letters. Each derived name belongs to that group
 // alone, with any legal characters in the name of the group.
 func TestNamesOfGroupsAreDistinct(t *testing.T) {
-	c, err := New("127.0.0.1:8081", Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(New("127.0.0.1:8081", Options{}))(t)
 	defer c.Close()
 	groups, words := []string{}, []string{"a", "b", "-", "_", "|", "%", "simple", "DLQ", "RETRY"}
 	for _, x := range words {
@@ -308,35 +296,28 @@ func TestNamesOfGroupsAreDistinct(t *testing.T) {
 	groups = slices.Compact(groups)
 	ids, letters := map[string]role{fmt.Sprint(c.identity(role{})): {}}, map[string]string{}
 	for _, group := range groups {
-		if err := tidegate.ValidateGroup(group); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, tidegate.ValidateGroup(group))
 		for _, push := range []bool{false, true} {
 			as := role{group, push}
 			id := fmt.Sprint(c.identity(as))
-			if other, ok := ids[id]; ok {
-				t.Errorf("%+v and %+v have the identity %s", as, other, id)
-			}
+			other, ok := ids[id]
+			assert.That(t, !ok, "%+v and %+v have the identity %s", as, other, id)
 			ids[id] = as
 		}
 		topic := tidegate.DeadLetterTopic(group)
-		if other, ok := letters[topic]; ok {
-			t.Errorf("groups %s and %s have the dead letter topic %s", group, other, topic)
-		}
+		other, ok := letters[topic]
+		assert.That(t, !ok, "groups %s and %s have the dead letter topic %s", group, other, topic)
 		letters[topic] = group
 	}
 	for _, group := range []string{"a@simple", "a@b"} { // of which a client ID could be that of another group
-		if tidegate.ValidateGroup(group) == nil {
-			t.Errorf("group %s is legal", group)
-		}
+		assert.That(t, tidegate.ValidateGroup(group) != nil, "group %s is legal", group)
 	}
 }
 
 func TestReceiveHasBytesByDefault(t *testing.T) {
 	for maxBytes, want := range map[int]int{0: defaultReceiveBytes, -1: defaultReceiveBytes, 1: 1} {
-		if g := (&Client{}).collector(nil, &transport.ReceiveRequest{MaxBytes: maxBytes}, 1); g.maxBytes != want {
-			t.Errorf("MaxBytes %d: %d, want %d", maxBytes, g.maxBytes, want)
-		}
+		g := (&Client{}).collector(nil, &transport.ReceiveRequest{MaxBytes: maxBytes}, 1)
+		assert.That(t, g.maxBytes == want, "MaxBytes %d: %d, want %d", maxBytes, g.maxBytes, want)
 	}
 }
 
@@ -344,18 +325,15 @@ func TestReceiveHasBytesByDefault(t *testing.T) {
 func TestCollectorRejectsGarbage(t *testing.T) {
 	for _, raw := range [][]byte{{0xff}, {0x0a, 0x05, 1}, {0x0a, 0x01, 0xff}, {0x1a, 0x01, 0xff}} {
 		var g collector
-		if err := g.add(&wire.ReceivedFrame{Data: raw}, time.Now()); err == nil {
-			t.Errorf("%x is read", raw)
-		}
+		assert.That(t, g.add(&wire.ReceivedFrame{Data: raw}, time.Now()) != nil, "%x is read", raw)
 	}
 }
 
 // A frame has the largest body and other fields.
 func TestFrameLimit(t *testing.T) {
 	for maxBody, want := range map[int]int{1: passable + besideBody, 100 << 20: 100<<20 + besideBody, math.MaxInt: math.MaxInt} {
-		if got := frameLimit(maxBody); got != want {
-			t.Errorf("bodies of %d bytes: frames of %d, want %d", maxBody, got, want)
-		}
+		got := frameLimit(maxBody)
+		assert.That(t, got == want, "bodies of %d bytes: frames of %d, want %d", maxBody, got, want)
 	}
 }
 
@@ -365,9 +343,7 @@ func TestNoWatchWithoutAStream(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	s, queue := &session{ctx: ctx}, wire.Queue{Topic: "t", Queue: -1}
-	if s.watch(t.Context(), queue) != nil {
-		t.Error("a session without a stream has a watch")
-	}
+	assert.That(t, s.watch(t.Context(), queue) == nil, "a session without a stream has a watch")
 	if s.ready = true; s.watch(t.Context(), queue) == nil {
 		t.Error("a session with a stream has no watch")
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -26,10 +27,7 @@ import (
 
 func laneOf(t *testing.T, c *rocketmq.Client, r transport.LaneRequest) transport.Lane {
 	t.Helper()
-	lane, err := c.Lane(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lane := assert.Value(c.Lane(t.Context(), r))(t)
 	return lane
 }
 
@@ -61,24 +59,20 @@ func TestLane(t *testing.T) {
 			s.features = tt.features
 			c := newClient(t, n, nil)
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
-			if want := (transport.Lane{Endpoint: testAddr, MaxMessages: tt.most, MaxBytes: 16 << 20}); lane != want {
-				t.Errorf("%q: %+v, want %+v", tt.features, lane, want)
-			}
+			want := (transport.Lane{Endpoint: testAddr, MaxMessages: tt.most, MaxBytes: 16 << 20})
+			assert.That(t, lane == want, "%q: %+v, want %+v", tt.features, lane, want)
 			msgs := several(min(10, tt.most))
 			for i, r := range c.SendLane(t.Context(), lane, msgs) {
-				if want := (tidegate.Receipt{MessageID: msgs[i].ID, Topic: "t", Queue: -1, Offset: int64(40 + i), Endpoint: testAddr}); r.Err != nil || r.Receipt != want {
-					t.Errorf("%q: message %d: %+v, want %+v", tt.features, i, r, want)
-				}
+				want := (tidegate.Receipt{MessageID: msgs[i].ID, Topic: "t", Queue: -1, Offset: int64(40 + i), Endpoint: testAddr})
+				assert.That(t, r.Err == nil && r.Receipt == want, "%q: message %d: %+v, want %+v", tt.features, i, r, want)
 			}
 			if got := s.sizes(); !slices.Equal(got, []int{len(msgs)}) {
 				t.Errorf("%q: requests of %v messages", tt.features, got)
 			}
-			if got := c.Capabilities(testAddr); got != tt.can {
-				t.Errorf("%q: capabilities %+v", tt.features, got)
-			}
-			if got := c.Capabilities("unknown:1"); got != (transport.Capabilities{}) {
-				t.Errorf("capabilities %+v of a server that is not known", got)
-			}
+			got := c.Capabilities(testAddr)
+			assert.That(t, got == tt.can, "%q: capabilities %+v", tt.features, got)
+			got = c.Capabilities("unknown:1")
+			assert.That(t, got == (transport.Capabilities{}), "capabilities %+v of a server that is not known", got)
 		})
 	}
 }
@@ -102,32 +96,23 @@ func TestLaneAvoids(t *testing.T) {
 			}
 			return m
 		}
-		if got := count(transport.LaneRequest{}); got[testAddr] != 5 || got[otherAddr] != 5 {
-			t.Errorf("in turn: %v", got)
-		}
-		if got := count(transport.LaneRequest{Avoid: []string{testAddr}}); got[otherAddr] != 10 {
-			t.Errorf("one avoided: %v", got)
-		}
-		if got := count(transport.LaneRequest{Avoid: []string{testAddr, otherAddr}}); got[testAddr]+got[otherAddr] != 10 {
-			t.Errorf("both avoided: %v", got)
-		}
+		got := count(transport.LaneRequest{})
+		assert.That(t, got[testAddr] == 5 && got[otherAddr] == 5, "in turn: %v", got)
+		assert.Equal(t, "one avoided", count(transport.LaneRequest{Avoid: []string{testAddr}})[otherAddr], 10)
+		got = count(transport.LaneRequest{Avoid: []string{testAddr, otherAddr}})
+		assert.That(t, got[testAddr]+got[otherAddr] == 10, "both avoided: %v", got)
 		home := laneOf(t, c, transport.LaneRequest{Topic: "t", MessageGroup: "g"}).Endpoint
-		if got := count(transport.LaneRequest{MessageGroup: "g", Avoid: []string{home}}); got[home] != 10 {
-			t.Errorf("a message group left %s: %v", home, got)
-		}
+		got = count(transport.LaneRequest{MessageGroup: "g", Avoid: []string{home}})
+		assert.That(t, got[home] == 10, "a message group left %s: %v", home, got)
 		// A route that leads the group elsewhere changes its lane.
 		other := map[string]string{testAddr: otherAddr, otherAddr: testAddr}[home]
 		for _, r := range c.SendLane(t.Context(), transport.Lane{Endpoint: other}, []*tidegate.Message{message("1"), inGroup("2", "g")}) {
-			if e, isErr := errors.AsType[*tidegate.Error](r.Err); !isErr || !errors.Is(e, transport.ErrLaneChanged) || e.MaybeStored {
-				t.Errorf("%v, want ErrLaneChanged", r.Err)
-			}
+			e, isErr := errors.AsType[*tidegate.Error](r.Err)
+			assert.That(t, isErr && errors.Is(e, transport.ErrLaneChanged) && !e.MaybeStored, "%v, want ErrLaneChanged", r.Err)
 		}
-		if err := c.SendLane(t.Context(), transport.Lane{Endpoint: "gone:1"}, several(1))[0].Err; !errors.Is(err, transport.ErrLaneChanged) {
-			t.Errorf("a server that the route does not name: %v", err)
-		}
-		if len(s.of("SendMessage")) != 0 {
-			t.Error("something was sent")
-		}
+		err := c.SendLane(t.Context(), transport.Lane{Endpoint: "gone:1"}, several(1))[0].Err
+		assert.That(t, errors.Is(err, transport.ErrLaneChanged), "a server that the route does not name: %v", err)
+		assert.Equal(t, "something was sent", len(s.of("SendMessage")), 0)
 	})
 }
 
@@ -139,9 +124,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 		ours = newServer(t, n, testAddr)
 		ours.features = "batch"
 		c = newClient(t, n, nil)
-		if _, err := sendOne(t.Context(), c, message("first")); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("first"))))
 		ours.stop()
 		plain = newServer(t, n, testAddr)
 		synctest.Wait()
@@ -161,9 +144,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 			ours.features = "batch"
 			c := newClient(t, n, nil)
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
-			if lane.MaxMessages != 1000 {
-				t.Fatalf("%+v", lane)
-			}
+			assert.MustThat(t, lane.MaxMessages == 1000, "%+v", lane)
 			ours.stop()
 			plain := newServer(t, n, testAddr)
 			synctest.Wait()
@@ -175,22 +156,17 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 			if lane = laneOf(t, c, transport.LaneRequest{Topic: "t"}); lane.MaxMessages != 1 {
 				t.Errorf("%+v after the change, want a lane for one message", lane)
 			}
-			if r := c.SendLane(t.Context(), lane, several(1))[0]; r.Err != nil {
-				t.Error(r.Err)
-			}
+			r := c.SendLane(t.Context(), lane, several(1))[0]
+			assert.That(t, r.Err == nil, "%v", r.Err)
 			check(t, plain, 1)
-			if c.Capabilities("").Batch {
-				t.Error("the plain server announces batches")
-			}
+			assert.That(t, !c.Capabilities("").Batch, "the plain server announces batches")
 		})
 	})
 	t.Run("Send", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, _, plain := setup(t)
 			for i, r := range c.Send(t.Context(), several(20)) {
-				if r.Err != nil || r.Receipt.MessageID != fmt.Sprint(i) {
-					t.Errorf("message %d: %+v", i, r)
-				}
+				assert.That(t, r.Err == nil && r.Receipt.MessageID == fmt.Sprint(i), "message %d: %+v", i, r)
 			}
 			check(t, plain, 20)
 		})
@@ -210,9 +186,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 			ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
 			defer cancel()
 			for i, r := range c.SendLane(ctx, lane, several(5)) {
-				if !errors.Is(r.Err, transport.ErrLaneChanged) {
-					t.Errorf("message %d: %+v, want ErrLaneChanged", i, r)
-				}
+				assert.That(t, errors.Is(r.Err, transport.ErrLaneChanged), "message %d: %+v, want ErrLaneChanged", i, r)
 			}
 			check(t, plain, 0)
 		})
@@ -220,26 +194,19 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 	t.Run("and back", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, _, plain := setup(t)
-			if _, err := sendOne(t.Context(), c, message("x")); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
 			plain.stop()
 			again := newServer(t, plain.net, testAddr)
 			again.features = "batch"
 			synctest.Wait()
 			for _, r := range c.Send(t.Context(), several(20)) {
-				if r.Err != nil {
-					t.Error(r.Err)
-				}
+				assert.NoError(t, r.Err)
 			}
 			for _, r := range c.Send(t.Context(), several(20)) {
-				if r.Err != nil {
-					t.Error(r.Err)
-				}
+				assert.NoError(t, r.Err)
 			}
-			if got := again.sizes(); got[len(got)-1] != 20 {
-				t.Errorf("requests of %v messages, want the last of 20", got)
-			}
+			got := again.sizes()
+			assert.That(t, got[len(got)-1] == 20, "requests of %v messages, want the last of 20", got)
 		})
 	})
 }
@@ -267,14 +234,11 @@ func TestProbeOfAFailedServerIsForOneMessage(t *testing.T) {
 			return lane, err
 		}
 		for range 20 {
-			if _, err := send(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(send()))
 		}
 		for range 4 {
-			if lane := laneOf(t, c, transport.LaneRequest{Topic: "t"}); lane.MaxMessages != most {
-				t.Fatalf("lane %+v of a working server, want one for %d messages", lane, most)
-			}
+			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
+			assert.MustThat(t, lane.MaxMessages == most, "lane %+v of a working server, want one for %d messages", lane, most)
 		}
 		dead.Store(true)
 		for failed := false; !failed; {
@@ -336,9 +300,7 @@ func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 			return r.Receipt, r.Err
 		}
 		for range 10 {
-			if _, err := send(); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(send()))
 		}
 		dead.Store(true)
 		for failed := 0; failed == 0; {
@@ -374,9 +336,7 @@ func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 		}
 		wg.Go(func() {
 			for time.Since(begin) < time.Minute {
-				if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 				time.Sleep(100 * time.Millisecond)
 			}
 		})
@@ -386,22 +346,16 @@ func TestBlackHoleIsProbedByOneSend(t *testing.T) {
 			t.Errorf("%d sends failed, %d at once, %d changed, %d succeeded; want one probe at a time", failed.Load(), most.Load(), changed.Load(), sent.Load())
 		}
 		slices.Sort(took)
-		if p99 := took[len(took)*99/100]; p99 > 2*normal {
-			t.Errorf("the p99 of the sends that succeeded is %v, want at most twice %v", p99, normal)
-		}
+		p99 := took[len(took)*99/100]
+		assert.That(t, p99 <= 2*normal, "the p99 of the sends that succeeded is %v, want at most twice %v", p99, normal)
 		dead.Store(false)
 		time.Sleep(conn.ExcludeFor + conn.ProbeGap)
 		got := map[string]int{}
 		for range 101 { // the first probes
-			r, err := send()
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := assert.Value(send())(t)
 			got[r.Endpoint]++
 		}
-		if got[testAddr] < 45 || got[otherAddr] < 45 {
-			t.Errorf("after the probe: %v, want both in turn", got)
-		}
+		assert.That(t, got[testAddr] >= 45 && got[otherAddr] >= 45, "after the probe: %v, want both in turn", got)
 	})
 }
 
@@ -423,9 +377,7 @@ func TestLaneToAFailedServer(t *testing.T) {
 		if err := send(lanes[otherAddr], message("1")); !errors.Is(err, tidegate.ErrUnavailable) {
 			t.Fatal(err)
 		}
-		if err := send(lanes[otherAddr], message("2")); !errors.Is(err, transport.ErrLaneChanged) {
-			t.Errorf("%v, want ErrLaneChanged", err)
-		}
+		assert.Is(t, "err", send(lanes[otherAddr], message("2")), transport.ErrLaneChanged)
 		var group string // of the server that failed
 		for i := 0; group == ""; i++ {
 			if g := fmt.Sprint("g", i); laneOf(t, c, transport.LaneRequest{Topic: "t", MessageGroup: g}).Endpoint == otherAddr {
@@ -433,23 +385,17 @@ func TestLaneToAFailedServer(t *testing.T) {
 			}
 		}
 		b.start()
-		if _, err := sendOne(awaiting(t, time.Minute), c, inGroup("3", group)); err != nil {
-			t.Errorf("a message group of the server that is back: %v", err)
-		}
+		_, err := sendOne(awaiting(t, time.Minute), c, inGroup("3", group))
+		assert.That(t, err == nil, "a message group of the server that is back: %v", err)
 		for range 10 {
-			if lane := laneOf(t, c, transport.LaneRequest{Topic: "t"}); lane.Endpoint != testAddr {
-				t.Errorf("%+v so soon after a failure", lane)
-			}
+			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
+			assert.That(t, lane.Endpoint == testAddr, "%+v so soon after a failure", lane)
 		}
 		// If both servers fail, the client uses the one that failed last.
 		a.stop()
 		synctest.Wait()
-		if err := send(lanes[testAddr], message("4")); !errors.Is(err, tidegate.ErrUnavailable) {
-			t.Errorf("%v, want unavailable", err)
-		}
-		if err := send(lanes[testAddr], message("5")); !errors.Is(err, tidegate.ErrUnavailable) {
-			t.Errorf("%v of the last server, want an attempt", err)
-		}
+		assert.Is(t, "err", send(lanes[testAddr], message("4")), tidegate.ErrUnavailable)
+		assert.Is(t, "of the last server", send(lanes[testAddr], message("5")), tidegate.ErrUnavailable)
 	})
 }
 
@@ -464,9 +410,8 @@ func TestRejectionsExcludeNoServer(t *testing.T) {
 			for range 20 {
 				c.Send(t.Context(), several(1))
 			}
-			if got := len(b.of("SendMessage")); got != 10 {
-				t.Errorf("%s: %d of 20 sends, want every other one", code, got)
-			}
+			got := len(b.of("SendMessage"))
+			assert.That(t, got == 10, "%s: %d of 20 sends, want every other one", code, got)
 		})
 	}
 }
@@ -517,24 +462,18 @@ func TestGroupKeepsItsQueueAfterAFailure(t *testing.T) {
 					}
 					for g := range 8 {
 						group := fmt.Sprint("group", g)
-						home, err := send(group, nil)
-						if err != nil {
-							t.Fatal(err)
-						}
+						home := assert.Value(send(group, nil))(t)
 						s := map[string]*fakeServer{testAddr: a, otherAddr: b}[home]
 						synctest.Wait() // the handlers of earlier requests have ended
 						good := s.send
 						s.send = failing
 						for range 3 {
-							if _, err := send(group, []string{home}); err == nil {
-								t.Fatal("the send did not fail")
-							}
+							assert.MustThat(t, assert.Err(send(group, []string{home})) != nil, "the send did not fail")
 						}
 						synctest.Wait()
 						s.send = good
-						if at, err := send(group, []string{home}); err != nil || at != home {
-							t.Errorf("%s: sent to %s, %v; want %s as before", group, at, err, home)
-						}
+						at, err := send(group, []string{home})
+						assert.That(t, err == nil && at == home, "%s: sent to %s, %v; want %s as before", group, at, err, home)
 						used := map[string]bool{}
 						for _, s := range []*fakeServer{a, b} {
 							for _, call := range s.of("SendMessage") {
@@ -544,9 +483,7 @@ func TestGroupKeepsItsQueueAfterAFailure(t *testing.T) {
 								}
 							}
 						}
-						if len(used) != 1 {
-							t.Errorf("%s: sent to the queues %v, want one", group, used)
-						}
+						assert.That(t, len(used) == 1, "%s: sent to the queues %v, want one", group, used)
 						time.Sleep(time.Minute) // the route is queried again, and the server serves others again
 					}
 				})
@@ -576,9 +513,7 @@ func sendToEach(t *testing.T, c *rocketmq.Client, topics ...string) []error {
 		lane = laneOf(t, c, transport.LaneRequest{Topic: topic})
 		msgs = append(msgs, &tidegate.Message{ID: "id-" + topic, Topic: topic, Body: []byte("x")})
 	}
-	if !lane.Topics {
-		t.Errorf("lane %+v, want one of several topics", lane)
-	}
+	assert.That(t, lane.Topics, "lane %+v, want one of several topics", lane)
 	errs := make([]error, len(topics))
 	for i, r := range c.SendLane(ctx, lane, msgs) {
 		if errs[i] = r.Err; r.Err == nil && (r.Receipt.MessageID != msgs[i].ID || r.Receipt.Topic != topics[i]) {
@@ -611,20 +546,16 @@ func TestTopicsShareRequests(t *testing.T) {
 			n, s := topicsServer(t)
 			s.features = features
 			c := newClient(t, n, nil)
-			if lane := laneOf(t, c, transport.LaneRequest{Topic: "t0"}); lane.Topics != want {
-				t.Errorf("features %q: lane %+v", features, lane)
-			}
+			lane := laneOf(t, c, transport.LaneRequest{Topic: "t0"})
+			assert.That(t, lane.Topics == want, "features %q: lane %+v", features, lane)
 			msgs := []*tidegate.Message{{ID: "0", Topic: "t0"}, {ID: "1", Topic: "t0"}, {ID: "2", Topic: "t1"}}
 			laneOf(t, c, transport.LaneRequest{Topic: "t1"})
 			for _, r := range c.SendLane(t.Context(), transport.Lane{Endpoint: testAddr, MaxMessages: 3, Topics: true}, msgs) {
-				if changed := errors.Is(r.Err, transport.ErrLaneChanged); changed == want || r.Err != nil && !changed {
-					t.Errorf("features %q: %+v", features, r)
-				}
+				changed := errors.Is(r.Err, transport.ErrLaneChanged)
+				assert.That(t, changed != want && (r.Err == nil || changed), "features %q: %+v", features, r)
 			}
 			calls := s.of("SendMessage")
-			if want != (len(calls) == 1) {
-				t.Fatalf("features %q: %d requests", features, len(calls))
-			}
+			assert.MustThat(t, want == (len(calls) == 1), "features %q: %d requests", features, len(calls))
 			for _, c := range calls {
 				if got := topicsOf(c.req.(*rmqpb.SendMessageRequest)); len(got) != 2 || !slices.Contains(c.md.Get(wire.HeaderFeatures), wire.FeatureTopics) {
 					t.Errorf("a request of the topics %v has the features %q", got, c.md.Get(wire.HeaderFeatures))
@@ -634,14 +565,12 @@ func TestTopicsShareRequests(t *testing.T) {
 				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...)}
 			}
 			for range 2 {
-				if lane := laneOf(t, c, transport.LaneRequest{Topic: "two servers"}); lane.Topics {
-					t.Errorf("features %q: a topic with two servers has the lane %+v", features, lane)
-				}
+				lane := laneOf(t, c, transport.LaneRequest{Topic: "two servers"})
+				assert.That(t, !lane.Topics, "features %q: a topic with two servers has the lane %+v", features, lane)
 			}
 			alone := []*tidegate.Message{{ID: "3", Topic: "two servers"}}
-			if err := c.SendLane(t.Context(), transport.Lane{Endpoint: testAddr, Topics: true}, alone)[0].Err; !errors.Is(err, transport.ErrLaneChanged) {
-				t.Errorf("a topic that has a second server now: %v", err)
-			}
+			err := c.SendLane(t.Context(), transport.Lane{Endpoint: testAddr, Topics: true}, alone)[0].Err
+			assert.That(t, errors.Is(err, transport.ErrLaneChanged), "a topic that has a second server now: %v", err)
 		})
 	}
 }
@@ -667,9 +596,8 @@ func TestSharedPushBacks(t *testing.T) {
 		}
 		for i, err := range sendToEach(t, newClient(t, n, nil), topicNames(10)...) {
 			want := map[int]time.Duration{5: 500 * time.Millisecond, 6: 700 * time.Millisecond}[i]
-			if got := tidegate.RetryAfter(err); got != want || (err != nil) != (want > 0) {
-				t.Errorf("t%d: %v, wait %v; want %v", i, err, got, want)
-			}
+			got := tidegate.RetryAfter(err)
+			assert.That(t, got == want && (err != nil) == (want > 0), "t%d: %v, wait %v; want %v", i, err, got, want)
 		}
 	})
 }
@@ -706,9 +634,7 @@ func TestOneTopicFailsNoOther(t *testing.T) {
 			e, _ := errors.AsType[*tidegate.Error](r.Err)
 			switch want := map[string]tidegate.Code{"secret": tidegate.CodeForbidden, "fifo": tidegate.CodeMessagePropertyConflict}[topics[i]]; {
 			case topics[i] == "unknown":
-				if !errors.Is(r.Err, transport.ErrLaneChanged) {
-					t.Errorf("a topic without a route: %v", r.Err)
-				}
+				assert.Is(t, "a topic without a route", r.Err, transport.ErrLaneChanged)
 			case want != 0 && (e == nil || e.Code != want || e.Subject != topics[i]):
 				t.Errorf("%s: %v", topics[i], r.Err)
 			case want == 0 && (r.Err != nil || r.Receipt.Topic != topics[i]):
@@ -736,8 +662,6 @@ func TestLostSharedResponse(t *testing.T) {
 				t.Errorf("%v, want the end of the ctx and MaybeStored", err)
 			}
 		}
-		if took := time.Since(start); took != 10*time.Second {
-			t.Errorf("after %v, want 10 s", took)
-		}
+		assert.Equal(t, "after", time.Since(start), 10*time.Second)
 	})
 }

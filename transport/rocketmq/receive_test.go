@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -71,17 +72,13 @@ func TestReceive(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // the server does not learn it
 		defer cancel()
 		list, err := c.Receive(ctx, request1)
-		if err != nil || len(list) != 2 {
-			t.Fatalf("%v, %v", list, err)
-		}
+		assert.MustThat(t, err == nil && len(list) == 2, "%v, %v", list, err)
 		d := list[0]
 		if d.ConsumerGroup != "g" || d.Endpoint != testAddr || d.Handle != "h" || list[1].Handle != "h2" ||
 			!d.InvisibleUntil.Equal(time.Now().Add(29*time.Second)) {
 			t.Errorf("%+v", d)
 		}
-		if left != 23*time.Second {
-			t.Errorf("the server has %v, want 23s", left)
-		}
+		assert.Equal(t, "the server has", left, 23*time.Second)
 		r := s.of("receive")[0].req.(*rmqpb.ReceiveMessageRequest)
 		if r.GetGroup().GetName() != "g" || r.GetMessageQueue().GetId() != -1 || r.GetMessageQueue().GetBroker().GetName() != "broker-a" ||
 			r.GetFilterExpression().GetExpression() != "a||b" || r.GetFilterExpression().GetType() != rmqpb.FilterType_TAG ||
@@ -91,9 +88,7 @@ func TestReceive(t *testing.T) {
 		}
 		set := s.of("settings")
 		e := set[0].req.(*rmqpb.TelemetryCommand).GetSettings().GetSubscription().GetSubscriptions()[0].GetExpression()
-		if len(set) != 1 || e.GetExpression() != "a||b" {
-			t.Errorf("settings %v", set)
-		}
+		assert.That(t, len(set) == 1 && e.GetExpression() == "a||b", "settings %v", set)
 	})
 }
 
@@ -174,9 +169,7 @@ func TestReceiveOutcomes(t *testing.T) {
 				once.AttemptID = "" // it will not be repeated
 				list, err := c.Receive(t.Context(), once)
 				for _, d := range list {
-					if d.Topic != request1.Topic {
-						t.Errorf("topic %q: it could not be settled", d.Topic)
-					}
+					assert.Equal(t, "topic: it could not be settled", d.Topic, request1.Topic)
 				}
 				if len(list) != tt.n || (err != nil) != (tt.code != 0 || tt.is != nil) || time.Since(begin) != tt.after {
 					t.Fatalf("%d messages, %v, after %v", len(list), err, time.Since(begin))
@@ -184,14 +177,11 @@ func TestReceiveOutcomes(t *testing.T) {
 				if e, isErr := errors.AsType[*tidegate.Error](err); isErr && (e.Code != tt.code || e.RetryAfter != tt.retry || tt.is != nil && !errors.Is(e, tt.is)) {
 					t.Errorf("%+v", e)
 				}
-				if class := tidegate.Classify(err); class == tidegate.ClassPermanent {
-					t.Errorf("%v is %v: it would end a push consumer", err, class)
-				}
+				class := tidegate.Classify(err)
+				assert.That(t, class != tidegate.ClassPermanent, "%v is %v: it would end a push consumer", err, class)
 				synctest.Wait()
 				back := s.of("ChangeInvisibleDuration")
-				if len(back) != tt.back {
-					t.Errorf("%d messages released, want %d", len(back), tt.back)
-				}
+				assert.Equal(t, "messages released", len(back), tt.back)
 				for _, b := range back {
 					if r := b.req.(*rmqpb.ChangeInvisibleDurationRequest); r.GetInvisibleDuration().AsDuration() != 0 || !r.GetSuspend() || r.GetReceiptHandle() != "h" {
 						t.Errorf("release: %v", r)
@@ -235,9 +225,7 @@ func TestRepeatedReceiveReleasesNothing(t *testing.T) {
 			t.Fatalf("%d messages, %v", len(list), err)
 		}
 		time.Sleep(time.Minute)
-		if len(given) > 0 {
-			t.Errorf("released while they are handled: %v", given)
-		}
+		assert.That(t, len(given) <= 0, "released while they are handled: %v", given)
 	})
 }
 
@@ -252,9 +240,8 @@ func TestReceiveTheLargestBody(t *testing.T) {
 			return nil
 		}
 		c := newClient(t, n, func(o *rocketmq.Options) { o.MaxReceiveSize = passable })
-		if list, err := c.Receive(t.Context(), request1); err != nil || len(list) != 1 || len(list[0].Body) != passable {
-			t.Errorf("%d messages, %v", len(list), err)
-		}
+		list, err := c.Receive(t.Context(), request1)
+		assert.That(t, err == nil && len(list) == 1 && len(list[0].Body) == passable, "%d messages, %v", len(list), err)
 	})
 }
 
@@ -271,9 +258,8 @@ func TestReceiveEnds(t *testing.T) {
 		c := newClient(t, n, nil)
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errGone)
 		defer cancel()
-		if _, err := c.Receive(ctx, request1); !errors.Is(err, errGone) || time.Since(s.began) != time.Second {
-			t.Errorf("%v after %v", err, time.Since(s.began))
-		}
+		_, err := c.Receive(ctx, request1)
+		assert.That(t, errors.Is(err, errGone) && time.Since(s.began) == time.Second, "%v after %v", err, time.Since(s.began))
 		time.AfterFunc(time.Second, func() { c.Close() })
 		if _, err := c.Receive(t.Context(), request1); !errors.Is(err, tidegate.ErrClosed) || time.Since(s.began) != 2*time.Second {
 			t.Errorf("%v after %v", err, time.Since(s.began))
@@ -284,9 +270,7 @@ func TestReceiveEnds(t *testing.T) {
 			!strings.HasSuffix(bye[0].md.Get("x-mq-client-id")[0], "@g") {
 			t.Errorf("good-byes %v", bye)
 		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.Close())
 		for op, err := range map[string]error{
 			"Send":                    c.Send(t.Context(), []*tidegate.Message{message("x")})[0].Err,
 			"Receive":                 second(c.Receive(t.Context(), request1)),
@@ -298,9 +282,7 @@ func TestReceiveEnds(t *testing.T) {
 			"ConsumerSettings":        second(c.ConsumerSettings(t.Context(), "g", "t")),
 			"Queues":                  second(c.Queues(t.Context(), "g", "t")),
 		} {
-			if !errors.Is(err, tidegate.ErrClosed) {
-				t.Errorf("%s after Close: %v", op, err)
-			}
+			assert.That(t, errors.Is(err, tidegate.ErrClosed), "%s after Close: %v", op, err)
 		}
 	})
 }
@@ -316,14 +298,10 @@ func TestCloseBounded(t *testing.T) {
 		defer close(release)
 		s.goodbye = func() { <-release }
 		c := newClient(t, n, nil)
-		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		begin := time.Now()
 		c.Close()
-		if took := time.Since(begin); took != time.Second {
-			t.Errorf("Close took %v, want 1s", took)
-		}
+		assert.Equal(t, "Close took", time.Since(begin), time.Second)
 	})
 }
 
@@ -345,13 +323,10 @@ func TestLogsHaveNoNilErrors(t *testing.T) {
 			c := newClient(t, n, func(o *rocketmq.Options) { o.Logger = slog.New(h) })
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if _, err := c.Receive(ctx, request1); !errors.Is(err, context.DeadlineExceeded) {
-				t.Error(err)
-			}
+			_, err := c.Receive(ctx, request1)
+			assert.That(t, errors.Is(err, context.DeadlineExceeded), "%v", err)
 			synctest.Wait()
-			if h.records.Load() != 1 {
-				t.Errorf("%s: %d records, want one of the message", name, h.records.Load())
-			}
+			assert.That(t, h.records.Load() == 1, "%s: %d records, want one of the message", name, h.records.Load())
 		})
 	}
 }
@@ -384,20 +359,15 @@ func TestReceiveWithDeadContextIsNotSent(t *testing.T) {
 		s := newServer(t, n, testAddr)
 		s.receive = empty
 		c := newClient(t, n, nil)
-		if _, err := c.Receive(t.Context(), request1); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.Receive(t.Context(), request1)))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errGone)
 		for range 200 {
-			if _, err := c.Receive(ctx, request1); !errors.Is(err, errGone) {
-				t.Fatal(err)
-			}
+			_, err := c.Receive(ctx, request1)
+			assert.MustThat(t, errors.Is(err, errGone), "%v", err)
 		}
 		synctest.Wait()
-		if got := len(s.of("ReceiveMessage")); got != 1 {
-			t.Errorf("%d receives reached the server, want that of before", got)
-		}
+		assert.Equal(t, "receives reached the server", len(s.of("ReceiveMessage")), 1)
 	})
 }
 
@@ -463,9 +433,7 @@ func TestReceiveEndsAtItsNumber(t *testing.T) {
 					t.Errorf("%d messages, %v; want %d", len(list), err, request1.Max)
 				}
 				synctest.Wait()
-				if !ended {
-					t.Error("the stream was read on")
-				}
+				assert.That(t, ended, "the stream was read on")
 			})
 		})
 	}
@@ -496,9 +464,7 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 				r := request1
 				r.Max, r.MaxBytes = 64, tt.maxBytes
 				list, err := newClient(t, n, nil).Receive(t.Context(), r)
-				if err != nil || len(list) != tt.want {
-					t.Fatalf("%d messages, %v; want %d", len(list), err, tt.want)
-				}
+				assert.MustThat(t, err == nil && len(list) == tt.want, "%d messages, %v; want %d", len(list), err, tt.want)
 				released := map[string]bool{}
 				for _, c := range s.of("ChangeInvisibleDuration") {
 					r := c.req.(*rmqpb.ChangeInvisibleDurationRequest)
@@ -510,12 +476,10 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 					}
 				}
 				sent := s.of("ReceiveMessage")[0].md
-				if got := sent.Get(wire.HeaderMaxBytes); len(got) != 1 || got[0] != fmt.Sprint(tt.maxBytes) {
-					t.Errorf("%s: %q", wire.HeaderMaxBytes, got)
-				}
-				if got := sent.Get(wire.HeaderFeatures); len(got) != 1 || got[0] != "packed" {
-					t.Errorf("%s: %q", wire.HeaderFeatures, got)
-				}
+				got := sent.Get(wire.HeaderMaxBytes)
+				assert.That(t, len(got) == 1 && got[0] == fmt.Sprint(tt.maxBytes), "%s: %q", wire.HeaderMaxBytes, got)
+				got = sent.Get(wire.HeaderFeatures)
+				assert.That(t, len(got) == 1 && got[0] == "packed", "%s: %q", wire.HeaderFeatures, got)
 			})
 		})
 	}
@@ -547,9 +511,7 @@ func TestCancelledReceiveWaitsForItsReleases(t *testing.T) {
 			if len(list) > 0 || !errors.Is(err, errGone) || time.Since(s.began) != time.Second+tt.want {
 				t.Errorf("%d messages, %v after %v; want %v", len(list), err, time.Since(s.began), time.Second+tt.want)
 			}
-			if got := len(s.of("ChangeInvisibleDuration")); got != parallel {
-				t.Errorf("%d messages released, want %d", got, parallel)
-			}
+			assert.Equal(t, "messages released", len(s.of("ChangeInvisibleDuration")), parallel)
 			c.Close()
 			time.Sleep(2 * time.Hour) // the server's handlers end
 		})
@@ -568,13 +530,9 @@ func TestReceivePacked(t *testing.T) {
 			})
 		}
 		list, err := newClient(t, n, nil).Receive(t.Context(), request1)
-		if err != nil || len(list) != 3 {
-			t.Fatalf("%d messages, %v", len(list), err)
-		}
+		assert.MustThat(t, err == nil && len(list) == 3, "%d messages, %v", len(list), err)
 		for _, d := range list {
-			if d.ID != "id" || string(d.Body) != "hello" || d.Endpoint != testAddr || d.ConsumerGroup != "g" {
-				t.Errorf("%+v", d)
-			}
+			assert.That(t, d.ID == "id" && string(d.Body) == "hello" && d.Endpoint == testAddr && d.ConsumerGroup == "g", "%+v", d)
 		}
 	})
 }
@@ -625,10 +583,7 @@ func TestReceiveBeyondItsBytesKeepsTheOrder(t *testing.T) {
 				}
 				r := request1
 				r.MaxBytes = 2500
-				list, err := newClient(t, n, nil).Receive(t.Context(), r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				list := assert.Value(newClient(t, n, nil).Receive(t.Context(), r))(t)
 				var got, released, want, rest []string
 				for _, d := range list {
 					got = append(got, d.Handle)
@@ -674,12 +629,9 @@ func TestShortReceiveOutlastsTheServersMinimum(t *testing.T) {
 				}
 				r := request1
 				r.Wait = tt.wait
-				if list, err := newClient(t, n, nil).Receive(t.Context(), r); err != nil || len(list) != 0 {
-					t.Errorf("%d messages, %v; want none", len(list), err)
-				}
-				if d := time.Duration(left.Load()).Round(10 * time.Millisecond); d != tt.deadline {
-					t.Errorf("the request ends after %v, want %v", d, tt.deadline)
-				}
+				list, err := newClient(t, n, nil).Receive(t.Context(), r)
+				assert.That(t, err == nil && len(list) == 0, "%d messages, %v; want none", len(list), err)
+				assert.Equal(t, "the request ends after", time.Duration(left.Load()).Round(10*time.Millisecond), tt.deadline)
 			})
 		})
 	}
@@ -712,9 +664,8 @@ func TestReportedInvisibleTimeNeedsNoClock(t *testing.T) {
 			if err != nil || len(ds) != 1 {
 				t.Fatal(ds, err)
 			}
-			if left := time.Until(ds[0].InvisibleUntil); left != want {
-				t.Errorf("clock %v behind, reported %v: %v are left, want %v", behind, reported, left, want)
-			}
+			left := time.Until(ds[0].InvisibleUntil)
+			assert.That(t, left == want, "clock %v behind, reported %v: %v are left, want %v", behind, reported, left, want)
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -34,9 +35,7 @@ func TestRouteRefresh(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
-				if _, err := sendOne(t.Context(), c, message(fmt.Sprint(i))); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, assert.Err(sendOne(t.Context(), c, message(fmt.Sprint(i)))))
 			})
 		}
 		wg.Wait()
@@ -59,9 +58,7 @@ func TestRouteKept(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
 		c := newClient(t, n, nil)
-		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		s.route = func() *rmqpb.QueryRouteResponse {
 			return &rmqpb.QueryRouteResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND}}
 		}
@@ -71,16 +68,14 @@ func TestRouteKept(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		for range 5 {
-			if _, err := sendOne(t.Context(), c, message("1")); err == nil || err.Code != tidegate.CodeMessagePropertyConflict {
-				t.Error(err)
-			}
+			_, err := sendOne(t.Context(), c, message("1"))
+			assert.That(t, err != nil && err.Code == tidegate.CodeMessagePropertyConflict, "%v", err)
 		}
 		synctest.Wait()
 		expectTimes(t, "routes", s.of("QueryRoute"), 0, 10*time.Second)
 		s.send = good
-		if _, err := sendOne(t.Context(), c, message("2")); err != nil {
-			t.Errorf("with the old route: %v", err)
-		}
+		_, err := sendOne(t.Context(), c, message("2"))
+		assert.That(t, err == nil, "with the old route: %v", err)
 		if r := c.Send(t.Context(), []*tidegate.Message{{ID: "x", Topic: "unknown", Body: []byte("x")}}); !errors.Is(r[0].Err, tidegate.ErrTopicNotFound) {
 			t.Errorf("unknown topic: %v", r[0].Err)
 		}
@@ -105,9 +100,8 @@ func TestRouteMoves(t *testing.T) {
 		addr = otherAddr
 		old.stop()
 		time.Sleep(2 * time.Second)
-		if _, err := sendOne(t.Context(), c, message("1")); !errors.Is(err, tidegate.ErrUnavailable) || err.MaybeStored {
-			t.Errorf("%+v", err)
-		}
+		_, err := sendOne(t.Context(), c, message("1"))
+		assert.That(t, errors.Is(err, tidegate.ErrUnavailable) && !err.MaybeStored, "%+v", err)
 		synctest.Wait()
 		if r, err := sendOne(t.Context(), c, message("1")); err != nil || r.Endpoint != otherAddr {
 			t.Error(r, err)
@@ -144,31 +138,22 @@ func TestQueueChoice(t *testing.T) {
 			return m
 		}
 		for range 60 {
-			if _, err := sendOne(t.Context(), c, message("x")); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
 		}
-		if m := count(); len(m) != 6 || m[testAddr+"/0"] != 0 || m[otherAddr+"/1"] != 0 || m[testAddr+"/3"] != 10 {
-			t.Errorf("in turn: %v", m)
-		}
+		m := count()
+		assert.That(t, len(m) == 6 && m[testAddr+"/0"] == 0 && m[otherAddr+"/1"] == 0 && m[testAddr+"/3"] == 10, "in turn: %v", m)
 		used := map[string]bool{}
 		for g := range 50 {
 			for range 5 {
-				if _, err := sendOne(t.Context(), c, inGroup("x", fmt.Sprint("group", g))); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(sendOne(t.Context(), c, inGroup("x", fmt.Sprint("group", g)))))
 			}
 			m := count()
-			if len(m) != 1 {
-				t.Errorf("group %d: %v", g, m)
-			}
+			assert.That(t, len(m) == 1, "group %d: %v", g, m)
 			for q := range m {
 				used[q] = true
 			}
 		}
-		if len(used) != 6 {
-			t.Errorf("50 groups use %v, want all six", used)
-		}
+		assert.That(t, len(used) == 6, "50 groups use %v, want all six", used)
 		b.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 			return nil, status.Error(codes.Unavailable, "broken")
 		}
@@ -178,9 +163,7 @@ func TestQueueChoice(t *testing.T) {
 				failures++
 			}
 		}
-		if failures != 1 {
-			t.Errorf("%d failures, want one: then the other broker", failures)
-		}
+		assert.Equal(t, "failures", failures, 1)
 	})
 }
 
@@ -213,12 +196,8 @@ func TestSilentServerIsAvoided(t *testing.T) {
 			return failures
 		}
 		a.send = silent
-		if n := gaveUp(errors.New("the user went away")); n != 5 {
-			t.Errorf("%d failures, want 5: that the user goes away shows nothing about a server", n)
-		}
-		if n := gaveUp(fmt.Errorf("%w: an attempt's share", tidegate.ErrUnavailable)); n != 1 {
-			t.Errorf("%d failures, want one: then the other broker", n)
-		}
+		assert.Equal(t, "failures", gaveUp(errors.New("the user went away")), 5)
+		assert.Equal(t, "failures", gaveUp(fmt.Errorf("%w: an attempt's share", tidegate.ErrUnavailable)), 1)
 	})
 }
 
@@ -303,9 +282,7 @@ func allOf(t *testing.T, c *rocketmq.Client) []outcome {
 func expectAll(t *testing.T, c *rocketmq.Client, name string, good func(error) bool) {
 	t.Helper()
 	for _, r := range allOf(t, c) {
-		if !good(r.err) {
-			t.Errorf("%s: %s: %v", name, r.op, r.err)
-		}
+		assert.That(t, good(r.err), "%s: %s: %v", name, r.op, r.err)
 	}
 }
 
@@ -366,17 +343,13 @@ func TestQueues(t *testing.T) {
 				}
 				var names []string
 				for _, q := range got {
-					if _, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: q}); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, assert.Err(c.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: q})))
 				}
 				for _, g := range s.of("receive") {
 					mq := g.req.(*rmqpb.ReceiveMessageRequest).GetMessageQueue()
 					names = append(names, fmt.Sprintf("%s/%d", mq.GetBroker().GetName(), mq.GetId()))
 				}
-				if !slices.Equal(names, tt.names) {
-					t.Errorf("received from %v, want %v", names, tt.names)
-				}
+				assert.Slices(t, "received from", names, tt.names)
 			})
 		})
 	}
@@ -405,9 +378,7 @@ func TestCloseWhileAskingForTheRoute(t *testing.T) {
 		synctest.Wait()
 		c.Close()
 		for range 2 {
-			if err := <-errs; !errors.Is(err, tidegate.ErrClosed) {
-				t.Errorf("got %v, want ErrClosed", err)
-			}
+			assert.Is(t, "err", <-errs, tidegate.ErrClosed)
 		}
 		close(release)
 	})
@@ -451,18 +422,15 @@ func TestQueuesAreKept(t *testing.T) {
 				for range d / (10 * time.Second) {
 					openGroups(t, c, 2)
 					for g := range 2 {
-						if _, err := c.Queues(t.Context(), fmt.Sprint("g", g), "t"); err != nil {
-							t.Fatal(err)
-						}
+						assert.Must(t, assert.Err(c.Queues(t.Context(), fmt.Sprint("g", g), "t")))
 					}
 					time.Sleep(10 * time.Second)
 				}
 			}
 			expect := func(what string, want int) {
 				t.Helper()
-				if got := len(s.of("QueryAssignment")); got != want {
-					t.Errorf("%s: %s: %d requests, want %d", features, what, got, want)
-				}
+				got := len(s.of("QueryAssignment"))
+				assert.That(t, got == want, "%s: %s: %d requests, want %d", features, what, got, want)
 			}
 			time.Sleep(5 * time.Second)
 			ask(20 * time.Second)
@@ -491,9 +459,7 @@ func TestQueuesOfAnotherServerAreNotKept(t *testing.T) {
 		ask := func() {
 			t.Helper()
 			openGroups(t, c, 1)
-			if _, err := c.Queues(t.Context(), "g0", "t"); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(c.Queues(t.Context(), "g0", "t")))
 		}
 		ask()
 		s.stop()
@@ -504,9 +470,7 @@ func TestQueuesOfAnotherServerAreNotKept(t *testing.T) {
 			time.Sleep(time.Minute)
 			ask()
 		}
-		if got := len(s.of("QueryAssignment")); got != 2 {
-			t.Errorf("%d requests for queues, want one to each server", got)
-		}
+		assert.Equal(t, "requests for queues", len(s.of("QueryAssignment")), 2)
 	})
 }
 
@@ -518,9 +482,7 @@ func TestQueuesOfOldGroupsAreForgotten(t *testing.T) {
 		s.features = "queues"
 		c := newClient(t, n, nil)
 		ask := func(group string) {
-			if _, err := c.Queues(t.Context(), group, "t"); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(c.Queues(t.Context(), group, "t")))
 		}
 		const groups = 100
 		for g := range groups {
@@ -531,9 +493,7 @@ func TestQueuesOfOldGroupsAreForgotten(t *testing.T) {
 			}
 		}
 		before := len(s.of("QueryAssignment"))
-		if before != groups+1 {
-			t.Errorf("%d requests for the queues of %d groups", before, groups+1)
-		}
+		assert.Equal(t, "requests for the queues groups", before, groups+1)
 		ask("always")
 		for g := range groups {
 			ask(fmt.Sprint("g", g))
@@ -604,19 +564,13 @@ func TestVanishedServersAreForgotten(t *testing.T) {
 		if n := known(); n > 15 || n < 2 {
 			t.Errorf("%d servers are known after 100", n)
 		}
-		if err := c.Ack(t.Context(), ds)[0]; err != nil {
-			t.Errorf("a delivery of a server that routes no longer name: %v", err)
-		}
+		assert.NoError(t, c.Ack(t.Context(), ds)[0], "a delivery of a server that routes no longer name")
 		refreshes(200)
 		if n := known(); n > 15 || first.openSessions() != 0 || knows(0) {
 			t.Errorf("%d servers are known, and %d sessions are left", n, first.openSessions())
 		}
-		if closed.Load() != 1 {
-			t.Errorf("%d connections to the first server are closed, want 1", closed.Load())
-		}
-		if err := c.Ack(t.Context(), ds)[0]; !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("a delivery of long ago: %v, want that its server is not known", err)
-		}
+		assert.Equal(t, "connections to the first server are closed", closed.Load(), 1)
+		assert.Is(t, "a delivery of long ago", c.Ack(t.Context(), ds)[0], tidegate.ErrInvalid)
 		if _, err := sendOne(t.Context(), c, message("x")); err == nil {
 			t.Errorf("%v; want an error of the last server", err)
 		}

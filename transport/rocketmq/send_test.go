@@ -21,6 +21,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -50,14 +51,10 @@ func TestSend(t *testing.T) {
 		c := newClient(t, n, func(o *rocketmq.Options) { o.Compression = 100 })
 		m := &tidegate.Message{ID: "id", Topic: "t", Tag: "a", Keys: []string{"k"}, Properties: map[string]string{"p": "v"},
 			TraceContext: "00-1", DeliverAt: time.Now().Add(time.Hour), Body: make([]byte, 1000)}
-		r, err := sendOne(t.Context(), c, m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := assert.Value(sendOne(t.Context(), c, m))(t)
 		// It is in no queue yet, and where else it lies is the server's affair.
-		if want := (tidegate.Receipt{MessageID: "id", Topic: "t", Queue: -1, Offset: -1, Endpoint: testAddr}); r != want {
-			t.Errorf("receipt %+v, want %+v", r, want)
-		}
+		want := (tidegate.Receipt{MessageID: "id", Topic: "t", Queue: -1, Offset: -1, Endpoint: testAddr})
+		assert.That(t, r == want, "receipt %+v, want %+v", r, want)
 		due := message("due")
 		due.DeliverAt = time.Now()
 		if r, err := sendOne(t.Context(), c, due); err != nil || r != (tidegate.Receipt{MessageID: "due", Topic: "t", Queue: -1, Offset: 40, Endpoint: testAddr}) {
@@ -71,16 +68,10 @@ func TestSend(t *testing.T) {
 			pb.GetUserProperties()["p"] != "v" || pb.GetTopic().GetName() != "t" {
 			t.Errorf("sent %v", pb)
 		}
-		unzip, zerr := gzip.NewReader(bytes.NewReader(pb.GetBody()))
-		if zerr != nil {
-			t.Fatal(zerr)
-		}
-		if body, err := io.ReadAll(unzip); err != nil || len(body) != 1000 {
-			t.Errorf("body of %d bytes, %v", len(body), err)
-		}
-		if len(m.Body) != 1000 {
-			t.Error("the caller's message was changed")
-		}
+		unzip := assert.Value(gzip.NewReader(bytes.NewReader(pb.GetBody())))(t)
+		body, err := io.ReadAll(unzip)
+		assert.That(t, err == nil && len(body) == 1000, "body of %d bytes, %v", len(body), err)
+		assert.Equal(t, "the caller's message was changed", len(m.Body), 1000)
 	})
 }
 
@@ -90,9 +81,8 @@ func TestMessageType(t *testing.T) {
 		inGroup("f", "g"):                     rmqpb.MessageType_FIFO,
 		{ID: "d", DeliverAt: time.Unix(1, 0)}: rmqpb.MessageType_DELAY,
 	} {
-		if got := wire.TypeOf(m); got != want {
-			t.Errorf("%s: %s, want %s", m.ID, got, want)
-		}
+		got := wire.TypeOf(m)
+		assert.That(t, got == want, "%s: %s, want %s", m.ID, got, want)
 	}
 }
 
@@ -110,20 +100,15 @@ func TestSendSeveral(t *testing.T) {
 					msgs = append(msgs, message(fmt.Sprint(i)))
 				}
 				for i, r := range c.Send(t.Context(), msgs) {
-					if r.Err != nil || r.Receipt.MessageID != msgs[i].ID {
-						t.Fatalf("message %d: %+v", i, r)
-					}
+					assert.MustThat(t, r.Err == nil && r.Receipt.MessageID == msgs[i].ID, "message %d: %+v", i, r)
 				}
 				want := 100
 				if features != "" {
 					want = 1
 				}
-				if got := len(s.of("SendMessage")); got != want {
-					t.Errorf("%d requests, want %d", got, want)
-				}
-				if got := c.Capabilities(""); got.Batch != (features != "") || got.PushBack != got.Batch || got.Suspend {
-					t.Errorf("capabilities %+v", got)
-				}
+				assert.Equal(t, "requests", len(s.of("SendMessage")), want)
+				got := c.Capabilities("")
+				assert.That(t, got.Batch == (features != "") && got.PushBack == got.Batch && !got.Suspend, "capabilities %+v", got)
 			})
 		})
 	}
@@ -156,9 +141,7 @@ func TestSendGroupInOrder(t *testing.T) {
 			results := c.Send(t.Context(), []*tidegate.Message{
 				inGroup("a1", "a"), inGroup("b1", "b"), inGroup("a2", "a"), inGroup("a3", "a"), inGroup("b2", "b")})
 			slices.Sort(sent)
-			if !slices.Equal(sent, wantSent) {
-				t.Errorf("%s: sent %v, want %v", code, sent, wantSent)
-			}
+			assert.That(t, slices.Equal(sent, wantSent), "%s: sent %v, want %v", code, sent, wantSent)
 			held := errors.Is(results[3].Err, tidegate.ErrThrottled)
 			if results[2].Err == nil || held != (code == rmqpb.Code_TOO_MANY_REQUESTS) || results[4].Err != nil {
 				t.Errorf("%s: results %+v", code, results)
@@ -211,9 +194,7 @@ func TestLargeSendsAreDivided(t *testing.T) {
 			large[i].Body = make([]byte, size<<20)
 		}
 		for i, r := range c.Send(t.Context(), large) {
-			if r.Err != nil {
-				t.Errorf("message %d: %v", i, r.Err)
-			}
+			assert.That(t, r.Err == nil, "message %d: %v", i, r.Err)
 		}
 		for i, want := range []int{2, 1, 2} {
 			if r, _ := s.of("SendMessage")[before+i].req.(*rmqpb.SendMessageRequest); len(r.GetMessages()) != want {
@@ -228,15 +209,12 @@ func TestLargeSendsAreDivided(t *testing.T) {
 			msgs[i].Properties = wide
 		}
 		for i, r := range c.Send(t.Context(), msgs) {
-			if r.Err != nil {
-				t.Fatalf("wide message %d: %v", i, r.Err)
-			}
+			assert.MustThat(t, r.Err == nil, "wide message %d: %v", i, r.Err)
 		}
 		wideRequests := s.of("SendMessage")[before:]
 		for i, g := range wideRequests {
-			if n := proto.Size(g.req); n > 16<<20 || len(wideRequests) != 2 {
-				t.Errorf("wide request %d of %d has %d bytes", i, len(wideRequests), n)
-			}
+			n := proto.Size(g.req)
+			assert.That(t, n <= 16<<20 && len(wideRequests) == 2, "wide request %d of %d has %d bytes", i, len(wideRequests), n)
 		}
 	})
 }
@@ -286,9 +264,7 @@ func TestSendEntries(t *testing.T) {
 					var got result
 					if e, isErr := errors.AsType[*tidegate.Error](r.Err); isErr {
 						got = result{e.Code, e.MaybeStored}
-						if e.Op != "SendMessage" || e.Subject != "t" || e.Endpoint != testAddr {
-							t.Errorf("message %d: %v", i, e)
-						}
+						assert.That(t, e.Op == "SendMessage" && e.Subject == "t" && e.Endpoint == testAddr, "message %d: %v", i, e)
 					} else if r.Receipt.MessageID != fmt.Sprint(i) {
 						t.Errorf("message %d: receipt %+v", i, r.Receipt)
 					}
@@ -391,9 +367,7 @@ func TestSendFailures(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork()
 				e := &env{n, newServer(t, n, testAddr), newClient(t, n, nil)}
-				if _, err := sendOne(t.Context(), e.c, message("0")); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(sendOne(t.Context(), e.c, message("0"))))
 				tt.prepare(e)
 				synctest.Wait() // for the connection to notice
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -408,25 +382,17 @@ func TestSendFailures(t *testing.T) {
 				}
 				begin := time.Now()
 				_, err := sendOne(ctx, e.c, message("1"))
-				if err == nil {
-					t.Fatal("sent")
-				}
-				if took := time.Since(begin); took != tt.after {
-					t.Errorf("took %v, want %v", took, tt.after)
-				}
+				assert.MustThat(t, err != nil, "sent")
+				assert.Equal(t, "took", time.Since(begin), tt.after)
 				if err.MaybeStored != tt.maybe || errors.Is(err, tidegate.ErrUnavailable) != tt.unavailable || err.Code != 0 {
 					t.Errorf("%+v, want MaybeStored %t, unavailable %t", err, tt.maybe, tt.unavailable)
 				}
-				if tt.cause != nil && !errors.Is(err, tt.cause) {
-					t.Errorf("%v does not wrap %v", err, tt.cause)
-				}
+				assert.That(t, tt.cause == nil || errors.Is(err, tt.cause), "%v does not wrap %v", err, tt.cause)
 				want := tidegate.ClassTransient
 				if tt.cause == tidegate.ErrClosed {
 					want = tidegate.ClassCancelled
 				}
-				if got := tidegate.Classify(err); got != want {
-					t.Errorf("class %s, want %s", got, want)
-				}
+				assert.Equal(t, "class", tidegate.Classify(err), want)
 			})
 		})
 	}
@@ -482,9 +448,8 @@ func TestSendHasItsCallersTime(t *testing.T) {
 			}
 			begin := time.Now()
 			_, err := sendOne(ctx, c, message("x"))
-			if took := time.Since(begin); (err == nil) != tt.ok || took != tt.ended {
-				t.Errorf("%+v: %v after %v", tt, err, took)
-			}
+			took := time.Since(begin)
+			assert.That(t, (err == nil) == tt.ok && took == tt.ended, "%+v: %v after %v", tt, err, took)
 		})
 	}
 }
@@ -525,16 +490,13 @@ func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
 			for _, r := range []transport.SendResult{c.Send(t.Context(), []*tidegate.Message{tt.msg})[0], c.SendLane(t.Context(), lane, []*tidegate.Message{tt.msg})[0]} {
 				e, isErr := errors.AsType[*tidegate.Error](r.Err)
-				if isErr != (tt.remedy != "") {
-					t.Errorf("%v takes: %v", tt.takes, r.Err)
-				}
+				assert.That(t, isErr == (tt.remedy != ""), "%v takes: %v", tt.takes, r.Err)
 				if isErr && (e.Code != tidegate.CodeMessagePropertyConflict || e.Endpoint != "" || e.MaybeStored || !strings.Contains(e.Message, tt.remedy) || !strings.Contains(e.Message, wire.TypeOf(tt.msg).String())) {
 					t.Errorf("%v takes: %+v, want %q", tt.takes, e, tt.remedy)
 				}
 			}
-			if got := len(s.of("SendMessage")); (got == 0) != (tt.remedy != "") {
-				t.Errorf("%v takes: %d requests", tt.takes, got)
-			}
+			got := len(s.of("SendMessage"))
+			assert.That(t, (got == 0) == (tt.remedy != ""), "%v takes: %d requests", tt.takes, got)
 		})
 	}
 }
@@ -549,16 +511,13 @@ func TestWrongTypeAmongOthers(t *testing.T) {
 		c := newClient(t, n, nil)
 		msgs := []*tidegate.Message{message("0"), inGroup("1", "g"), message("2")}
 		for i, r := range c.SendLane(t.Context(), laneOf(t, c, transport.LaneRequest{Topic: "t"}), msgs) {
-			if (r.Err != nil) != (i == 1) || i != 1 && r.Receipt.MessageID != msgs[i].ID {
-				t.Errorf("message %d: %+v", i, r)
-			}
+			assert.That(t, (r.Err != nil) == (i == 1) && (i == 1 || r.Receipt.MessageID == msgs[i].ID), "message %d: %+v", i, r)
 		}
 		// The topic's type changes: the next message of the new type finds out.
 		kind = rmqpb.MessageType_FIFO
 		time.Sleep(2 * time.Second)
-		if _, err := sendOne(t.Context(), c, msgs[1]); err != nil {
-			t.Errorf("%v after the topic's type has changed", err)
-		}
+		_, err := sendOne(t.Context(), c, msgs[1])
+		assert.That(t, err == nil, "%v after the topic's type has changed", err)
 	})
 }
 
@@ -593,9 +552,8 @@ func TestLostRouteIsQueriedBeforeTheNextAttempt(t *testing.T) {
 				}
 				routes := len(s.of("QueryRoute"))
 				time.AfterFunc(time.Second/2, func() { broken.Store(false) })
-				if _, err := sendOne(awaiting(t, time.Minute), c, message("1")); err != nil {
-					t.Errorf("the next attempt: %v", err)
-				}
+				_, err := sendOne(awaiting(t, time.Minute), c, message("1"))
+				assert.That(t, err == nil, "the next attempt: %v", err)
 				if took := time.Since(begin); took != time.Second || len(s.of("QueryRoute")) != routes+1 {
 					t.Errorf("after %v and %d questions more, want one after 1s", took, len(s.of("QueryRoute"))-routes)
 				}

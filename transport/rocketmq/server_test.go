@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -307,10 +308,7 @@ func newClient(t *testing.T, n *network, change func(*rocketmq.Options)) *rocket
 	if change != nil {
 		change(&o)
 	}
-	c, err := rocketmq.New(testAddr, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(rocketmq.New(testAddr, o))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }

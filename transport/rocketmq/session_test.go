@@ -23,6 +23,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
@@ -53,9 +54,8 @@ func TestSettings(t *testing.T) {
 		// The settings that RocketMQ 5.2 pushes, adapted: no backoff shorter than the default,
 		// and a fixed interval for ordered messages (RocketMQ: consumption retry).
 		p, err := c.ProducerSettings(t.Context(), "t")
-		if want := (transport.ProducerSettings{MaxAttempts: 3, MaxBodySize: 4 << 20}); err != nil || p != want {
-			t.Errorf("producer: %+v, %v, want %+v", p, err, want)
-		}
+		want := (transport.ProducerSettings{MaxAttempts: 3, MaxBodySize: 4 << 20})
+		assert.That(t, err == nil && p == want, "producer: %+v, %v, want %+v", p, err, want)
 		for range 2 { // the second call makes no request
 			g, err := c.ConsumerSettings(t.Context(), "g", "t")
 			steps, _ := g.Retry.(backoff.Steps)
@@ -66,9 +66,7 @@ func TestSettings(t *testing.T) {
 			}
 		}
 		sent := s.of("settings")
-		if len(sent) != 2 {
-			t.Fatalf("%d settings, want 2", len(sent))
-		}
+		assert.MustEqual(t, "settings", len(sent), 2)
 		producer := sent[0].req.(*rmqpb.TelemetryCommand).GetSettings()
 		consumer := sent[1].req.(*rmqpb.TelemetryCommand).GetSettings()
 		if producer.GetClientType() != rmqpb.ClientType_PRODUCER || producer.GetPublishing().GetTopics()[0].GetName() != "t" {
@@ -81,21 +79,15 @@ func TestSettings(t *testing.T) {
 			t.Errorf("consumer sent %v", consumer)
 		}
 		a, b := sent[0].md.Get("x-mq-client-id"), sent[1].md.Get("x-mq-client-id")
-		if a[0] == b[0] {
-			t.Errorf("producer and consumer have one client ID: %v", a)
-		}
+		assert.That(t, a[0] != b[0], "producer and consumer have one client ID: %v", a)
 		// The client announces another topic at once, on the same stream.
-		if _, err := c.ConsumerSettings(t.Context(), "g", "u"); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "u")))
 		synctest.Wait()
 		sent = s.of("settings")
 		if len(sent) != 3 || len(sent[2].req.(*rmqpb.TelemetryCommand).GetSettings().GetSubscription().GetSubscriptions()) != 2 {
 			t.Errorf("after another topic: %v", sent)
 		}
-		if got := len(s.of("Telemetry")); got != 2 {
-			t.Errorf("%d streams, want 2", got)
-		}
+		assert.Equal(t, "streams", len(s.of("Telemetry")), 2)
 	})
 }
 
@@ -107,16 +99,12 @@ func TestCadence(t *testing.T) {
 		s := newServer(t, n, testAddr)
 		c := newClient(t, n, nil)
 		for _, d := range []time.Duration{9 * time.Minute, 2*time.Minute - time.Second} {
-			if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 			time.Sleep(d)
 		}
 		expectTimes(t, "settings", s.of("settings"), 0, 5*time.Minute, 10*time.Minute)
 		beats := s.of("Heartbeat")
-		if len(beats) != 66 {
-			t.Fatalf("%d heartbeats, want 66", len(beats))
-		}
+		assert.MustEqual(t, "heartbeats", len(beats), 66)
 		for i, b := range beats {
 			r := b.req.(*rmqpb.HeartbeatRequest)
 			if b.at != time.Duration(i)*10*time.Second || r.GetGroup().GetName() != "g" || r.GetClientType() != rmqpb.ClientType_PUSH_CONSUMER {
@@ -138,14 +126,11 @@ func TestHeartbeatForgotten(t *testing.T) {
 			return ok
 		}
 		c := newClient(t, n, nil)
-		if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.ProducerSettings(t.Context(), "t")))
 		time.Sleep(time.Minute)
 		expectTimes(t, "settings", s.of("settings"), 0, 10*time.Second)
-		if g := s.of("Heartbeat")[0].req.(*rmqpb.HeartbeatRequest); g.Group != nil || g.GetClientType() != rmqpb.ClientType_PRODUCER {
-			t.Errorf("heartbeat of a producer: %v", g)
-		}
+		g := s.of("Heartbeat")[0].req.(*rmqpb.HeartbeatRequest)
+		assert.That(t, g.Group == nil && g.GetClientType() == rmqpb.ClientType_PRODUCER, "heartbeat of a producer: %v", g)
 	})
 }
 
@@ -163,15 +148,11 @@ func TestRequestForgotten(t *testing.T) {
 			return &rmqpb.AckMessageResponse{Status: forgotten}
 		}
 		c := newClient(t, n, nil)
-		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		time.Sleep(time.Second)
 		_, err := c.Receive(t.Context(), request1)
 		e, ok := errors.AsType[*tidegate.Error](err)
-		if !ok || e.Code != protocol.CodeUnrecognizedClientType {
-			t.Error(err)
-		}
+		assert.That(t, ok && e.Code == protocol.CodeUnrecognizedClientType, "%v", err)
 		time.Sleep(time.Second)
 		if err := c.Ack(t.Context(), []*tidegate.Delivery{{ConsumerGroup: "g", Message: tidegate.Message{Topic: "t"}, Handle: "h", Endpoint: testAddr}})[0]; err == nil {
 			t.Error("acknowledged")
@@ -195,21 +176,15 @@ func TestForever(t *testing.T) {
 			o.RequestTimeout, o.HeartbeatInterval, o.RouteRefresh, o.SettingsSync = always, always, always, always
 			o.MaxReceiveSize = math.MaxInt
 		})
-		if _, err := sendOne(t.Context(), c, message("x")); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(sendOne(t.Context(), c, message("x"))))
 		r := request1
 		r.Wait = always
-		if _, err := c.Receive(t.Context(), r); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(c.Receive(t.Context(), r)))
 		s.stop()
 		time.Sleep(time.Minute)
 		s.start()
 		time.Sleep(5 * time.Minute)
-		if got := s.openSessions(); got != 1 {
-			t.Errorf("%d sessions, want the one that was used a few minutes ago, on a new connection", got)
-		}
+		assert.Equal(t, "sessions", s.openSessions(), 1)
 	})
 }
 
@@ -231,9 +206,7 @@ func TestSettingsTimeout(t *testing.T) {
 		synctest.Wait() // that attempt is over
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errGone)
 		defer cancel()
-		if _, err := c.ConsumerSettings(ctx, "g", "t"); !errors.Is(err, errGone) {
-			t.Errorf("%v, want the caller's cause", err)
-		}
+		assert.Is(t, "err", assert.Err(c.ConsumerSettings(ctx, "g", "t")), errGone)
 	})
 }
 
@@ -312,9 +285,7 @@ func TestSessionReopened(t *testing.T) {
 		}
 		var log lockedBuffer
 		c := newClient(t, n, func(o *rocketmq.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		synctest.Wait()
 		if strings.Contains(log.String(), "session restored") {
 			t.Errorf("the first session is logged as one that is back: %s", log.String())
@@ -323,9 +294,7 @@ func TestSessionReopened(t *testing.T) {
 		time.Sleep(19 * time.Second)
 		expectTimes(t, "streams", s.of("Telemetry"), 0, sec(11), sec(12.6), sec(15.16)) // 1 s, 1.6 s, 2.56 s, then 4.096 s
 		_, err := c.ConsumerSettings(t.Context(), "g", "t")                             // requests an attempt now
-		if !errors.Is(err, tidegate.ErrUnavailable) || time.Since(s.began) != sec(19) {
-			t.Errorf("at %v: %v", time.Since(s.began), err)
-		}
+		assert.That(t, errors.Is(err, tidegate.ErrUnavailable) && time.Since(s.began) == sec(19), "at %v: %v", time.Since(s.began), err)
 		broken.Store(false)
 		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil || time.Since(s.began) != sec(20) {
 			t.Errorf("at %v: %v; want settings a second after the last attempt", time.Since(s.began), err)
@@ -336,9 +305,7 @@ func TestSessionReopened(t *testing.T) {
 		}
 		time.Sleep(12 * time.Second) // ends at 30 s, and the backoff is 1 s again
 		list := times(s.of("Telemetry"))
-		if got := list[len(list)-1]; got != sec(31) {
-			t.Errorf("streams at %v, want the last at 31s", list)
-		}
+		assert.That(t, list[len(list)-1] == sec(31), "streams at %v, want the last at 31s", list)
 	})
 }
 
@@ -348,31 +315,21 @@ func TestSessionRestartAndIdle(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
 		c := newClient(t, n, nil)
-		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		s.stop()
 		time.Sleep(10 * time.Second)
-		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); !errors.Is(err, tidegate.ErrUnavailable) {
-			t.Errorf("server down: %v", err)
-		}
+		assert.Is(t, "server down", assert.Err(c.ConsumerSettings(t.Context(), "g", "t")), tidegate.ErrUnavailable)
 		s.start()
 		time.Sleep(30 * time.Second)
-		if got := len(s.of("settings")); got != 2 {
-			t.Errorf("%d settings after the restart, want 2", got)
-		}
+		assert.Equal(t, "settings after the restart", len(s.of("settings")), 2)
 		s.stop()
 		time.Sleep(15 * time.Minute)
 		s.start()
 		time.Sleep(5 * time.Minute)
-		if got := s.openSessions(); got != 0 {
-			t.Errorf("%d sessions, want that the unused one has ended", got)
-		}
+		assert.Equal(t, "sessions", s.openSessions(), 0)
 		c.ResetConnectBackoff()
 		synctest.Wait()
-		if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
-			t.Errorf("a new session: %v", err)
-		}
+		assert.NoError(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")), "a new session")
 	})
 }
 
@@ -422,29 +379,19 @@ func TestCommands(t *testing.T) {
 				return &counted{Conn: c, closed: &closed}, err
 			}
 		})
-		if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.ProducerSettings(t.Context(), "t")))
 		time.Sleep(5 * time.Second)
 		answers := s.of("command")
-		if len(answers) != 2 {
-			t.Fatalf("%d responses, want 2", len(answers))
-		}
+		assert.MustEqual(t, "responses", len(answers), 2)
 		for i, want := range []string{"n1", "n2"} {
 			cmd := answers[i].req.(*rmqpb.TelemetryCommand)
 			nonce := cmd.GetThreadStackTrace().GetNonce() + cmd.GetVerifyMessageResult().GetNonce()
-			if nonce != want || cmd.GetStatus().GetCode() != rmqpb.Code_UNSUPPORTED {
-				t.Errorf("response %d: %v", i, cmd)
-			}
+			assert.That(t, nonce == want && cmd.GetStatus().GetCode() == rmqpb.Code_UNSUPPORTED, "response %d: %v", i, cmd)
 		}
 		expectTimes(t, "streams", s.of("Telemetry"), 0, 3*time.Second)
-		if dials.Load() != 2 {
-			t.Errorf("%d connections; the first one was not replaced", dials.Load())
-		}
+		assert.Equal(t, "connections; the first one was not replaced", dials.Load(), 2)
 		time.Sleep(2 * time.Minute)
-		if closed.Load() != 1 {
-			t.Errorf("%d connections are closed, want the old one", closed.Load())
-		}
+		assert.Equal(t, "connections are closed", closed.Load(), 1)
 	})
 }
 
@@ -463,9 +410,7 @@ func TestSettingsAnnounceAllSubscriptions(t *testing.T) {
 		var wg sync.WaitGroup
 		for topic, filter := range filters {
 			wg.Go(func() { // as the consumer does for each of its topics
-				if _, err := c.ConsumerSettings(t.Context(), "g", topic); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, assert.Err(c.ConsumerSettings(t.Context(), "g", topic)))
 				if _, err := c.Receive(t.Context(), transport.ReceiveRequest{
 					Group: "g", Topic: topic, Queue: transport.AnyQueue, Push: true, Filter: filter, InvisibleDuration: time.Minute,
 				}); err != nil {
@@ -519,17 +464,11 @@ func TestReconnectOnceForAllSessions(t *testing.T) {
 		})
 		const groups = 5
 		for i := range groups {
-			if _, err := c.ConsumerSettings(t.Context(), fmt.Sprint("g", i), "t"); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), fmt.Sprint("g", i), "t")))
 		}
 		time.Sleep(5 * time.Minute)
-		if got := dials.Load(); got != 2 {
-			t.Errorf("%d connections, want the first and the one that was asked for", got)
-		}
-		if got := len(s.of("Telemetry")); got != 2*groups {
-			t.Errorf("%d streams, want %d: each opened once more", got, 2*groups)
-		}
+		assert.Equal(t, "connections", dials.Load(), 2)
+		assert.Equal(t, "streams: each opened once more", len(s.of("Telemetry")), 2*groups)
 	})
 }
 
@@ -561,9 +500,7 @@ func TestBrokenMessagesDoNotFillTheLog(t *testing.T) {
 				r := request1
 				r.Max = 32
 				for begin := time.Now(); time.Since(begin) < 4*time.Second; {
-					if _, err := c.Receive(t.Context(), r); err != nil {
-						t.Fatal(err)
-					}
+					assert.Must(t, assert.Err(c.Receive(t.Context(), r)))
 				}
 				got := log.String()
 				if lines := strings.Count(got, "\n"); lines < 4*32-1 || lines > 5*32 || !strings.Contains(got, tt.line) || !strings.Contains(got, "skipped_lines=") {
@@ -593,9 +530,8 @@ func TestUnusedServersCostLittle(t *testing.T) {
 			t.Fatalf("%d queues, %v; want one of each server of the route", len(queues), err)
 		}
 		synctest.Wait()
-		if more := runtime.NumGoroutine() - before; more > 100 {
-			t.Errorf("%d goroutines for %d servers without a request", more, servers)
-		}
+		more := runtime.NumGoroutine() - before
+		assert.That(t, more <= 100, "%d goroutines for %d servers without a request", more, servers)
 	})
 }
 
@@ -603,9 +539,7 @@ func TestUnusedServersCostLittle(t *testing.T) {
 func openGroups(t *testing.T, c *rocketmq.Client, n int) {
 	t.Helper()
 	for i := range n {
-		if _, err := c.ConsumerSettings(t.Context(), fmt.Sprint("g", i), "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), fmt.Sprint("g", i), "t")))
 	}
 }
 
@@ -631,13 +565,9 @@ func TestSessionsShareHeartbeats(t *testing.T) {
 		groups := map[string]bool{}
 		for _, b := range beats {
 			groups[b.req.(*rmqpb.HeartbeatRequest).GetGroup().GetName()] = true
-			if got := b.md.Get(wire.HeaderFeatures); !slices.Equal(got, []string{"heartbeats"}) {
-				t.Errorf("a heartbeat announces %v", got)
-			}
+			assert.Slices(t, "a heartbeat announces", b.md.Get(wire.HeaderFeatures), []string{"heartbeats"})
 		}
-		if len(groups) != 5 {
-			t.Errorf("heartbeats of %v, want one of each group", groups)
-		}
+		assert.That(t, len(groups) == 5, "heartbeats of %v, want one of each group", groups)
 	})
 }
 
@@ -660,9 +590,8 @@ func TestHeartbeatsOnOtherServers(t *testing.T) {
 		if got := len(s.of("Heartbeat")) - before; got != 30 {
 			t.Errorf("%d heartbeats of 5 sessions in a minute without the feature, want 30", got)
 		}
-		if got := s.of("Heartbeat")[before].md.Get(wire.HeaderFeatures); got != nil {
-			t.Errorf("a heartbeat announces %v", got)
-		}
+		got := s.of("Heartbeat")[before].md.Get(wire.HeaderFeatures)
+		assert.That(t, got == nil, "a heartbeat announces %v", got)
 		s.stop()
 		synctest.Wait()
 		s.features = "heartbeats"
@@ -670,9 +599,7 @@ func TestHeartbeatsOnOtherServers(t *testing.T) {
 		time.Sleep(17 * time.Second) // not at a multiple of 10 s, when a heartbeat may be due
 		before = len(s.of("Heartbeat"))
 		time.Sleep(time.Minute)
-		if got := len(s.of("Heartbeat")) - before; got != 6 {
-			t.Errorf("%d heartbeats of 5 sessions in a minute with the feature, want 6", got)
-		}
+		assert.Equal(t, "heartbeats of 5 sessions in a minute with the feature", (len(s.of("Heartbeat")) - before), 6)
 	})
 }
 
@@ -696,9 +623,7 @@ func TestHeartbeatTurnsEnd(t *testing.T) {
 					if g == turn && at > 5 {
 						continue
 					}
-					if _, err := c.ConsumerSettings(t.Context(), fmt.Sprint("g", g), "t"); err != nil {
-						t.Fatal(err)
-					}
+					assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), fmt.Sprint("g", g), "t")))
 				}
 				time.Sleep(time.Second)
 			}
@@ -728,9 +653,8 @@ func TestServerAsksForSettings(t *testing.T) {
 			}
 			openGroups(t, newClient(t, n, nil), 1)
 			time.Sleep(time.Minute)
-			if got := len(s.of("settings")); got != want {
-				t.Errorf("with the feature %s, %d settings; want %d", features, got, want)
-			}
+			got := len(s.of("settings"))
+			assert.That(t, got == want, "with the feature %s, %d settings; want %d", features, got, want)
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -35,9 +36,7 @@ func TestManyAcksAreDivided(t *testing.T) {
 			ds = append(ds, delivery(fmt.Sprint(i), testAddr))
 		}
 		for i, err := range c.Ack(t.Context(), ds) {
-			if err != nil {
-				t.Fatalf("delivery %d: %v", i, err)
-			}
+			assert.Must(t, err, "delivery %d", i)
 		}
 		for i, want := range []int{512, 512, 1} {
 			if r, _ := s.of("AckMessage")[i].req.(*rmqpb.AckMessageRequest); len(r.GetEntries()) != want {
@@ -51,13 +50,10 @@ func TestManyAcksAreDivided(t *testing.T) {
 		entries := 0
 		for i, g := range s.of("AckMessage")[3:] {
 			entries += len(g.req.(*rmqpb.AckMessageRequest).GetEntries())
-			if n := proto.Size(g.req); n > 1<<20 {
-				t.Errorf("long request %d has %d bytes", i, n)
-			}
+			n := proto.Size(g.req)
+			assert.That(t, n <= 1<<20, "long request %d has %d bytes", i, n)
 		}
-		if entries != 600 {
-			t.Errorf("%d entries, want 600", entries)
-		}
+		assert.Equal(t, "entries", entries, 600)
 	})
 }
 
@@ -131,9 +127,8 @@ func TestSettlementsThatMayHaveWorked(t *testing.T) {
 			c := newClient(t, n, nil)
 			d := delivery("1", testAddr)
 			for op, err := range map[string]error{"Ack": c.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Retry": second(c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}))} {
-				if e, isErr := errors.AsType[*tidegate.Error](err); !isErr || e.MaybeStored != tt.want {
-					t.Errorf("%s: %s: %+v, want MaybeStored %t", name, op, err, tt.want)
-				}
+				e, isErr := errors.AsType[*tidegate.Error](err)
+				assert.That(t, isErr && e.MaybeStored == tt.want, "%s: %s: %+v, want MaybeStored %t", name, op, err, tt.want)
 			}
 		})
 	}
@@ -152,9 +147,7 @@ func TestSettleElsewhere(t *testing.T) {
 		}
 		a.ack, b.ack = all, all
 		c := newClient(t, n, nil)
-		if _, err := c.ProducerSettings(t.Context(), "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(c.ProducerSettings(t.Context(), "t")))
 		errs := c.Ack(t.Context(), []*tidegate.Delivery{
 			delivery("1", testAddr), delivery("2", otherAddr), delivery("3", "10.0.0.1:1"), delivery("4", ""), delivery("5", otherAddr)})
 		for i, want := range []bool{true, true, false, false, true} {
@@ -165,9 +158,8 @@ func TestSettleElsewhere(t *testing.T) {
 		if x, y := len(a.of("AckMessage")), len(b.of("AckMessage")); x != 1 || y != 1 {
 			t.Errorf("%d and %d requests, want one each", x, y)
 		}
-		if _, err := c.Settle(t.Context(), delivery("1", "10.0.0.1:1"), transport.Verdict{Kind: transport.Retry}); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Error(err)
-		}
+		_, err := c.Settle(t.Context(), delivery("1", "10.0.0.1:1"), transport.Verdict{Kind: transport.Retry})
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid), "%v", err)
 		if errs := c.Ack(t.Context(), nil); len(errs) != 0 {
 			t.Error(errs)
 		}
@@ -184,29 +176,18 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 		}
 		c := newClient(t, n, func(o *rocketmq.Options) { o.ClientID = "me" })
 		d := delivery("h", testAddr)
-		if h, err := c.Extend(t.Context(), d, time.Minute, false); h != "new" || err != nil || d.Handle != "h" {
-			t.Errorf("%q, %v, %+v", h, err, d)
-		}
-		if _, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour}); err != nil {
-			t.Error(err)
-		}
+		h, err := c.Extend(t.Context(), d, time.Minute, false)
+		assert.That(t, h == "new" && err == nil && d.Handle == "h", "%q, %v, %+v", h, err, d)
+		assert.NoError(t, assert.Err(c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour})))
 		code = rmqpb.Code_INVALID_RECEIPT_HANDLE
-		if h, err := c.Extend(t.Context(), d, time.Minute, false); h != "" || !errors.Is(err, tidegate.ErrInvalidHandle) {
-			t.Errorf("%q, %v", h, err)
-		}
-		if _, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no such order: 7"}); err != nil {
-			t.Error(err)
-		}
-		if _, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release}); !errors.Is(err, tidegate.ErrInvalidHandle) {
-			t.Error(err)
-		}
+		h, err = c.Extend(t.Context(), d, time.Minute, false)
+		assert.That(t, h == "" && errors.Is(err, tidegate.ErrInvalidHandle), "%q, %v", h, err)
+		assert.NoError(t, assert.Err(c.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no such order: 7"})))
+		_, err = c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release})
+		assert.That(t, errors.Is(err, tidegate.ErrInvalidHandle), "%v", err)
 		code = rmqpb.Code_OK
-		if _, err := c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release}); err != nil {
-			t.Error(err)
-		}
-		if _, err := c.Extend(t.Context(), d, time.Minute, true); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, assert.Err(c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Release})))
+		assert.NoError(t, assert.Err(c.Extend(t.Context(), d, time.Minute, true)))
 		calls := s.of("ChangeInvisibleDuration")
 		for i, want := range []struct {
 			suspend bool
@@ -220,9 +201,8 @@ func TestChangeRetryDeadLetter(t *testing.T) {
 		}
 		f := s.of("ForwardMessageToDeadLetterQueue")[0]
 		r := f.req.(*rmqpb.ForwardMessageToDeadLetterQueueRequest)
-		if got := f.md.Get(wire.HeaderReason); len(got) != 1 || got[0] != "no%20such%20order:%207" {
-			t.Errorf("reason %q", got)
-		}
+		got := f.md.Get(wire.HeaderReason)
+		assert.That(t, len(got) == 1 && got[0] == "no%20such%20order:%207", "reason %q", got)
 		if r.GetDeliveryAttempt() != 3 || r.GetReceiptHandle() != "h" || r.GetMessageId() != "m-h" || f.md.Get("x-mq-client-id")[0] != "me@g" {
 			t.Errorf("%v %v", r, f.md)
 		}
@@ -281,15 +261,10 @@ func TestSuspend(t *testing.T) {
 				for range retries + 2 { // the message is redelivered each time, as after the end of the process
 					r := request1
 					r.Push = tt.push
-					ds, err := c.Receive(t.Context(), r)
-					if err != nil {
-						t.Fatal(err)
-					}
+					ds := assert.Value(c.Receive(t.Context(), r))(t)
 					for _, d := range ds {
 						attempts = append(attempts, d.Attempt)
-						if err := tt.change(t.Context(), c, d); err != nil {
-							t.Fatal(err)
-						}
+						assert.Must(t, tt.change(t.Context(), c, d))
 					}
 				}
 				want := []int{1, 2, 3}
@@ -332,12 +307,9 @@ func TestRetryResult(t *testing.T) {
 				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 			}
 			got, err := newClient(t, n, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: time.Second, Reason: "out of stock: Müller"})
-			if err != nil || got != tt.want {
-				t.Errorf("%q: %+v, %v; want %+v", tt.trailer, got, err, tt.want)
-			}
-			if r := s.of("ChangeInvisibleDuration")[0].md.Get(wire.HeaderReason); len(r) != 1 || r[0] != "out%20of%20stock:%20M%C3%BCller" {
-				t.Errorf("reason %q", r)
-			}
+			assert.That(t, err == nil && got == tt.want, "%q: %+v, %v; want %+v", tt.trailer, got, err, tt.want)
+			r := s.of("ChangeInvisibleDuration")[0].md.Get(wire.HeaderReason)
+			assert.That(t, len(r) == 1 && r[0] == "out%20of%20stock:%20M%C3%BCller", "reason %q", r)
 		})
 	}
 }
@@ -360,9 +332,8 @@ func TestRetryBySchedule(t *testing.T) {
 			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 			}
-			if _, err := newClient(t, n, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: after}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := newClient(t, n, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: after})
+			assert.MustThat(t, err == nil, "%v", err)
 			r := s.of("ChangeInvisibleDuration")[0]
 			dur := r.req.(*rmqpb.ChangeInvisibleDurationRequest).GetInvisibleDuration().AsDuration()
 			if got := r.md.Get(wire.HeaderLadder); !slices.Equal(got, want.header) || dur != want.dur {
@@ -387,15 +358,9 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 			c := newClient(t, n, func(o *rocketmq.Options) { o.ClientID = "me" })
 			r := request1
 			r.Push = false
-			if _, err := c.Receive(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.ConsumerSettings(t.Context(), "g", "t"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(c.Receive(t.Context(), r)))
+			assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
+			assert.Must(t, assert.Err(c.Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry})))
 			var kinds []rmqpb.ClientType
 			for _, g := range s.of("settings") {
 				kinds = append(kinds, g.req.(*rmqpb.TelemetryCommand).GetSettings().GetClientType())
@@ -404,25 +369,18 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 			if features != "" {
 				want = append(want, rmqpb.ClientType_PUSH_CONSUMER)
 			}
-			if !slices.Equal(kinds, want) {
-				t.Errorf("features %q: sessions %v, want %v", features, kinds, want)
-			}
-			if _, err := c.Extend(t.Context(), delivery("h", testAddr), 0, false); err != nil {
-				t.Fatal(err)
-			}
+			assert.That(t, slices.Equal(kinds, want), "features %q: sessions %v, want %v", features, kinds, want)
+			assert.Must(t, assert.Err(c.Extend(t.Context(), delivery("h", testAddr), 0, false)))
 			receiver := s.of("ReceiveMessage")[0].md.Get("x-mq-client-id")[0]
-			if receiver != "me@g@simple" {
-				t.Errorf("received as %s", receiver)
-			}
+			assert.Equal(t, "received as", receiver, "me@g@simple")
 			// RocketMQ fails for a client without a session, so only this client ID may settle.
 			speaker := "me@g"
 			if features == "" {
 				speaker = receiver
 			}
 			for _, g := range s.of("ChangeInvisibleDuration") {
-				if got := g.md.Get("x-mq-client-id")[0]; got != speaker {
-					t.Errorf("features %q: settled as %s, want %s", features, got, speaker)
-				}
+				got := g.md.Get("x-mq-client-id")[0]
+				assert.That(t, got == speaker, "features %q: settled as %s, want %s", features, got, speaker)
 			}
 		})
 	}
@@ -445,17 +403,13 @@ func TestSnoozeNeedsTheServer(t *testing.T) {
 			}
 			c := newClient(t, n, nil)
 			ds, err := c.Receive(t.Context(), request1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			_, err = c.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Snooze, Delay: time.Minute})
 			if e, isErr := errors.AsType[*tidegate.Error](err); announced == isErr || isErr && e.Code != tidegate.CodeNotImplemented {
 				t.Errorf("features %q: %v", features, err)
 			}
 			sent := s.of("ChangeInvisibleDuration")
-			if (len(sent) == 1) != announced {
-				t.Fatalf("features %q: %d requests", features, len(sent))
-			}
+			assert.MustThat(t, (len(sent) == 1) == announced, "features %q: %d requests", features, len(sent))
 			if announced {
 				r := sent[0].req.(*rmqpb.ChangeInvisibleDurationRequest)
 				if r.GetInvisibleDuration().AsDuration() != time.Minute || r.GetReceiptHandle() != "h" || sent[0].md.Get(wire.HeaderSnooze)[0] != "true" {
@@ -497,9 +451,7 @@ func TestReconsumeRequests(t *testing.T) {
 				s.changeTrailer = metadata.Pairs(wire.TrailerRetry, "1500")
 				c := newClient(t, n, nil)
 				ds, err := c.Receive(t.Context(), request1)
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, err)
 				got, err := c.Settle(t.Context(), ds[0], tt.mode)
 				sent := s.of("ChangeInvisibleDuration")
 				want := tidegate.CodeNotImplemented

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -42,22 +43,13 @@ func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
 // certificate returns a certificate for an address that ends at a time, and a pool that trusts it.
 func certificate(t *testing.T, ip net.IP, until time.Time) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: until,
 		IPAddresses: []net.IP{ip}, IsCA: true, BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := assert.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	cert := assert.Value(x509.ParseCertificate(der))(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(cert)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
@@ -107,18 +99,15 @@ func TestTLS(t *testing.T) {
 					begin := time.Now()
 					_, err := sendOne(ctx, c, message("x"))
 					if tt.fault == "" {
-						if err != nil {
-							t.Errorf("%v", err)
-						}
+						assert.That(t, err == nil, "%v", err)
 						continue
 					}
 					if err == nil || tidegate.Classify(err) != tidegate.ClassPermanent || err.Code != tidegate.CodeIllegalAccessPoint || err.MaybeStored ||
 						!strings.Contains(err.Error(), tt.fault) || !strings.Contains(err.Error(), "Options.TLS") {
 						t.Errorf("%v, want a permanent error that names Options.TLS and %q", err, tt.fault)
 					}
-					if took := time.Since(begin); took > 10*time.Second {
-						t.Errorf("after %v", took)
-					}
+					took := time.Since(begin)
+					assert.That(t, took <= 10*time.Second, "after %v", took)
 				}
 			})
 		})
@@ -163,10 +152,7 @@ func TestCertificateOfAWorkingAddress(t *testing.T) {
 			s.serveTLS(tt.cert)
 			roots := x509.NewCertPool()
 			for _, p := range append([][]byte{good.Certificate[0]}, tt.trusted...) {
-				c, err := x509.ParseCertificate(p)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := assert.Value(x509.ParseCertificate(p))(t)
 				roots.AddCert(c)
 			}
 			client := func() *rocketmq.Client {
@@ -179,9 +165,7 @@ func TestCertificateOfAWorkingAddress(t *testing.T) {
 			fresh.Close()
 			s.serveTLS(good)
 			c := client()
-			if _, err := sendOne(t.Context(), c, message("x")); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
 			s.serveTLS(tt.cert)
 			synctest.Wait() // the client has noticed the end of the connection
 			_, err := sendOne(awaiting(t, 4*time.Minute), c, message("x"))
@@ -314,9 +298,8 @@ func TestNoTLSFault(t *testing.T) {
 			t.Errorf("%v of a server that hangs up, want unavailable", err)
 		}
 		newServer(t, n, testAddr)
-		if _, err := sendOne(awaiting(t, time.Minute), c, message("x")); err != nil {
-			t.Errorf("%v of the server in its place", err)
-		}
+		_, err := sendOne(awaiting(t, time.Minute), c, message("x"))
+		assert.That(t, err == nil, "%v of the server in its place", err)
 	})
 }
 
@@ -336,16 +319,12 @@ func TestSeveralAddresses(t *testing.T) {
 			}
 			return n.dial(ctx, addr)
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		if r, err := sendOne(t.Context(), c, message("x")); err != nil || r.Endpoint != both {
 			t.Errorf("%+v, %v", r, err)
 		}
-		if dials.Load() != 1 {
-			t.Errorf("%d connections, want one: the route names the endpoint of New", dials.Load())
-		}
+		assert.Equal(t, "connections", dials.Load(), 1)
 	})
 }
 
@@ -469,9 +448,7 @@ func TestOtherProtocolAfterWork(t *testing.T) {
 				if tt.tls {
 					start()
 				}
-				if _, err := sendOne(t.Context(), c, message("x")); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
 				s.stop()
 				stop := n.listen(t, tt.serve)
 				for range 3 {
@@ -483,9 +460,8 @@ func TestOtherProtocolAfterWork(t *testing.T) {
 				stop()
 				start()
 				time.Sleep(time.Minute)
-				if _, err := sendOne(awaiting(t, time.Minute), c, message("x")); err != nil {
-					t.Errorf("%v after the return of the server", err)
-				}
+				_, err := sendOne(awaiting(t, time.Minute), c, message("x"))
+				assert.That(t, err == nil, "%v after the return of the server", err)
 			})
 		})
 	}

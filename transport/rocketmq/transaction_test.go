@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -33,19 +34,15 @@ func TestSendHalf(t *testing.T) {
 			return out, nil
 		}
 		r := c.SendHalf(t.Context(), message("1"))
-		if want := (tidegate.Receipt{MessageID: "1", Topic: "t", Queue: -1, Offset: -1, Endpoint: testAddr, TransactionID: "tx"}); r.Err != nil || r.Receipt != want {
-			t.Errorf("%+v, want %+v", r, want)
-		}
+		want := (tidegate.Receipt{MessageID: "1", Topic: "t", Queue: -1, Offset: -1, Endpoint: testAddr, TransactionID: "tx"})
+		assert.That(t, r.Err == nil && r.Receipt == want, "%+v, want %+v", r, want)
 		sent := s.of("SendMessage")[0].req.(*rmqpb.SendMessageRequest).GetMessages()[0]
-		if sent.GetSystemProperties().GetMessageType() != rmqpb.MessageType_TRANSACTION {
-			t.Errorf("sent %v", sent)
-		}
+		assert.That(t, sent.GetSystemProperties().GetMessageType() == rmqpb.MessageType_TRANSACTION, "sent %v", sent)
 		late := message("2")
 		late.DeliverAt = time.Now()
 		for _, m := range []*tidegate.Message{inGroup("2", "g"), late} {
-			if r := c.SendHalf(t.Context(), m); !errors.Is(r.Err, tidegate.ErrInvalid) {
-				t.Errorf("%+v: %v, want a refusal", m, r.Err)
-			}
+			r := c.SendHalf(t.Context(), m)
+			assert.That(t, errors.Is(r.Err, tidegate.ErrInvalid), "%+v: %v, want a refusal", m, r.Err)
 		}
 		s.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 			go s.stop()
@@ -122,20 +119,13 @@ func TestServeChecksKeepsTheSession(t *testing.T) {
 		time.Sleep(time.Minute)
 		ask <- "3"
 		synctest.Wait()
-		if ends() != 3 {
-			t.Errorf("%d ends, want 3", ends())
-		}
+		assert.Equal(t, "ends", ends(), 3)
 		cancel()
-		if err := <-served; err != nil {
-			t.Errorf("%v, want nil after the end of ctx", err)
-		}
+		err := <-served
+		assert.That(t, err == nil, "%v, want nil after the end of ctx", err)
 		time.Sleep(time.Hour)
-		if s.openSessions() != 0 {
-			t.Errorf("%d sessions are left", s.openSessions())
-		}
-		if err := c.ServeChecks(t.Context(), nil, nil); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%v without topics", err)
-		}
+		assert.Equal(t, "sessions are left", s.openSessions(), 0)
+		assert.Is(t, "without topics", c.ServeChecks(t.Context(), nil, nil), tidegate.ErrInvalid)
 	})
 }
 
@@ -163,23 +153,17 @@ func TestPing(t *testing.T) {
 			{rmqpb.Code_INTERNAL_SERVER_ERROR, tidegate.ErrUnavailable, tidegate.ErrUnavailable},
 		} {
 			code.Store(int32(tt.code))
-			if err := c.Ping(t.Context()); !errors.Is(err, tt.plain) {
-				t.Errorf("%s: %v, want %v", tt.code, err, tt.plain)
-			}
-			if err := c.Ping(t.Context(), "t"); !errors.Is(err, tt.topic) {
-				t.Errorf("%s: the topic: %v, want %v", tt.code, err, tt.topic)
-			}
+			err := c.Ping(t.Context())
+			assert.That(t, errors.Is(err, tt.plain), "%s: %v, want %v", tt.code, err, tt.plain)
+			err = c.Ping(t.Context(), "t")
+			assert.That(t, errors.Is(err, tt.topic), "%s: the topic: %v, want %v", tt.code, err, tt.topic)
 		}
 		code.Store(0)
 		s.stop()
 		synctest.Wait()
 		time.AfterFunc(10*time.Second, s.start)
-		if err := c.Ping(t.Context()); err != nil {
-			t.Errorf("it does not wait for the server: %v", err)
-		}
-		if err := c.Ping(t.Context(), "no topic"); !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%v of an illegal topic", err)
-		}
+		assert.NoError(t, c.Ping(t.Context()), "it does not wait for the server")
+		assert.Is(t, "of an illegal topic", c.Ping(t.Context(), "no topic"), tidegate.ErrInvalid)
 	})
 }
 
@@ -216,16 +200,11 @@ func TestHalfMessagesAreRetriedTransparentlyOnly(t *testing.T) {
 					}
 				})
 				r := c.SendHalf(t.Context(), message("1"))
-				if (r.Err == nil) != (tt.sent == 1) {
-					t.Errorf("error %v", r.Err)
-				}
-				if e, _ := errors.AsType[*tidegate.Error](r.Err); tt.sent == 0 && (e == nil || !e.MaybeStored) {
-					t.Errorf("error %v, want one with MaybeStored", r.Err)
-				}
+				assert.That(t, (r.Err == nil) == (tt.sent == 1), "error %v", r.Err)
+				e, _ := errors.AsType[*tidegate.Error](r.Err)
+				assert.That(t, tt.sent != 0 || e != nil && e.MaybeStored, "error %v, want one with MaybeStored", r.Err)
 				time.Sleep(time.Minute)
-				if calls := b.of("SendMessage"); len(calls) != tt.sent {
-					t.Errorf("the server got %d half messages, want %d", len(calls), tt.sent)
-				}
+				assert.Equal(t, "the server got half messages", len(b.of("SendMessage")), tt.sent)
 			})
 		})
 	}
@@ -304,12 +283,8 @@ func TestServeChecksOfAClosedClient(t *testing.T) {
 			})
 		}()
 		time.Sleep(time.Second)
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := <-served; !errors.Is(err, tidegate.ErrClosed) {
-			t.Errorf("ServeChecks: %v, want ErrClosed", err)
-		}
+		assert.NoError(t, c.Close())
+		assert.Is(t, "ServeChecks", <-served, tidegate.ErrClosed)
 	})
 }
 
@@ -377,9 +352,7 @@ func TestRecall(t *testing.T) {
 				s.recall = tt.recall
 				id, err := newClient(t, n, nil).Recall(t.Context(), "t", "handle")
 				if tt.want == nil {
-					if err != nil || id != "m" {
-						t.Errorf("message %q, %v", id, err)
-					}
+					assert.That(t, err == nil && id == "m", "message %q, %v", id, err)
 					return
 				}
 				e, ok := errors.AsType[*tidegate.Error](err)
@@ -387,9 +360,7 @@ func TestRecall(t *testing.T) {
 				if !ok || e.MaybeStored != tt.maybe || coded && e.Code != code.Code || !coded && !errors.Is(err, tt.want) || id != "" {
 					t.Errorf("%#v, want %v with MaybeStored %t", err, tt.want, tt.maybe)
 				}
-				if calls := len(s.of("RecallMessage")); calls != 1 {
-					t.Errorf("%d requests, want 1", calls)
-				}
+				assert.Equal(t, "requests", len(s.of("RecallMessage")), 1)
 			})
 		})
 	}
@@ -401,9 +372,7 @@ func TestRequestTimeoutHoldsBesideADeadline(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
 		c := newClient(t, n, func(o *rocketmq.Options) { o.RequestTimeout = 4 * time.Second })
-		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		release := make(chan struct{})
 		defer close(release)
 		s.assign = func() *rmqpb.QueryAssignmentResponse {
@@ -452,9 +421,7 @@ func TestResolutionsAreSentAfterTheEndOfCtx(t *testing.T) {
 		close(ask)
 		synctest.Wait()
 		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-served)
 		if ends := s.of("EndTransaction"); len(ends) != 1 || ends[0].req.(*rmqpb.EndTransactionRequest).GetResolution() != rmqpb.TransactionResolution_ROLLBACK {
 			t.Errorf("the server received %v, want one rollback", ends)
 		}
@@ -483,9 +450,7 @@ func TestMessagesThatWereNotSentAreNotStored(t *testing.T) {
 		if second == nil || second.MaybeStored || !strings.Contains(second.Message, "not sent") || tidegate.Classify(second) != tidegate.ClassTransient {
 			t.Errorf("the second message: %+v, want a transient error of a message that was not sent", results[1].Err)
 		}
-		if got := len(s.of("SendMessage")); got != 1 {
-			t.Errorf("%d requests, want 1", got)
-		}
+		assert.Equal(t, "requests", len(s.of("SendMessage")), 1)
 	})
 }
 
@@ -495,9 +460,7 @@ func TestFailedReadsStoreNothing(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, testAddr)
 		c := newClient(t, n, nil)
-		if _, err := sendOne(t.Context(), c, message("0")); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		failed := &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR}
 		s.assign = func() *rmqpb.QueryAssignmentResponse { return &rmqpb.QueryAssignmentResponse{Status: failed} }
 		s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
@@ -524,9 +487,7 @@ func TestAllRoutesAreRefreshed(t *testing.T) {
 			for i := range topics {
 				m := message("m")
 				m.Topic = "topic-" + string(rune('a'+i))
-				if _, err := sendOne(t.Context(), c, m); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(sendOne(t.Context(), c, m)))
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -68,9 +69,7 @@ func announced(md metadata.MD) []string {
 func (w *watched) report(topic string, queue int32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.stream.Send(wire.ReadyCommand([]wire.Queue{{Topic: topic, Queue: queue}})); err != nil {
-		w.t.Error(err)
-	}
+	assert.NoError(w.t, w.stream.Send(wire.ReadyCommand([]wire.Queue{{Topic: topic, Queue: queue}})))
 }
 
 func (w *watched) endStream() {
@@ -96,13 +95,9 @@ func (w *watched) expect(ready <-chan struct{}, want bool, after string) {
 	synctest.Wait()
 	select {
 	case <-ready:
-		if !want {
-			w.t.Errorf("after %s the watch is ready", after)
-		}
+		assert.That(w.t, want, "after %s the watch is ready", after)
 	default:
-		if want {
-			w.t.Errorf("after %s the watch is not ready", after)
-		}
+		assert.That(w.t, !want, "after %s the watch is not ready", after)
 	}
 }
 
@@ -151,9 +146,8 @@ func TestWatchIsReady(t *testing.T) {
 				w.expect(ready, tt.want, name)
 				w.expect(second, tt.want, name)
 				time.Sleep(time.Hour)
-				if n := w.openSessions(); (n > 0) == tt.want {
-					t.Errorf("after an hour %d sessions are open; only a watch keeps one", n)
-				}
+				n := w.openSessions()
+				assert.That(t, (n > 0) != tt.want, "after an hour %d sessions are open; only a watch keeps one", n)
 			})
 		})
 	}
@@ -180,9 +174,7 @@ func TestReportBeforeTheResponse(t *testing.T) {
 				w.watchOf(t.Context(), of("t"))
 				early = true
 				ds, ready, err := w.c.ReceiveOrWatch(t.Context(), of("t"))
-				if err != nil || len(ds) != 0 || ready == nil {
-					t.Fatalf("%d deliveries, %v", len(ds), err)
-				}
+				assert.MustThat(t, err == nil && len(ds) == 0 && ready != nil, "%d deliveries, %v", len(ds), err)
 				w.expect(ready, true, name)
 				early = false
 				time.Sleep(10 * time.Second) // the session is open again
@@ -202,9 +194,7 @@ func TestWatchOnANewStream(t *testing.T) {
 		w.endStream()
 		time.Sleep(10 * time.Second)
 		ready := w.watchOf(t.Context(), of("t"))
-		if n := len(w.of("Telemetry")); n != 2 {
-			t.Errorf("%d streams, want a second one", n)
-		}
+		assert.Equal(t, "streams", len(w.of("Telemetry")), 2)
 		w.c.Close()
 		w.expect(ready, true, "Close")
 	})
@@ -244,9 +234,7 @@ func TestNoWatch(t *testing.T) {
 					t.Error("the receive waits on the server")
 				}
 				time.Sleep(time.Hour)
-				if n := w.openSessions(); n != 0 {
-					t.Errorf("%d sessions are open after an hour: a watch is left", n)
-				}
+				assert.Equal(t, "sessions are open after an hour: a watch is left", w.openSessions(), 0)
 			})
 		})
 	}
@@ -294,9 +282,7 @@ func TestWatchBesideMessages(t *testing.T) {
 			return nil
 		}
 		ds, ready, err := w.c.ReceiveOrWatch(t.Context(), of("t"))
-		if err != nil || len(ds) != 1 || ready == nil {
-			t.Fatalf("%d deliveries, %v, a watch: %v", len(ds), err, ready != nil)
-		}
+		assert.MustThat(t, err == nil && len(ds) == 1 && ready != nil, "%d deliveries, %v, a watch: %v", len(ds), err, ready != nil)
 		w.report("t", transport.AnyQueue)
 		w.expect(ready, true, "the report")
 	})
@@ -313,9 +299,7 @@ func TestWatchKeepsItsSession(t *testing.T) {
 		a, b := w.watchOf(first, of("t")), w.watchOf(second, of("t"))
 		endFirst()
 		time.Sleep(3 * time.Hour)
-		if n := w.openSessions(); n != 1 {
-			t.Errorf("%d sessions, want that of the second watch", n)
-		}
+		assert.Equal(t, "sessions", w.openSessions(), 1)
 		w.report("t", transport.AnyQueue)
 		w.expect(a, false, "the end of its ctx")
 		w.expect(b, true, "the report")
@@ -323,9 +307,7 @@ func TestWatchKeepsItsSession(t *testing.T) {
 		endSecond()
 		time.Sleep(time.Hour)
 		w.expect(b, false, "the end of its ctx")
-		if n := w.openSessions(); n != 0 {
-			t.Errorf("%d sessions are left", n)
-		}
+		assert.Equal(t, "sessions are left", w.openSessions(), 0)
 	})
 }
 
@@ -348,13 +330,9 @@ func TestWatchInANamespace(t *testing.T) {
 func TestWatchIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, nil)
-		if _, err := w.c.ProducerSettings(t.Context(), "t"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(w.c.ProducerSettings(t.Context(), "t")))
 		w.watchOf(t.Context(), of("t"))
-		if _, err := w.c.Receive(t.Context(), of("t")); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(w.c.Receive(t.Context(), of("t"))))
 		streams := w.of("Telemetry")
 		if len(streams) != 2 || slices.Contains(announced(streams[0].md), "watch") || !slices.Contains(announced(streams[1].md), "watch") {
 			t.Errorf("streams %+v, want that of the producer without, and that of the consumer with the feature", streams)
@@ -388,14 +366,10 @@ func TestInvalidWatch(t *testing.T) {
 			},
 		} {
 			ready, err := try()
-			if err == nil || ready != nil {
-				t.Errorf("%s: %v, a watch: %v; want an error", name, err, ready != nil)
-			}
+			assert.That(t, err != nil && ready == nil, "%s: %v, a watch: %v; want an error", name, err, ready != nil)
 		}
 		end()
 		time.Sleep(time.Hour)
-		if n := w.openSessions(); n != 0 {
-			t.Errorf("%d sessions are open an hour after the end of the valid watch", n)
-		}
+		assert.Equal(t, "sessions are open an hour after the end of the valid watch", w.openSessions(), 0)
 	})
 }

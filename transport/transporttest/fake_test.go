@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -62,9 +63,7 @@ func TestFakeSends(t *testing.T) {
 	if len(calls) != 1 || len(calls[0].Messages) != 3 || calls[0].Messages[0].ID != "a" || calls[0].Topic != "orders" {
 		t.Errorf("calls %+v", calls)
 	}
-	if calls := fake.Calls("SendHalf"); len(calls) != 0 {
-		t.Errorf("calls of SendHalf: %+v", calls)
-	}
+	assert.Equal(t, "calls of SendHalf", len(fake.Calls("SendHalf")), 0)
 }
 
 // A handler fails for one message. The consumer acknowledges the other one and retries this one.
@@ -79,18 +78,14 @@ func TestFakeDelivers(t *testing.T) {
 			}
 			return nil
 		}, consumer.PushOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		done := make(chan error, 1)
 		go func() { done <- p.Run(ctx) }()
 		time.Sleep(time.Second) // the receive waits
 		fake.Deliver(&tidegate.Delivery{Message: tidegate.Message{ID: "2", Topic: "orders"}}, &tidegate.Delivery{Message: tidegate.Message{ID: "3", Topic: "orders"}})
 		time.Sleep(time.Minute)
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-done)
 		acks, settled := fake.Calls("Ack"), fake.Calls("Settle")
 		if len(acks) != 1 || acks[0].Deliveries[0].ID != "2" || acks[0].Group != "billing" || acks[0].Deliveries[0].Attempt != 1 {
 			t.Errorf("acknowledged %+v, want message 2", acks)
@@ -111,9 +106,7 @@ func TestFakeWaits(t *testing.T) {
 			t.Errorf("%d deliveries, %v after %v; want none after a minute", len(ds), err, time.Since(start))
 		}
 		_, ready, err := fake.ReceiveOrWatch(t.Context(), r)
-		if err != nil || ready == nil {
-			t.Fatalf("%v, a watch: %v", err, ready != nil)
-		}
+		assert.MustThat(t, err == nil && ready != nil, "%v, a watch: %v", err, ready != nil)
 		d := &tidegate.Delivery{Message: tidegate.Message{ID: "1", Topic: "orders"}}
 		fake.Deliver(d)
 		d.Topic = "changed" // the Fake has a copy
@@ -126,8 +119,6 @@ func TestFakeWaits(t *testing.T) {
 			t.Errorf("handle %q, %v; want a new one", h, err)
 		}
 		time.AfterFunc(time.Second, func() { fake.Close() })
-		if _, err := fake.Receive(t.Context(), r); !errors.Is(err, tidegate.ErrClosed) {
-			t.Errorf("%v after Close, want ErrClosed", err)
-		}
+		assert.Is(t, "after Close", assert.Err(fake.Receive(t.Context(), r)), tidegate.ErrClosed)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -69,9 +70,7 @@ func TestSuiteOfServersThatLackAPromise(t *testing.T) {
 	}
 	for field := range reflect.TypeFor[Server]().Fields() {
 		cases, ok := lacking[field.Name]
-		if strings.HasPrefix(field.Name, "Lacks") != ok {
-			t.Errorf("the table lacking and the fields of Server differ in %s", field.Name)
-		}
+		assert.That(t, strings.HasPrefix(field.Name, "Lacks") == ok, "the table lacking and the fields of Server differ in %s", field.Name)
 		if !ok {
 			continue
 		}
@@ -113,9 +112,7 @@ func TestCasesByCapabilities(t *testing.T) {
 			t.Errorf("%+v: without %v and with %d of %d cases, want without %v", tt.server, got, len(apply), len(cases), tt.left)
 		}
 		for _, c := range left {
-			if c.needs.name == "" {
-				t.Errorf("the log does not name the promise that the case %s needs", c.name)
-			}
+			assert.That(t, c.needs.name != "", "the log does not name the promise that the case %s needs", c.name)
 		}
 	}
 }

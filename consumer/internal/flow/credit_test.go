@@ -43,9 +43,7 @@ func TestBufferFollowsTheHandlersSpeed(t *testing.T) {
 	for range 200 {
 		c.Handled(time.Microsecond)
 	}
-	if c.buffer() != maxBuffered {
-		t.Errorf("after 200 quick messages %d may wait", c.buffer())
-	}
+	assert.Equal(t, "after 200 quick messages may wait", c.buffer(), maxBuffered)
 }
 
 // For messages of any size, a server that keeps to the requests exceeds the byte bound by at most
@@ -91,9 +89,8 @@ func TestCreditsProperty(t *testing.T) {
 					inHand = inHand[1:]
 				}
 			}
-			if over := c.bytes - limit; over > largest*(1+c.sources+8) {
-				t.Fatalf("seed %d: %d bytes in hand, the limit is %d", seed, c.bytes, limit)
-			}
+			over := c.bytes - limit
+			assert.MustThat(t, over <= largest*(1+c.sources+8), "seed %d: %d bytes in hand, the limit is %d", seed, c.bytes, limit)
 		}
 		for _, g := range underWay {
 			c.Refund(g)

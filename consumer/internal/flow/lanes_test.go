@@ -55,11 +55,9 @@ func TestPopPrefersFresh(t *testing.T) {
 		l.Push(0, false, "fresh")
 	}
 	for n := range 8 {
-		if x, ok := l.Pop(true); !ok || x != "fresh" {
-			t.Errorf("pop %d: %q, %v", n, x, ok)
-		}
+		x, ok := l.Pop(true)
+		assert.That(t, ok && x == "fresh", "pop %d: %q, %v", n, x, ok)
 	}
-	if x, _ := l.Pop(true); x != "retried" {
-		t.Errorf("the last pop: %q", x)
-	}
+	x, _ := l.Pop(true)
+	assert.That(t, x == "retried", "the last pop: %q", x)
 }

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // However long a receive was parked, and with a response that takes up to six tenths of the
@@ -20,8 +22,7 @@ func TestFirstEndsBeforeTheServers(t *testing.T) {
 		if ends := handed.Add(invisible); !l.Until.Before(ends) {
 			t.Fatalf("invisible for %v, parked %v, %v back: it ends %v late", invisible, parked, back, l.Until.Sub(ends))
 		}
-		if at := l.Renewal(now, rand.Float64()); at.After(l.Until) {
-			t.Fatalf("extended at %v, after its end at %v", at, l.Until)
-		}
+		at := l.Renewal(now, rand.Float64())
+		assert.MustThat(t, !at.After(l.Until), "extended at %v, after its end at %v", at, l.Until)
 	}
 }

@@ -59,9 +59,8 @@ func TestLinesFailureThenRedelivery(t *testing.T) {
 		t.Errorf("next %v, behind %v; want the one behind the failed one released", next, behind)
 	}
 	l.leave(old[1], false)
-	if next, _ := l.leave(again[0], true); next != again[1] {
-		t.Error("the new line does not continue")
-	}
+	next, _ := l.leave(again[0], true)
+	assert.That(t, next == again[1], "the new line does not continue")
 	l.leave(again[1], true)
 	assert.That(t, len(l.Lines) == 0, "%d empty lines are left", len(l.Lines))
 }

@@ -18,10 +18,8 @@ func TestReminders(t *testing.T) {
 	}
 	r.add(begin, b)
 	assert.That(t, len(r) == remindMax, "%d reminders", len(r))
-	if got := r.Due(begin); got != nil {
-		t.Errorf("%v before the time", got)
-	}
-	if got := r.Due(begin.Add(2 * time.Second)); len(got) != 2 || got[0] != b || got[1] != a {
-		t.Errorf("got %v", got)
-	}
+	got := r.Due(begin)
+	assert.That(t, got == nil, "%v before the time", got)
+	got = r.Due(begin.Add(2 * time.Second))
+	assert.That(t, len(got) == 2 && got[0] == b && got[1] == a, "got %v", got)
 }

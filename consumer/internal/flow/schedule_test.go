@@ -37,9 +37,7 @@ func TestOrder(t *testing.T) {
 	}
 	var last time.Time
 	for e := s.First(); e != nil; e = s.First() {
-		if e.At.Before(last) {
-			t.Errorf("%v comes after %v", e.At, last)
-		}
+		assert.That(t, !e.At.Before(last), "%v comes after %v", e.At, last)
 		last = e.At
 		s.Remove(e)
 		s.Remove(e) // has no effect

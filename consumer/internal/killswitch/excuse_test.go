@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A message has five excuses, each with twice the delay of the one before, and they are forgotten
@@ -12,22 +14,19 @@ func TestExcuses(t *testing.T) {
 	var e Excuses
 	k := Key{"orders", "m"}
 	for n, want := range []time.Duration{20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 320 * time.Second} {
-		if d, ok := e.Excuse(k, 5*time.Second); !ok || d != want {
-			t.Errorf("excuse %d: %v, %v; want %v", n, d, ok, want)
-		}
+		d, ok := e.Excuse(k, 5*time.Second)
+		assert.That(t, ok && d == want, "excuse %d: %v, %v; want %v", n, d, ok, want)
 	}
 	for _, other := range []Key{{"returns", "m"}, {"orders", "n"}} {
-		if d, ok := e.Excuse(other, 5*time.Second); !ok || d != 20*time.Second {
-			t.Errorf("another message: %v, %v", d, ok)
-		}
+		d, ok := e.Excuse(other, 5*time.Second)
+		assert.That(t, ok && d == 20*time.Second, "another message: %v, %v", d, ok)
 	}
 	if _, ok := e.Excuse(k, 5*time.Second); ok || e.Count(k) != MaxExcuses || e.Len() != 3 {
 		t.Errorf("a sixth excuse of %d messages", e.Len())
 	}
 	e.Forget(k)
-	if d, ok := e.Excuse(k, time.Second); !ok || d != 4*time.Second {
-		t.Errorf("after its end: %v, %v", d, ok)
-	}
+	d, ok := e.Excuse(k, time.Second)
+	assert.That(t, ok && d == 4*time.Second, "after its end: %v, %v", d, ok)
 }
 
 // Many excuses take bounded memory, and their delay grows with their number: the probes of that
@@ -43,9 +42,8 @@ func TestManyExcuses(t *testing.T) {
 		if received := int(d/time.Second) * Choice; received < 2*(e.Len()-Choice) {
 			t.Fatalf("with %d excuses the delay is %v", e.Len(), d)
 		}
-		if _, ok := e.Excuse(first, time.Second); ok && i < 4000 {
-			t.Fatalf("the excuses of the first message are forgotten after %d others", i)
-		}
+		_, ok := e.Excuse(first, time.Second)
+		assert.MustThat(t, !ok || i >= 4000, "the excuses of the first message are forgotten after %d others", i)
 	}
 	if e.Len() > 10_000 {
 		t.Errorf("%d excuses are kept", e.Len())

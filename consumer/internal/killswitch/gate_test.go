@@ -67,8 +67,7 @@ func TestDefaults(t *testing.T) {
 		{Options{}, Options{MinMessages: 20, Window: 30 * time.Second, Probe: 5 * time.Second}},
 		{Options{MinMessages: 1, Window: 2, Probe: 3}, Options{MinMessages: 1, Window: 2, Probe: 3}},
 	} {
-		if got := tt.o.WithDefaults(); got != tt.want {
-			t.Errorf("%+v becomes %+v, want %+v", tt.o, got, tt.want)
-		}
+		got := tt.o.WithDefaults()
+		assert.That(t, got == tt.want, "%+v becomes %+v, want %+v", tt.o, got, tt.want)
 	}
 }

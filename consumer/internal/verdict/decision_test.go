@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -19,9 +20,8 @@ func TestLongRetryDelays(t *testing.T) {
 		NewRules(nil, day, transport.Capabilities{}),
 		NewRules(day.Retry.(backoff.Steps), transport.ConsumerSettings{}, transport.Capabilities{RetryResult: true}),
 	} {
-		if v := Judge(1, failed, r); v.Delay != 12*time.Hour || v.ByServer {
-			t.Errorf("%+v: got %+v", r, v)
-		}
+		v := Judge(1, failed, r)
+		assert.That(t, v.Delay == 12*time.Hour && !v.ByServer, "%+v: got %+v", r, v)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -38,11 +39,9 @@ func TestEndingAndRepeat(t *testing.T) {
 		if got := EndingOf(tt.err); got != tt.ending {
 			t.Errorf("EndingOf(%v) = %v", tt.err, got)
 		}
-		if got := canRepeat(tt.err, true); got != tt.harmless {
-			t.Errorf("CanRepeat(%v) where it is harmless: %v", tt.err, got)
-		}
-		if got := canRepeat(tt.err, false); got != tt.harm {
-			t.Errorf("CanRepeat(%v) where it is not: %v", tt.err, got)
-		}
+		got := canRepeat(tt.err, true)
+		assert.That(t, got == tt.harmless, "CanRepeat(%v) where it is harmless: %v", tt.err, got)
+		got = canRepeat(tt.err, false)
+		assert.That(t, got == tt.harm, "CanRepeat(%v) where it is not: %v", tt.err, got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -24,18 +25,13 @@ func TestPerhaps(t *testing.T) {
 	if end, _, err := s.Conclude(transport.RetryResult{}, s.Last); end != PerhapsSettled || !errors.Is(err, ErrPerhaps) || !errors.Is(err, tidegate.ErrInvalidHandle) {
 		t.Errorf("end %d, %v", end, err)
 	}
-	if got := s.Found(lost); got != TryAgain || !errors.Is(s.Last, lost) {
-		t.Errorf("step %d after a lost response, want another attempt", got)
-	}
-	if got := s.Found(invalid); got != Failed {
-		t.Errorf("step %d after an invalid handle, want none", got)
-	}
-	if got := s.Found(nil); got != TryAgain || s.Last != nil {
-		t.Errorf("step %d after the handle was found, %v", got, s.Last)
-	}
-	if end, _, err := s.Conclude(transport.RetryResult{}, nil); end != Acked || err != nil {
-		t.Errorf("end %d, %v", end, err)
-	}
+	got := s.Found(lost)
+	assert.That(t, got == TryAgain && errors.Is(s.Last, lost), "step %d after a lost response, want another attempt", got)
+	assert.Equal(t, "step after an invalid handle", s.Found(invalid), Failed)
+	got = s.Found(nil)
+	assert.That(t, got == TryAgain && s.Last == nil, "step %d after the handle was found, %v", got, s.Last)
+	end, _, err := s.Conclude(transport.RetryResult{}, nil)
+	assert.That(t, end == Acked && err == nil, "end %d, %v", end, err)
 }
 
 func TestConclude(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A note is a message of these tests.
@@ -92,9 +94,8 @@ func TestWaitForAPlace(t *testing.T) {
 		wait := func(ctx context.Context, number, bytes int, want Admission) *note {
 			n := &note{}
 			go func() {
-				if got := enterFull(ctx, t, l, n, bytes, Wait); got != want {
-					t.Errorf("message %d: admission %d, want %d", number, got, want)
-				}
+				got := enterFull(ctx, t, l, n, bytes, Wait)
+				assert.That(t, got == want, "message %d: admission %d, want %d", number, got, want)
 				mu.Lock()
 				defer mu.Unlock()
 				order = append(order, number)
@@ -105,17 +106,13 @@ func TestWaitForAPlace(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		wait(ctx, 1, 30, Ended)
 		second := wait(t.Context(), 2, 20, Admitted)
-		if len(order) != 0 {
-			t.Errorf("%v did not wait", order)
-		}
+		assert.That(t, len(order) == 0, "%v did not wait", order)
 		cancel()
 		synctest.Wait()
 		third := wait(t.Context(), 3, 50, Admitted)
 		l.Leave([]*note{first}, resultOf)
 		synctest.Wait()
-		if !slices.Equal(order, []int{2, 1, 3}) && !slices.Equal(order, []int{1, 2, 3}) {
-			t.Errorf("they ended as %v", order)
-		}
+		assert.That(t, slices.Equal(order, []int{2, 1, 3}) || slices.Equal(order, []int{1, 2, 3}), "they ended as %v", order)
 		l.Leave([]*note{second, third}, resultOf)
 		empty(t, l)
 	})
@@ -133,14 +130,10 @@ func TestSpoolWhenFull(t *testing.T) {
 		var got Admission
 		go func() { got = enterFull(t.Context(), t, l, c, 1, Spool) }()
 		synctest.Wait()
-		if c.entry.Place.Joined() {
-			t.Error("a message was admitted while a function was not called")
-		}
+		assert.That(t, !c.entry.Place.Joined(), "a message was admitted while a function was not called")
 		l.calling()
 		synctest.Wait()
-		if got != Forced {
-			t.Errorf("admission %d after the call, want Forced", got)
-		}
+		assert.Equal(t, "admission after the call", got, Forced)
 		l.called(&b.entry)
 		l.Leave([]*note{a, c}, resultOf)
 		empty(t, l)
@@ -160,19 +153,13 @@ func TestFlush(t *testing.T) {
 		l.Leave([]*note{a}, resultOf)
 		l.calling()
 		synctest.Wait()
-		if len(flushed) != 0 {
-			t.Error("Flush did not wait for the function")
-		}
+		assert.Equal(t, "Flush did not wait for the function", len(flushed), 0)
 		l.called(&a.entry)
-		if err := <-flushed; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-flushed)
 		cause := errors.New("the caller has gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
-		if err := l.Flush(ctx); !errors.Is(err, cause) {
-			t.Errorf("%v, want the cause of ctx", err)
-		}
+		assert.Is(t, "err", l.Flush(ctx), cause)
 		l.Leave([]*note{b}, resultOf)
 		empty(t, l)
 	})
@@ -191,28 +178,22 @@ func TestCloseAndReport(t *testing.T) {
 		}
 		for _, r := range []Result{Drained, LeftInSpool} {
 			n := &note{result: r}
-			if !l.Adopt(n, &n.entry) {
-				t.Fatal("the ledger is not closed")
-			}
+			assert.MustThat(t, l.Adopt(n, &n.entry), "the ledger is not closed")
 			all = append(all, n)
 		}
 		waiting := &note{}
 		go func() {
-			if got := enterFull(t.Context(), t, l, waiting, 1, Wait); got != Closed {
-				t.Errorf("admission %d of a message that waited, want Closed", got)
-			}
+			got := enterFull(t.Context(), t, l, waiting, 1, Wait)
+			assert.That(t, got == Closed, "admission %d of a message that waited, want Closed", got)
 		}()
 		synctest.Wait()
-		if got := l.Pending(); !slices.Equal(got, all) {
-			t.Errorf("%d messages are pending, want 6 in order", len(got))
-		}
+		got := l.Pending()
+		assert.That(t, slices.Equal(got, all), "%d messages are pending, want 6 in order", len(got))
 		l.Close()
 		l.Close()
 		synctest.Wait()
 		enter(t, l, 1, Wait, Closed)
-		if l.Adopt(waiting, &waiting.entry) || l.Hold() {
-			t.Error("a closed ledger took something")
-		}
+		assert.That(t, !l.Adopt(waiting, &waiting.entry) && !l.Hold(), "a closed ledger took something")
 		l.Leave(all[1:], resultOf)
 		select {
 		case <-l.Settled():
@@ -222,9 +203,8 @@ func TestCloseAndReport(t *testing.T) {
 		l.Leave(all[:1], resultOf)
 		<-l.Settled()
 		c, aborted := l.Report()
-		if want := (Counts{Accepted: 4, Delivered: 1, Failed: 1, Spooled: 1, Aborted: 1, Drained: 1}); c != want || !slices.Equal(aborted, all[3:4]) {
-			t.Errorf("%+v and %d aborted, want %+v", c, len(aborted), want)
-		}
+		want := (Counts{Accepted: 4, Delivered: 1, Failed: 1, Spooled: 1, Aborted: 1, Drained: 1})
+		assert.That(t, c == want && slices.Equal(aborted, all[3:4]), "%+v and %d aborted, want %+v", c, len(aborted), want)
 		empty(t, l)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -83,9 +84,7 @@ func runLedgerModel(t *testing.T, r *rand.Rand) {
 	m.events++
 	m.closeLedger()
 	m.check()
-	if len(m.waiting) > 0 {
-		t.Errorf("%d messages wait for a place in a closed ledger", len(m.waiting))
-	}
+	assert.That(t, len(m.waiting) <= 0, "%d messages wait for a place in a closed ledger", len(m.waiting))
 	if c, aborted := m.Report(); c != m.counts || len(aborted) != c.Aborted {
 		t.Errorf("the counts are %+v with %d aborted messages, want %+v", c, len(aborted), m.counts)
 	}
@@ -277,9 +276,8 @@ func (m *ledgerModel) check() {
 	}
 	m.flushes = slices.DeleteFunc(m.flushes, func(f *flush) bool {
 		waits := slices.ContainsFunc(f.open, func(b *batch) bool { return !closed(b.done) })
-		if late := slices.ContainsFunc(f.messages, func(x *letter) bool { return !x.over }); waits != late {
-			m.t.Errorf("a flush waits: %v; a message before it is not done: %v", waits, late)
-		}
+		late := slices.ContainsFunc(f.messages, func(x *letter) bool { return !x.over })
+		assert.That(m.t, waits == late, "a flush waits: %v; a message before it is not done: %v", waits, late)
 		return !waits
 	})
 	m.awaits = slices.DeleteFunc(m.awaits, func(c <-chan struct{}) bool {

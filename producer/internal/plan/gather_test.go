@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -70,9 +71,7 @@ func TestRequestsOfManyCallersAreEqual(t *testing.T) {
 		l := newLoop(t)
 		l.add(callers)
 		for request := range 100 {
-			if len(l.flying) == 0 {
-				t.Fatalf("%d callers: no request is under way", callers)
-			}
+			assert.MustThat(t, len(l.flying) != 0, "%d callers: no request is under way", callers)
 			l.now = l.now.Add(time.Millisecond)
 			n := l.finish()
 			if least := callers / 8; request >= 20 && n < least {
@@ -87,9 +86,7 @@ func TestRequestsOfManyCallersAreEqual(t *testing.T) {
 func TestGatherEnds(t *testing.T) {
 	l := newLoop(t)
 	l.add(1)
-	if len(l.flying) != 1 {
-		t.Fatal("the idle server did not get the first message at once")
-	}
+	assert.MustEqual(t, "the idle server did not get the first message at once", len(l.flying), 1)
 	l.add(61) // the second request has one of them
 	l.finish()
 	l.finish()
@@ -99,9 +96,7 @@ func TestGatherEnds(t *testing.T) {
 	began := l.now
 	l.now = l.now.Add(time.Millisecond)
 	l.add(3)
-	if len(l.flying) != 1 {
-		t.Fatal("3 messages did not wait beside a request with 60")
-	}
+	assert.MustEqual(t, "3 messages did not wait beside a request with 60", len(l.flying), 1)
 	if at := l.q.WakeAt(l.now); !at.Equal(began.Add(5 * time.Millisecond)) {
 		t.Fatalf("the wait ends %v after the start of the request, want 5 ms", at.Sub(began))
 	}
@@ -138,13 +133,9 @@ func TestCrowdedTopicHasOneRequest(t *testing.T) {
 	l := newLoop(t)
 	l.q.Crowded = true
 	l.add(1)
-	if len(l.flying) != 1 {
-		t.Fatal("the first message was not sent at once")
-	}
+	assert.MustEqual(t, "the first message was not sent at once", len(l.flying), 1)
 	l.add(10)
-	if len(l.flying) != 1 {
-		t.Fatalf("%d requests are under way, want 1", len(l.flying))
-	}
+	assert.MustEqual(t, "requests are under way", len(l.flying), 1)
 	l.now = l.now.Add(time.Millisecond)
 	l.finish()
 	if len(l.flying) != 1 || len(l.flying[0].Items) != 10 {
@@ -163,9 +154,7 @@ func TestCrowdedTopicHasOneRequest(t *testing.T) {
 	l.q.Crowded = false
 	l.finish()
 	l.add(3)
-	if len(l.flying) != 2 {
-		t.Fatalf("%d requests are under way without the crowd, want 2", len(l.flying))
-	}
+	assert.MustEqual(t, "requests are under way without the crowd", len(l.flying), 2)
 }
 
 // The topics of a server share its requests: two at once, the second with half as many messages as
@@ -183,9 +172,7 @@ func TestTopicsGather(t *testing.T) {
 	begins := func(want bool, what string) (number int) {
 		t.Helper()
 		number, ok := s.Next(now)
-		if ok != want {
-			t.Fatalf("%s: a request begins: %t", what, ok)
-		}
+		assert.MustThat(t, ok == want, "%s: a request begins: %t", what, ok)
 		return number
 	}
 	wakes := func(after time.Duration) {
@@ -195,9 +182,8 @@ func TestTopicsGather(t *testing.T) {
 		}
 	}
 	first, ok := s.Own(now)
-	if second, also := s.Own(now); !ok || !also || first == second {
-		t.Fatal("two messages alone do not begin requests of their own")
-	}
+	second, also := s.Own(now)
+	assert.MustThat(t, ok && also && first != second, "two messages alone do not begin requests of their own")
 	ready(0, 60, 1)
 	if _, ok := s.Own(now); ok {
 		t.Error("a request of one message begins before those that wait")
@@ -222,9 +208,7 @@ func TestTopicsGather(t *testing.T) {
 	s.Filled(&Load{units: 30})
 	now = now.Add(time.Hour)
 	begins(false, "the last result is that the server does not respond")
-	if !s.WakeAt(now).IsZero() {
-		t.Error("it wakes although only a result lets a request begin")
-	}
+	assert.That(t, s.WakeAt(now).IsZero(), "it wakes although only a result lets a request begin")
 }
 
 // A topic whose messages find no place keeps its turn; one that had a place has its next turn last.
@@ -241,28 +225,23 @@ func TestPlacesInASharedRequest(t *testing.T) {
 		q.Routed(j.Ask, now)
 		q.Next(now, nil)
 		l, units := q.Ready(now)
-		if units != len(sizes) {
-			t.Fatalf("%d units are ready, want %d", units, len(sizes))
-		}
+		assert.MustEqual(t, "units are ready", units, len(sizes))
 		if r := q.Take(l, load, now, false); r != nil {
 			taken = len(r.Items)
 		}
-		if _, left := q.Ready(now); left != units-taken {
-			t.Errorf("%d units remain of %d after %d", left, units, taken)
-		}
+		_, left := q.Ready(now)
+		assert.That(t, left == units-taken, "%d units remain of %d after %d", left, units, taken)
 		return taken
 	}
 	var load Load
 	for i, c := range []struct{ sizes, taken int }{{400, 2}, {300, 0}, {100, 2}, {100, 0}} {
-		if n := take(&load, c.sizes, c.sizes); n != c.taken {
-			t.Errorf("topic %d: %d messages of %d bytes find a place, want %d", i, n, c.sizes, c.taken)
-		}
+		n := take(&load, c.sizes, c.sizes)
+		assert.That(t, n == c.taken, "topic %d: %d messages of %d bytes find a place, want %d", i, n, c.sizes, c.taken)
 	}
 	load = Load{}
 	for i := range maxTopics + 1 {
 		shared.MaxMessages = 1000
-		if n := take(&load, 1); n != min(1, maxTopics-i) {
-			t.Errorf("topic %d: %d messages find a place", i, n)
-		}
+		n := take(&load, 1)
+		assert.That(t, n == min(1, maxTopics-i), "topic %d: %d messages find a place", i, n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -25,9 +26,7 @@ func TestLateThrottles(t *testing.T) {
 		first, late := &Request[numbered, struct{}]{Lane: l}, &Request[numbered, struct{}]{Lane: l}
 		l.begin(first, begin)
 		l.begin(late, begin)
-		if !l.Pause(first, begin, time.Second, nil) {
-			t.Fatalf("%s: the first throttle begins no pause", tt.name)
-		}
+		assert.MustThat(t, l.Pause(first, begin, time.Second, nil), "%s: the first throttle begins no pause", tt.name)
 		if counts := l.Pause(late, begin.Add(tt.late), tt.pause, nil); counts || !l.PausedUntil.Equal(begin.Add(tt.until)) {
 			t.Errorf("%s: it counts: %t, and the pause ends after %v, want %v", tt.name, counts, l.PausedUntil.Sub(begin), tt.until)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -41,9 +42,7 @@ func (d *desk) request(endpoint string, most int) *Request[numbered, struct{}] {
 		if j.Ask == nil {
 			return j.Request
 		}
-		if asks == 10 {
-			d.t.Fatal("the queue asks for lanes again and again, although nothing has changed")
-		}
+		assert.MustThat(d.t, asks != 10, "the queue asks for lanes again and again, although nothing has changed")
 		for range j.Ask.Requests {
 			d.lanes++
 			j.Ask.Lanes = append(j.Ask.Lanes, transport.Lane{Endpoint: endpoint, MaxMessages: most})
@@ -76,9 +75,7 @@ func (d *desk) throttled(r *Request[numbered, struct{}], pause time.Duration) {
 func (d *desk) sleep() {
 	d.t.Helper()
 	at := d.q.WakeAt(d.now)
-	if !at.After(d.now) {
-		d.t.Fatalf("the queue holds messages and waits for %v, which is not in the future (%v)", at, d.now)
-	}
+	assert.MustThat(d.t, at.After(d.now), "the queue holds messages and waits for %v, which is not in the future (%v)", at, d.now)
 	d.now = at
 }
 
@@ -95,9 +92,7 @@ func TestLateThrottleBesideTheProbe(t *testing.T) {
 	d.accepted(third)
 	d.sleep()
 	probe := d.request("a", 1)
-	if probe == nil {
-		t.Fatal("no probe at the end of the pause")
-	}
+	assert.MustThat(t, probe != nil, "no probe at the end of the pause")
 	d.throttled(older, time.Second)
 	d.accepted(probe)
 	d.add("")
@@ -123,17 +118,12 @@ func TestProbeWithoutResponseIsFollowed(t *testing.T) {
 	d.sleep()
 	for i := range 11 { // the message group sends one at a time
 		began := d.now
-		if r := d.request("a", 1); r == nil {
-			t.Fatalf("probe %d does not begin", i+1)
-		}
-		if r := d.request("a", 1); r != nil {
-			t.Fatalf("a request beside probe %d", i+1)
-		}
+		assert.MustThat(t, d.request("a", 1) != nil, "probe %d does not begin", i+1)
+		assert.MustThat(t, d.request("a", 1) == nil, "a request beside probe %d", i+1)
 		for d.sleep(); i < 10 && d.now.Sub(began) < 20*time.Millisecond; d.sleep() {
 		}
-		if wait := d.now.Sub(began); i < 10 && wait != 20*time.Millisecond {
-			t.Fatalf("probe %d begins after %v, want 20ms", i+2, wait)
-		}
+		wait := d.now.Sub(began)
+		assert.MustThat(t, i >= 10 || wait == 20*time.Millisecond, "probe %d begins after %v, want 20ms", i+2, wait)
 	}
 }
 
@@ -145,15 +135,13 @@ func TestLostLaneCausesNoAsks(t *testing.T) {
 	d.now = d.now.Add(10 * time.Second) // the pause of a is over
 	for range 2 {
 		d.add("")
-		if r := d.request("b", 10); r == nil || r.Info.Endpoint != "b" {
-			t.Fatalf("request %+v, want one to b", r)
-		}
+		r := d.request("b", 10)
+		assert.MustThat(t, r != nil && r.Info.Endpoint == "b", "request %+v, want one to b", r)
 	}
 	for range 5 {
 		d.add("")
-		if r := d.request("b", 10); r != nil {
-			t.Fatalf("a third request to b: %+v", r)
-		}
+		r := d.request("b", 10)
+		assert.MustThat(t, r == nil, "a third request to b: %+v", r)
 	}
 }
 
@@ -166,9 +154,8 @@ func TestPausedMessageGroupFollowsASwitch(t *testing.T) {
 	for i := range 300 { // more than one ask takes
 		d.add(fmt.Sprint("other", i))
 	}
-	if r := d.request("a", 10); r != nil {
-		t.Fatalf("a request during the pause: %+v", r)
-	}
+	r := d.request("a", 10)
+	assert.MustThat(t, r == nil, "a request during the pause: %+v", r)
 	sent := 0
 	for range 20 {
 		d.sleep()
@@ -191,9 +178,7 @@ func TestMessageGroupsLeaveALaneThatIsNotTheOnlyOne(t *testing.T) {
 	d := newDesk(t)
 	route := func(lane transport.Lane) *Request[numbered, struct{}] {
 		j, _ := d.q.Next(d.now, nil)
-		if j.Ask == nil {
-			t.Fatalf("the next job is %+v, want an ask", j)
-		}
+		assert.MustThat(t, j.Ask != nil, "the next job is %+v, want an ask", j)
 		for range j.Ask.Requests {
 			j.Ask.Lanes = append(j.Ask.Lanes, lane)
 		}
@@ -204,9 +189,8 @@ func TestMessageGroupsLeaveALaneThatIsNotTheOnlyOne(t *testing.T) {
 	l, _ := d.q.Ready(d.now)
 	r := d.q.Take(l, new(Load), d.now, false)
 	group := d.add("g")
-	if j, ok := d.q.Next(d.now, nil); ok {
-		t.Fatalf("a message group of a topic with one server causes %+v", j)
-	}
+	j, ok := d.q.Next(d.now, nil)
+	assert.MustThat(t, !ok, "a message group of a topic with one server causes %+v", j)
 	first.Avoid = "a"
 	d.q.Finished(r, d.now) // the first message returns, and asks
 	if r := route(transport.Lane{Endpoint: "b", MaxMessages: 10}); r == nil || r.Items[0] != first {
@@ -229,9 +213,7 @@ func TestShortenedRequestEndsWithItsMessages(t *testing.T) {
 	}
 	kept := second.Items[0]
 	d.q.Shorten(second, 1, d.now)
-	if r := d.q.Remove(kept, d.now); r != second {
-		t.Errorf("the only message of the request left, and Remove returned %+v", r)
-	}
+	assert.Equal(t, "the only message of the request left, and Remove returned", d.q.Remove(kept, d.now), second)
 }
 
 // A transport without a lane fails the messages that waited when it was asked, not later ones.
@@ -242,13 +224,9 @@ func TestWithdrawKeepsLaterMessages(t *testing.T) {
 	d.q.Routed(j.Ask, d.now)
 	late := []*Item[numbered, struct{}]{d.add("g"), d.add("")}
 	r := d.q.Withdraw(j.Ask)
-	if len(r.Items) != 1 || r.Items[0] != early {
-		t.Errorf("%d messages fail, want the first one", len(r.Items))
-	}
+	assert.That(t, len(r.Items) == 1 && r.Items[0] == early, "%d messages fail, want the first one", len(r.Items))
 	for _, it := range late {
-		if !it.Queued() {
-			t.Errorf("message %s came after the ask and is not queued", it.Message.ID)
-		}
+		assert.That(t, it.Queued(), "message %s came after the ask and is not queued", it.Message.ID)
 	}
 }
 
@@ -262,9 +240,8 @@ func TestManyServersKeepTheirPauses(t *testing.T) {
 		d.accepted(d.request(fmt.Sprint("server", i), 1))
 	}
 	d.add("")
-	if r := d.request("paused", 1); r != nil {
-		t.Errorf("a request to %s during its pause", r.Info.Endpoint)
-	}
+	r := d.request("paused", 1)
+	assert.That(t, r == nil, "a request to %s during its pause", r.Info.Endpoint)
 }
 
 // A limiter lets few messages of each request pass. The message groups that return to the queue
@@ -277,18 +254,14 @@ func TestShortenedRequestsCauseFewAsks(t *testing.T) {
 	}
 	for sent := range groups {
 		r := d.request("a", 1000)
-		if r == nil {
-			t.Fatalf("no request after %d messages, although the lane is free", sent)
-		}
+		assert.MustThat(t, r != nil, "no request after %d messages, although the lane is free", sent)
 		if want := fmt.Sprint("group", sent); r.Items[0].Message.MessageGroup != want {
 			t.Errorf("request %d begins with %s, want %s", sent, r.Items[0].Message.MessageGroup, want)
 		}
 		d.q.Shorten(r, 1, d.now)
 		d.accepted(r)
 	}
-	if d.lanes > groups {
-		t.Errorf("the lane of %d messages was requested %d times, want each once", groups, d.lanes)
-	}
+	assert.That(t, d.lanes <= groups, "the lane of %d messages was requested %d times, want each once", groups, d.lanes)
 }
 
 // A few of the message groups that wait for a lane show each second whether they still have it.
@@ -304,11 +277,8 @@ func TestPausedMessageGroupsCauseFewAsks(t *testing.T) {
 	before, began := d.lanes, d.now
 	for d.now.Before(began.Add(time.Minute)) {
 		d.sleep()
-		if d.request("a", 1) != nil {
-			t.Fatal("a request during the pause")
-		}
+		assert.MustThat(t, d.request("a", 1) == nil, "a request during the pause")
 	}
-	if n := d.lanes - before; n < 60 || n > 61*10 {
-		t.Errorf("%d calls of Lane for messages that wait for a minute, want 1 to 10 a second", n)
-	}
+	n := d.lanes - before
+	assert.That(t, n >= 60 && n <= 61*10, "%d calls of Lane for messages that wait for a minute, want 1 to 10 a second", n)
 }

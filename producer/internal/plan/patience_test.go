@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -42,21 +43,15 @@ func TestFullLaneHasPatience(t *testing.T) {
 			for i := range 1000 {
 				q.Add(&Item[numbered, struct{}]{Of: numbered(i), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
 			}
-			if n := pump(); n != c.full {
-				t.Fatalf("%d requests began, want %d", n, c.full)
-			}
+			assert.MustEqual(t, "requests began", pump(), c.full)
 			for range 3 {
 				if at := q.WakeAt(now); !at.Equal(now.Add(c.wait)) {
 					t.Fatalf("the next request can begin %v after the newest, want %v", at.Sub(now), c.wait)
 				}
 				now = now.Add(c.wait - time.Millisecond)
-				if n := pump(); n != 0 {
-					t.Fatalf("%d requests began before the time", n)
-				}
+				assert.MustEqual(t, "requests began before the time", pump(), 0)
 				now = now.Add(time.Millisecond)
-				if n := pump(); n != 1 {
-					t.Fatalf("%d requests began in the time, want 1", n)
-				}
+				assert.MustEqual(t, "requests began in the time", pump(), 1)
 			}
 			if c.most > 1 {
 				return // its window does not change
@@ -69,9 +64,7 @@ func TestFullLaneHasPatience(t *testing.T) {
 				r.Lane.Succeeded(r)
 				q.Finished(r, now)
 			}
-			if n := pump(); n != 1 {
-				t.Errorf("%d requests began after the successes, want 1: 33 are lost, the window is 34", n)
-			}
+			assert.Equal(t, "requests began after the successes", pump(), 1)
 		})
 	}
 }
@@ -81,9 +74,7 @@ func TestPatienceIsBounded(t *testing.T) {
 	l := &Lane[numbered, struct{}]{Lane: transport.Lane{MaxMessages: 1}, window: FirstWindow}
 	l.flying = 511
 	now := time.Unix(1000, 0)
-	if !l.free(now) {
-		t.Error("511 requests fill the lane")
-	}
+	assert.That(t, l.free(now), "511 requests fill the lane")
 	if l.flying++; l.free(now.Add(time.Hour)) {
 		t.Error("512 requests do not fill the lane")
 	}
@@ -100,15 +91,10 @@ func TestNoPatienceWithASilentServer(t *testing.T) {
 		l.begin(requests[i], now)
 	}
 	l.TimedOut(requests[50])
-	if later := now.Add(time.Hour); l.free(later) || l.patient() {
-		t.Error("the lane has patience with a server that responded to nothing")
-	}
+	later := now.Add(time.Hour)
+	assert.That(t, !l.free(later) && !l.patient(), "the lane has patience with a server that responded to nothing")
 	l.Succeeded(requests[40])
-	if l.patient() {
-		t.Error("the lane has patience although a later request timed out")
-	}
+	assert.That(t, !l.patient(), "the lane has patience although a later request timed out")
 	l.Succeeded(requests[60])
-	if !l.patient() || !l.free(now.Add(20*time.Millisecond)) {
-		t.Error("the lane has no patience although a later request succeeded")
-	}
+	assert.That(t, l.patient() && l.free(now.Add(20*time.Millisecond)), "the lane has no patience although a later request succeeded")
 }

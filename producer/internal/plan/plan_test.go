@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -20,17 +21,13 @@ func TestLostResponsesKeepTheWindow(t *testing.T) {
 		l.TimedOut(lost)
 		l.requestEnded(lost)
 	}
-	if l.window != FirstWindow {
-		t.Errorf("a window of %d after lost responses, want %d", l.window, FirstWindow)
-	}
+	assert.Equal(t, "a window of after lost responses", l.window, FirstWindow)
 	earlier, late := &Request[numbered, struct{}]{Lane: l}, &Request[numbered, struct{}]{Lane: l}
 	l.begin(earlier, now)
 	l.begin(late, now)
 	l.Succeeded(earlier)
 	l.TimedOut(late)
-	if l.window != FirstWindow/2 {
-		t.Errorf("a window of %d after a timeout with no success after it, want %d", l.window, FirstWindow/2)
-	}
+	assert.Equal(t, "a window of after a timeout with no success after it", l.window, FirstWindow/2)
 }
 
 // numbered is the owner of a message: its number in the order of the calls of Add.
@@ -48,18 +45,14 @@ func TestWindowAdapts(t *testing.T) {
 		}
 		return n
 	}
-	if n := requests(); n != FirstWindow {
-		t.Errorf("%d requests at first, want %d", n, FirstWindow)
-	}
+	assert.Equal(t, "requests at first", requests(), FirstWindow)
 	for range 10_000 {
 		r := &Request[numbered, struct{}]{Lane: l}
 		l.Succeeded(r)
 		l.requestEnded(r)
 		requests()
 	}
-	if l.flying != maxWindow {
-		t.Errorf("%d requests after many successes, want %d", l.flying, maxWindow)
-	}
+	assert.Equal(t, "requests after many successes", l.flying, maxWindow)
 	together := []*Request[numbered, struct{}]{{}, {}, {}}
 	for _, r := range together {
 		l.begin(r, now)
@@ -67,17 +60,13 @@ func TestWindowAdapts(t *testing.T) {
 	for _, r := range together {
 		l.TimedOut(r)
 	}
-	if l.window != maxWindow/2 {
-		t.Errorf("a window of %d after 3 timeouts of requests that were under way together, want %d", l.window, maxWindow/2)
-	}
+	assert.Equal(t, "a window of after 3 timeouts of requests that were under way together", l.window, maxWindow/2)
 	for range 20 {
 		r := &Request[numbered, struct{}]{}
 		l.begin(r, now)
 		l.TimedOut(r)
 	}
-	if l.window != 1 {
-		t.Errorf("a window of %d after 20 timeouts, want 1", l.window)
-	}
+	assert.Equal(t, "a window of after 20 timeouts", l.window, 1)
 	l.flying = 0
 	old := &Request[numbered, struct{}]{Lane: l}
 	l.begin(old, now)
@@ -85,24 +74,16 @@ func TestWindowAdapts(t *testing.T) {
 		t.Error("the second result from before the pause counts as another throttle")
 	}
 	l.requestEnded(old)
-	if l.free(now) || l.free(now.Add(time.Second-1)) || !l.free(now.Add(time.Second)) {
-		t.Error("the pause is not one second")
-	}
+	assert.That(t, !l.free(now) && !l.free(now.Add(time.Second-1)) && l.free(now.Add(time.Second)), "the pause is not one second")
 	now = now.Add(time.Second)
-	if n := requests(); n != 1 {
-		t.Errorf("%d probes, want 1", n)
-	}
+	assert.Equal(t, "probes", requests(), 1)
 	l.requestEnded(&Request[numbered, struct{}]{pauses: l.pauses})
 	probe := &Request[numbered, struct{}]{Lane: l}
 	l.begin(probe, now)
 	l.Succeeded(old)
-	if !l.probing {
-		t.Error("the success of a request from before the pause opened the lane")
-	}
+	assert.That(t, l.probing, "the success of a request from before the pause opened the lane")
 	l.Succeeded(probe)
-	if l.probing {
-		t.Error("the lane is not open after a successful probe")
-	}
+	assert.That(t, !l.probing, "the lane is not open after a successful probe")
 }
 
 // If a server has not responded to a probe after the length of a pause, it has not throttled the
@@ -129,13 +110,9 @@ func TestProbesWithoutResponse(t *testing.T) {
 			for now = now.Add(pause); len(probes) < 4 && l.free(now); now = now.Add(pause) {
 				probes = append(probes, &Request[numbered, struct{}]{})
 				l.begin(probes[len(probes)-1], now)
-				if l.free(now.Add(pause - 1)) {
-					t.Errorf("another probe in less than a pause after probe %d", len(probes))
-				}
+				assert.That(t, !l.free(now.Add(pause-1)), "another probe in less than a pause after probe %d", len(probes))
 			}
-			if len(probes) != c.probes {
-				t.Fatalf("%d probes, want %d", len(probes), c.probes)
-			}
+			assert.MustEqual(t, "probes", len(probes), c.probes)
 			l.Succeeded(probes[0])
 			if l.requestEnded(probes[0]); l.probing {
 				t.Fatal("the lane is not open after a success")
@@ -144,9 +121,7 @@ func TestProbesWithoutResponse(t *testing.T) {
 			for ; l.free(now) && open < 100; open++ {
 				l.begin(&Request[numbered, struct{}]{}, now)
 			}
-			if open != c.open {
-				t.Errorf("%d requests are under way in the open lane, want %d", open, c.open)
-			}
+			assert.Equal(t, "requests are under way in the open lane", open, c.open)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -36,14 +37,10 @@ func TestMessagesWithSimilarTimesShareARequest(t *testing.T) {
 				q.Add(&Item[timed, struct{}]{Of: timed(s), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
 			}
 			j, ok := q.Next(now, nil)
-			if !ok || j.Ask == nil {
-				t.Fatalf("the first job is %+v, want an ask", j)
-			}
+			assert.MustThat(t, ok && j.Ask != nil, "the first job is %+v, want an ask", j)
 			j.Ask.Lanes = []transport.Lane{{Endpoint: "a", MaxMessages: 10}}
 			r := q.Routed(j.Ask, now)
-			if r == nil || len(r.Items) != tt.want {
-				t.Errorf("request %+v, want one with %d messages", r, tt.want)
-			}
+			assert.That(t, r != nil && len(r.Items) == tt.want, "request %+v, want one with %d messages", r, tt.want)
 		})
 	}
 }

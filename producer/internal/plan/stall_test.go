@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -47,15 +48,11 @@ func TestNoAskWhileNoLaneTakes(t *testing.T) {
 			q.Finished(first, now)
 			change(first.Lane)
 			add(1)
-			if r := request(); r != nil {
-				t.Fatalf("a request of %d messages", len(r.Items))
-			}
-			if j, ok := q.Next(now, nil); ok {
-				t.Errorf("the next job is %+v, although nothing has changed", j)
-			}
-			if q.loose.Len() != 1 {
-				t.Errorf("%d units are ready", q.loose.Len())
-			}
+			r := request()
+			assert.MustThat(t, r == nil, "a request of %d messages", len(r.Items))
+			j, ok := q.Next(now, nil)
+			assert.That(t, !ok, "the next job is %+v, although nothing has changed", j)
+			assert.Equal(t, "units are ready", q.loose.Len(), 1)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Each class of errors has a decision and a delay. A new class fails the test until both are
@@ -31,8 +32,7 @@ func TestEveryClass(t *testing.T) {
 			in.Throttles = 1
 		}
 		in.Draw(l, &Draws{})
-		if got := Decide(in); got != want {
-			t.Errorf("%v: %+v, want %+v", c, got, want)
-		}
+		got := Decide(in)
+		assert.That(t, got == want, "%v: %+v, want %+v", c, got, want)
 	}
 }

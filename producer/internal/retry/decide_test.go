@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -145,9 +146,8 @@ func TestDecide(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			in := tt.s.inputs(tt.err)
-			if got := Decide(in); got != tt.want {
-				t.Errorf("Decide(%+v)\n got %+v\nwant %+v", in, got, tt.want)
-			}
+			got := Decide(in)
+			assert.That(t, got == tt.want, "Decide(%+v)\n got %+v\nwant %+v", in, got, tt.want)
 		})
 	}
 }
@@ -206,9 +206,8 @@ func TestMaybeStored(t *testing.T) {
 		{codeError(tidegate.CodeInternalServerError), false},
 		{codeError(tidegate.CodeTopicNotFound), false},
 	} {
-		if got := MaybeStored(tt.err); got != tt.want {
-			t.Errorf("MaybeStored(%v) = %v, want %v", tt.err, got, tt.want)
-		}
+		got := MaybeStored(tt.err)
+		assert.That(t, got == tt.want, "MaybeStored(%v) = %v, want %v", tt.err, got, tt.want)
 	}
 }
 
@@ -233,9 +232,7 @@ func TestAttemptShare(t *testing.T) {
 		{"settings lowered meanwhile", -4, 3 * time.Second, floor, 2 * time.Second, true, 1950 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := AttemptShare(tt.attemptsLeft, tt.limit, tt.floor, tt.left, tt.deadline); got != tt.want {
-				t.Errorf("got %v, want %v", got, tt.want)
-			}
+			assert.Equal(t, "got", AttemptShare(tt.attemptsLeft, tt.limit, tt.floor, tt.left, tt.deadline), tt.want)
 		})
 	}
 }
@@ -253,16 +250,14 @@ func TestOutageDoesNotPaceConnectedAttempts(t *testing.T) {
 		return Decide(in).Delay
 	}
 	for connected := 1; connected <= retriesAtOnce; connected++ {
-		if d := decide(connected, 15, false); d != 0 {
-			t.Errorf("failure %d with a connection after an outage is retried after %v", connected, d)
-		}
+		d := decide(connected, 15, false)
+		assert.That(t, d == 0, "failure %d with a connection after an outage is retried after %v", connected, d)
 	}
 	if d := decide(retriesAtOnce+1, 15, false); d <= 0 || d > 200*time.Millisecond {
 		t.Errorf("failure %d with a connection is retried after %v, want about 100 ms", retriesAtOnce+1, d)
 	}
-	if d := decide(0, 16, true); d <= 0 || d > time.Second {
-		t.Errorf("an attempt without a connection is repeated after %v, want up to 1 s", d)
-	}
+	d := decide(0, 16, true)
+	assert.That(t, d > 0 && d <= time.Second, "an attempt without a connection is repeated after %v, want up to 1 s", d)
 }
 
 // Attempts that reached no server that could store the message: without a connection, through a

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A throttled attempt counts as a throttle, unless the caller's ctx has ended.
@@ -51,9 +53,8 @@ func TestShareOfTheRemainingTime(t *testing.T) {
 		{"the last of 3", together, History{Attempts: 2}, left - 50*time.Millisecond},
 	} {
 		l := &Limits{Bounds: tt.bounds, MaxAttempts: 3}
-		if got := tt.h.Share(l, began, began.Add(left)); got != tt.want {
-			t.Errorf("%s: %v of %v, want %v", tt.name, got, left, tt.want)
-		}
+		got := tt.h.Share(l, began, began.Add(left))
+		assert.That(t, got == tt.want, "%s: %v of %v, want %v", tt.name, got, left, tt.want)
 	}
 }
 
@@ -71,11 +72,8 @@ func TestUntriedForTwoMinutes(t *testing.T) {
 		{"after two minutes", History{}, 2 * time.Minute, false},
 		{"after an attempt", History{Attempts: 1}, 0, false},
 	} {
-		if tt.h.Attempts == 0 && !tt.h.Untried(begin) {
-			t.Errorf("%s: the first pause counts", tt.name)
-		}
-		if got := tt.h.Untried(begin.Add(tt.after)); got != tt.want {
-			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
-		}
+		assert.That(t, tt.h.Attempts != 0 || tt.h.Untried(begin), "%s: the first pause counts", tt.name)
+		got := tt.h.Untried(begin.Add(tt.after))
+		assert.That(t, got == tt.want, "%s: %t, want %t", tt.name, got, tt.want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -27,9 +28,7 @@ func TestParseEndpoints(t *testing.T) {
 			continue
 		}
 		addrs, _ := AddressesOf(pb)
-		if pb.GetScheme() != want.scheme || strings.Join(addrs, ";") != want.key {
-			t.Errorf("%s: %v", in, pb)
-		}
+		assert.That(t, pb.GetScheme() == want.scheme && strings.Join(addrs, ";") == want.key, "%s: %v", in, pb)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Each class of errors has a verdict. A new class fails the test until it is decided.
@@ -28,8 +29,7 @@ func TestEveryClass(t *testing.T) {
 			t.Errorf("%v is not decided", c)
 			continue
 		}
-		if got := VerdictOf(d.err, nil, 0); got != d.want {
-			t.Errorf("%v: %v, want %v", c, got, d.want)
-		}
+		got := VerdictOf(d.err, nil, 0)
+		assert.That(t, got == d.want, "%v: %v, want %v", c, got, d.want)
 	}
 }

@@ -3,6 +3,7 @@ package conn
 import (
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -12,15 +13,12 @@ func TestMixedAnnouncementsEndBatches(t *testing.T) {
 	c := &Connection{}
 	ours := parseFeatures([]string{"batch, suspend, topics, heartbeats, queues"})
 	c.announce(ours)
-	if f := *c.Features.Load(); f != ours || !f.Batch || !f.Topics || !f.Heartbeats || !f.Queues {
-		t.Errorf("%+v of %+v", f, ours)
-	}
+	f := *c.Features.Load()
+	assert.That(t, f == ours && f.Batch && f.Topics && f.Heartbeats && f.Queues, "%+v of %+v", f, ours)
 	c.announce(Features{})
 	c.announce(ours)
 	want := Features{Capabilities: transport.Capabilities{Suspend: true}}
-	if f := *c.Features.Load(); f != want {
-		t.Errorf("%+v after a response without features, want %+v", f, want)
-	}
+	assert.Equal(t, "after a response without features", *c.Features.Load(), want)
 }
 
 // If gRPC opens two connections at the same time, it may drop the newer one.
@@ -31,13 +29,9 @@ func TestConnectionInUse(t *testing.T) {
 	l.Saw(second)
 	first.announce(Features{})
 	l.Saw(first)
-	if l.current.Load() != first {
-		t.Error("the connection that responds is not the one in use")
-	}
+	assert.Equal(t, "the connection that responds is not the one in use", l.current.Load(), first)
 	second.announce(Features{})
 	l.Saw(second)
 	l.Saw(first) // a late response
-	if l.current.Load() != second {
-		t.Error("an old connection replaced the one in use")
-	}
+	assert.Equal(t, "an old connection replaced the one in use", l.current.Load(), second)
 }

@@ -3,6 +3,8 @@ package conn
 import (
 	"slices"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // At most half of the servers are excluded.
@@ -20,8 +22,7 @@ func TestExcluded(t *testing.T) {
 		{[]int64{0, 3, 0, 1}, []bool{false, true, false, true}},
 		{[]int64{0, 0, 1, 0}, []bool{false, false, true, false}},
 	} {
-		if got := excluded(tt.trips); !slices.Equal(got, tt.want) {
-			t.Errorf("%v: %v, want %v", tt.trips, got, tt.want)
-		}
+		got := excluded(tt.trips)
+		assert.That(t, slices.Equal(got, tt.want), "%v: %v, want %v", tt.trips, got, tt.want)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
@@ -64,15 +65,9 @@ func TestTransportError(t *testing.T) {
 			if e.Code != tt.code || e.MaybeStored != tt.maybe || !errors.Is(e, below) || tt.is != nil && !errors.Is(e, tt.is) {
 				t.Errorf("%+v", e)
 			}
-			if got := errors.Is(e, tidegate.ErrUnavailable); got != (tt.is == tidegate.ErrUnavailable) {
-				t.Errorf("unavailable: %t", got)
-			}
-			if got := tidegate.Classify(e); got != tt.class {
-				t.Errorf("class %s, want %s", got, tt.class)
-			}
-			if e.Op != op || e.Subject != "subject" || e.Endpoint != "here:1" {
-				t.Errorf("%+v", e)
-			}
+			assert.Equal(t, "unavailable", errors.Is(e, tidegate.ErrUnavailable), (tt.is == tidegate.ErrUnavailable))
+			assert.Equal(t, "class", tidegate.Classify(e), tt.class)
+			assert.That(t, e.Op == op && e.Subject == "subject" && e.Endpoint == "here:1", "%+v", e)
 		})
 	}
 }
@@ -83,12 +78,8 @@ func FuzzParsePushback(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		d := parsePushback([]string{s})
-		if d != -1 && (d < 0 || d > (1<<31-1)*time.Millisecond || d%time.Millisecond != 0) {
-			t.Errorf("%q: %v", s, d)
-		}
-		if d > 0 && parsePushback([]string{s, s}) != -1 {
-			t.Error("two values are no wish")
-		}
+		assert.That(t, d == -1 || d >= 0 && d <= (1<<31-1)*time.Millisecond && d%time.Millisecond == 0, "%q: %v", s, d)
+		assert.That(t, d <= 0 || parsePushback([]string{s, s}) == -1, "two values are no wish")
 	})
 }
 
@@ -100,9 +91,7 @@ func TestDeadlineReportedByTheServerFirst(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Millisecond, cause)
 		defer cancel()
 		e := OfCall(ctx, "Op", "subject", "here:1", status.Error(codes.DeadlineExceeded, "text"), true, false)
-		if !errors.Is(e, cause) || !e.MaybeStored || errors.Is(e, tidegate.ErrUnavailable) {
-			t.Errorf("%+v", e)
-		}
+		assert.That(t, errors.Is(e, cause) && e.MaybeStored && !errors.Is(e, tidegate.ErrUnavailable), "%+v", e)
 	})
 }
 
@@ -117,14 +106,11 @@ func TestFirstLine(t *testing.T) {
 		"No route info of this topic: t,\n\tat org.apache.rocketmq":                                           "No route info of this topic: t",
 		long: long[:maxText] + "…",
 	} {
-		if got := firstLine(in); got != want {
-			t.Errorf("%.40q: %q, want %q", in, got, want)
-		}
+		got := firstLine(in)
+		assert.That(t, got == want, "%.40q: %q, want %q", in, got, want)
 	}
 	e := OfStatus("Op", "s", "e", &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND, Message: "no topic\nstack"}, nil)
-	if e.Message != "no topic" {
-		t.Errorf("%q", e.Message)
-	}
+	assert.Equal(t, "e.Message", e.Message, "no topic")
 	if e := OfCall(t.Context(), "Op", "s", "e", status.Error(codes.Unavailable, "down\nstack"), false, false); strings.Contains(e.Error(), "stack") {
 		t.Errorf("%v", e)
 	}
@@ -174,9 +160,7 @@ func TestProxyWithoutBroker(t *testing.T) {
 			t.Errorf("%q: %#v, MaybeStored %t; want NotConnected %t", text, e, MaybeStored(e), want)
 		}
 		e = OfStatus("SendMessage", "t", "e", &rmqpb.Status{Code: rmqpb.Code_PROXY_TIMEOUT, Message: text}, nil)
-		if e.NotConnected || !MaybeStored(e) {
-			t.Errorf("%q with 50400: %#v", text, e)
-		}
+		assert.That(t, !e.NotConnected && MaybeStored(e), "%q with 50400: %#v", text, e)
 	}
 }
 
@@ -205,8 +189,7 @@ func TestRecallsThatCannotSucceed(t *testing.T) {
 		if e := OfStatus("RecallMessage", "t", "e", st, nil); e.Code != want.code || tidegate.Classify(e) != class || !strings.Contains(e.Message, want.remedy) {
 			t.Errorf("%q: %v, want %v with %q", text, e, want.code, want.remedy)
 		}
-		if e := OfStatus("SendMessage", "t", "e", st, nil); e.Code != tidegate.CodeInternalServerError || e.Message != text {
-			t.Errorf("%q of a send: %v", text, e)
-		}
+		e := OfStatus("SendMessage", "t", "e", st, nil)
+		assert.That(t, e.Code == tidegate.CodeInternalServerError && e.Message == text, "%q of a send: %v", text, e)
 	}
 }

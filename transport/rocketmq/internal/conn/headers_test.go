@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestAuthorization(t *testing.T) {
 	// printf 20250102T030405Z | openssl dgst -sha1 -hmac secret
 	const want = "MQv2-HMAC-SHA1 Credential=ak, SignedHeaders=x-mq-date-time, Signature=F2AAF211D4F8038FA2EE86F40F3E56019780D7FA"
-	if got := authorization("ak", "secret", "20250102T030405Z"); got != want {
-		t.Errorf("%s\nwant %s", got, want)
-	}
+	got := authorization("ak", "secret", "20250102T030405Z")
+	assert.That(t, got == want, "%s\nwant %s", got, want)
 }
 
 func TestHeaders(t *testing.T) {
@@ -25,17 +26,15 @@ func TestHeaders(t *testing.T) {
 			"x-mq-namespace": "ns", "x-mq-session-token": "st", "x-mq-date-time": "20000101T000000Z", "more": "x", "mine": "kept",
 			"authorization": authorization(h.access, h.secret, "20000101T000000Z"),
 		} {
-			if got := md.Get(k); len(got) != 1 || got[0] != want {
-				t.Errorf("%s: %q, want %q", k, got, want)
-			}
+			got := md.Get(k)
+			assert.That(t, len(got) == 1 && got[0] == want, "%s: %q, want %q", k, got, want)
 		}
 		first := md.Get("x-mq-request-id")[0]
 		time.Sleep(time.Second)
 		md, _ = metadata.FromOutgoingContext(NewSigner("", "").Outgoing(t.Context(), NewIdentity("id", "", "")))
 		for _, k := range []string{"x-mq-namespace", "x-mq-session-token", "authorization"} {
-			if got := md.Get(k); got != nil {
-				t.Errorf("%s: %q, want none", k, got)
-			}
+			got := md.Get(k)
+			assert.That(t, got == nil, "%s: %q, want none", k, got)
 		}
 		if md.Get("x-mq-request-id")[0] == first || md.Get("x-mq-date-time")[0] != "20000101T000001Z" {
 			t.Errorf("second request: %v", md)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
@@ -60,8 +61,7 @@ func TestPlacesAreForgotten(t *testing.T) {
 			l.Note(&Route{Readers: []Broker{{PB: &rmqpb.Broker{Name: fmt.Sprint("pod-", i)}}}}, time.Minute)
 			time.Sleep(time.Minute)
 		}
-		if n := len(l.byName); n > ForgetAfter+1 {
-			t.Errorf("%d places are kept after 100 brokers", n)
-		}
+		n := len(l.byName)
+		assert.That(t, n <= ForgetAfter+1, "%d places are kept after 100 brokers", n)
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestInterleave(t *testing.T) {
@@ -15,7 +17,6 @@ func TestInterleave(t *testing.T) {
 	for _, q := range interleave(in) {
 		got = append(got, fmt.Sprint(q.broker, q.ID))
 	}
-	if want := []string{"a0", "b0", "c0", "a1", "c1", "a2"}; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	want := []string{"a0", "b0", "c0", "a1", "c1", "a2"}
+	assert.That(t, slices.Equal(got, want), "%v, want %v", got, want)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -40,8 +41,7 @@ func TestVerdict(t *testing.T) {
 		"short deadline":            {err: &tidegate.Error{Err: context.DeadlineExceeded}, cause: context.DeadlineExceeded, took: patience - 1, want: Nothing},
 		"deadline after some while": {err: &tidegate.Error{Err: context.DeadlineExceeded}, cause: context.DeadlineExceeded, took: patience, want: failing},
 	} {
-		if got := VerdictOf(tt.err, tt.cause, tt.took); got != tt.want {
-			t.Errorf("%s: %d, want %d", name, got, tt.want)
-		}
+		got := VerdictOf(tt.err, tt.cause, tt.took)
+		assert.That(t, got == tt.want, "%s: %d, want %d", name, got, tt.want)
 	}
 }
