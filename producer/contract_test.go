@@ -507,20 +507,18 @@ func TestAttemptsByCode(t *testing.T) {
 	}
 	assert.MustThat(t, len(attempts) >= 45, "only %d codes", len(attempts))
 	for code, want := range attempts {
-		t.Run(code.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := mocks.NewMockTransport(gomock.NewController(t))
-				answer := &tidegate.Error{Op: "SendMessage", Subject: "orders", Code: code}
-				m.EXPECT().Send(gomock.Any(), gomock.Len(1)).Return([]transport.SendResult{{Err: answer}}).Times(want)
-				m.EXPECT().ProducerSettings(gomock.Any(), "orders").Return(transport.ProducerSettings{}, nil).MaxTimes(min(1, want-1))
-				p, err := producer.New(m, producer.Options{})
-				assert.Must(t, err)
-				_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
-				e, ok := errors.AsType[*producer.SendError](err)
-				if !ok || e.Attempts != want || !errors.Is(err, answer) {
-					t.Errorf("got %+v, want %d attempts", err, want)
-				}
-			})
+		bubble(t, code.String(), func(t *testing.T) {
+			m := mocks.NewMockTransport(gomock.NewController(t))
+			answer := &tidegate.Error{Op: "SendMessage", Subject: "orders", Code: code}
+			m.EXPECT().Send(gomock.Any(), gomock.Len(1)).Return([]transport.SendResult{{Err: answer}}).Times(want)
+			m.EXPECT().ProducerSettings(gomock.Any(), "orders").Return(transport.ProducerSettings{}, nil).MaxTimes(min(1, want-1))
+			p, err := producer.New(m, producer.Options{})
+			assert.Must(t, err)
+			_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
+			e, ok := errors.AsType[*producer.SendError](err)
+			if !ok || e.Attempts != want || !errors.Is(err, answer) {
+				t.Errorf("got %+v, want %d attempts", err, want)
+			}
 		})
 	}
 }

@@ -225,10 +225,14 @@ func sendBy(ctx context.Context, p *producer.Producer, entry string, msgs ...*ti
 func everyEntry(t *testing.T, test func(t *testing.T, entry string)) {
 	t.Helper()
 	for _, entry := range entryPoints {
-		t.Run(entry, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, entry) })
-		})
+		bubble(t, entry, func(t *testing.T) { test(t, entry) })
 	}
+}
+
+// bubble runs a subtest in a bubble.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
 func grouped(id string) *tidegate.Message {

@@ -93,29 +93,27 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 // One bad message does not fail its neighbours.
 func TestOneBadMessageFailsAlone(t *testing.T) {
 	for _, entry := range entryPoints {
-		t.Run(entry, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-					sleepFor(ctx, 10*time.Millisecond)
-					for _, m := range msgs {
-						if m.ID == "0017" {
-							return all(len(msgs), codeError(tidegate.CodeIllegalDeliveryTime))
-						}
-					}
-					return nil
-				}}
-				p := newProducer(t, f, producer.Options{})
-				for i, r := range sendBy(t.Context(), p, entry, numbered(50)...) {
-					assert.That(t, i == 17 || r.Err == nil && r.Receipt.Attempts == 1, "message %d: %+v", i, r)
-					if i == 17 {
-						if e := sendError(t, r.Err); e.Reason != producer.StopPermanent || e.Attempts != 1 || e.Fault() != producer.MessageFault {
-							t.Errorf("the bad message: %+v", e)
-						}
+		bubble(t, entry, func(t *testing.T) {
+			f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				sleepFor(ctx, 10*time.Millisecond)
+				for _, m := range msgs {
+					if m.ID == "0017" {
+						return all(len(msgs), codeError(tidegate.CodeIllegalDeliveryTime))
 					}
 				}
-				n := len(f.Calls("Send"))
-				assert.That(t, n <= 16, "%d requests to isolate one of 50 messages", n)
-			})
+				return nil
+			}}
+			p := newProducer(t, f, producer.Options{})
+			for i, r := range sendBy(t.Context(), p, entry, numbered(50)...) {
+				assert.That(t, i == 17 || r.Err == nil && r.Receipt.Attempts == 1, "message %d: %+v", i, r)
+				if i == 17 {
+					if e := sendError(t, r.Err); e.Reason != producer.StopPermanent || e.Attempts != 1 || e.Fault() != producer.MessageFault {
+						t.Errorf("the bad message: %+v", e)
+					}
+				}
+			}
+			n := len(f.Calls("Send"))
+			assert.That(t, n <= 16, "%d requests to isolate one of 50 messages", n)
 		})
 	}
 }
@@ -400,34 +398,32 @@ func topicMessages(topics, n int) (msgs []*tidegate.Message) {
 // own result.
 func TestTopicsShareRequests(t *testing.T) {
 	for _, entry := range entryPoints {
-		t.Run(entry, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-					sleepFor(ctx, 10*time.Millisecond)
-					topics := map[string]bool{}
-					for i, m := range msgs {
-						if i > 0 && m.Topic != msgs[i-1].Topic && topics[m.Topic] {
-							t.Errorf("the messages of %s are not next to each other", m.Topic)
-						}
-						topics[m.Topic] = true
+		bubble(t, entry, func(t *testing.T) {
+			f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				sleepFor(ctx, 10*time.Millisecond)
+				topics := map[string]bool{}
+				for i, m := range msgs {
+					if i > 0 && m.Topic != msgs[i-1].Topic && topics[m.Topic] {
+						t.Errorf("the messages of %s are not next to each other", m.Topic)
 					}
-					if len(msgs) > 1000 || len(topics) > 256 {
-						t.Errorf("a request of %d messages and %d topics", len(msgs), len(topics))
-					}
-					return nil
-				}, OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
-					return transport.Lane{Endpoint: "a:1", MaxMessages: 1000, MaxBytes: 1 << 20, Topics: true}, nil
-				}}
-				p := newProducer(t, f, producer.Options{})
-				msgs := topicMessages(600, 3)
-				for i, r := range sendBy(t.Context(), p, entry, msgs...) {
-					if r.Err != nil || r.Receipt.MessageID != msgs[i].ID || r.Receipt.Topic != msgs[i].Topic || r.Receipt.Attempts != 1 {
-						t.Fatalf("message %d: %+v", i, r)
-					}
+					topics[m.Topic] = true
 				}
-				n := len(f.Calls("Send"))
-				assert.That(t, n <= 20, "%d requests for 600 topics", n)
-			})
+				if len(msgs) > 1000 || len(topics) > 256 {
+					t.Errorf("a request of %d messages and %d topics", len(msgs), len(topics))
+				}
+				return nil
+			}, OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
+				return transport.Lane{Endpoint: "a:1", MaxMessages: 1000, MaxBytes: 1 << 20, Topics: true}, nil
+			}}
+			p := newProducer(t, f, producer.Options{})
+			msgs := topicMessages(600, 3)
+			for i, r := range sendBy(t.Context(), p, entry, msgs...) {
+				if r.Err != nil || r.Receipt.MessageID != msgs[i].ID || r.Receipt.Topic != msgs[i].Topic || r.Receipt.Attempts != 1 {
+					t.Fatalf("message %d: %+v", i, r)
+				}
+			}
+			n := len(f.Calls("Send"))
+			assert.That(t, n <= 20, "%d requests for 600 topics", n)
 		})
 	}
 }

@@ -403,25 +403,23 @@ func TestObserverThatEndsItsGoroutine(t *testing.T) {
 			return false
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
-					if n == 1 {
-						return all(len(msgs), throttled(0))
-					}
-					return nil
-				}}
-				var attempts atomic.Int64
-				p := newProducer(t, f, producer.Options{OnAttempt: func(producer.Attempt) {
-					if attempts.Add(1) == 1 {
-						runtime.Goexit()
-					}
-				}})
-				assert.That(t, !send(t, p), "Send has returned")
-				assert.NoError(t, assert.Err(p.Send(t.Context(), message())))
-				a, err := p.Shutdown(t.Context())
-				assert.That(t, err == nil && a.Delivered == 2, "%+v, %v", a, err)
-			})
+		bubble(t, name, func(t *testing.T) {
+			f := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				if n == 1 {
+					return all(len(msgs), throttled(0))
+				}
+				return nil
+			}}
+			var attempts atomic.Int64
+			p := newProducer(t, f, producer.Options{OnAttempt: func(producer.Attempt) {
+				if attempts.Add(1) == 1 {
+					runtime.Goexit()
+				}
+			}})
+			assert.That(t, !send(t, p), "Send has returned")
+			assert.NoError(t, assert.Err(p.Send(t.Context(), message())))
+			a, err := p.Shutdown(t.Context())
+			assert.That(t, err == nil && a.Delivered == 2, "%+v, %v", a, err)
 		})
 	}
 }
@@ -438,39 +436,37 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 		"SendLane":         {inSend: true, most: 100},
 		"SendLane, single": {inSend: true, most: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var lanes, sends atomic.Int64
-				f := &transporttest.Fake{
-					OnLane: func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
-						if tt.inLane && lanes.Add(1) <= panics {
-							panic("by the test")
-						}
-						return transport.Lane{Endpoint: "a:1", MaxMessages: tt.most}, nil
-					},
-					OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
-						if tt.inSend && sends.Add(1) <= panics {
-							panic("by the test")
-						}
-						return nil
-					},
-				}
-				p := newProducer(t, f, producer.Options{})
-				for range panics {
-					func() {
-						defer func() {
-							assert.That(t, recover() != nil, "the panic has not reached the caller of Send")
-						}()
-						_, _ = p.Send(t.Context(), message())
+		bubble(t, name, func(t *testing.T) {
+			var lanes, sends atomic.Int64
+			f := &transporttest.Fake{
+				OnLane: func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+					if tt.inLane && lanes.Add(1) <= panics {
+						panic("by the test")
+					}
+					return transport.Lane{Endpoint: "a:1", MaxMessages: tt.most}, nil
+				},
+				OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+					if tt.inSend && sends.Add(1) <= panics {
+						panic("by the test")
+					}
+					return nil
+				},
+			}
+			p := newProducer(t, f, producer.Options{})
+			for range panics {
+				func() {
+					defer func() {
+						assert.That(t, recover() != nil, "the panic has not reached the caller of Send")
 					}()
-				}
-				start := time.Now()
-				if _, err := p.Send(t.Context(), message()); err != nil || time.Since(start) > time.Second {
-					t.Errorf("%v after %v", err, time.Since(start))
-				}
-				a, err := p.Shutdown(t.Context())
-				assert.That(t, err == nil && a.Delivered == 1 && a.Failed == panics, "%+v, %v", a, err)
-			})
+					_, _ = p.Send(t.Context(), message())
+				}()
+			}
+			start := time.Now()
+			if _, err := p.Send(t.Context(), message()); err != nil || time.Since(start) > time.Second {
+				t.Errorf("%v after %v", err, time.Since(start))
+			}
+			a, err := p.Shutdown(t.Context())
+			assert.That(t, err == nil && a.Delivered == 1 && a.Failed == panics, "%+v, %v", a, err)
 		})
 	}
 }
@@ -508,31 +504,29 @@ func TestObserverThatEndsTheLeavingOfMany(t *testing.T) {
 		"Close":    func(p *producer.Producer, _ func()) { go func() { _ = p.Close() }() },
 		"Shutdown": func(p *producer.Producer, _ func()) { go func() { _, _ = p.Shutdown(cancelled()) }() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-					<-ctx.Done()
-					return all(len(msgs), context.Cause(ctx))
-				}}
-				var observed atomic.Int64
-				p := newProducer(t, f, producer.Options{AttemptTimeout: time.Hour, OnAttempt: func(producer.Attempt) {
-					observed.Add(1)
-					runtime.Goexit()
-				}})
-				ctx, cancel := context.WithCancel(t.Context())
-				o := outcomes{errs: map[string]error{}}
-				for _, m := range numbered(50) {
-					assert.Must(t, p.SendAsync(ctx, m, o.done(m.ID)))
-				}
-				synctest.Wait()
-				end(p, cancel)
-				synctest.Wait()
-				assert.Equal(t, "functions of 50 were called", len(o.errs), 50)
-				if observed.Load() < 2 {
-					t.Errorf("%d attempts were observed, want several", observed.Load())
-				}
-				cancel()
-			})
+		bubble(t, name, func(t *testing.T) {
+			f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				<-ctx.Done()
+				return all(len(msgs), context.Cause(ctx))
+			}}
+			var observed atomic.Int64
+			p := newProducer(t, f, producer.Options{AttemptTimeout: time.Hour, OnAttempt: func(producer.Attempt) {
+				observed.Add(1)
+				runtime.Goexit()
+			}})
+			ctx, cancel := context.WithCancel(t.Context())
+			o := outcomes{errs: map[string]error{}}
+			for _, m := range numbered(50) {
+				assert.Must(t, p.SendAsync(ctx, m, o.done(m.ID)))
+			}
+			synctest.Wait()
+			end(p, cancel)
+			synctest.Wait()
+			assert.Equal(t, "functions of 50 were called", len(o.errs), 50)
+			if observed.Load() < 2 {
+				t.Errorf("%d attempts were observed, want several", observed.Load())
+			}
+			cancel()
 		})
 	}
 }
@@ -623,25 +617,23 @@ func TestLinesAreBounded(t *testing.T) {
 			"Close":    func(p *producer.Producer) { _ = p.Close() },
 			"Shutdown": func(p *producer.Producer) { _, _ = p.Shutdown(context.Background()) },
 		} {
-			t.Run(text+", "+name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					var log logBuffer
-					tt.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
-					f := &transporttest.Fake{OnEndTransaction: func(context.Context, int, transport.Transaction, transport.Resolution) error {
-						return codeError(tidegate.CodeBadRequest)
-					}}
-					p := newProducer(t, f, tt.opts)
-					for range messages {
-						tt.step(t, p)
-						time.Sleep(time.Second / 2)
-					}
-					_, minutes := log.count(text)
-					end(p)
-					lines, with := log.count(text)
-					if lines != with || with > 6 || with != minutes+1 {
-						t.Errorf("%d of %d lines are about %d events in 250 s, and %d before the end; want at most 6, and the last at the end", with, lines, messages, minutes)
-					}
-				})
+			bubble(t, text+", "+name, func(t *testing.T) {
+				var log logBuffer
+				tt.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				f := &transporttest.Fake{OnEndTransaction: func(context.Context, int, transport.Transaction, transport.Resolution) error {
+					return codeError(tidegate.CodeBadRequest)
+				}}
+				p := newProducer(t, f, tt.opts)
+				for range messages {
+					tt.step(t, p)
+					time.Sleep(time.Second / 2)
+				}
+				_, minutes := log.count(text)
+				end(p)
+				lines, with := log.count(text)
+				if lines != with || with > 6 || with != minutes+1 {
+					t.Errorf("%d of %d lines are about %d events in 250 s, and %d before the end; want at most 6, and the last at the end", with, lines, messages, minutes)
+				}
 			})
 		}
 	}

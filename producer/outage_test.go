@@ -102,24 +102,22 @@ func TestSendsWithoutAConnectionEnd(t *testing.T) {
 		"2 s":         {2 * time.Second, 1800 * time.Millisecond, 2 * time.Second, producer.StopDeadline},
 		"5 minutes":   {5 * time.Minute, 295 * time.Second, 5 * time.Minute, producer.StopDeadline},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newProducer(t, noConnection(time.Hour), producer.Options{})
-				ctx, cancel := t.Context(), context.CancelFunc(func() {})
-				if tt.deadline > 0 {
-					ctx, cancel = context.WithTimeout(ctx, tt.deadline)
-				}
-				defer cancel()
-				start := time.Now()
-				_, err := p.Send(ctx, message())
-				took := time.Since(start)
-				if e := sendError(t, err); e.Reason != tt.reason || e.MaybeStored || took < tt.least || took > tt.most {
-					t.Errorf("%v (%v) after %v, want %v after %v to %v", err, e.Reason, took, tt.reason, tt.least, tt.most)
-				}
-				if tt.deadline == 0 && !strings.Contains(err.Error(), "no connection to the server for 2m") {
-					t.Errorf("the error is %q", err)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			p := newProducer(t, noConnection(time.Hour), producer.Options{})
+			ctx, cancel := t.Context(), context.CancelFunc(func() {})
+			if tt.deadline > 0 {
+				ctx, cancel = context.WithTimeout(ctx, tt.deadline)
+			}
+			defer cancel()
+			start := time.Now()
+			_, err := p.Send(ctx, message())
+			took := time.Since(start)
+			if e := sendError(t, err); e.Reason != tt.reason || e.MaybeStored || took < tt.least || took > tt.most {
+				t.Errorf("%v (%v) after %v, want %v after %v to %v", err, e.Reason, took, tt.reason, tt.least, tt.most)
+			}
+			if tt.deadline == 0 && !strings.Contains(err.Error(), "no connection to the server for 2m") {
+				t.Errorf("the error is %q", err)
+			}
 		})
 	}
 }
@@ -263,38 +261,36 @@ func TestSpoolAtTheDeadline(t *testing.T) {
 			return slices.Repeat([]error{blackHole(ctx)}, len(msgs))
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newSpool(t, spool.Options{})
-				p := newProducer(t, f, producer.Options{Spool: s, MaxAttempts: 100})
-				start := time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-				defer cancel()
-				var mu sync.Mutex
-				spooled := 0
-				check := func(r tidegate.Receipt, err error) {
-					mu.Lock()
-					defer mu.Unlock()
-					if spooled++; err != nil || !r.Spooled || time.Since(start) > 2*time.Second {
-						t.Errorf("%+v, %v after %v; want it in the spool within 2s", r, err, time.Since(start))
-					}
+		bubble(t, name, func(t *testing.T) {
+			s := newSpool(t, spool.Options{})
+			p := newProducer(t, f, producer.Options{Spool: s, MaxAttempts: 100})
+			start := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			var mu sync.Mutex
+			spooled := 0
+			check := func(r tidegate.Receipt, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if spooled++; err != nil || !r.Spooled || time.Since(start) > 2*time.Second {
+					t.Errorf("%+v, %v after %v; want it in the spool within 2s", r, err, time.Since(start))
 				}
-				var wg sync.WaitGroup
-				for i := range 20 {
-					m := named(fmt.Sprint(i))
-					if i%2 == 0 {
-						m.MessageGroup = fmt.Sprint("group ", i%4)
-					}
-					if i%3 == 0 {
-						assert.NoError(t, p.SendAsync(ctx, m, check))
-						continue
-					}
-					wg.Go(func() { check(p.Send(ctx, m)) })
+			}
+			var wg sync.WaitGroup
+			for i := range 20 {
+				m := named(fmt.Sprint(i))
+				if i%2 == 0 {
+					m.MessageGroup = fmt.Sprint("group ", i%4)
 				}
-				wg.Wait()
-				err := p.Flush(t.Context())
-				assert.That(t, err == nil && spooled == 20, "%v, %d of 20 results", err, spooled)
-			})
+				if i%3 == 0 {
+					assert.NoError(t, p.SendAsync(ctx, m, check))
+					continue
+				}
+				wg.Go(func() { check(p.Send(ctx, m)) })
+			}
+			wg.Wait()
+			err := p.Flush(t.Context())
+			assert.That(t, err == nil && spooled == 20, "%v, %d of 20 results", err, spooled)
 		})
 	}
 }
@@ -360,36 +356,34 @@ func TestDeadlineBehindAnEndedMessageOfTheGroup(t *testing.T) {
 			return ctx
 		}, []string{"2"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
-					time.Sleep(time.Minute)
-					return []error{codeError(tidegate.CodeInternalServerError)}
-				}}
-				s := newSpool(t, spool.Options{})
-				p := newProducer(t, f, producer.Options{Spool: s})
-				ctx, cancel := context.WithTimeout(t.Context(), limit)
-				defer cancel()
-				older := make(chan tidegate.Receipt, 1)
-				go func() {
-					r, _ := p.Send(c.older(t, ctx), grouped("1"))
-					older <- r
-				}()
-				synctest.Wait()
-				start := time.Now()
-				if r, err := p.Send(ctx, grouped("2")); err != nil || !r.Spooled || time.Since(start) != limit {
-					t.Errorf("%+v, %v after %v; want it in the spool after %v", r, err, time.Since(start), limit)
-				}
-				entries, err := s.Entries(false, 0, 10)
-				var ids []string
-				for _, e := range entries {
-					ids = append(ids, e.Message.ID)
-				}
-				if err != nil || !slices.Equal(ids, c.want) {
-					t.Errorf("messages %v, %v in the spool; want %v", ids, err, c.want)
-				}
-				assert.Equal(t, "receipt of the older message", (<-older).Spooled, slices.Contains(c.want, "1"))
-			})
+		bubble(t, name, func(t *testing.T) {
+			f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+				time.Sleep(time.Minute)
+				return []error{codeError(tidegate.CodeInternalServerError)}
+			}}
+			s := newSpool(t, spool.Options{})
+			p := newProducer(t, f, producer.Options{Spool: s})
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			older := make(chan tidegate.Receipt, 1)
+			go func() {
+				r, _ := p.Send(c.older(t, ctx), grouped("1"))
+				older <- r
+			}()
+			synctest.Wait()
+			start := time.Now()
+			if r, err := p.Send(ctx, grouped("2")); err != nil || !r.Spooled || time.Since(start) != limit {
+				t.Errorf("%+v, %v after %v; want it in the spool after %v", r, err, time.Since(start), limit)
+			}
+			entries, err := s.Entries(false, 0, 10)
+			var ids []string
+			for _, e := range entries {
+				ids = append(ids, e.Message.ID)
+			}
+			if err != nil || !slices.Equal(ids, c.want) {
+				t.Errorf("messages %v, %v in the spool; want %v", ids, err, c.want)
+			}
+			assert.Equal(t, "receipt of the older message", (<-older).Spooled, slices.Contains(c.want, "1"))
 		})
 	}
 }

@@ -355,27 +355,25 @@ func TestEndedGoroutinesOfTheTransport(t *testing.T) {
 		{"while it sends", false, true},
 		{"while it looks for a lane", true, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &transporttest.Fake{
-					OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
-						if tt.inLane {
-							runtime.Goexit()
-						}
-						return transport.Lane{Endpoint: "a:1", MaxMessages: 10}, nil
-					},
-					OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+		bubble(t, tt.name, func(t *testing.T) {
+			f := &transporttest.Fake{
+				OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
+					if tt.inLane {
 						runtime.Goexit()
-						return nil
-					},
-				}
-				p := newProducer(t, f, producer.Options{})
-				done := make(chan error, 1)
-				assert.Must(t, p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { done <- err }))
-				if e := sendError(t, <-done); e.Reason != producer.StopPermanent || e.MaybeStored != tt.maybe {
-					t.Errorf("%v with MaybeStored %t, want a permanent failure with %t", e, e.MaybeStored, tt.maybe)
-				}
-			})
+					}
+					return transport.Lane{Endpoint: "a:1", MaxMessages: 10}, nil
+				},
+				OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
+					runtime.Goexit()
+					return nil
+				},
+			}
+			p := newProducer(t, f, producer.Options{})
+			done := make(chan error, 1)
+			assert.Must(t, p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { done <- err }))
+			if e := sendError(t, <-done); e.Reason != producer.StopPermanent || e.MaybeStored != tt.maybe {
+				t.Errorf("%v with MaybeStored %t, want a permanent failure with %t", e, e.MaybeStored, tt.maybe)
+			}
 		})
 	}
 }

@@ -258,28 +258,26 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 		"the caller ends":   {settings: silent, ends: func(_ *producer.Producer, cancel context.CancelFunc) { cancel() }, reason: producer.StopContext, is: context.Canceled},
 		"the producer ends": {settings: silent, ends: func(p *producer.Producer, _ context.CancelFunc) { go p.Close() }, reason: producer.StopClosed, is: tidegate.ErrClosed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := always(tt.send)
-				f.OnProducerSettings = func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
-					return tt.settings(ctx)
-				}
-				p := newProducer(t, f, producer.Options{})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				if tt.ends != nil {
-					time.AfterFunc(100*time.Millisecond, func() { tt.ends(p, cancel) })
-				}
-				tt.msg.Topic, tt.msg.Body = "orders", make([]byte, 5<<20)
-				began := time.Now()
-				_, err := p.Send(ctx, &tt.msg)
-				if took := time.Since(began); tt.ends != nil && took != 100*time.Millisecond {
-					t.Errorf("Send returned after %v, want it at the end of the caller or the producer", took)
-				}
-				if e := sendError(t, err); e.Reason != tt.reason || e.Attempts != tt.attempts || !errors.Is(err, tt.is) {
-					t.Errorf("%v: reason %v after %d attempts, want %v after %d", err, e.Reason, e.Attempts, tt.reason, tt.attempts)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			f := always(tt.send)
+			f.OnProducerSettings = func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
+				return tt.settings(ctx)
+			}
+			p := newProducer(t, f, producer.Options{})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if tt.ends != nil {
+				time.AfterFunc(100*time.Millisecond, func() { tt.ends(p, cancel) })
+			}
+			tt.msg.Topic, tt.msg.Body = "orders", make([]byte, 5<<20)
+			began := time.Now()
+			_, err := p.Send(ctx, &tt.msg)
+			if took := time.Since(began); tt.ends != nil && took != 100*time.Millisecond {
+				t.Errorf("Send returned after %v, want it at the end of the caller or the producer", took)
+			}
+			if e := sendError(t, err); e.Reason != tt.reason || e.Attempts != tt.attempts || !errors.Is(err, tt.is) {
+				t.Errorf("%v: reason %v after %d attempts, want %v after %d", err, e.Reason, e.Attempts, tt.reason, tt.attempts)
+			}
 		})
 	}
 }
@@ -331,25 +329,23 @@ func TestAgeOfSettings(t *testing.T) {
 		{"a response", nil, 30 * time.Second},
 		{"a failure", errors.New("connection refused"), 5 * time.Second},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := each(nil)
-				f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
-					return transport.ProducerSettings{MaxAttempts: 7}, tt.err
-				}
-				p := newProducer(t, f, producer.Options{})
-				begin := time.Now()
-				for _, step := range []struct {
-					at       time.Duration
-					requests int
-				}{{0, 1}, {tt.age - time.Millisecond, 1}, {tt.age, 2}} {
-					time.Sleep(step.at - time.Since(begin))
-					_, err := p.Effective(t.Context(), "orders")
-					assert.That(t, errors.Is(err, tt.err), "Effective: %v, want %v", err, tt.err)
-					n := len(f.Calls("ProducerSettings"))
-					assert.That(t, n == step.requests, "%d requests after %v, want %d", n, step.at, step.requests)
-				}
-			})
+		bubble(t, tt.name, func(t *testing.T) {
+			f := each(nil)
+			f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
+				return transport.ProducerSettings{MaxAttempts: 7}, tt.err
+			}
+			p := newProducer(t, f, producer.Options{})
+			begin := time.Now()
+			for _, step := range []struct {
+				at       time.Duration
+				requests int
+			}{{0, 1}, {tt.age - time.Millisecond, 1}, {tt.age, 2}} {
+				time.Sleep(step.at - time.Since(begin))
+				_, err := p.Effective(t.Context(), "orders")
+				assert.That(t, errors.Is(err, tt.err), "Effective: %v, want %v", err, tt.err)
+				n := len(f.Calls("ProducerSettings"))
+				assert.That(t, n == step.requests, "%d requests after %v, want %d", n, step.at, step.requests)
+			}
 		})
 	}
 }

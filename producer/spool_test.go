@@ -289,42 +289,40 @@ func TestSpoolWhenFull(t *testing.T) {
 // them.
 func TestAbortedMessagesAreSpooled(t *testing.T) {
 	for _, op := range []string{"Shutdown", "Close"} {
-		t.Run(op, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				path := filepath.Join(t.TempDir(), "spool.db")
-				f, s := newStore(), openSpool(t, path, spool.Options{})
-				hole := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-					return all(len(msgs), blackHole(ctx))
-				}}
-				p := newProducer(t, hole, producer.Options{Spool: s, AttemptTimeout: time.Hour})
-				for i := range 9 {
-					if err := p.SendAsync(t.Context(), inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), func(r tidegate.Receipt, err error) {
-						assert.That(t, err == nil && r.Spooled, "%+v, %v", r, err)
-					}); err != nil {
-						t.Fatal(err)
-					}
-					if i%4 == 0 {
-						synctest.Wait()
-					}
+		bubble(t, op, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "spool.db")
+			f, s := newStore(), openSpool(t, path, spool.Options{})
+			hole := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				return all(len(msgs), blackHole(ctx))
+			}}
+			p := newProducer(t, hole, producer.Options{Spool: s, AttemptTimeout: time.Hour})
+			for i := range 9 {
+				if err := p.SendAsync(t.Context(), inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), func(r tidegate.Receipt, err error) {
+					assert.That(t, err == nil && r.Spooled, "%+v, %v", r, err)
+				}); err != nil {
+					t.Fatal(err)
 				}
-				if op == "Shutdown" {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-					defer cancel()
-					assert.Is(t, "Shutdown returned", assert.Err(p.Shutdown(ctx)), context.DeadlineExceeded)
+				if i%4 == 0 {
+					synctest.Wait()
 				}
-				p.Close()
-				a, err := p.Shutdown(t.Context())
-				assert.That(t, err == nil && a.Accepted == 9 && a.Spooled == 9 && len(a.Undelivered) == 0, "%+v, %v", a, err)
-				s.Close()
-				s = openSpool(t, path, spool.Options{})
-				q := newProducer(t, f, producer.Options{Spool: s})
-				empty(t, s)
-				q.Close()
-				if len(f.stored) != 9 {
-					t.Errorf("stored %v", f.ids())
-				}
-				checkOrder(t, f.stored, func(m *tidegate.Message) (string, int) { return m.MessageGroup, int(m.ID[0]) })
-			})
+			}
+			if op == "Shutdown" {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				assert.Is(t, "Shutdown returned", assert.Err(p.Shutdown(ctx)), context.DeadlineExceeded)
+			}
+			p.Close()
+			a, err := p.Shutdown(t.Context())
+			assert.That(t, err == nil && a.Accepted == 9 && a.Spooled == 9 && len(a.Undelivered) == 0, "%+v, %v", a, err)
+			s.Close()
+			s = openSpool(t, path, spool.Options{})
+			q := newProducer(t, f, producer.Options{Spool: s})
+			empty(t, s)
+			q.Close()
+			if len(f.stored) != 9 {
+				t.Errorf("stored %v", f.ids())
+			}
+			checkOrder(t, f.stored, func(m *tidegate.Message) (string, int) { return m.MessageGroup, int(m.ID[0]) })
 		})
 	}
 }

@@ -239,37 +239,35 @@ func TestEndlessPushBack(t *testing.T) {
 // another server. The throttled messages and those behind them follow within seconds.
 func TestThrottledMessagesFollowASwitch(t *testing.T) {
 	for _, group := range []string{"", "g"} {
-		t.Run("group "+group, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				start := time.Now()
-				f := &transporttest.Fake{}
-				f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
-					endpoint := "a:1"
-					if time.Since(start) > 30*time.Second {
-						endpoint = "b:2"
-					}
-					return transport.Lane{Endpoint: endpoint, MaxMessages: 100}, nil
+		bubble(t, "group "+group, func(t *testing.T) {
+			start := time.Now()
+			f := &transporttest.Fake{}
+			f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+				endpoint := "a:1"
+				if time.Since(start) > 30*time.Second {
+					endpoint = "b:2"
 				}
-				f.OnSend = func(_ context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
-					if lane.Endpoint == "a:1" {
-						return all(len(msgs), throttled(10*time.Minute))
-					}
-					return nil
+				return transport.Lane{Endpoint: endpoint, MaxMessages: 100}, nil
+			}
+			f.OnSend = func(_ context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
+				if lane.Endpoint == "a:1" {
+					return all(len(msgs), throttled(10*time.Minute))
 				}
-				p := newProducer(t, f, producer.Options{})
-				msgs := numbered(20)
-				for _, m := range msgs {
-					m.MessageGroup = group
-				}
-				for i, r := range p.SendBatch(t.Context(), msgs) {
-					assert.That(t, r.Err == nil && r.Receipt.Endpoint == "b:2", "message %d: %+v", i, r)
-				}
-				took := time.Since(start)
-				assert.That(t, took <= 35*time.Second, "the messages followed after %v; the switch was after 30 s", took)
-				if len(f.Calls("Lane")) > 100 {
-					t.Errorf("%d lanes were requested in 35 s", len(f.Calls("Lane")))
-				}
-			})
+				return nil
+			}
+			p := newProducer(t, f, producer.Options{})
+			msgs := numbered(20)
+			for _, m := range msgs {
+				m.MessageGroup = group
+			}
+			for i, r := range p.SendBatch(t.Context(), msgs) {
+				assert.That(t, r.Err == nil && r.Receipt.Endpoint == "b:2", "message %d: %+v", i, r)
+			}
+			took := time.Since(start)
+			assert.That(t, took <= 35*time.Second, "the messages followed after %v; the switch was after 30 s", took)
+			if len(f.Calls("Lane")) > 100 {
+				t.Errorf("%d lanes were requested in 35 s", len(f.Calls("Lane")))
+			}
 		})
 	}
 }

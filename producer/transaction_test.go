@@ -281,36 +281,34 @@ func TestShutdownWaitsForTransactions(t *testing.T) {
 		}, 500 * time.Millisecond, context.DeadlineExceeded, "[]"},
 		"Close": {func(_ context.Context, p *producer.Producer) error { return p.Close() }, 0, nil, "[]"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &transporttest.Fake{OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
-					if n == 1 {
-						return codeError(protocol.CodeProxyTimeout)
-					}
+		bubble(t, name, func(t *testing.T) {
+			f := &transporttest.Fake{OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
+				if n == 1 {
+					return codeError(protocol.CodeProxyTimeout)
+				}
+				return nil
+			}}
+			p := newProducer(t, f, producer.Options{Checker: committed})
+			local := make(chan struct{})
+			result := make(chan error, 1)
+			go func() {
+				_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error {
+					close(local)
+					time.Sleep(2 * time.Second)
 					return nil
-				}}
-				p := newProducer(t, f, producer.Options{Checker: committed})
-				local := make(chan struct{})
-				result := make(chan error, 1)
-				go func() {
-					_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error {
-						close(local)
-						time.Sleep(2 * time.Second)
-						return nil
-					})
-					result <- err
-				}()
-				<-local
-				start := time.Now()
-				if err := tt.stop(t.Context(), p); !errors.Is(err, tt.err) || time.Since(start) != tt.took {
-					t.Errorf("%v after %v, want %v after %v", err, time.Since(start), tt.err, tt.took)
-				}
-				_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil })
-				assert.That(t, sendError(t, err).Reason == producer.StopClosed, "a later transaction: %v", err)
-				if err := <-result; err != nil || fmt.Sprint(resolutions(f)) != tt.ends {
-					t.Errorf("the transaction: %v, resolutions %v; want %s", err, resolutions(f), tt.ends)
-				}
-			})
+				})
+				result <- err
+			}()
+			<-local
+			start := time.Now()
+			if err := tt.stop(t.Context(), p); !errors.Is(err, tt.err) || time.Since(start) != tt.took {
+				t.Errorf("%v after %v, want %v after %v", err, time.Since(start), tt.err, tt.took)
+			}
+			_, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error { return nil })
+			assert.That(t, sendError(t, err).Reason == producer.StopClosed, "a later transaction: %v", err)
+			if err := <-result; err != nil || fmt.Sprint(resolutions(f)) != tt.ends {
+				t.Errorf("the transaction: %v, resolutions %v; want %s", err, resolutions(f), tt.ends)
+			}
 		})
 	}
 }
@@ -420,18 +418,16 @@ func TestCommitAfterALostResponse(t *testing.T) {
 		"the server throttled it before":   {responses: []error{throttled(0), notFound}, first: notFound, second: notFound},
 		"the topic is gone after the loss": {responses: []error{errLost, codeError(tidegate.CodeTopicNotFound)}, first: tidegate.ErrTopicNotFound, second: tidegate.ErrTopicNotFound},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &transporttest.Fake{OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
-					return tt.responses[min(n, len(tt.responses))-1]
-				}}
-				p := newProducer(t, f, producer.Options{Checker: committed})
-				tx := assert.Value(p.Begin(t.Context(), message()))(t)
-				for i, want := range []error{tt.first, tt.second} {
-					err := tx.Commit(t.Context())
-					assert.That(t, errors.Is(err, want) && (want != nil || err == nil), "commit %d: %v, want %v", i+1, err, want)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			f := &transporttest.Fake{OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
+				return tt.responses[min(n, len(tt.responses))-1]
+			}}
+			p := newProducer(t, f, producer.Options{Checker: committed})
+			tx := assert.Value(p.Begin(t.Context(), message()))(t)
+			for i, want := range []error{tt.first, tt.second} {
+				err := tx.Commit(t.Context())
+				assert.That(t, errors.Is(err, want) && (want != nil || err == nil), "commit %d: %v, want %v", i+1, err, want)
+			}
 		})
 	}
 }
@@ -568,27 +564,25 @@ func TestHalfMessageWithoutAServer(t *testing.T) {
 		"lost after the switch":    {[]error{unconnected, errLost}, errLost, 2},
 		"throttled after a switch": {[]error{unconnected, throttled(0)}, tidegate.ErrThrottled, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &transporttest.Fake{OnSendHalf: func(_ context.Context, n int, _ *tidegate.Message) error {
-					if n <= len(tt.responses) {
-						return tt.responses[n-1]
-					}
-					return nil
-				}}
-				p := newProducer(t, f, producer.Options{Checker: committed})
-				called := false
-				r, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error {
-					called = true
-					return nil
-				})
-				if !errors.Is(err, tt.want) || called != (tt.want == nil) || len(messagesOf(f, "SendHalf")) != tt.attempts {
-					t.Errorf("%+v, %v after %d half messages; local transaction called: %v", r, err, len(messagesOf(f, "SendHalf")), called)
+		bubble(t, name, func(t *testing.T) {
+			f := &transporttest.Fake{OnSendHalf: func(_ context.Context, n int, _ *tidegate.Message) error {
+				if n <= len(tt.responses) {
+					return tt.responses[n-1]
 				}
-				for _, m := range messagesOf(f, "SendHalf") {
-					assert.Equal(t, "the attempts have the IDs and", m.ID, messagesOf(f, "SendHalf")[0].ID)
-				}
+				return nil
+			}}
+			p := newProducer(t, f, producer.Options{Checker: committed})
+			called := false
+			r, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error {
+				called = true
+				return nil
 			})
+			if !errors.Is(err, tt.want) || called != (tt.want == nil) || len(messagesOf(f, "SendHalf")) != tt.attempts {
+				t.Errorf("%+v, %v after %d half messages; local transaction called: %v", r, err, len(messagesOf(f, "SendHalf")), called)
+			}
+			for _, m := range messagesOf(f, "SendHalf") {
+				assert.Equal(t, "the attempts have the IDs and", m.ID, messagesOf(f, "SendHalf")[0].ID)
+			}
 		})
 	}
 }

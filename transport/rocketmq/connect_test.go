@@ -127,9 +127,7 @@ func TestOrderOfAddresses(t *testing.T) {
 			n := newNetwork()
 			servers := map[string]*fakeServer{testAddr: newServer(t, n, testAddr), otherAddr: newServer(t, n, otherAddr)}
 			for _, s := range servers {
-				s.route = func() *rmqpb.QueryRouteResponse {
-					return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(both, "b", 1)}
-				}
+				s.route = routed(queues(both, "b", 1))
 			}
 			counts := func() map[string]int {
 				c := map[string]int{}
@@ -246,41 +244,39 @@ func TestNotConnected(t *testing.T) {
 		"no such host":           {noHost, false},
 		"DNS does not respond":   {noDNS, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, err := rocketmq.New(testAddr, rocketmq.Options{RequestTimeout: 5 * time.Second, Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
-					if tt.dial == blackHole {
-						<-ctx.Done()
-						return nil, ctx.Err()
-					}
-					return nil, tt.dial
-				}})
-				assert.Must(t, err)
-				defer c.Close()
-				short, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				for what, call := range map[string]func() error{
-					"Send":                   func() error { _, err := sendOne(t.Context(), c, message("x")); return err },
-					"Send with a deadline":   func() error { _, err := sendOne(short, c, message("x")); return err },
-					"Send that waits":        func() error { _, err := sendOne(awaiting(t, 3*time.Second), c, message("x")); return err },
-					"Send that waits longer": func() error { _, err := sendOne(awaiting(t, time.Minute), c, message("x")); return err },
-					"Receive":                func() error { _, err := c.Receive(t.Context(), request1); return err },
-					"ProducerSettings":       func() error { _, err := c.ProducerSettings(t.Context(), "orders"); return err },
-					"Ping":                   func() error { return c.Ping(awaiting(t, time.Second)) },
-					"Ack, by the address of the delivery": func() error {
-						return c.Ack(t.Context(), []*tidegate.Delivery{{Message: tidegate.Message{ID: "m", Topic: "t"}, ConsumerGroup: "g", Handle: "h", Endpoint: testAddr}})[0]
-					},
-				} {
-					e, ok := errors.AsType[*tidegate.Error](call())
-					if !ok || e.NotConnected != tt.want || e.MaybeStored || tidegate.Classify(e) != tidegate.ClassTransient {
-						t.Errorf("%s: %#v, want a transient error with NotConnected %t", what, e, tt.want)
-					}
+		bubble(t, name, func(t *testing.T) {
+			c, err := rocketmq.New(testAddr, rocketmq.Options{RequestTimeout: 5 * time.Second, Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+				if tt.dial == blackHole {
+					<-ctx.Done()
+					return nil, ctx.Err()
 				}
-				c.Close()
-				if _, err := sendOne(t.Context(), c, message("x")); err.NotConnected {
-					t.Errorf("after Close: %#v", err)
+				return nil, tt.dial
+			}})
+			assert.Must(t, err)
+			defer c.Close()
+			short, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			for what, call := range map[string]func() error{
+				"Send":                   func() error { _, err := sendOne(t.Context(), c, message("x")); return err },
+				"Send with a deadline":   func() error { _, err := sendOne(short, c, message("x")); return err },
+				"Send that waits":        func() error { _, err := sendOne(awaiting(t, 3*time.Second), c, message("x")); return err },
+				"Send that waits longer": func() error { _, err := sendOne(awaiting(t, time.Minute), c, message("x")); return err },
+				"Receive":                func() error { _, err := c.Receive(t.Context(), request1); return err },
+				"ProducerSettings":       func() error { _, err := c.ProducerSettings(t.Context(), "orders"); return err },
+				"Ping":                   func() error { return c.Ping(awaiting(t, time.Second)) },
+				"Ack, by the address of the delivery": func() error {
+					return c.Ack(t.Context(), []*tidegate.Delivery{{Message: tidegate.Message{ID: "m", Topic: "t"}, ConsumerGroup: "g", Handle: "h", Endpoint: testAddr}})[0]
+				},
+			} {
+				e, ok := errors.AsType[*tidegate.Error](call())
+				if !ok || e.NotConnected != tt.want || e.MaybeStored || tidegate.Classify(e) != tidegate.ClassTransient {
+					t.Errorf("%s: %#v, want a transient error with NotConnected %t", what, e, tt.want)
 				}
-			})
+			}
+			c.Close()
+			if _, err := sendOne(t.Context(), c, message("x")); err.NotConnected {
+				t.Errorf("after Close: %#v", err)
+			}
 		})
 	}
 }
@@ -288,10 +284,7 @@ func TestNotConnected(t *testing.T) {
 // A request that has a connection is an attempt, also if it gets no response or the server rejects
 // it.
 func TestConnectedAttemptsAreNotNotConnected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		s.send = silent
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -319,13 +312,12 @@ func TestAwaitConnection(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		for _, outage := range []time.Duration{2 * time.Second, 18 * time.Second, 168 * time.Second} {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
+				s := newServer(t, newNetwork(), testAddr)
 				var dials atomic.Int64
-				c := newClient(t, n, func(o *rocketmq.Options) {
+				c := newClient(t, s.net, func(o *rocketmq.Options) {
 					o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
 						dials.Add(1)
-						return n.dial(ctx, addr)
+						return s.net.dial(ctx, addr)
 					}
 				})
 				if known { // the route, and a connection
@@ -368,10 +360,7 @@ func TestAwaitConnection(t *testing.T) {
 // Without a connection a call fails at once, unless it asked to wait; then it fails
 // when its ctx ends, with the cause, and the message was not stored.
 func TestAwaitConnectionEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		s.stop()
 		synctest.Wait()
@@ -402,11 +391,8 @@ func TestAwaitConnectionEnds(t *testing.T) {
 // A request that waits for the server's response does not wait for a connection, and has its own
 // timeout.
 func TestAwaitConnectionIsNoPatience(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.send = silent
-		c := newClient(t, n, nil)
 		begin := time.Now()
 		_, err := sendOne(transport.AwaitConnection(t.Context()), c, message("1"))
 		if err == nil || !err.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) || time.Since(begin) != 3*time.Second {
@@ -417,14 +403,11 @@ func TestAwaitConnectionIsNoPatience(t *testing.T) {
 
 // A call that awaits a connection repeats only requests that were never written.
 func TestAwaitConnectionMakesOneAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 			go s.stop()
 			return silent(ctx, r)
 		}
-		c := newClient(t, n, nil)
 		_, err := sendOne(awaiting(t, time.Minute), c, message("1"))
 		if err == nil || !err.MaybeStored || len(s.of("SendMessage")) != 1 {
 			t.Errorf("%+v after %d requests, want a failure after one", err, len(s.of("SendMessage")))
@@ -436,10 +419,7 @@ func TestAwaitConnectionMakesOneAttempt(t *testing.T) {
 // an outage of any length.
 func TestReceiveAwaitsConnection(t *testing.T) {
 	for _, outage := range []time.Duration{3 * time.Second, 20 * time.Second, 3 * time.Minute} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
-			c := newClient(t, n, nil)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
 				st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}})
 				return st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: delivered(nil)}})

@@ -15,15 +15,13 @@ import (
 
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // The session of a group without consumers terminates, although the server is healthy. A
 // later consumer gets a new session.
 func TestUnusedSessionEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		ask := func(name string) {
 			t.Helper()
 			assert.Must(t, assert.Err(c.ProducerSettings(t.Context(), name)))
@@ -53,14 +51,11 @@ func TestUnusedSessionEnds(t *testing.T) {
 // address ends without a termination, because that would end the session with the new address too.
 // Later the last session of each role sends the termination.
 func TestMovedSessionSendsNoTermination(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		n.mu.Lock()
-		n.ports[otherAddr] = n.ports[testAddr]
-		n.mu.Unlock()
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+		s.net.mu.Lock()
+		s.net.ports[otherAddr] = s.net.ports[testAddr]
+		s.net.mu.Unlock()
 		s.receive = empty
-		c := newClient(t, n, nil)
 		poll := func(d time.Duration) {
 			t.Helper()
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Second) {
@@ -70,9 +65,7 @@ func TestMovedSessionSendsNoTermination(t *testing.T) {
 		}
 		poll(time.Minute)
 		synctest.Wait() // for the questions for routes that are under way
-		s.route = func() *rmqpb.QueryRouteResponse {
-			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(otherAddr, "broker-a", 1)}
-		}
+		s.route = routed(queues(otherAddr, "broker-a", 1))
 		poll(time.Minute)
 		assert.MustEqual(t, "sessions", s.openSessions(), 4)
 		poll(16 * time.Minute)
@@ -87,11 +80,8 @@ func TestMovedSessionSendsNoTermination(t *testing.T) {
 
 // A consumer that starts during the termination gets a session that was opened after it.
 func TestSessionWantedDuringGoodbye(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.goodbye = func() { time.Sleep(time.Second / 2) }
-		c := newClient(t, n, nil)
 		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		time.Sleep(10*time.Minute + 100*time.Millisecond)
 		assert.MustEqual(t, "good-byes", len(s.of("NotifyClientTermination")), 1)
@@ -104,9 +94,7 @@ func TestSessionWantedDuringGoodbye(t *testing.T) {
 // A session stays as long as something that it received can be settled: with
 // it, servers forget whose deliveries they were.
 func TestSessionStaysForDeliveries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			sendTime(st, time.Now())
 			sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.InvisibleDuration = durationpb.New(time.Hour) })
@@ -116,7 +104,6 @@ func TestSessionStaysForDeliveries(t *testing.T) {
 		s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 			return &rmqpb.ChangeInvisibleDurationResponse{Status: ok, ReceiptHandle: "new"}
 		}
-		c := newClient(t, n, nil)
 		r := request1
 		r.InvisibleDuration = time.Hour
 		ds, err := c.Receive(t.Context(), r)
@@ -136,14 +123,11 @@ func TestSessionStaysForDeliveries(t *testing.T) {
 
 // A receive that waits for longer than a session is kept without use keeps it.
 func TestSessionStaysForReceive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.receive = func(r *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
 			time.Sleep(time.Hour)
 			return empty(r, st)
 		}
-		c := newClient(t, n, nil)
 		r := request1
 		r.Wait = time.Hour
 		assert.Must(t, assert.Err(c.Receive(t.Context(), r)))
@@ -162,40 +146,35 @@ func TestManyTopicsInTurn(t *testing.T) {
 		"slowly":  {60, 31, 20 * time.Second, 1}, // those of 10 min
 		"at once": {100, 50, 0, 1000},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.receive = empty
-				last := 0
-				s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
-					for {
-						cmd, err := st.Recv()
-						if err != nil {
-							return nil
-						}
-						if size := proto.Size(cmd); size > 64<<10 {
-							return status.Errorf(codes.InvalidArgument, "settings: they have %d bytes", size)
-						}
-						last = len(cmd.GetSettings().GetSubscription().GetSubscriptions())
-						st.Send(serverSettings(&rmqpb.Settings{PubSub: cmd.GetSettings().GetPubSub()}))
+		servedAs(t, name, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+			s.receive = empty
+			last := 0
+			s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
+				for {
+					cmd, err := st.Recv()
+					if err != nil {
+						return nil
 					}
+					if size := proto.Size(cmd); size > 64<<10 {
+						return status.Errorf(codes.InvalidArgument, "settings: they have %d bytes", size)
+					}
+					last = len(cmd.GetSettings().GetSubscription().GetSubscriptions())
+					st.Send(serverSettings(&rmqpb.Settings{PubSub: cmd.GetSettings().GetPubSub()}))
 				}
-				c := newClient(t, n, nil)
-				r := request1
-				r.Wait = 0
-				r.Filter.Expression = strings.Repeat("x", tt.filter)
-				for i := range tt.topics {
-					r.Topic = fmt.Sprintf("job-%d", i)
-					assert.Must(t, assert.Err(c.Receive(t.Context(), r)), "topic %d", i)
-					time.Sleep(tt.pace)
-				}
-				r.Topic = fmt.Sprintf("job-%d", 0)
-				assert.Must(t, assert.Err(c.Receive(t.Context(), r)), "the first topic again")
-				synctest.Wait()
-				assert.That(t, last <= tt.named && last >= 2, "the last settings name %d topics, want at most %d", last, tt.named)
-				assert.Equal(t, "streams", len(s.of("Telemetry")), 1)
-			})
+			}
+			r := request1
+			r.Wait = 0
+			r.Filter.Expression = strings.Repeat("x", tt.filter)
+			for i := range tt.topics {
+				r.Topic = fmt.Sprintf("job-%d", i)
+				assert.Must(t, assert.Err(c.Receive(t.Context(), r)), "topic %d", i)
+				time.Sleep(tt.pace)
+			}
+			r.Topic = fmt.Sprintf("job-%d", 0)
+			assert.Must(t, assert.Err(c.Receive(t.Context(), r)), "the first topic again")
+			synctest.Wait()
+			assert.That(t, last <= tt.named && last >= 2, "the last settings name %d topics, want at most %d", last, tt.named)
+			assert.Equal(t, "streams", len(s.of("Telemetry")), 1)
 		})
 	}
 }

@@ -53,11 +53,8 @@ func TestLane(t *testing.T) {
 		most     int
 		can      transport.Capabilities
 	}{{"", 1, transport.Capabilities{}}, {"pushback,batch", 1000, transport.Capabilities{PushBack: true, Batch: true}}} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.features = tt.features
-			c := newClient(t, n, nil)
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
 			want := (transport.Lane{Endpoint: testAddr, MaxMessages: tt.most, MaxBytes: 16 << 20})
 			assert.That(t, lane == want, "%q: %+v, want %+v", tt.features, lane, want)
@@ -80,14 +77,9 @@ func TestLane(t *testing.T) {
 // Lanes take servers in turn, avoid the requested servers if there are others, and keep a message
 // group on its server.
 func TestLaneAvoids(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		newServer(t, n, otherAddr)
-		s.route = func() *rmqpb.QueryRouteResponse {
-			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 2), queues(otherAddr, "b", 2)...)}
-		}
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+		newServer(t, s.net, otherAddr)
+		s.route = routed(append(queues(testAddr, "a", 2), queues(otherAddr, "b", 2)...))
 		count := func(r transport.LaneRequest) map[string]int {
 			r.Topic = "t"
 			m := map[string]int{}
@@ -137,77 +129,69 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 			t.Errorf("the plain server received requests of %v messages, want %d of 1", got, want)
 		}
 	}
-	t.Run("SendLane", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			ours := newServer(t, n, testAddr)
-			ours.features = "batch"
-			c := newClient(t, n, nil)
-			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
-			assert.MustThat(t, lane.MaxMessages == 1000, "%+v", lane)
-			ours.stop()
-			plain := newServer(t, n, testAddr)
-			synctest.Wait()
-			for i, r := range c.SendLane(t.Context(), lane, several(5)) {
-				if e, isErr := errors.AsType[*tidegate.Error](r.Err); !isErr || !errors.Is(e, transport.ErrLaneChanged) || e.MaybeStored || e.Endpoint != testAddr {
-					t.Errorf("message %d: %+v, want ErrLaneChanged", i, r)
-				}
+	bubble(t, "SendLane", func(t *testing.T) {
+		n := newNetwork()
+		ours := newServer(t, n, testAddr)
+		ours.features = "batch"
+		c := newClient(t, n, nil)
+		lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
+		assert.MustThat(t, lane.MaxMessages == 1000, "%+v", lane)
+		ours.stop()
+		plain := newServer(t, n, testAddr)
+		synctest.Wait()
+		for i, r := range c.SendLane(t.Context(), lane, several(5)) {
+			if e, isErr := errors.AsType[*tidegate.Error](r.Err); !isErr || !errors.Is(e, transport.ErrLaneChanged) || e.MaybeStored || e.Endpoint != testAddr {
+				t.Errorf("message %d: %+v, want ErrLaneChanged", i, r)
 			}
-			if lane = laneOf(t, c, transport.LaneRequest{Topic: "t"}); lane.MaxMessages != 1 {
-				t.Errorf("%+v after the change, want a lane for one message", lane)
-			}
-			r := c.SendLane(t.Context(), lane, several(1))[0]
-			assert.That(t, r.Err == nil, "%v", r.Err)
-			check(t, plain, 1)
-			assert.That(t, !c.Capabilities("").Batch, "the plain server announces batches")
-		})
+		}
+		if lane = laneOf(t, c, transport.LaneRequest{Topic: "t"}); lane.MaxMessages != 1 {
+			t.Errorf("%+v after the change, want a lane for one message", lane)
+		}
+		r := c.SendLane(t.Context(), lane, several(1))[0]
+		assert.That(t, r.Err == nil, "%v", r.Err)
+		check(t, plain, 1)
+		assert.That(t, !c.Capabilities("").Batch, "the plain server announces batches")
 	})
-	t.Run("Send", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			c, _, plain := setup(t)
-			for i, r := range c.Send(t.Context(), several(20)) {
-				assert.That(t, r.Err == nil && r.Receipt.MessageID == fmt.Sprint(i), "message %d: %+v", i, r)
-			}
-			check(t, plain, 20)
-		})
+	bubble(t, "Send", func(t *testing.T) {
+		c, _, plain := setup(t)
+		for i, r := range c.Send(t.Context(), several(20)) {
+			assert.That(t, r.Err == nil && r.Receipt.MessageID == fmt.Sprint(i), "message %d: %+v", i, r)
+		}
+		check(t, plain, 20)
 	})
-	t.Run("while it waits", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			ours := newServer(t, n, testAddr)
-			ours.features = "batch"
-			c := newClient(t, n, nil)
-			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
-			ours.stop()
-			plain := newServer(t, n, testAddr)
-			plain.stop()
-			synctest.Wait()
-			time.AfterFunc(5*time.Second, plain.start)
-			ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
-			defer cancel()
-			for i, r := range c.SendLane(ctx, lane, several(5)) {
-				assert.That(t, errors.Is(r.Err, transport.ErrLaneChanged), "message %d: %+v, want ErrLaneChanged", i, r)
-			}
-			check(t, plain, 0)
-		})
+	bubble(t, "while it waits", func(t *testing.T) {
+		n := newNetwork()
+		ours := newServer(t, n, testAddr)
+		ours.features = "batch"
+		c := newClient(t, n, nil)
+		lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
+		ours.stop()
+		plain := newServer(t, n, testAddr)
+		plain.stop()
+		synctest.Wait()
+		time.AfterFunc(5*time.Second, plain.start)
+		ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), time.Minute)
+		defer cancel()
+		for i, r := range c.SendLane(ctx, lane, several(5)) {
+			assert.That(t, errors.Is(r.Err, transport.ErrLaneChanged), "message %d: %+v, want ErrLaneChanged", i, r)
+		}
+		check(t, plain, 0)
 	})
-	t.Run("and back", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			c, _, plain := setup(t)
-			assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
-			plain.stop()
-			again := newServer(t, plain.net, testAddr)
-			again.features = "batch"
-			synctest.Wait()
-			for _, r := range c.Send(t.Context(), several(20)) {
-				assert.NoError(t, r.Err)
-			}
-			for _, r := range c.Send(t.Context(), several(20)) {
-				assert.NoError(t, r.Err)
-			}
-			got := again.sizes()
-			assert.That(t, got[len(got)-1] == 20, "requests of %v messages, want the last of 20", got)
-		})
+	bubble(t, "and back", func(t *testing.T) {
+		c, _, plain := setup(t)
+		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
+		plain.stop()
+		again := newServer(t, plain.net, testAddr)
+		again.features = "batch"
+		synctest.Wait()
+		for _, r := range c.Send(t.Context(), several(20)) {
+			assert.NoError(t, r.Err)
+		}
+		for _, r := range c.Send(t.Context(), several(20)) {
+			assert.NoError(t, r.Err)
+		}
+		got := again.sizes()
+		assert.That(t, got[len(got)-1] == 20, "requests of %v messages, want the last of 20", got)
 	})
 }
 
@@ -261,9 +245,7 @@ func TestProbeOfAFailedServerIsForOneMessage(t *testing.T) {
 func pair(t *testing.T) (c *rocketmq.Client, a, b *fakeServer) {
 	n := newNetwork()
 	a, b = newServer(t, n, testAddr), newServer(t, n, otherAddr)
-	a.route = func() *rmqpb.QueryRouteResponse {
-		return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 4), queues(otherAddr, "b", 4)...)}
-	}
+	a.route = routed(append(queues(testAddr, "a", 4), queues(otherAddr, "b", 4)...))
 	return newClient(t, n, nil), a, b
 }
 
@@ -440,53 +422,49 @@ func TestGroupKeepsItsQueueAfterAFailure(t *testing.T) {
 		"connection lost": broken, "no response": silent,
 	} {
 		for _, byLane := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", by lane: ", byLane), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					n := newNetwork()
-					a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
-					a.route = func() *rmqpb.QueryRouteResponse {
-						return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 4), queues(otherAddr, "b", 4)...)}
+			bubble(t, fmt.Sprint(name, ", by lane: ", byLane), func(t *testing.T) {
+				n := newNetwork()
+				a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
+				a.route = routed(append(queues(testAddr, "a", 4), queues(otherAddr, "b", 4)...))
+				c := newClient(t, n, nil)
+				send := func(group string, avoid []string) (endpoint string, err error) {
+					m := inGroup(tidegate.NewMessageID(), group)
+					if !byLane {
+						r := c.Send(t.Context(), []*tidegate.Message{m})[0]
+						return r.Receipt.Endpoint, r.Err
 					}
-					c := newClient(t, n, nil)
-					send := func(group string, avoid []string) (endpoint string, err error) {
-						m := inGroup(tidegate.NewMessageID(), group)
-						if !byLane {
-							r := c.Send(t.Context(), []*tidegate.Message{m})[0]
-							return r.Receipt.Endpoint, r.Err
-						}
-						lane, err := c.Lane(t.Context(), transport.LaneRequest{Topic: m.Topic, MessageGroup: group, Avoid: avoid})
-						if err != nil {
-							return "", err
-						}
-						return lane.Endpoint, c.SendLane(t.Context(), lane, []*tidegate.Message{m})[0].Err
+					lane, err := c.Lane(t.Context(), transport.LaneRequest{Topic: m.Topic, MessageGroup: group, Avoid: avoid})
+					if err != nil {
+						return "", err
 					}
-					for g := range 8 {
-						group := fmt.Sprint("group", g)
-						home := assert.Value(send(group, nil))(t)
-						s := map[string]*fakeServer{testAddr: a, otherAddr: b}[home]
-						synctest.Wait() // the handlers of earlier requests have ended
-						good := s.send
-						s.send = failing
-						for range 3 {
-							assert.MustThat(t, assert.Err(send(group, []string{home})) != nil, "the send did not fail")
-						}
-						synctest.Wait()
-						s.send = good
-						at, err := send(group, []string{home})
-						assert.That(t, err == nil && at == home, "%s: sent to %s, %v; want %s as before", group, at, err, home)
-						used := map[string]bool{}
-						for _, s := range []*fakeServer{a, b} {
-							for _, call := range s.of("SendMessage") {
-								x := call.req.(*rmqpb.SendMessageRequest).GetMessages()[0].GetSystemProperties()
-								if x.GetMessageGroup() == group {
-									used[fmt.Sprint(s.addr, "/", x.GetQueueId())] = true
-								}
+					return lane.Endpoint, c.SendLane(t.Context(), lane, []*tidegate.Message{m})[0].Err
+				}
+				for g := range 8 {
+					group := fmt.Sprint("group", g)
+					home := assert.Value(send(group, nil))(t)
+					s := map[string]*fakeServer{testAddr: a, otherAddr: b}[home]
+					synctest.Wait() // the handlers of earlier requests have ended
+					good := s.send
+					s.send = failing
+					for range 3 {
+						assert.MustThat(t, assert.Err(send(group, []string{home})) != nil, "the send did not fail")
+					}
+					synctest.Wait()
+					s.send = good
+					at, err := send(group, []string{home})
+					assert.That(t, err == nil && at == home, "%s: sent to %s, %v; want %s as before", group, at, err, home)
+					used := map[string]bool{}
+					for _, s := range []*fakeServer{a, b} {
+						for _, call := range s.of("SendMessage") {
+							x := call.req.(*rmqpb.SendMessageRequest).GetMessages()[0].GetSystemProperties()
+							if x.GetMessageGroup() == group {
+								used[fmt.Sprint(s.addr, "/", x.GetQueueId())] = true
 							}
 						}
-						assert.That(t, len(used) == 1, "%s: sent to the queues %v, want one", group, used)
-						time.Sleep(time.Minute) // the route is queried again, and the server serves others again
 					}
-				})
+					assert.That(t, len(used) == 1, "%s: sent to the queues %v, want one", group, used)
+					time.Sleep(time.Minute) // the route is queried again, and the server serves others again
+				}
 			})
 		}
 	}
@@ -561,9 +539,7 @@ func TestTopicsShareRequests(t *testing.T) {
 					t.Errorf("a request of the topics %v has the features %q", got, c.md.Get(wire.HeaderFeatures))
 				}
 			}
-			s.route = func() *rmqpb.QueryRouteResponse {
-				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...)}
-			}
+			s.route = routed(append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...))
 			for range 2 {
 				lane := laneOf(t, c, transport.LaneRequest{Topic: "two servers"})
 				assert.That(t, !lane.Topics, "features %q: a topic with two servers has the lane %+v", features, lane)

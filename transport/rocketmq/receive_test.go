@@ -55,9 +55,7 @@ var request1 = transport.ReceiveRequest{
 }
 
 func TestReceive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		var left time.Duration
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			at, _ := st.Context().Deadline()
@@ -68,7 +66,6 @@ func TestReceive(t *testing.T) {
 			sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.ReceiptHandle = new("h2") })
 			return nil
 		}
-		c := newClient(t, n, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // the server does not learn it
 		defer cancel()
 		list, err := c.Receive(ctx, request1)
@@ -155,39 +152,33 @@ func TestReceiveOutcomes(t *testing.T) {
 			return nil
 		}, is: transport.ErrUnreadable, back: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error { return tt.serve(st) }
-				s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
-					return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+		bubble(t, name, func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error { return tt.serve(st) }
+			c := newClient(t, s.net, func(o *rocketmq.Options) { o.MaxReceiveSize = 100 << 10 })
+			begin := time.Now()
+			once := request1
+			once.AttemptID = "" // it will not be repeated
+			list, err := c.Receive(t.Context(), once)
+			for _, d := range list {
+				assert.Equal(t, "topic: it could not be settled", d.Topic, request1.Topic)
+			}
+			if len(list) != tt.n || (err != nil) != (tt.code != 0 || tt.is != nil) || time.Since(begin) != tt.after {
+				t.Fatalf("%d messages, %v, after %v", len(list), err, time.Since(begin))
+			}
+			if e, isErr := errors.AsType[*tidegate.Error](err); isErr && (e.Code != tt.code || e.RetryAfter != tt.retry || tt.is != nil && !errors.Is(e, tt.is)) {
+				t.Errorf("%+v", e)
+			}
+			class := tidegate.Classify(err)
+			assert.That(t, class != tidegate.ClassPermanent, "%v is %v: it would end a push consumer", err, class)
+			synctest.Wait()
+			back := s.of("ChangeInvisibleDuration")
+			assert.Equal(t, "messages released", len(back), tt.back)
+			for _, b := range back {
+				if r := b.req.(*rmqpb.ChangeInvisibleDurationRequest); r.GetInvisibleDuration().AsDuration() != 0 || !r.GetSuspend() || r.GetReceiptHandle() != "h" {
+					t.Errorf("release: %v", r)
 				}
-				c := newClient(t, n, func(o *rocketmq.Options) { o.MaxReceiveSize = 100 << 10 })
-				begin := time.Now()
-				once := request1
-				once.AttemptID = "" // it will not be repeated
-				list, err := c.Receive(t.Context(), once)
-				for _, d := range list {
-					assert.Equal(t, "topic: it could not be settled", d.Topic, request1.Topic)
-				}
-				if len(list) != tt.n || (err != nil) != (tt.code != 0 || tt.is != nil) || time.Since(begin) != tt.after {
-					t.Fatalf("%d messages, %v, after %v", len(list), err, time.Since(begin))
-				}
-				if e, isErr := errors.AsType[*tidegate.Error](err); isErr && (e.Code != tt.code || e.RetryAfter != tt.retry || tt.is != nil && !errors.Is(e, tt.is)) {
-					t.Errorf("%+v", e)
-				}
-				class := tidegate.Classify(err)
-				assert.That(t, class != tidegate.ClassPermanent, "%v is %v: it would end a push consumer", err, class)
-				synctest.Wait()
-				back := s.of("ChangeInvisibleDuration")
-				assert.Equal(t, "messages released", len(back), tt.back)
-				for _, b := range back {
-					if r := b.req.(*rmqpb.ChangeInvisibleDurationRequest); r.GetInvisibleDuration().AsDuration() != 0 || !r.GetSuspend() || r.GetReceiptHandle() != "h" {
-						t.Errorf("release: %v", r)
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -196,9 +187,7 @@ func TestReceiveOutcomes(t *testing.T) {
 // the same handles. A release of the messages after the first receive broke off would take them
 // from the handlers that have them by then.
 func TestRepeatedReceiveReleasesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		receives, given := 0, map[string]time.Duration{}
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			receives++
@@ -216,7 +205,6 @@ func TestRepeatedReceiveReleasesNothing(t *testing.T) {
 			given[r.GetReceiptHandle()] = time.Since(s.began)
 			return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 		}
-		c := newClient(t, n, nil)
 		if list, err := c.Receive(t.Context(), request1); err == nil {
 			t.Fatalf("%d messages of a stream that broke off", len(list))
 		}
@@ -232,14 +220,13 @@ func TestRepeatedReceiveReleasesNothing(t *testing.T) {
 // A body of exactly the maximum size is received, with any other fields in its frame.
 func TestReceiveTheLargestBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		const passable = 64 << 20
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			sendMessage(st, func(m *rmqpb.Message) { m.Body, m.SystemProperties.BodyDigest = make([]byte, passable), nil })
 			return nil
 		}
-		c := newClient(t, n, func(o *rocketmq.Options) { o.MaxReceiveSize = passable })
+		c := newClient(t, s.net, func(o *rocketmq.Options) { o.MaxReceiveSize = passable })
 		list, err := c.Receive(t.Context(), request1)
 		assert.That(t, err == nil && len(list) == 1 && len(list[0].Body) == passable, "%d messages, %v", len(list), err)
 	})
@@ -251,11 +238,8 @@ func TestReceiveEnds(t *testing.T) {
 		<-st.Context().Done()
 		return nil
 	}
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.receive = park
-		c := newClient(t, n, nil)
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errGone)
 		defer cancel()
 		_, err := c.Receive(ctx, request1)
@@ -291,13 +275,10 @@ func second[T any](_ T, err error) error { return err }
 
 // Close takes a second at most when the server is silent.
 func TestCloseBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		release := make(chan struct{})
 		defer close(release)
 		s.goodbye = func() { <-release }
-		c := newClient(t, n, nil)
 		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		begin := time.Now()
 		c.Close()
@@ -309,8 +290,7 @@ func TestCloseBounded(t *testing.T) {
 func TestLogsHaveNoNilErrors(t *testing.T) {
 	for name, code := range map[string]rmqpb.Code{"released": rmqpb.Code_OK, "refused": rmqpb.Code_INVALID_RECEIPT_HANDLE} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+			s := newServer(t, newNetwork(), testAddr)
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 				sendMessage(st, nil)
 				<-st.Context().Done()
@@ -320,7 +300,7 @@ func TestLogsHaveNoNilErrors(t *testing.T) {
 				return &rmqpb.ChangeInvisibleDurationResponse{Status: &rmqpb.Status{Code: code}}
 			}
 			h := &strictHandler{t: t}
-			c := newClient(t, n, func(o *rocketmq.Options) { o.Logger = slog.New(h) })
+			c := newClient(t, s.net, func(o *rocketmq.Options) { o.Logger = slog.New(h) })
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := c.Receive(ctx, request1)
@@ -354,11 +334,8 @@ func (h *strictHandler) Handle(_ context.Context, r slog.Record) error {
 
 // A receive whose ctx has ended sends no request: the response would be lost.
 func TestReceiveWithDeadContextIsNotSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.receive = empty
-		c := newClient(t, n, nil)
 		assert.Must(t, assert.Err(c.Receive(t.Context(), request1)))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errGone)
@@ -373,11 +350,8 @@ func TestReceiveWithDeadContextIsNotSent(t *testing.T) {
 
 // Only a server that announces it repeats a receive without taking new messages.
 func TestRepeatNeedsTheServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.receive = empty
-		c := newClient(t, n, nil)
 		again := request1
 		again.Repeat = true
 		_, err := c.Receive(t.Context(), again)
@@ -412,29 +386,26 @@ func TestReceiveEndsAtItsNumber(t *testing.T) {
 			return st.Send(&rmqpb.ReceiveMessageResponse{Packed: []*rmqpb.Message{m, m, m, m, m}})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				ended := false
-				change := zipped(1<<20, "h")
-				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-					sendStatus(st, rmqpb.Code_OK)
-					for range 5000 {
-						if err := send(st, change); err != nil {
-							ended = true
-							return err
-						}
+		bubble(t, name, func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			ended := false
+			change := zipped(1<<20, "h")
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+				sendStatus(st, rmqpb.Code_OK)
+				for range 5000 {
+					if err := send(st, change); err != nil {
+						ended = true
+						return err
 					}
-					return nil
 				}
-				list, err := newClient(t, n, nil).Receive(t.Context(), request1)
-				if err != nil || len(list) != request1.Max || len(list[15].Body) != 1<<20 {
-					t.Errorf("%d messages, %v; want %d", len(list), err, request1.Max)
-				}
-				synctest.Wait()
-				assert.That(t, ended, "the stream was read on")
-			})
+				return nil
+			}
+			list, err := newClient(t, s.net, nil).Receive(t.Context(), request1)
+			if err != nil || len(list) != request1.Max || len(list[15].Body) != 1<<20 {
+				t.Errorf("%d messages, %v; want %d", len(list), err, request1.Max)
+			}
+			synctest.Wait()
+			assert.That(t, ended, "the stream was read on")
 		})
 	}
 }
@@ -447,40 +418,34 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 		{2 << 20, 1 << 20, 6, 2},
 		{100, 1 << 20, 3, 1}, // the first may be larger
 	} {
-		t.Run(fmt.Sprint(tt), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-					for i := range tt.sent {
-						sendMessage(st, zipped(tt.size, fmt.Sprint(i)))
-					}
-					sendStatus(st, rmqpb.Code_OK)
-					return nil
-				}
-				s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
-					return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
-				}
-				r := request1
-				r.Max, r.MaxBytes = 64, tt.maxBytes
-				list, err := newClient(t, n, nil).Receive(t.Context(), r)
-				assert.MustThat(t, err == nil && len(list) == tt.want, "%d messages, %v; want %d", len(list), err, tt.want)
-				released := map[string]bool{}
-				for _, c := range s.of("ChangeInvisibleDuration") {
-					r := c.req.(*rmqpb.ChangeInvisibleDurationRequest)
-					released[r.GetReceiptHandle()] = r.GetInvisibleDuration().AsDuration() == 0 && r.GetSuspend() && r.GetGroup().GetName() == "g"
-				}
+		bubble(t, fmt.Sprint(tt), func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 				for i := range tt.sent {
-					if returned := i < tt.want; returned && list[i].Handle != fmt.Sprint(i) || released[fmt.Sprint(i)] == returned {
-						t.Errorf("message %d is kept: %t; released: %v", i, returned, released)
-					}
+					sendMessage(st, zipped(tt.size, fmt.Sprint(i)))
 				}
-				sent := s.of("ReceiveMessage")[0].md
-				got := sent.Get(wire.HeaderMaxBytes)
-				assert.That(t, len(got) == 1 && got[0] == fmt.Sprint(tt.maxBytes), "%s: %q", wire.HeaderMaxBytes, got)
-				got = sent.Get(wire.HeaderFeatures)
-				assert.That(t, len(got) == 1 && got[0] == "packed", "%s: %q", wire.HeaderFeatures, got)
-			})
+				sendStatus(st, rmqpb.Code_OK)
+				return nil
+			}
+			r := request1
+			r.Max, r.MaxBytes = 64, tt.maxBytes
+			list, err := newClient(t, s.net, nil).Receive(t.Context(), r)
+			assert.MustThat(t, err == nil && len(list) == tt.want, "%d messages, %v; want %d", len(list), err, tt.want)
+			released := map[string]bool{}
+			for _, c := range s.of("ChangeInvisibleDuration") {
+				r := c.req.(*rmqpb.ChangeInvisibleDurationRequest)
+				released[r.GetReceiptHandle()] = r.GetInvisibleDuration().AsDuration() == 0 && r.GetSuspend() && r.GetGroup().GetName() == "g"
+			}
+			for i := range tt.sent {
+				if returned := i < tt.want; returned && list[i].Handle != fmt.Sprint(i) || released[fmt.Sprint(i)] == returned {
+					t.Errorf("message %d is kept: %t; released: %v", i, returned, released)
+				}
+			}
+			sent := s.of("ReceiveMessage")[0].md
+			got := sent.Get(wire.HeaderMaxBytes)
+			assert.That(t, len(got) == 1 && got[0] == fmt.Sprint(tt.maxBytes), "%s: %q", wire.HeaderMaxBytes, got)
+			got = sent.Get(wire.HeaderFeatures)
+			assert.That(t, len(got) == 1 && got[0] == "packed", "%s: %q", wire.HeaderFeatures, got)
 		})
 	}
 }
@@ -490,9 +455,7 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 func TestCancelledReceiveWaitsForItsReleases(t *testing.T) {
 	const parallel = 8 // releases
 	for _, tt := range []struct{ takes, want time.Duration }{{0, 0}, {2 * time.Second, 2 * time.Second}, {time.Hour, 3 * time.Second}} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 				for range parallel {
 					sendMessage(st, nil)
@@ -504,7 +467,6 @@ func TestCancelledReceiveWaitsForItsReleases(t *testing.T) {
 				time.Sleep(tt.takes)
 				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 			}
-			c := newClient(t, n, nil)
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errGone)
 			defer cancel()
 			list, err := c.Receive(ctx, request1)
@@ -521,15 +483,14 @@ func TestCancelledReceiveWaitsForItsReleases(t *testing.T) {
 // Many messages in one frame are as many as in frames of their own.
 func TestReceivePacked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			st.Send(&rmqpb.ReceiveMessageResponse{Packed: []*rmqpb.Message{delivered(nil), delivered(nil)}})
 			return st.Send(&rmqpb.ReceiveMessageResponse{
 				Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}, Packed: []*rmqpb.Message{delivered(nil)},
 			})
 		}
-		list, err := newClient(t, n, nil).Receive(t.Context(), request1)
+		list, err := newClient(t, s.net, nil).Receive(t.Context(), request1)
 		assert.MustThat(t, err == nil && len(list) == 3, "%d messages, %v", len(list), err)
 		for _, d := range list {
 			assert.That(t, d.ID == "id" && string(d.Body) == "hello" && d.Endpoint == testAddr && d.ConsumerGroup == "g", "%+v", d)
@@ -540,14 +501,13 @@ func TestReceivePacked(t *testing.T) {
 // Bytes that are no protobuf end the receive with an error that may be retried.
 func TestReceiveGarbage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			m := &rmqpb.ReceiveMessageResponse{}
 			m.ProtoReflect().SetUnknown([]byte{0x0a, 0x01, 0xff}) // a status that is none
 			return st.Send(m)
 		}
-		_, err := newClient(t, n, nil).Receive(t.Context(), request1)
+		_, err := newClient(t, s.net, nil).Receive(t.Context(), request1)
 		if _, isErr := errors.AsType[*tidegate.Error](err); !isErr || tidegate.Classify(err) != tidegate.ClassTransient {
 			t.Errorf("%v is %v", err, tidegate.Classify(err))
 		}
@@ -567,42 +527,36 @@ func TestReceiveBeyondItsBytesKeepsTheOrder(t *testing.T) {
 		{"small ones behind a large one", []int{2000, 2000, 10, 10}, 1},
 		{"all fit", []int{1000, 1000, 400}, 3},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-					for i, size := range tt.sizes {
-						sendMessage(st, zipped(size, fmt.Sprint(i)))
-					}
-					sendStatus(st, rmqpb.Code_OK)
-					return nil
+		bubble(t, tt.name, func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+				for i, size := range tt.sizes {
+					sendMessage(st, zipped(size, fmt.Sprint(i)))
 				}
-				s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
-					return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+				sendStatus(st, rmqpb.Code_OK)
+				return nil
+			}
+			r := request1
+			r.MaxBytes = 2500
+			list := assert.Value(newClient(t, s.net, nil).Receive(t.Context(), r))(t)
+			var got, released, want, rest []string
+			for _, d := range list {
+				got = append(got, d.Handle)
+			}
+			for _, c := range s.of("ChangeInvisibleDuration") {
+				released = append(released, c.req.(*rmqpb.ChangeInvisibleDurationRequest).GetReceiptHandle())
+			}
+			slices.Sort(released) // the releases are concurrent
+			for i := range tt.sizes {
+				if i < tt.want {
+					want = append(want, fmt.Sprint(i))
+				} else {
+					rest = append(rest, fmt.Sprint(i))
 				}
-				r := request1
-				r.MaxBytes = 2500
-				list := assert.Value(newClient(t, n, nil).Receive(t.Context(), r))(t)
-				var got, released, want, rest []string
-				for _, d := range list {
-					got = append(got, d.Handle)
-				}
-				for _, c := range s.of("ChangeInvisibleDuration") {
-					released = append(released, c.req.(*rmqpb.ChangeInvisibleDurationRequest).GetReceiptHandle())
-				}
-				slices.Sort(released) // the releases are concurrent
-				for i := range tt.sizes {
-					if i < tt.want {
-						want = append(want, fmt.Sprint(i))
-					} else {
-						rest = append(rest, fmt.Sprint(i))
-					}
-				}
-				if !slices.Equal(got, want) || !slices.Equal(released, rest) {
-					t.Errorf("received %q and released %q, want %q and %q", got, released, want, rest)
-				}
-			})
+			}
+			if !slices.Equal(got, want) || !slices.Equal(released, rest) {
+				t.Errorf("received %q and released %q, want %q and %q", got, released, want, rest)
+			}
 		})
 	}
 }
@@ -614,25 +568,22 @@ func TestShortReceiveOutlastsTheServersMinimum(t *testing.T) {
 	for _, tt := range []struct{ wait, deadline time.Duration }{
 		{0, 8 * time.Second}, {time.Second, 8 * time.Second}, {20 * time.Second, 23 * time.Second},
 	} {
-		t.Run(tt.wait.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				var left atomic.Int64
-				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-					if at, ok := st.Context().Deadline(); ok {
-						left.Store(int64(time.Until(at)))
-					}
-					time.Sleep(max(tt.wait, 5*time.Second))
-					sendStatus(st, rmqpb.Code_MESSAGE_NOT_FOUND)
-					return nil
+		bubble(t, tt.wait.String(), func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			var left atomic.Int64
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+				if at, ok := st.Context().Deadline(); ok {
+					left.Store(int64(time.Until(at)))
 				}
-				r := request1
-				r.Wait = tt.wait
-				list, err := newClient(t, n, nil).Receive(t.Context(), r)
-				assert.That(t, err == nil && len(list) == 0, "%d messages, %v; want none", len(list), err)
-				assert.Equal(t, "the request ends after", time.Duration(left.Load()).Round(10*time.Millisecond), tt.deadline)
-			})
+				time.Sleep(max(tt.wait, 5*time.Second))
+				sendStatus(st, rmqpb.Code_MESSAGE_NOT_FOUND)
+				return nil
+			}
+			r := request1
+			r.Wait = tt.wait
+			list, err := newClient(t, s.net, nil).Receive(t.Context(), r)
+			assert.That(t, err == nil && len(list) == 0, "%d messages, %v; want none", len(list), err)
+			assert.Equal(t, "the request ends after", time.Duration(left.Load()).Round(10*time.Millisecond), tt.deadline)
 		})
 	}
 }
@@ -642,8 +593,7 @@ func TestShortReceiveOutlastsTheServersMinimum(t *testing.T) {
 func TestReportedInvisibleTimeNeedsNoClock(t *testing.T) {
 	for behind, reported := range map[time.Duration]bool{0: true, time.Second: false, 3 * time.Second: true, 4 * time.Second: true, time.Hour: true} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+			s := newServer(t, newNetwork(), testAddr)
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 				sendStatus(st, rmqpb.Code_OK)
 				sendMessage(st, func(m *rmqpb.Message) {
@@ -660,7 +610,7 @@ func TestReportedInvisibleTimeNeedsNoClock(t *testing.T) {
 			}
 			r := request1
 			r.InvisibleDuration = 2 * time.Second
-			ds, err := newClient(t, n, nil).Receive(t.Context(), r)
+			ds, err := newClient(t, s.net, nil).Receive(t.Context(), r)
 			if err != nil || len(ds) != 1 {
 				t.Fatal(ds, err)
 			}

@@ -28,10 +28,7 @@ const otherAddr = "127.0.0.2:8081"
 // Concurrent calls share one request for a route. The client refreshes the routes of topics in use
 // every 30 s, and no others.
 func TestRouteRefresh(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
@@ -54,10 +51,7 @@ func TestRouteRefresh(t *testing.T) {
 // A route stays in use if its refresh fails. If a request that uses the route fails, the client
 // queries the route again, at most once a second.
 func TestRouteKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		s.route = func() *rmqpb.QueryRouteResponse {
 			return &rmqpb.QueryRouteResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND}}
@@ -90,9 +84,7 @@ func TestRouteMoves(t *testing.T) {
 		old := newServer(t, n, "127.0.0.3:8081")
 		newServer(t, n, otherAddr)
 		addr := old.addr
-		front.route = func() *rmqpb.QueryRouteResponse {
-			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(addr, "b", 1)}
-		}
+		front.route = routed(queues(addr, "b", 1))
 		c := newClient(t, n, nil)
 		if r, err := sendOne(t.Context(), c, message("0")); err != nil || r.Endpoint != old.addr {
 			t.Fatal(r, err)
@@ -174,9 +166,7 @@ func TestSilentServerIsAvoided(t *testing.T) {
 		n := newNetwork()
 		a := newServer(t, n, testAddr)
 		newServer(t, n, otherAddr)
-		a.route = func() *rmqpb.QueryRouteResponse {
-			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...)}
-		}
+		a.route = routed(append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...))
 		silent := func(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -213,14 +203,9 @@ func TestBadRoutes(t *testing.T) {
 			Endpoints: &rmqpb.Endpoints{Addresses: []*rmqpb.Address{{Host: "", Port: 0}}}}}},
 		"no permission": {{Broker: &rmqpb.Broker{Name: "b"}}},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.receive = empty
-			s.route = func() *rmqpb.QueryRouteResponse {
-				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
-			}
-			c := newClient(t, n, nil)
+			s.route = routed(mqs)
 			expectAll(t, c, name, func(err error) bool {
 				return errors.Is(err, tidegate.ErrUnavailable) && tidegate.Classify(err) == tidegate.ClassTransient
 			})
@@ -236,16 +221,11 @@ func TestBadRoutes(t *testing.T) {
 // one half. The other queries a new one, at most once a second.
 func TestHalfRoutes(t *testing.T) {
 	for _, perm := range []rmqpb.Permission{rmqpb.Permission_READ, rmqpb.Permission_WRITE} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.receive = empty
 			mqs := queues(testAddr, "b", 1)
 			mqs[0].Permission = perm
-			s.route = func() *rmqpb.QueryRouteResponse {
-				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
-			}
-			c := newClient(t, n, nil)
+			s.route = routed(mqs)
 			half := map[string]bool{"Send": perm == rmqpb.Permission_WRITE, "ProducerSettings": perm == rmqpb.Permission_WRITE}
 			for _, r := range allOf(t, c) {
 				want := half[r.op] || !r.sends && perm == rmqpb.Permission_READ
@@ -288,12 +268,9 @@ func expectAll(t *testing.T, c *rocketmq.Client, name string, good func(error) b
 
 func TestFixedEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		s.route = func() *rmqpb.QueryRouteResponse {
-			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues("10.0.0.1:9", "b", 1)}
-		}
-		c := newClient(t, n, func(o *rocketmq.Options) { o.FixedEndpoint = true })
+		s := newServer(t, newNetwork(), testAddr)
+		s.route = routed(queues("10.0.0.1:9", "b", 1))
+		c := newClient(t, s.net, func(o *rocketmq.Options) { o.FixedEndpoint = true })
 		if r, err := sendOne(t.Context(), c, message("x")); err != nil || r.Endpoint != testAddr {
 			t.Error(r, err)
 		}
@@ -321,36 +298,31 @@ func TestQueues(t *testing.T) {
 			[]int{0, 1 << 20}, []string{"a/0", "b/0"}},
 		"unknown broker": {[]string{"a"}, assign("x", 0), nil, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.route = func() *rmqpb.QueryRouteResponse {
-					r := &rmqpb.QueryRouteResponse{Status: ok}
-					for _, b := range tt.brokers {
-						r.MessageQueues = append(r.MessageQueues, queues(testAddr, b, 2)...)
-					}
-					return r
+		servedAs(t, name, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+			s.route = func() *rmqpb.QueryRouteResponse {
+				r := &rmqpb.QueryRouteResponse{Status: ok}
+				for _, b := range tt.brokers {
+					r.MessageQueues = append(r.MessageQueues, queues(testAddr, b, 2)...)
 				}
-				s.assign = func() *rmqpb.QueryAssignmentResponse {
-					return &rmqpb.QueryAssignmentResponse{Status: ok, Assignments: tt.assign}
-				}
-				s.receive = empty
-				c := newClient(t, n, nil)
-				got, err := c.Queues(t.Context(), "g", "t")
-				if !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) || tidegate.Classify(err) == tidegate.ClassPermanent {
-					t.Fatalf("%v, %v, want %v", got, err, tt.want)
-				}
-				var names []string
-				for _, q := range got {
-					assert.NoError(t, assert.Err(c.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: q})))
-				}
-				for _, g := range s.of("receive") {
-					mq := g.req.(*rmqpb.ReceiveMessageRequest).GetMessageQueue()
-					names = append(names, fmt.Sprintf("%s/%d", mq.GetBroker().GetName(), mq.GetId()))
-				}
-				assert.Slices(t, "received from", names, tt.names)
-			})
+				return r
+			}
+			s.assign = func() *rmqpb.QueryAssignmentResponse {
+				return &rmqpb.QueryAssignmentResponse{Status: ok, Assignments: tt.assign}
+			}
+			s.receive = empty
+			got, err := c.Queues(t.Context(), "g", "t")
+			if !slices.Equal(got, tt.want) || (err == nil) != (tt.want != nil) || tidegate.Classify(err) == tidegate.ClassPermanent {
+				t.Fatalf("%v, %v, want %v", got, err, tt.want)
+			}
+			var names []string
+			for _, q := range got {
+				assert.NoError(t, assert.Err(c.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: q})))
+			}
+			for _, g := range s.of("receive") {
+				mq := g.req.(*rmqpb.ReceiveMessageRequest).GetMessageQueue()
+				names = append(names, fmt.Sprintf("%s/%d", mq.GetBroker().GetName(), mq.GetId()))
+			}
+			assert.Slices(t, "received from", names, tt.names)
 		})
 	}
 }
@@ -358,15 +330,12 @@ func TestQueues(t *testing.T) {
 // A call that waits for the route returns ErrClosed when the client is closed, as every other call
 // does.
 func TestCloseWhileAskingForTheRoute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		release := make(chan struct{})
 		s.route = func() *rmqpb.QueryRouteResponse {
 			<-release
 			return &rmqpb.QueryRouteResponse{Status: ok}
 		}
-		c := newClient(t, n, nil)
 		errs := make(chan error, 2)
 		go func() {
 			errs <- c.Send(t.Context(), []*tidegate.Message{{ID: "1", Topic: "orders", Body: []byte("x")}})[0].Err
@@ -388,15 +357,11 @@ func TestCloseWhileAskingForTheRoute(t *testing.T) {
 // each setting FIFO. Other servers are asked after each refresh of the route.
 func TestQueuesAreKept(t *testing.T) {
 	for features, want := range map[string][4]int{"queues": {2, 2, 4, 5}, "batch": {2, 42, 62, 83}} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.features = features
 			var count atomic.Int64
 			count.Store(1)
-			s.route = func() *rmqpb.QueryRouteResponse {
-				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(testAddr, "broker-a", int(count.Load()))}
-			}
+			s.route = routed(queues(testAddr, "broker-a", int(count.Load())))
 			noFIFO := make(chan struct{})
 			s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
 				cmd, err := st.Recv()
@@ -416,7 +381,6 @@ func TestQueuesAreKept(t *testing.T) {
 				<-st.Context().Done()
 				return nil
 			}
-			c := newClient(t, n, nil)
 			ask := func(d time.Duration) {
 				t.Helper()
 				for range d / (10 * time.Second) {
@@ -451,11 +415,8 @@ func TestQueuesAreKept(t *testing.T) {
 // Queues that another server assigned at the address are not kept, also if the route remains: a
 // RocketMQ assigns them by the consumers of the group.
 func TestQueuesOfAnotherServerAreNotKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.features = ""
-		c := newClient(t, n, nil)
 		ask := func() {
 			t.Helper()
 			openGroups(t, c, 1)
@@ -476,11 +437,8 @@ func TestQueuesOfAnotherServerAreNotKept(t *testing.T) {
 
 // A program may use a new group each minute. Those that it does not use any more take no memory.
 func TestQueuesOfOldGroupsAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.features = "queues"
-		c := newClient(t, n, nil)
 		ask := func(group string) {
 			assert.Must(t, assert.Err(c.Queues(t.Context(), group, "t")))
 		}
@@ -508,15 +466,14 @@ func TestQueuesOfOldGroupsAreForgotten(t *testing.T) {
 // not grow. The deliveries of a server can be settled until their leases end.
 func TestVanishedServersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		addr := func(i int) string { return fmt.Sprintf("10.0.%d.%d:8081", i/250, i%250+1) }
 		var at atomic.Int64
 		s.route = func() *rmqpb.QueryRouteResponse {
 			i := int(at.Load())
 			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(addr(i), fmt.Sprint("pod-", i), 2)}
 		}
-		first := newServer(t, n, addr(0))
+		first := newServer(t, s.net, addr(0))
 		first.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			sendTime(st, time.Now())
 			sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.InvisibleDuration = durationpb.New(2 * time.Hour) })
@@ -527,9 +484,9 @@ func TestVanishedServersAreForgotten(t *testing.T) {
 			return &rmqpb.AckMessageResponse{Status: ok}
 		}
 		var closed atomic.Int64 // connections to the first server
-		c := newClient(t, n, func(o *rocketmq.Options) {
+		c := newClient(t, s.net, func(o *rocketmq.Options) {
 			o.Dialer = func(ctx context.Context, to string) (net.Conn, error) {
-				conn, err := n.dial(ctx, to)
+				conn, err := s.net.dial(ctx, to)
 				if err == nil && to == addr(0) {
 					conn = &counted{Conn: conn, closed: &closed}
 				}

@@ -46,9 +46,8 @@ func sendOne(ctx context.Context, c *rocketmq.Client, m *tidegate.Message) (tide
 
 func TestSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, func(o *rocketmq.Options) { o.Compression = 100 })
+		s := newServer(t, newNetwork(), testAddr)
+		c := newClient(t, s.net, func(o *rocketmq.Options) { o.Compression = 100 })
 		m := &tidegate.Message{ID: "id", Topic: "t", Tag: "a", Keys: []string{"k"}, Properties: map[string]string{"p": "v"},
 			TraceContext: "00-1", DeliverAt: time.Now().Add(time.Hour), Body: make([]byte, 1000)}
 		r := assert.Value(sendOne(t.Context(), c, m))(t)
@@ -89,27 +88,22 @@ func TestMessageType(t *testing.T) {
 // One request per message without the feature, one for all with it.
 func TestSendSeveral(t *testing.T) {
 	for _, features := range []string{"", "pushback, Batch"} {
-		t.Run(features, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.features = features
-				c := newClient(t, n, nil)
-				var msgs []*tidegate.Message
-				for i := range 100 {
-					msgs = append(msgs, message(fmt.Sprint(i)))
-				}
-				for i, r := range c.Send(t.Context(), msgs) {
-					assert.MustThat(t, r.Err == nil && r.Receipt.MessageID == msgs[i].ID, "message %d: %+v", i, r)
-				}
-				want := 100
-				if features != "" {
-					want = 1
-				}
-				assert.Equal(t, "requests", len(s.of("SendMessage")), want)
-				got := c.Capabilities("")
-				assert.That(t, got.Batch == (features != "") && got.PushBack == got.Batch && !got.Suspend, "capabilities %+v", got)
-			})
+		servedAs(t, features, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+			s.features = features
+			var msgs []*tidegate.Message
+			for i := range 100 {
+				msgs = append(msgs, message(fmt.Sprint(i)))
+			}
+			for i, r := range c.Send(t.Context(), msgs) {
+				assert.MustThat(t, r.Err == nil && r.Receipt.MessageID == msgs[i].ID, "message %d: %+v", i, r)
+			}
+			want := 100
+			if features != "" {
+				want = 1
+			}
+			assert.Equal(t, "requests", len(s.of("SendMessage")), want)
+			got := c.Capabilities("")
+			assert.That(t, got.Batch == (features != "") && got.PushBack == got.Batch && !got.Suspend, "capabilities %+v", got)
 		})
 	}
 }
@@ -121,9 +115,7 @@ func TestSendGroupInOrder(t *testing.T) {
 		rmqpb.Code_TOO_MANY_REQUESTS:      {"a1", "a2", "b1", "b2"},
 		rmqpb.Code_MESSAGE_BODY_TOO_LARGE: {"a1", "a2", "a3", "b1", "b2"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			var mu sync.Mutex
 			var sent []string
 			s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
@@ -137,7 +129,6 @@ func TestSendGroupInOrder(t *testing.T) {
 				}
 				return sentAll(r), nil
 			}
-			c := newClient(t, n, nil)
 			results := c.Send(t.Context(), []*tidegate.Message{
 				inGroup("a1", "a"), inGroup("b1", "b"), inGroup("a2", "a"), inGroup("a3", "a"), inGroup("b2", "b")})
 			slices.Sort(sent)
@@ -153,9 +144,7 @@ func TestSendGroupInOrder(t *testing.T) {
 // Send divides messages beyond the limit of a request into several requests, one after the other. A
 // message group continues in the next request only if all its earlier messages were stored.
 func TestLargeSendsAreDivided(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.features = "batch"
 		s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 			out := sentAll(r)
@@ -167,7 +156,6 @@ func TestLargeSendsAreDivided(t *testing.T) {
 			}
 			return out, nil
 		}
-		c := newClient(t, n, nil)
 		if _, err := sendOne(t.Context(), c, message("first")); err != nil { // so that it knows the server
 			t.Fatal(err)
 		}
@@ -252,27 +240,24 @@ func TestSendEntries(t *testing.T) {
 		"unsupported":    {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_UNSUPPORTED)}, [2]result{{50500, false}, {50500, false}}},
 		"multiple, none": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_MULTIPLE_RESULTS)}, [2]result{{50001, true}, {50001, true}}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.features = "batch"
-				s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-					return tt.res, nil
+		bubble(t, name, func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			s.features = "batch"
+			s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+				return tt.res, nil
+			}
+			for i, r := range newClient(t, s.net, nil).Send(t.Context(), []*tidegate.Message{message("0"), message("1")}) {
+				var got result
+				if e, isErr := errors.AsType[*tidegate.Error](r.Err); isErr {
+					got = result{e.Code, e.MaybeStored}
+					assert.That(t, e.Op == "SendMessage" && e.Subject == "t" && e.Endpoint == testAddr, "message %d: %v", i, e)
+				} else if r.Receipt.MessageID != fmt.Sprint(i) {
+					t.Errorf("message %d: receipt %+v", i, r.Receipt)
 				}
-				for i, r := range newClient(t, n, nil).Send(t.Context(), []*tidegate.Message{message("0"), message("1")}) {
-					var got result
-					if e, isErr := errors.AsType[*tidegate.Error](r.Err); isErr {
-						got = result{e.Code, e.MaybeStored}
-						assert.That(t, e.Op == "SendMessage" && e.Subject == "t" && e.Endpoint == testAddr, "message %d: %v", i, e)
-					} else if r.Receipt.MessageID != fmt.Sprint(i) {
-						t.Errorf("message %d: receipt %+v", i, r.Receipt)
-					}
-					if got != tt.want[i] {
-						t.Errorf("message %d: %+v, want %+v (%v)", i, got, tt.want[i], r.Err)
-					}
+				if got != tt.want[i] {
+					t.Errorf("message %d: %+v, want %+v (%v)", i, got, tt.want[i], r.Err)
 				}
-			})
+			}
 		})
 	}
 }
@@ -281,11 +266,8 @@ func TestSendEntries(t *testing.T) {
 // half message and a send that shares its request fail like a batch.
 func TestSendWithoutEntry(t *testing.T) {
 	for _, features := range []string{"", "batch", "batch, topics"} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.features = features
-			c := newClient(t, n, nil)
 			if _, err := sendOne(t.Context(), c, message("known")); err != nil { // the features are known then
 				t.Fatal(err)
 			}
@@ -307,15 +289,14 @@ func TestSendWithoutEntry(t *testing.T) {
 func TestThrottled(t *testing.T) {
 	for trailer, want := range map[string]time.Duration{"": 0, "1500": 1500 * time.Millisecond, "-5": -1, "soon": -1} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+			s := newServer(t, newNetwork(), testAddr)
 			s.send = func(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 				if trailer != "" {
 					grpc.SetTrailer(ctx, metadata.Pairs(wire.TrailerPushBack, trailer))
 				}
 				return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOO_MANY_REQUESTS, Message: "530 TOO_MANY_REQUESTS: full"}}, nil
 			}
-			_, err := sendOne(t.Context(), newClient(t, n, nil), message("m"))
+			_, err := sendOne(t.Context(), newClient(t, s.net, nil), message("m"))
 			if err == nil || !errors.Is(err, tidegate.ErrThrottled) || err.ReplyCode() != 530 || err.RetryAfter != want || err.MaybeStored {
 				t.Errorf("trailer %q: %+v, want RetryAfter %v", trailer, err, want)
 			}
@@ -363,37 +344,35 @@ func TestSendFailures(t *testing.T) {
 			time.AfterFunc(time.Second, func() { e.c.Close() })
 		}, after: time.Second, maybe: true, cause: tidegate.ErrClosed},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				e := &env{n, newServer(t, n, testAddr), newClient(t, n, nil)}
-				assert.Must(t, assert.Err(sendOne(t.Context(), e.c, message("0"))))
-				tt.prepare(e)
-				synctest.Wait() // for the connection to notice
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				if tt.cancelAfter > 0 {
-					time.AfterFunc(tt.cancelAfter, func() { cancel(errGone) })
-				}
-				if tt.timeout > 0 {
-					var stop context.CancelFunc
-					ctx, stop = context.WithTimeout(ctx, tt.timeout)
-					defer stop()
-				}
-				begin := time.Now()
-				_, err := sendOne(ctx, e.c, message("1"))
-				assert.MustThat(t, err != nil, "sent")
-				assert.Equal(t, "took", time.Since(begin), tt.after)
-				if err.MaybeStored != tt.maybe || errors.Is(err, tidegate.ErrUnavailable) != tt.unavailable || err.Code != 0 {
-					t.Errorf("%+v, want MaybeStored %t, unavailable %t", err, tt.maybe, tt.unavailable)
-				}
-				assert.That(t, tt.cause == nil || errors.Is(err, tt.cause), "%v does not wrap %v", err, tt.cause)
-				want := tidegate.ClassTransient
-				if tt.cause == tidegate.ErrClosed {
-					want = tidegate.ClassCancelled
-				}
-				assert.Equal(t, "class", tidegate.Classify(err), want)
-			})
+		bubble(t, name, func(t *testing.T) {
+			n := newNetwork()
+			e := &env{n, newServer(t, n, testAddr), newClient(t, n, nil)}
+			assert.Must(t, assert.Err(sendOne(t.Context(), e.c, message("0"))))
+			tt.prepare(e)
+			synctest.Wait() // for the connection to notice
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if tt.cancelAfter > 0 {
+				time.AfterFunc(tt.cancelAfter, func() { cancel(errGone) })
+			}
+			if tt.timeout > 0 {
+				var stop context.CancelFunc
+				ctx, stop = context.WithTimeout(ctx, tt.timeout)
+				defer stop()
+			}
+			begin := time.Now()
+			_, err := sendOne(ctx, e.c, message("1"))
+			assert.MustThat(t, err != nil, "sent")
+			assert.Equal(t, "took", time.Since(begin), tt.after)
+			if err.MaybeStored != tt.maybe || errors.Is(err, tidegate.ErrUnavailable) != tt.unavailable || err.Code != 0 {
+				t.Errorf("%+v, want MaybeStored %t, unavailable %t", err, tt.maybe, tt.unavailable)
+			}
+			assert.That(t, tt.cause == nil || errors.Is(err, tt.cause), "%v does not wrap %v", err, tt.cause)
+			want := tidegate.ClassTransient
+			if tt.cause == tidegate.ErrClosed {
+				want = tidegate.ClassCancelled
+			}
+			assert.Equal(t, "class", tidegate.Classify(err), want)
 		})
 	}
 }
@@ -401,10 +380,9 @@ func TestSendFailures(t *testing.T) {
 // A send that fails for lack of a route never reports MaybeStored.
 func TestNothingIsStoredByAskingForTheRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		s.route = func() *rmqpb.QueryRouteResponse { time.Sleep(10 * time.Second); return nil }
-		_, err := sendOne(t.Context(), newClient(t, n, nil), message("m"))
+		_, err := sendOne(t.Context(), newClient(t, s.net, nil), message("m"))
 		if err == nil || err.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) {
 			t.Errorf("%+v, want unavailable and not stored", err)
 		}
@@ -430,16 +408,13 @@ func TestSendHasItsCallersTime(t *testing.T) {
 		{given: time.Second, answer: 5 * time.Second, ended: time.Second},
 		{answer: 5 * time.Second, ended: 3 * time.Second},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 				if err := backoff.Sleep(ctx, tt.answer); err != nil {
 					return nil, err
 				}
 				return sentAll(r), nil
 			}
-			c := newClient(t, n, nil)
 			ctx := t.Context()
 			if tt.given > 0 {
 				var cancel context.CancelFunc
@@ -482,11 +457,8 @@ func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 		{[]rmqpb.MessageType{rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED}, late, ""},
 		{nil, inGroup("m", "g"), ""},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.route = func() *rmqpb.QueryRouteResponse { return accepting(tt.takes...) }
-			c := newClient(t, n, nil)
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
 			for _, r := range []transport.SendResult{c.Send(t.Context(), []*tidegate.Message{tt.msg})[0], c.SendLane(t.Context(), lane, []*tidegate.Message{tt.msg})[0]} {
 				e, isErr := errors.AsType[*tidegate.Error](r.Err)
@@ -502,13 +474,10 @@ func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 }
 
 func TestWrongTypeAmongOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.features = "batch"
 		kind := rmqpb.MessageType_NORMAL
 		s.route = func() *rmqpb.QueryRouteResponse { return accepting(kind) }
-		c := newClient(t, n, nil)
 		msgs := []*tidegate.Message{message("0"), inGroup("1", "g"), message("2")}
 		for i, r := range c.SendLane(t.Context(), laneOf(t, c, transport.LaneRequest{Topic: "t"}), msgs) {
 			assert.That(t, (r.Err != nil) == (i == 1) && (i == 1 || r.Receipt.MessageID == msgs[i].ID), "message %d: %+v", i, r)
@@ -526,51 +495,46 @@ func TestWrongTypeAmongOthers(t *testing.T) {
 // would all fail by one route.
 func TestLostRouteIsQueriedBeforeTheNextAttempt(t *testing.T) {
 	for name, denied := range map[string]bool{"denied": true, "no queue": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				var broken atomic.Bool
-				s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-					if denied && broken.Load() {
-						return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND}}, nil
-					}
-					return sentAll(r), nil
+		servedAs(t, name, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+			var broken atomic.Bool
+			s.send = func(_ context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
+				if denied && broken.Load() {
+					return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND}}, nil
 				}
-				s.route = func() *rmqpb.QueryRouteResponse {
-					mqs := queues(testAddr, "b", 1)
-					if !denied && broken.Load() {
-						mqs[0].Permission = rmqpb.Permission_READ
-					}
-					return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
+				return sentAll(r), nil
+			}
+			s.route = func() *rmqpb.QueryRouteResponse {
+				mqs := queues(testAddr, "b", 1)
+				if !denied && broken.Load() {
+					mqs[0].Permission = rmqpb.Permission_READ
 				}
-				c := newClient(t, n, nil)
-				broken.Store(true)
-				begin := time.Now()
-				if _, err := sendOne(t.Context(), c, message("1")); err == nil || time.Since(begin) > 0 {
-					t.Fatalf("%v after %v, want a failure at once", err, time.Since(begin))
-				}
-				routes := len(s.of("QueryRoute"))
-				time.AfterFunc(time.Second/2, func() { broken.Store(false) })
-				_, err := sendOne(awaiting(t, time.Minute), c, message("1"))
-				assert.That(t, err == nil, "the next attempt: %v", err)
-				if took := time.Since(begin); took != time.Second || len(s.of("QueryRoute")) != routes+1 {
-					t.Errorf("after %v and %d questions more, want one after 1s", took, len(s.of("QueryRoute"))-routes)
-				}
-				// The wait is part of the attempt, and ends with it.
-				broken.Store(true)
-				ctx, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), time.Second/2, errGone)
-				defer cancel()
-				if !denied {
-					time.Sleep(30 * time.Second) // until the refresh of the route
-					synctest.Wait()
-				}
-				sendOne(t.Context(), c, message("2"))
-				begin = time.Now()
-				if _, err := sendOne(ctx, c, message("2")); !errors.Is(err, errGone) || err.MaybeStored {
-					t.Errorf("%+v after %v, want the cause of the attempt's end", err, time.Since(begin))
-				}
-			})
+				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
+			}
+			broken.Store(true)
+			begin := time.Now()
+			if _, err := sendOne(t.Context(), c, message("1")); err == nil || time.Since(begin) > 0 {
+				t.Fatalf("%v after %v, want a failure at once", err, time.Since(begin))
+			}
+			routes := len(s.of("QueryRoute"))
+			time.AfterFunc(time.Second/2, func() { broken.Store(false) })
+			_, err := sendOne(awaiting(t, time.Minute), c, message("1"))
+			assert.That(t, err == nil, "the next attempt: %v", err)
+			if took := time.Since(begin); took != time.Second || len(s.of("QueryRoute")) != routes+1 {
+				t.Errorf("after %v and %d questions more, want one after 1s", took, len(s.of("QueryRoute"))-routes)
+			}
+			// The wait is part of the attempt, and ends with it.
+			broken.Store(true)
+			ctx, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), time.Second/2, errGone)
+			defer cancel()
+			if !denied {
+				time.Sleep(30 * time.Second) // until the refresh of the route
+				synctest.Wait()
+			}
+			sendOne(t.Context(), c, message("2"))
+			begin = time.Now()
+			if _, err := sendOne(ctx, c, message("2")); !errors.Is(err, errGone) || err.MaybeStored {
+				t.Errorf("%+v after %v, want the cause of the attempt's end", err, time.Since(begin))
+			}
 		})
 	}
 }

@@ -107,6 +107,9 @@ func newServer(t *testing.T, n *network, addr string) *fakeServer {
 		return res
 	}
 	s.telemetry = s.answerSettings
+	s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+		return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
+	}
 	s.start()
 	t.Cleanup(s.stop)
 	return s
@@ -291,6 +294,31 @@ func sentAll(r *rmqpb.SendMessageRequest) *rmqpb.SendMessageResponse {
 			Status: ok, MessageId: m.GetSystemProperties().GetMessageId(), Offset: int64(40 + i)})
 	}
 	return res
+}
+
+// served runs a test in a bubble, with a server and a client of it.
+func served(t *testing.T, test func(t *testing.T, s *fakeServer, c *rocketmq.Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, newNetwork(), testAddr)
+		test(t, s, newClient(t, s.net, nil))
+	})
+}
+
+// bubble and servedAs run a subtest in a bubble.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+func servedAs(t *testing.T, name string, test func(t *testing.T, s *fakeServer, c *rocketmq.Client)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { served(t, test) })
+}
+
+// routed returns a route that does not change.
+func routed(qs []*rmqpb.MessageQueue) func() *rmqpb.QueryRouteResponse {
+	return func() *rmqpb.QueryRouteResponse { return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: qs} }
 }
 
 func newNetwork() *network { return &network{ports: map[string]*bufconn.Listener{}} }

@@ -48,9 +48,8 @@ func expectTimes(t *testing.T, what string, calls []got, want ...time.Duration) 
 
 func TestSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, func(o *rocketmq.Options) { o.Namespace = "ns" })
+		s := newServer(t, newNetwork(), testAddr)
+		c := newClient(t, s.net, func(o *rocketmq.Options) { o.Namespace = "ns" })
 		// The settings that RocketMQ 5.2 pushes, adapted: no backoff shorter than the default,
 		// and a fixed interval for ordered messages (RocketMQ: consumption retry).
 		p, err := c.ProducerSettings(t.Context(), "t")
@@ -94,10 +93,7 @@ func TestSettings(t *testing.T) {
 // The client repeats its settings every 5 min. It sends heartbeats when the session opens and every
 // 10 s.
 func TestCadence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		for _, d := range []time.Duration{9 * time.Minute, 2*time.Minute - time.Second} {
 			assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 			time.Sleep(d)
@@ -116,16 +112,13 @@ func TestCadence(t *testing.T) {
 
 // If the response to a heartbeat reports an unknown client, the client sends its settings again.
 func TestHeartbeatForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.heartbeat = func() *rmqpb.Status {
 			if time.Since(s.began) == 10*time.Second {
 				return &rmqpb.Status{Code: rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE}
 			}
 			return ok
 		}
-		c := newClient(t, n, nil)
 		assert.Must(t, assert.Err(c.ProducerSettings(t.Context(), "t")))
 		time.Sleep(time.Minute)
 		expectTimes(t, "settings", s.of("settings"), 0, 10*time.Second)
@@ -137,9 +130,7 @@ func TestHeartbeatForgotten(t *testing.T) {
 // The client also sends them at once if the response to a receive or an acknowledgement reports an
 // unknown client: a lease may end before the next heartbeat.
 func TestRequestForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		forgotten := &rmqpb.Status{Code: rmqpb.Code_UNRECOGNIZED_CLIENT_TYPE}
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			return st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: forgotten}})
@@ -147,7 +138,6 @@ func TestRequestForgotten(t *testing.T) {
 		s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse {
 			return &rmqpb.AckMessageResponse{Status: forgotten}
 		}
-		c := newClient(t, n, nil)
 		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		time.Sleep(time.Second)
 		_, err := c.Receive(t.Context(), request1)
@@ -190,14 +180,11 @@ func TestForever(t *testing.T) {
 
 // If a server does not respond to settings, the client waits for 3 s and the request timeout.
 func TestSettingsTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
 			<-st.Context().Done()
 			return nil
 		}
-		c := newClient(t, n, nil)
 		begin := time.Now()
 		_, err := c.ConsumerSettings(t.Context(), "g", "t")
 		if took := time.Since(begin); took != 6*time.Second || !errors.Is(err, tidegate.ErrUnavailable) {
@@ -226,18 +213,16 @@ func TestSettingsRejected(t *testing.T) {
 		}, tidegate.CodeBadRequest},
 		"end": {func(rmqpb.MessagingService_TelemetryServer) error { return nil }, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				newServer(t, n, testAddr).telemetry = tt.telemetry
-				c := newClient(t, n, nil)
-				begin := time.Now()
-				_, err := c.ConsumerSettings(t.Context(), "g", "t")
-				e, isErr := errors.AsType[*tidegate.Error](err)
-				if !isErr || e.Code != tt.want || time.Since(begin) != 0 || errors.Is(err, tidegate.ErrUnavailable) != (tt.want == 0) {
-					t.Errorf("%v after %v, want code %d at once", err, time.Since(begin), tt.want)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			n := newNetwork()
+			newServer(t, n, testAddr).telemetry = tt.telemetry
+			c := newClient(t, n, nil)
+			begin := time.Now()
+			_, err := c.ConsumerSettings(t.Context(), "g", "t")
+			e, isErr := errors.AsType[*tidegate.Error](err)
+			if !isErr || e.Code != tt.want || time.Since(begin) != 0 || errors.Is(err, tidegate.ErrUnavailable) != (tt.want == 0) {
+				t.Errorf("%v after %v, want code %d at once", err, time.Since(begin), tt.want)
+			}
 		})
 	}
 }
@@ -264,8 +249,7 @@ func (b *lockedBuffer) String() string {
 // stream that worked; a caller that waits has to wait a second at most.
 func TestSessionReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		var broken atomic.Bool
 		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
 			if broken.Load() {
@@ -284,7 +268,7 @@ func TestSessionReopened(t *testing.T) {
 			return nil
 		}
 		var log lockedBuffer
-		c := newClient(t, n, func(o *rocketmq.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		c := newClient(t, s.net, func(o *rocketmq.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		synctest.Wait()
 		if strings.Contains(log.String(), "session restored") {
@@ -311,10 +295,7 @@ func TestSessionReopened(t *testing.T) {
 
 // A session survives a restart of the server. An unused session stops connecting to a dead server.
 func TestSessionRestartAndIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		s.stop()
 		time.Sleep(10 * time.Second)
@@ -348,8 +329,7 @@ func (c *counted) Close() error {
 // The client handles each command that a server may send on the stream.
 func TestCommands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		s.features = "batch"
 		asked := false
 		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
@@ -372,10 +352,10 @@ func TestCommands(t *testing.T) {
 			return s.answerSettings(st)
 		}
 		var dials, closed atomic.Int64
-		c := newClient(t, n, func(o *rocketmq.Options) {
+		c := newClient(t, s.net, func(o *rocketmq.Options) {
 			o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
 				dials.Add(1)
-				c, err := n.dial(ctx, addr)
+				c, err := s.net.dial(ctx, addr)
 				return &counted{Conn: c, closed: &closed}, err
 			}
 		})
@@ -398,14 +378,11 @@ func TestCommands(t *testing.T) {
 // A push consumer of several topics is one client to the server: its settings announce all
 // subscriptions with their filters, as those of official clients do.
 func TestSettingsAnnounceAllSubscriptions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			sendStatus(st, rmqpb.Code_MESSAGE_NOT_FOUND)
 			return nil
 		}
-		c := newClient(t, n, nil)
 		filters := map[string]tidegate.Filter{"orders": {Expression: "paid||refunded"}, "returns": {}, "stock": {Expression: "region = 'eu'", SQL: true}}
 		var wg sync.WaitGroup
 		for topic, filter := range filters {
@@ -443,8 +420,7 @@ func TestSettingsAnnounceAllSubscriptions(t *testing.T) {
 // A server that asks every session for a new connection gets one.
 func TestReconnectOnceForAllSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		asked := time.Now().Add(time.Minute)
 		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
 			if left := time.Until(asked); left > 0 {
@@ -456,10 +432,10 @@ func TestReconnectOnceForAllSessions(t *testing.T) {
 			return s.answerSettings(st)
 		}
 		var dials atomic.Int64
-		c := newClient(t, n, func(o *rocketmq.Options) {
+		c := newClient(t, s.net, func(o *rocketmq.Options) {
 			o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
 				dials.Add(1)
-				return n.dial(ctx, addr)
+				return s.net.dial(ctx, addr)
 			}
 		})
 		const groups = 5
@@ -483,30 +459,27 @@ func TestBrokenMessagesDoNotFillTheLog(t *testing.T) {
 		"no handle": {func(m *rmqpb.Message) { m.SystemProperties.ReceiptHandle = nil }, 32, "message not received"},
 		"too many":  {nil, 33, "more messages than the receive requested"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				var log bytes.Buffer
-				c := newClient(t, n, func(o *rocketmq.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
-					time.Sleep(10 * time.Millisecond)
-					st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}})
-					for range tt.number {
-						st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: delivered(tt.broken)}})
-					}
-					return nil
+		bubble(t, name, func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			var log bytes.Buffer
+			c := newClient(t, s.net, func(o *rocketmq.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
+				time.Sleep(10 * time.Millisecond)
+				st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}})
+				for range tt.number {
+					st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: delivered(tt.broken)}})
 				}
-				r := request1
-				r.Max = 32
-				for begin := time.Now(); time.Since(begin) < 4*time.Second; {
-					assert.Must(t, assert.Err(c.Receive(t.Context(), r)))
-				}
-				got := log.String()
-				if lines := strings.Count(got, "\n"); lines < 4*32-1 || lines > 5*32 || !strings.Contains(got, tt.line) || !strings.Contains(got, "skipped_lines=") {
-					t.Errorf("%d lines in 4 s, want about 32 a second: %.500s", lines, got)
-				}
-			})
+				return nil
+			}
+			r := request1
+			r.Max = 32
+			for begin := time.Now(); time.Since(begin) < 4*time.Second; {
+				assert.Must(t, assert.Err(c.Receive(t.Context(), r)))
+			}
+			got := log.String()
+			if lines := strings.Count(got, "\n"); lines < 4*32-1 || lines > 5*32 || !strings.Contains(got, tt.line) || !strings.Contains(got, "skipped_lines=") {
+				t.Errorf("%d lines in 4 s, want about 32 a second: %.500s", lines, got)
+			}
 		})
 	}
 }
@@ -554,10 +527,9 @@ func sinceStart(step, last time.Duration) (list []time.Duration) {
 // Sessions with one server that announces it take turns: one heartbeat in 10 s is enough.
 func TestSessionsShareHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		s.features = "heartbeats"
-		openGroups(t, newClient(t, n, nil), 5)
+		openGroups(t, newClient(t, s.net, nil), 5)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		beats := s.of("Heartbeat")
@@ -573,11 +545,8 @@ func TestSessionsShareHeartbeats(t *testing.T) {
 
 // On another server each session sends its own. So it does if the next connection leads to one.
 func TestHeartbeatsOnOtherServers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.features = "heartbeats"
-		c := newClient(t, n, nil)
 		openGroups(t, c, 5)
 		time.Sleep(15 * time.Second)
 		s.stop()
@@ -608,8 +577,7 @@ func TestHeartbeatsOnOtherServers(t *testing.T) {
 func TestHeartbeatTurnsEnd(t *testing.T) {
 	for turn := range 5 { // of the session that ends
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+			s := newServer(t, newNetwork(), testAddr)
 			s.features = "heartbeats"
 			s.heartbeat = func() *rmqpb.Status {
 				if time.Since(s.began) == 20*time.Second {
@@ -617,7 +585,7 @@ func TestHeartbeatTurnsEnd(t *testing.T) {
 				}
 				return ok
 			}
-			c := newClient(t, n, func(o *rocketmq.Options) { o.SettingsSync = 15 * time.Second })
+			c := newClient(t, s.net, func(o *rocketmq.Options) { o.SettingsSync = 15 * time.Second })
 			for at := range 70 {
 				for g := range 5 {
 					if g == turn && at > 5 {
@@ -638,8 +606,7 @@ func TestHeartbeatTurnsEnd(t *testing.T) {
 func TestServerAsksForSettings(t *testing.T) {
 	for features, want := range map[string]int{"heartbeats": 2, "batch": 1} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+			s := newServer(t, newNetwork(), testAddr)
 			s.features = features
 			var asked atomic.Bool
 			s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
@@ -651,7 +618,7 @@ func TestServerAsksForSettings(t *testing.T) {
 				}()
 				return s.answerSettings(st)
 			}
-			openGroups(t, newClient(t, n, nil), 1)
+			openGroups(t, newClient(t, s.net, nil), 1)
 			time.Sleep(time.Minute)
 			got := len(s.of("settings"))
 			assert.That(t, got == want, "with the feature %s, %d settings; want %d", features, got, want)

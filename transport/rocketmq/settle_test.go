@@ -26,11 +26,8 @@ func delivery(handle, endpoint string) *tidegate.Delivery {
 }
 
 func TestManyAcksAreDivided(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse { return &rmqpb.AckMessageResponse{Status: ok} }
-		c := newClient(t, n, nil)
 		var ds []*tidegate.Delivery
 		for i := range 1025 {
 			ds = append(ds, delivery(fmt.Sprint(i), testAddr))
@@ -74,27 +71,22 @@ func TestAck(t *testing.T) {
 		"expired": {&rmqpb.AckMessageResponse{Status: st(40013), Entries: []*rmqpb.AckMessageResultEntry{entry("1", 40013), entry("2", 40013)}}, [2]tidegate.Code{40013, 40013}},
 		"nothing": {&rmqpb.AckMessageResponse{}, [2]tidegate.Code{50001, 50001}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse { return tt.res }
-				c := newClient(t, n, nil)
-				for i, err := range c.Ack(t.Context(), []*tidegate.Delivery{delivery("1", testAddr), delivery("2", testAddr)}) {
-					var code tidegate.Code
-					if e, isErr := errors.AsType[*tidegate.Error](err); isErr {
-						code = e.Code
-					}
-					if code != tt.want[i] {
-						t.Errorf("delivery %d: %v, want code %d", i, err, tt.want[i])
-					}
+		servedAs(t, name, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+			s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse { return tt.res }
+			for i, err := range c.Ack(t.Context(), []*tidegate.Delivery{delivery("1", testAddr), delivery("2", testAddr)}) {
+				var code tidegate.Code
+				if e, isErr := errors.AsType[*tidegate.Error](err); isErr {
+					code = e.Code
 				}
-				r := s.of("AckMessage")[0].req.(*rmqpb.AckMessageRequest)
-				if r.GetGroup().GetName() != "g" || r.GetTopic().GetName() != "t" || len(r.GetEntries()) != 2 ||
-					r.GetEntries()[1].GetMessageId() != "m-2" || r.GetEntries()[1].GetReceiptHandle() != "2" {
-					t.Errorf("request %v", r)
+				if code != tt.want[i] {
+					t.Errorf("delivery %d: %v, want code %d", i, err, tt.want[i])
 				}
-			})
+			}
+			r := s.of("AckMessage")[0].req.(*rmqpb.AckMessageRequest)
+			if r.GetGroup().GetName() != "g" || r.GetTopic().GetName() != "t" || len(r.GetEntries()) != 2 ||
+				r.GetEntries()[1].GetMessageId() != "m-2" || r.GetEntries()[1].GetReceiptHandle() != "2" {
+				t.Errorf("request %v", r)
+			}
 		})
 	}
 }
@@ -117,14 +109,11 @@ func TestSettlementsThatMayHaveWorked(t *testing.T) {
 		"one of several":             {&rmqpb.AckMessageResponse{Status: st(30000), Entries: []*rmqpb.AckMessageResultEntry{entry("1", 50400)}}, 50400, true},
 		"not a word":                 {&rmqpb.AckMessageResponse{Status: st(30000), Entries: []*rmqpb.AckMessageResultEntry{entry("2", 20000), entry("3", 20000)}}, 50400, true},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.ack = func(*rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse { return tt.ack }
 			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 				return &rmqpb.ChangeInvisibleDurationResponse{Status: st(tt.change)}
 			}
-			c := newClient(t, n, nil)
 			d := delivery("1", testAddr)
 			for op, err := range map[string]error{"Ack": c.Ack(t.Context(), []*tidegate.Delivery{d})[0], "Retry": second(c.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry}))} {
 				e, isErr := errors.AsType[*tidegate.Error](err)
@@ -139,9 +128,7 @@ func TestSettleElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
 		a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
-		a.route = func() *rmqpb.QueryRouteResponse {
-			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...)}
-		}
+		a.route = routed(append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...))
 		all := func(r *rmqpb.AckMessageRequest) *rmqpb.AckMessageResponse {
 			return &rmqpb.AckMessageResponse{Status: ok}
 		}
@@ -168,13 +155,12 @@ func TestSettleElsewhere(t *testing.T) {
 
 func TestChangeRetryDeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+		s := newServer(t, newNetwork(), testAddr)
 		code := rmqpb.Code_OK
 		s.change = func(r *rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 			return &rmqpb.ChangeInvisibleDurationResponse{Status: &rmqpb.Status{Code: code}, ReceiptHandle: "new"}
 		}
-		c := newClient(t, n, func(o *rocketmq.Options) { o.ClientID = "me" })
+		c := newClient(t, s.net, func(o *rocketmq.Options) { o.ClientID = "me" })
 		d := delivery("h", testAddr)
 		h, err := c.Extend(t.Context(), d, time.Minute, false)
 		assert.That(t, h == "new" && err == nil && d.Handle == "h", "%q, %v, %+v", h, err, d)
@@ -232,49 +218,44 @@ func TestSuspend(t *testing.T) {
 		{"a change by a simple consumer on a tidegate broker", "batch, suspend", false, change(time.Minute), true},
 		{"a release on a tidegate broker", "batch, suspend", true, release, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.features = tt.features
-				const retries = 2
-				attempt, suspended, dead := int32(0), false, false
-				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-					if !suspended {
-						attempt++
-					}
-					suspended = false
-					if dead = attempt > retries+1; dead {
-						sendStatus(st, rmqpb.Code_MESSAGE_NOT_FOUND)
-						return nil
-					}
-					sendStatus(st, rmqpb.Code_OK)
-					sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.DeliveryAttempt = new(attempt) })
+		servedAs(t, tt.name, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+			s.features = tt.features
+			const retries = 2
+			attempt, suspended, dead := int32(0), false, false
+			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+				if !suspended {
+					attempt++
+				}
+				suspended = false
+				if dead = attempt > retries+1; dead {
+					sendStatus(st, rmqpb.Code_MESSAGE_NOT_FOUND)
 					return nil
 				}
-				s.change = func(r *rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
-					suspended = r.GetSuspend()
-					return &rmqpb.ChangeInvisibleDurationResponse{Status: ok, ReceiptHandle: "new"}
+				sendStatus(st, rmqpb.Code_OK)
+				sendMessage(st, func(m *rmqpb.Message) { m.SystemProperties.DeliveryAttempt = new(attempt) })
+				return nil
+			}
+			s.change = func(r *rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
+				suspended = r.GetSuspend()
+				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok, ReceiptHandle: "new"}
+			}
+			var attempts []int
+			for range retries + 2 { // the message is redelivered each time, as after the end of the process
+				r := request1
+				r.Push = tt.push
+				ds := assert.Value(c.Receive(t.Context(), r))(t)
+				for _, d := range ds {
+					attempts = append(attempts, d.Attempt)
+					assert.Must(t, tt.change(t.Context(), c, d))
 				}
-				c := newClient(t, n, nil)
-				var attempts []int
-				for range retries + 2 { // the message is redelivered each time, as after the end of the process
-					r := request1
-					r.Push = tt.push
-					ds := assert.Value(c.Receive(t.Context(), r))(t)
-					for _, d := range ds {
-						attempts = append(attempts, d.Attempt)
-						assert.Must(t, tt.change(t.Context(), c, d))
-					}
-				}
-				want := []int{1, 2, 3}
-				if tt.suspend {
-					want = []int{1, 1, 1, 1}
-				}
-				if !slices.Equal(attempts, want) || dead == tt.suspend {
-					t.Errorf("attempts %v, dead letter %t; want %v", attempts, dead, want)
-				}
-			})
+			}
+			want := []int{1, 2, 3}
+			if tt.suspend {
+				want = []int{1, 1, 1, 1}
+			}
+			if !slices.Equal(attempts, want) || dead == tt.suspend {
+				t.Errorf("attempts %v, dead letter %t; want %v", attempts, dead, want)
+			}
 		})
 	}
 }
@@ -300,13 +281,9 @@ func TestRetryResult(t *testing.T) {
 		{[]string{"7", "parked"}, transport.RetryResult{Fate: transport.FateParked}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+			s := newServer(t, newNetwork(), testAddr)
 			s.changeTrailer = metadata.MD{wire.TrailerRetry: tt.trailer}
-			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
-				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
-			}
-			got, err := newClient(t, n, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: time.Second, Reason: "out of stock: Müller"})
+			got, err := newClient(t, s.net, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: time.Second, Reason: "out of stock: Müller"})
 			assert.That(t, err == nil && got == tt.want, "%q: %+v, %v; want %+v", tt.trailer, got, err, tt.want)
 			r := s.of("ChangeInvisibleDuration")[0].md.Get(wire.HeaderReason)
 			assert.That(t, len(r) == 1 && r[0] == "out%20of%20stock:%20M%C3%BCller", "reason %q", r)
@@ -326,13 +303,9 @@ func TestRetryBySchedule(t *testing.T) {
 		time.Minute:          {nil, time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+			s := newServer(t, newNetwork(), testAddr)
 			s.features = "suspend, retry"
-			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
-				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
-			}
-			_, err := newClient(t, n, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: after})
+			_, err := newClient(t, s.net, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: after})
 			assert.MustThat(t, err == nil, "%v", err)
 			r := s.of("ChangeInvisibleDuration")[0]
 			dur := r.req.(*rmqpb.ChangeInvisibleDurationRequest).GetInvisibleDuration().AsDuration()
@@ -348,14 +321,10 @@ func TestRetryBySchedule(t *testing.T) {
 func TestRetryOfSimpleConsumer(t *testing.T) {
 	for _, features := range []string{"", "suspend"} {
 		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+			s := newServer(t, newNetwork(), testAddr)
 			s.features = features
 			s.receive = empty
-			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
-				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
-			}
-			c := newClient(t, n, func(o *rocketmq.Options) { o.ClientID = "me" })
+			c := newClient(t, s.net, func(o *rocketmq.Options) { o.ClientID = "me" })
 			r := request1
 			r.Push = false
 			assert.Must(t, assert.Err(c.Receive(t.Context(), r)))
@@ -390,18 +359,12 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 // lease.
 func TestSnoozeNeedsTheServer(t *testing.T) {
 	for features, announced := range map[string]bool{"": false, "suspend": false, "suspend, snooze": true} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.features = features
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 				sendMessage(st, nil)
 				return nil
 			}
-			s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
-				return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
-			}
-			c := newClient(t, n, nil)
 			ds, err := c.Receive(t.Context(), request1)
 			assert.Must(t, err)
 			_, err = c.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Snooze, Delay: time.Minute})
@@ -438,18 +401,12 @@ func TestReconsumeRequests(t *testing.T) {
 		"negative acknowledgement too": {mode: transport.Verdict{Kind: transport.NegativeAck, Level: 1}, bad: true},
 	} {
 		for _, announced := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
+			served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 				if s.features = "suspend, snooze"; announced {
 					s.features += ", reconsume"
 				}
 				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error { sendMessage(st, nil); return nil }
-				s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
-					return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
-				}
 				s.changeTrailer = metadata.Pairs(wire.TrailerRetry, "1500")
-				c := newClient(t, n, nil)
 				ds, err := c.Receive(t.Context(), request1)
 				assert.Must(t, err)
 				got, err := c.Settle(t.Context(), ds[0], tt.mode)

@@ -74,42 +74,39 @@ func TestTLS(t *testing.T) {
 		"plain to TLS":   {nil, []grpc.ServerOption{tlsServer}, "expects TLS"},
 		"TLS to plain":   {&tls.Config{RootCAs: pool}, nil, "plain text"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.stop()
-				l := bufconn.Listen(1 << 20)
-				s.grpc = grpc.NewServer(tt.server...)
-				rmqpb.RegisterMessagingServiceServer(s.grpc, s)
-				n.ports[testAddr] = l
-				go s.grpc.Serve(l)
-				c := newClient(t, n, func(o *rocketmq.Options) {
-					o.TLS = tt.config
-					o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
-						conn, err := n.dial(ctx, addr)
-						return likeTCP{conn}, err
-					}
-				})
-				ctxs := []context.Context{t.Context(), awaiting(t, time.Hour)}
-				if name == "no certificate" {
-					ctxs = ctxs[1:] // the server may hang up before its reason is read
-				}
-				for _, ctx := range ctxs {
-					begin := time.Now()
-					_, err := sendOne(ctx, c, message("x"))
-					if tt.fault == "" {
-						assert.That(t, err == nil, "%v", err)
-						continue
-					}
-					if err == nil || tidegate.Classify(err) != tidegate.ClassPermanent || err.Code != tidegate.CodeIllegalAccessPoint || err.MaybeStored ||
-						!strings.Contains(err.Error(), tt.fault) || !strings.Contains(err.Error(), "Options.TLS") {
-						t.Errorf("%v, want a permanent error that names Options.TLS and %q", err, tt.fault)
-					}
-					took := time.Since(begin)
-					assert.That(t, took <= 10*time.Second, "after %v", took)
+		bubble(t, name, func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			s.stop()
+			l := bufconn.Listen(1 << 20)
+			s.grpc = grpc.NewServer(tt.server...)
+			rmqpb.RegisterMessagingServiceServer(s.grpc, s)
+			s.net.ports[testAddr] = l
+			go s.grpc.Serve(l)
+			c := newClient(t, s.net, func(o *rocketmq.Options) {
+				o.TLS = tt.config
+				o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+					conn, err := s.net.dial(ctx, addr)
+					return likeTCP{conn}, err
 				}
 			})
+			ctxs := []context.Context{t.Context(), awaiting(t, time.Hour)}
+			if name == "no certificate" {
+				ctxs = ctxs[1:] // the server may hang up before its reason is read
+			}
+			for _, ctx := range ctxs {
+				begin := time.Now()
+				_, err := sendOne(ctx, c, message("x"))
+				if tt.fault == "" {
+					assert.That(t, err == nil, "%v", err)
+					continue
+				}
+				if err == nil || tidegate.Classify(err) != tidegate.ClassPermanent || err.Code != tidegate.CodeIllegalAccessPoint || err.MaybeStored ||
+					!strings.Contains(err.Error(), tt.fault) || !strings.Contains(err.Error(), "Options.TLS") {
+					t.Errorf("%v, want a permanent error that names Options.TLS and %q", err, tt.fault)
+				}
+				took := time.Since(begin)
+				assert.That(t, took <= 10*time.Second, "after %v", took)
+			}
 		})
 	}
 }
@@ -201,11 +198,8 @@ func TestLapsedCredentials(t *testing.T) {
 			return nil, status.Error(codes.Unauthenticated, "the signature is wrong")
 		},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			n := newNetwork()
-			s := newServer(t, n, testAddr)
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			accept := s.send
-			c := newClient(t, n, nil)
 			try := func(send func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error), lapsed bool, class tidegate.Class) {
 				t.Helper()
 				s.send = send
@@ -309,9 +303,7 @@ func TestSeveralAddresses(t *testing.T) {
 		n := newNetwork()
 		s := newServer(t, n, otherAddr)
 		const both = testAddr + ";" + otherAddr
-		s.route = func() *rmqpb.QueryRouteResponse {
-			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(both, "b", 1)}
-		}
+		s.route = routed(queues(both, "b", 1))
 		var dials atomic.Int64
 		c, err := rocketmq.New(both, rocketmq.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
 			if addr == otherAddr {
@@ -397,23 +389,21 @@ func TestOtherProtocol(t *testing.T) {
 		"a gateway that overflows":  {web(503, secure), trust, ""},
 		"a gateway that is limited": {web(429, secure), trust, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				n.listen(t, tt.serve)
-				c := newClient(t, n, func(o *rocketmq.Options) { o.TLS = tt.config })
-				for _, ctx := range []context.Context{t.Context(), awaiting(t, 30*time.Second)} {
-					begin := time.Now()
-					_, err := sendOne(ctx, c, message("x"))
-					permanent := err != nil && err.Code == tidegate.CodeIllegalAccessPoint && tidegate.Classify(err) == tidegate.ClassPermanent
-					switch {
-					case tt.says == "" && (permanent || err == nil):
-						t.Errorf("%v, want an outage", err)
-					case tt.says != "" && (!permanent || err.MaybeStored || !strings.Contains(err.Error(), tt.says) || time.Since(begin) > 3*time.Second):
-						t.Errorf("%v after %v, want a permanent error at once with %q", err, time.Since(begin), tt.says)
-					}
+		bubble(t, name, func(t *testing.T) {
+			n := newNetwork()
+			n.listen(t, tt.serve)
+			c := newClient(t, n, func(o *rocketmq.Options) { o.TLS = tt.config })
+			for _, ctx := range []context.Context{t.Context(), awaiting(t, 30*time.Second)} {
+				begin := time.Now()
+				_, err := sendOne(ctx, c, message("x"))
+				permanent := err != nil && err.Code == tidegate.CodeIllegalAccessPoint && tidegate.Classify(err) == tidegate.ClassPermanent
+				switch {
+				case tt.says == "" && (permanent || err == nil):
+					t.Errorf("%v, want an outage", err)
+				case tt.says != "" && (!permanent || err.MaybeStored || !strings.Contains(err.Error(), tt.says) || time.Since(begin) > 3*time.Second):
+					t.Errorf("%v after %v, want a permanent error at once with %q", err, time.Since(begin), tt.says)
 				}
-			})
+			}
 		})
 	}
 }
@@ -429,40 +419,38 @@ func TestOtherProtocolAfterWork(t *testing.T) {
 		"HTTP/1":             {web(404, nil), false},
 		"a page over HTTP/2": {web(404, &tls.Config{Certificates: []tls.Certificate{cert}}), true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				c := newClient(t, n, func(o *rocketmq.Options) {
-					if tt.tls {
-						o.TLS = &tls.Config{RootCAs: pool}
-					}
-				})
-				start := func() {
-					if tt.tls {
-						s.serveTLS(cert)
-					} else {
-						s.start()
-					}
-				}
+		bubble(t, name, func(t *testing.T) {
+			n := newNetwork()
+			s := newServer(t, n, testAddr)
+			c := newClient(t, n, func(o *rocketmq.Options) {
 				if tt.tls {
-					start()
+					o.TLS = &tls.Config{RootCAs: pool}
 				}
-				assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
-				s.stop()
-				stop := n.listen(t, tt.serve)
-				for range 3 {
-					if _, err := sendOne(t.Context(), c, message("x")); err == nil || tidegate.Classify(err) != tidegate.ClassTransient {
-						t.Errorf("%v of a page at an address that has worked, want an outage", err)
-					}
-					time.Sleep(5 * time.Second)
-				}
-				stop()
-				start()
-				time.Sleep(time.Minute)
-				_, err := sendOne(awaiting(t, time.Minute), c, message("x"))
-				assert.That(t, err == nil, "%v after the return of the server", err)
 			})
+			start := func() {
+				if tt.tls {
+					s.serveTLS(cert)
+				} else {
+					s.start()
+				}
+			}
+			if tt.tls {
+				start()
+			}
+			assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
+			s.stop()
+			stop := n.listen(t, tt.serve)
+			for range 3 {
+				if _, err := sendOne(t.Context(), c, message("x")); err == nil || tidegate.Classify(err) != tidegate.ClassTransient {
+					t.Errorf("%v of a page at an address that has worked, want an outage", err)
+				}
+				time.Sleep(5 * time.Second)
+			}
+			stop()
+			start()
+			time.Sleep(time.Minute)
+			_, err := sendOne(awaiting(t, time.Minute), c, message("x"))
+			assert.That(t, err == nil, "%v after the return of the server", err)
 		})
 	}
 }

@@ -24,10 +24,7 @@ import (
 
 // SendHalf sends a half message once, with any result, as a message of type TRANSACTION.
 func TestSendHalf(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.send = func(ctx context.Context, r *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 			out := sentAll(r)
 			out.Entries[0].TransactionId = "tx"
@@ -58,9 +55,7 @@ func TestSendHalf(t *testing.T) {
 // ServeChecks handles checks across lost sessions and restarts of servers, also if nothing else
 // uses the client.
 func TestServeChecksKeepsTheSession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		ask := make(chan string)
 		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
 			go func() {
@@ -79,7 +74,6 @@ func TestServeChecksKeepsTheSession(t *testing.T) {
 			}()
 			return s.answerSettings(st)
 		}
-		c := newClient(t, n, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		served := make(chan error, 1)
@@ -130,10 +124,7 @@ func TestServeChecksKeepsTheSession(t *testing.T) {
 }
 
 func TestPing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		var code atomic.Int32
 		route := s.route
 		s.route = func() *rmqpb.QueryRouteResponse {
@@ -181,31 +172,27 @@ func TestHalfMessagesAreRetriedTransparentlyOnly(t *testing.T) {
 		"not processed": {goAway, 1},
 		"fate unknown":  {func(c net.Conn) { c.Close() }, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
-				a.route = func() *rmqpb.QueryRouteResponse {
-					return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(otherAddr, "b", 1)}
-				}
-				var dials atomic.Int32
-				c := newClient(t, n, func(o *rocketmq.Options) {
-					o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
-						if addr != otherAddr || dials.Add(1) > 1 {
-							return n.dial(ctx, addr)
-						}
-						ours, theirs := net.Pipe()
-						go untilRequest(ours, tt.end)
-						return theirs, nil
+		bubble(t, name, func(t *testing.T) {
+			n := newNetwork()
+			a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
+			a.route = routed(queues(otherAddr, "b", 1))
+			var dials atomic.Int32
+			c := newClient(t, n, func(o *rocketmq.Options) {
+				o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+					if addr != otherAddr || dials.Add(1) > 1 {
+						return n.dial(ctx, addr)
 					}
-				})
-				r := c.SendHalf(t.Context(), message("1"))
-				assert.That(t, (r.Err == nil) == (tt.sent == 1), "error %v", r.Err)
-				e, _ := errors.AsType[*tidegate.Error](r.Err)
-				assert.That(t, tt.sent != 0 || e != nil && e.MaybeStored, "error %v, want one with MaybeStored", r.Err)
-				time.Sleep(time.Minute)
-				assert.Equal(t, "the server got half messages", len(b.of("SendMessage")), tt.sent)
+					ours, theirs := net.Pipe()
+					go untilRequest(ours, tt.end)
+					return theirs, nil
+				}
 			})
+			r := c.SendHalf(t.Context(), message("1"))
+			assert.That(t, (r.Err == nil) == (tt.sent == 1), "error %v", r.Err)
+			e, _ := errors.AsType[*tidegate.Error](r.Err)
+			assert.That(t, tt.sent != 0 || e != nil && e.MaybeStored, "error %v, want one with MaybeStored", r.Err)
+			time.Sleep(time.Minute)
+			assert.Equal(t, "the server got half messages", len(b.of("SendMessage")), tt.sent)
 		})
 	}
 }
@@ -253,29 +240,23 @@ func TestResolutionOfAMissingTransaction(t *testing.T) {
 		{"another version of the proxy", "cannot found transaction data", true},
 		{"another failure", "the disk is full", false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.end = func() *rmqpb.Status {
-					return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: tt.text}
-				}
-				err := newClient(t, n, nil).EndTransaction(t.Context(), transport.Transaction{ID: "tx", MessageID: "1", Topic: "t", Endpoint: testAddr}, transport.Commit)
-				e, ok := errors.AsType[*tidegate.Error](err)
-				if !ok || errors.Is(err, tidegate.ErrNotFound) != tt.missing || e.MaybeStored == tt.missing {
-					t.Errorf("%#v, want ErrNotFound: %t, MaybeStored: %t", err, tt.missing, !tt.missing)
-				}
-			})
+		bubble(t, tt.name, func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			s.end = func() *rmqpb.Status {
+				return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: tt.text}
+			}
+			err := newClient(t, s.net, nil).EndTransaction(t.Context(), transport.Transaction{ID: "tx", MessageID: "1", Topic: "t", Endpoint: testAddr}, transport.Commit)
+			e, ok := errors.AsType[*tidegate.Error](err)
+			if !ok || errors.Is(err, tidegate.ErrNotFound) != tt.missing || e.MaybeStored == tt.missing {
+				t.Errorf("%#v, want ErrNotFound: %t, MaybeStored: %t", err, tt.missing, !tt.missing)
+			}
 		})
 	}
 }
 
 // ServeChecks ends with an error that matches ErrClosed when the client is closed.
 func TestServeChecksOfAClosedClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, _ *fakeServer, c *rocketmq.Client) {
 		served := make(chan error, 1)
 		go func() {
 			served <- c.ServeChecks(t.Context(), []string{"t"}, func(context.Context, transport.TransactionCheck) transport.Resolution {
@@ -299,22 +280,17 @@ func TestPingAwaitsAConnection(t *testing.T) {
 		{"back before the deadline", 5 * time.Second, 30 * time.Second, true},
 		{"away", time.Hour, 30 * time.Second, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.stop()
-				c := newClient(t, n, nil)
-				timer := time.AfterFunc(tt.outage, s.start)
-				defer timer.Stop()
-				ctx, cancel := context.WithTimeout(t.Context(), tt.deadline)
-				defer cancel()
-				begin := time.Now()
-				err := c.Ping(ctx)
-				if took := time.Since(begin); tt.valid && (err != nil || took < tt.outage) || !tt.valid && (err == nil || took != tt.deadline) {
-					t.Errorf("error %v after %v", err, took)
-				}
-			})
+		servedAs(t, tt.name, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+			s.stop()
+			timer := time.AfterFunc(tt.outage, s.start)
+			defer timer.Stop()
+			ctx, cancel := context.WithTimeout(t.Context(), tt.deadline)
+			defer cancel()
+			begin := time.Now()
+			err := c.Ping(ctx)
+			if took := time.Since(begin); tt.valid && (err != nil || took < tt.outage) || !tt.valid && (err == nil || took != tt.deadline) {
+				t.Errorf("error %v after %v", err, took)
+			}
 		})
 	}
 }
@@ -345,23 +321,20 @@ func TestRecall(t *testing.T) {
 		}, tidegate.ErrForbidden, false},
 		{"a server without recalls", nil, &tidegate.Error{Code: tidegate.CodeNotImplemented}, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork()
-				s := newServer(t, n, testAddr)
-				s.recall = tt.recall
-				id, err := newClient(t, n, nil).Recall(t.Context(), "t", "handle")
-				if tt.want == nil {
-					assert.That(t, err == nil && id == "m", "message %q, %v", id, err)
-					return
-				}
-				e, ok := errors.AsType[*tidegate.Error](err)
-				code, coded := errors.AsType[*tidegate.Error](tt.want)
-				if !ok || e.MaybeStored != tt.maybe || coded && e.Code != code.Code || !coded && !errors.Is(err, tt.want) || id != "" {
-					t.Errorf("%#v, want %v with MaybeStored %t", err, tt.want, tt.maybe)
-				}
-				assert.Equal(t, "requests", len(s.of("RecallMessage")), 1)
-			})
+		bubble(t, tt.name, func(t *testing.T) {
+			s := newServer(t, newNetwork(), testAddr)
+			s.recall = tt.recall
+			id, err := newClient(t, s.net, nil).Recall(t.Context(), "t", "handle")
+			if tt.want == nil {
+				assert.That(t, err == nil && id == "m", "message %q, %v", id, err)
+				return
+			}
+			e, ok := errors.AsType[*tidegate.Error](err)
+			code, coded := errors.AsType[*tidegate.Error](tt.want)
+			if !ok || e.MaybeStored != tt.maybe || coded && e.Code != code.Code || !coded && !errors.Is(err, tt.want) || id != "" {
+				t.Errorf("%#v, want %v with MaybeStored %t", err, tt.want, tt.maybe)
+			}
+			assert.Equal(t, "requests", len(s.of("RecallMessage")), 1)
 		})
 	}
 }
@@ -369,9 +342,8 @@ func TestRecall(t *testing.T) {
 // RequestTimeout bounds a request also if the caller's deadline is later, except for a send.
 func TestRequestTimeoutHoldsBesideADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, func(o *rocketmq.Options) { o.RequestTimeout = 4 * time.Second })
+		s := newServer(t, newNetwork(), testAddr)
+		c := newClient(t, s.net, func(o *rocketmq.Options) { o.RequestTimeout = 4 * time.Second })
 		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		release := make(chan struct{})
 		defer close(release)
@@ -394,9 +366,7 @@ func TestRequestTimeoutHoldsBesideADeadline(t *testing.T) {
 
 // A check that returns its resolution at the end of ctx has decided: the resolution is sent.
 func TestResolutionsAreSentAfterTheEndOfCtx(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		ask := make(chan struct{})
 		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
 			go func() {
@@ -407,7 +377,6 @@ func TestResolutionsAreSentAfterTheEndOfCtx(t *testing.T) {
 			}()
 			return s.answerSettings(st)
 		}
-		c := newClient(t, n, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		served := make(chan error, 1)
@@ -430,13 +399,10 @@ func TestResolutionsAreSentAfterTheEndOfCtx(t *testing.T) {
 
 // After a lost response the first message of a group may be stored. The later ones were not sent.
 func TestMessagesThatWereNotSentAreNotStored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 			return nil, status.Error(codes.Internal, "lost")
 		}
-		c := newClient(t, n, nil)
 		msgs := several(2)
 		for _, m := range msgs {
 			m.MessageGroup = "g"
@@ -456,10 +422,7 @@ func TestMessagesThatWereNotSentAreNotStored(t *testing.T) {
 
 // Only a request that changes something can have taken effect although it failed.
 func TestFailedReadsStoreNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, nil)
+	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
 		failed := &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR}
 		s.assign = func() *rmqpb.QueryAssignmentResponse { return &rmqpb.QueryAssignmentResponse{Status: failed} }
@@ -479,9 +442,8 @@ func TestFailedReadsStoreNothing(t *testing.T) {
 // The routes of all topics in use are refreshed, also of more topics than are queried at a time.
 func TestAllRoutesAreRefreshed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, testAddr)
-		c := newClient(t, n, func(o *rocketmq.Options) { o.RouteRefresh = time.Minute })
+		s := newServer(t, newNetwork(), testAddr)
+		c := newClient(t, s.net, func(o *rocketmq.Options) { o.RouteRefresh = time.Minute })
 		const topics, rounds = 24, 4 // 8 are queried at a time
 		for range rounds {
 			for i := range topics {

@@ -126,29 +126,25 @@ func TestWatchIsReady(t *testing.T) {
 			w.net.mu.Lock()
 			w.net.ports[otherAddr] = w.net.ports[testAddr]
 			w.net.mu.Unlock()
-			w.route = func() *rmqpb.QueryRouteResponse {
-				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(otherAddr, "broker-a", 1)}
-			}
+			w.route = routed(queues(otherAddr, "broker-a", 1))
 			if _, err := w.c.Queues(w.t.Context(), "g", "t"); err != nil { // the topic is in use
 				w.t.Error(err)
 			}
 		}, true, time.Minute},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWatched(t, nil)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				ready := w.watchOf(ctx, of("t"))
-				second := w.watchOf(ctx, of("t")) // of another consumer of the group
-				tt.event(w)
-				time.Sleep(tt.wait)
-				w.expect(ready, tt.want, name)
-				w.expect(second, tt.want, name)
-				time.Sleep(time.Hour)
-				n := w.openSessions()
-				assert.That(t, (n > 0) != tt.want, "after an hour %d sessions are open; only a watch keeps one", n)
-			})
+		bubble(t, name, func(t *testing.T) {
+			w := newWatched(t, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ready := w.watchOf(ctx, of("t"))
+			second := w.watchOf(ctx, of("t")) // of another consumer of the group
+			tt.event(w)
+			time.Sleep(tt.wait)
+			w.expect(ready, tt.want, name)
+			w.expect(second, tt.want, name)
+			time.Sleep(time.Hour)
+			n := w.openSessions()
+			assert.That(t, (n > 0) != tt.want, "after an hour %d sessions are open; only a watch keeps one", n)
 		})
 	}
 }
@@ -160,28 +156,26 @@ func TestReportBeforeTheResponse(t *testing.T) {
 		"report":          func(w *watched) { w.report("t", transport.AnyQueue) },
 		"the stream ends": func(w *watched) { w.endStream() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWatched(t, nil)
-				early := false
-				w.receive = func(r *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-					if early {
-						event(w)
-						time.Sleep(100 * time.Millisecond)
-					}
-					return w.leave(r, st)
+		bubble(t, name, func(t *testing.T) {
+			w := newWatched(t, nil)
+			early := false
+			w.receive = func(r *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+				if early {
+					event(w)
+					time.Sleep(100 * time.Millisecond)
 				}
-				w.watchOf(t.Context(), of("t"))
-				early = true
-				ds, ready, err := w.c.ReceiveOrWatch(t.Context(), of("t"))
-				assert.MustThat(t, err == nil && len(ds) == 0 && ready != nil, "%d deliveries, %v", len(ds), err)
-				w.expect(ready, true, name)
-				early = false
-				time.Sleep(10 * time.Second) // the session is open again
-				w.report("t", transport.AnyQueue)
-				synctest.Wait()
-				w.watchOf(t.Context(), of("t"))
-			})
+				return w.leave(r, st)
+			}
+			w.watchOf(t.Context(), of("t"))
+			early = true
+			ds, ready, err := w.c.ReceiveOrWatch(t.Context(), of("t"))
+			assert.MustThat(t, err == nil && len(ds) == 0 && ready != nil, "%d deliveries, %v", len(ds), err)
+			w.expect(ready, true, name)
+			early = false
+			time.Sleep(10 * time.Second) // the session is open again
+			w.report("t", transport.AnyQueue)
+			synctest.Wait()
+			w.watchOf(t.Context(), of("t"))
 		})
 	}
 }
@@ -204,9 +198,7 @@ func TestWatchOnANewStream(t *testing.T) {
 func TestNoWatch(t *testing.T) {
 	two := func(w *watched) {
 		newServer(w.t, w.net, otherAddr)
-		w.route = func() *rmqpb.QueryRouteResponse {
-			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...)}
-		}
+		w.route = routed(append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...))
 	}
 	for name, tt := range map[string]struct {
 		change func(*watched)
@@ -218,24 +210,22 @@ func TestNoWatch(t *testing.T) {
 		"the receive fails after the frames": {func(w *watched) { w.receive = broken }, true, true},
 		"any queue of two servers":           {change: two},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWatched(t, nil)
-				tt.change(w)
-				ds, ready, err := w.c.ReceiveOrWatch(t.Context(), of("t"))
-				if len(ds) != 0 || ready != nil || (err != nil) != tt.fails {
-					t.Errorf("%d deliveries, a watch: %v, %v", len(ds), ready != nil, err)
-				}
-				calls := w.of("receive")
-				if len(calls) != 1 || slices.Contains(announced(calls[0].md), "watch") != tt.asks {
-					t.Errorf("requests %+v, want one that asks for a watch: %v", calls, tt.asks)
-				}
-				if len(calls) == 1 && calls[0].req.(*rmqpb.ReceiveMessageRequest).GetLongPollingTimeout().AsDuration() != 0 {
-					t.Error("the receive waits on the server")
-				}
-				time.Sleep(time.Hour)
-				assert.Equal(t, "sessions are open after an hour: a watch is left", w.openSessions(), 0)
-			})
+		bubble(t, name, func(t *testing.T) {
+			w := newWatched(t, nil)
+			tt.change(w)
+			ds, ready, err := w.c.ReceiveOrWatch(t.Context(), of("t"))
+			if len(ds) != 0 || ready != nil || (err != nil) != tt.fails {
+				t.Errorf("%d deliveries, a watch: %v, %v", len(ds), ready != nil, err)
+			}
+			calls := w.of("receive")
+			if len(calls) != 1 || slices.Contains(announced(calls[0].md), "watch") != tt.asks {
+				t.Errorf("requests %+v, want one that asks for a watch: %v", calls, tt.asks)
+			}
+			if len(calls) == 1 && calls[0].req.(*rmqpb.ReceiveMessageRequest).GetLongPollingTimeout().AsDuration() != 0 {
+				t.Error("the receive waits on the server")
+			}
+			time.Sleep(time.Hour)
+			assert.Equal(t, "sessions are open after an hour: a watch is left", w.openSessions(), 0)
 		})
 	}
 }
