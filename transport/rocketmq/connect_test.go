@@ -143,7 +143,7 @@ func TestOrderOfAddresses(t *testing.T) {
 				c := assert.Value(rocketmq.New(both, rocketmq.Options{Dialer: n.dial, KeepOrder: keep}))(t)
 				defer c.Close()
 				for range 5 {
-					assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
+					sent(t, c, message("x"))
 				}
 				for addr, now := range counts() {
 					switch now - before[addr] {
@@ -285,7 +285,7 @@ func TestNotConnected(t *testing.T) {
 // it.
 func TestConnectedAttemptsAreNotNotConnected(t *testing.T) {
 	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
-		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
+		sent(t, c, message("0"))
 		s.send = silent
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -321,7 +321,7 @@ func TestAwaitConnection(t *testing.T) {
 					}
 				})
 				if known { // the route, and a connection
-					assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
+					sent(t, c, message("0"))
 				}
 				s.stop()
 				synctest.Wait()
@@ -361,7 +361,7 @@ func TestAwaitConnection(t *testing.T) {
 // when its ctx ends, with the cause, and the message was not stored.
 func TestAwaitConnectionEnds(t *testing.T) {
 	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
-		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
+		sent(t, c, message("0"))
 		s.stop()
 		synctest.Wait()
 		begin := time.Now()

@@ -32,7 +32,7 @@ func TestRouteRefresh(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 50 {
 			wg.Go(func() {
-				assert.NoError(t, assert.Err(sendOne(t.Context(), c, message(fmt.Sprint(i)))))
+				sent(t, c, message(fmt.Sprint(i)))
 			})
 		}
 		wg.Wait()
@@ -52,7 +52,7 @@ func TestRouteRefresh(t *testing.T) {
 // queries the route again, at most once a second.
 func TestRouteKept(t *testing.T) {
 	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
-		assert.Must(t, assert.Err(sendOne(t.Context(), c, message("0"))))
+		sent(t, c, message("0"))
 		s.route = func() *rmqpb.QueryRouteResponse {
 			return &rmqpb.QueryRouteResponse{Status: &rmqpb.Status{Code: rmqpb.Code_TOPIC_NOT_FOUND}}
 		}
@@ -84,7 +84,9 @@ func TestRouteMoves(t *testing.T) {
 		old := newServer(t, n, "127.0.0.3:8081")
 		newServer(t, n, otherAddr)
 		addr := old.addr
-		front.route = routed(queues(addr, "b", 1))
+		front.route = func() *rmqpb.QueryRouteResponse {
+			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(addr, "b", 1)}
+		}
 		c := newClient(t, n, nil)
 		if r, err := sendOne(t.Context(), c, message("0")); err != nil || r.Endpoint != old.addr {
 			t.Fatal(r, err)
@@ -130,14 +132,14 @@ func TestQueueChoice(t *testing.T) {
 			return m
 		}
 		for range 60 {
-			assert.Must(t, assert.Err(sendOne(t.Context(), c, message("x"))))
+			sent(t, c, message("x"))
 		}
 		m := count()
 		assert.That(t, len(m) == 6 && m[testAddr+"/0"] == 0 && m[otherAddr+"/1"] == 0 && m[testAddr+"/3"] == 10, "in turn: %v", m)
 		used := map[string]bool{}
 		for g := range 50 {
 			for range 5 {
-				assert.Must(t, assert.Err(sendOne(t.Context(), c, inGroup("x", fmt.Sprint("group", g)))))
+				sent(t, c, inGroup("x", fmt.Sprint("group", g)))
 			}
 			m := count()
 			assert.That(t, len(m) == 1, "group %d: %v", g, m)
@@ -205,7 +207,9 @@ func TestBadRoutes(t *testing.T) {
 	} {
 		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.receive = empty
-			s.route = routed(mqs)
+			s.route = func() *rmqpb.QueryRouteResponse {
+				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
+			}
 			expectAll(t, c, name, func(err error) bool {
 				return errors.Is(err, tidegate.ErrUnavailable) && tidegate.Classify(err) == tidegate.ClassTransient
 			})
@@ -225,7 +229,9 @@ func TestHalfRoutes(t *testing.T) {
 			s.receive = empty
 			mqs := queues(testAddr, "b", 1)
 			mqs[0].Permission = perm
-			s.route = routed(mqs)
+			s.route = func() *rmqpb.QueryRouteResponse {
+				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: mqs}
+			}
 			half := map[string]bool{"Send": perm == rmqpb.Permission_WRITE, "ProducerSettings": perm == rmqpb.Permission_WRITE}
 			for _, r := range allOf(t, c) {
 				want := half[r.op] || !r.sends && perm == rmqpb.Permission_READ
@@ -361,7 +367,9 @@ func TestQueuesAreKept(t *testing.T) {
 			s.features = features
 			var count atomic.Int64
 			count.Store(1)
-			s.route = routed(queues(testAddr, "broker-a", int(count.Load())))
+			s.route = func() *rmqpb.QueryRouteResponse {
+				return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(testAddr, "broker-a", int(count.Load()))}
+			}
 			noFIFO := make(chan struct{})
 			s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
 				cmd, err := st.Recv()

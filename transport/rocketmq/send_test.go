@@ -44,13 +44,21 @@ func sendOne(ctx context.Context, c *rocketmq.Client, m *tidegate.Message) (tide
 	return r.Receipt, e
 }
 
+// sent returns the receipt of a message.
+func sent(t *testing.T, c *rocketmq.Client, m *tidegate.Message) tidegate.Receipt {
+	t.Helper()
+	r := c.Send(t.Context(), []*tidegate.Message{m})[0]
+	assert.Must(t, r.Err)
+	return r.Receipt
+}
+
 func TestSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, newNetwork(), testAddr)
 		c := newClient(t, s.net, func(o *rocketmq.Options) { o.Compression = 100 })
 		m := &tidegate.Message{ID: "id", Topic: "t", Tag: "a", Keys: []string{"k"}, Properties: map[string]string{"p": "v"},
 			TraceContext: "00-1", DeliverAt: time.Now().Add(time.Hour), Body: make([]byte, 1000)}
-		r := assert.Value(sendOne(t.Context(), c, m))(t)
+		r := sent(t, c, m)
 		// It is in no queue yet, and where else it lies is the server's affair.
 		want := (tidegate.Receipt{MessageID: "id", Topic: "t", Queue: -1, Offset: -1, Endpoint: testAddr})
 		assert.That(t, r == want, "receipt %+v, want %+v", r, want)
@@ -347,7 +355,7 @@ func TestSendFailures(t *testing.T) {
 		bubble(t, name, func(t *testing.T) {
 			n := newNetwork()
 			e := &env{n, newServer(t, n, testAddr), newClient(t, n, nil)}
-			assert.Must(t, assert.Err(sendOne(t.Context(), e.c, message("0"))))
+			sent(t, e.c, message("0"))
 			tt.prepare(e)
 			synctest.Wait() // for the connection to notice
 			ctx, cancel := context.WithCancelCause(t.Context())

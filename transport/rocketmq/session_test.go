@@ -166,7 +166,7 @@ func TestForever(t *testing.T) {
 			o.RequestTimeout, o.HeartbeatInterval, o.RouteRefresh, o.SettingsSync = always, always, always, always
 			o.MaxReceiveSize = math.MaxInt
 		})
-		assert.NoError(t, assert.Err(sendOne(t.Context(), c, message("x"))))
+		sent(t, c, message("x"))
 		r := request1
 		r.Wait = always
 		assert.NoError(t, assert.Err(c.Receive(t.Context(), r)))
