@@ -199,16 +199,14 @@ func checkExponential(t *testing.T, e Exponential, n int) {
 		next := policy.Base(n + 1)
 		assert.That(t, next >= base, "%+v: Base(%d) = %d, Base(%d) = %d: decreases", e, n, base, n+1, next)
 	}
-	if lo < 0 || lo > base || hi < base || d < lo || d > hi {
-		t.Errorf("%+v: n %d: base %d, range %d to %d, delay %d", e, n, base, lo, hi, d)
-	}
+	assert.That(t, lo >= 0 && lo <= base && hi >= base && d >= lo && d <= hi,
+		"%+v: n %d: base %d, range %d to %d, delay %d", e, n, base, lo, hi, d)
 	limit := new(big.Float).SetPrec(200).SetFloat64(e.Jitter)
 	limit.Add(limit, big.NewFloat(1)).Mul(limit, new(big.Float).SetInt64(int64(e.Max)))
 	// One nanosecond, and the rounding of a float64 near Max.
 	slack := new(big.Float).SetFloat64(1 + float64(e.Max)*0x1p-52)
-	if new(big.Float).SetInt64(int64(hi)).Cmp(limit.Add(limit, slack)) > 0 {
-		t.Errorf("%+v: n %d: hi %d is above Max * (1 + Jitter)", e, n, hi)
-	}
+	assert.That(t, new(big.Float).SetInt64(int64(hi)).Cmp(limit.Add(limit, slack)) <= 0,
+		"%+v: n %d: hi %d is above Max * (1 + Jitter)", e, n, hi)
 }
 
 // TestExponentialProperties draws legal configurations of every size, with

@@ -112,9 +112,7 @@ func FuzzParseSteps(f *testing.F) {
 			assert.That(t, s == nil, "steps %v beside error %v", s, err)
 			return
 		}
-		if len(s) != len(strings.Fields(text)) || s.Validate() != nil {
-			t.Errorf("%q is read as %v (%v)", text, s, s.Validate())
-		}
+		assert.That(t, len(s) == len(strings.Fields(text)) && s.Validate() == nil, "%q is read as %v (%v)", text, s, s.Validate())
 		if again, err := parseSteps(s.String()); err != nil || !slices.Equal(s, again) {
 			t.Errorf("%q is read as %v, which is read as %v, %v", text, s, again, err)
 		}

@@ -177,9 +177,8 @@ func TestBatchLeases(t *testing.T) {
 			return nil
 		}, consumer.PushOptions{Concurrency: 1, OnDelivery: seen.add, Batch: consumer.BatchOptions{MaxMessages: 4, MaxWait: 5 * time.Minute}})
 		time.Sleep(24 * time.Minute)
-		if n := len(seen.all()); n != 5 || s.left() != 0 {
-			t.Errorf("%d outcomes, %d left: %+v", n, s.left(), seen.all())
-		}
+		n := len(seen.all())
+		assert.That(t, n == 5 && s.left() == 0, "%d outcomes, %d left: %+v", n, s.left(), seen.all())
 		for _, id := range []string{"x", "y"} {
 			s.add(0, &tidegate.Message{ID: id, Topic: "orders", Body: []byte("x")})
 		}

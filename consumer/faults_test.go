@@ -132,8 +132,7 @@ func TestAcknowledgementsShareRequests(t *testing.T) {
 		for _, o := range seen.all() {
 			assert.That(t, o.Disposition == consumer.Acked && o.Delivery.Attempt == 1, "%+v", o)
 		}
-		if len(seen.all()) != 300 || len(s.acks) > 30 {
-			t.Errorf("%d outcomes in %d requests: %v", len(seen.all()), len(s.acks), s.acks)
-		}
+		assert.That(t, len(seen.all()) == 300 && len(s.acks) <= 30,
+			"%d outcomes in %d requests: %v", len(seen.all()), len(s.acks), s.acks)
 	})
 }

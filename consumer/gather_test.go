@@ -255,9 +255,8 @@ func (m *table) begin() {
 // checkBatch compares a batch with the first items that wait, and removes them.
 func (m *table) checkBatch(batch []*gatherItem) {
 	m.t.Helper()
-	if len(batch) == 0 || len(batch) > min(m.limits.Items, len(m.waiting)) || m.running > m.limits.Batches {
-		m.t.Fatalf("a batch of %d items, the %d. at the same time, with the limits %+v", len(batch), m.running, m.limits)
-	}
+	assert.MustThat(m.t, len(batch) != 0 && len(batch) <= min(m.limits.Items, len(m.waiting)) && m.running <= m.limits.Batches,
+		"a batch of %d items, the %d. at the same time, with the limits %+v", len(batch), m.running, m.limits)
 	bytes := 0
 	for i, it := range batch {
 		assert.That(m.t, it == m.waiting[i], "a batch has an item before an earlier one")

@@ -175,9 +175,8 @@ func TestReminderWakesTheCheck(t *testing.T) {
 		h.take(func(error) {})
 		it.disposition, it.delay = Retried, time.Second
 		h.removeSettled(time.Now(), it)
-		if len(h.kicked) != 1 || h.armed.After(time.Now().Add(4*time.Second)) {
-			t.Errorf("the next check is after %v, and %d wake-ups are pending", time.Until(h.armed), len(h.kicked))
-		}
+		assert.That(t, len(h.kicked) == 1 && !h.armed.After(time.Now().Add(4*time.Second)),
+			"the next check is after %v, and %d wake-ups are pending", time.Until(h.armed), len(h.kicked))
 	})
 }
 

@@ -27,9 +27,8 @@ func TestLeaseIsExtended(t *testing.T) {
 			calls.Add(1)
 			handle := d.Handle
 			time.Sleep(5 * time.Minute)
-			if ctx.Err() != nil || d.Handle != handle {
-				t.Errorf("ctx %v; the handle changed from %q to %q", ctx.Err(), handle, d.Handle)
-			}
+			assert.That(t, ctx.Err() == nil && d.Handle == handle,
+				"ctx %v; the handle changed from %q to %q", ctx.Err(), handle, d.Handle)
 			return nil
 		}, consumer.PushOptions{OnDelivery: seen.add})
 		time.Sleep(6 * time.Minute)

@@ -41,9 +41,8 @@ func TestHandledAndAcked(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Minute)
 		defer cancel()
 		assert.NoError(t, p.Run(ctx), "Run")
-		if n.Load() != 100 || s.left() != 0 || len(seen.list) != 100 || s.maxHand > 30 {
-			t.Errorf("%d handled, %d left, %d outcomes, at most %d in hand", n.Load(), s.left(), len(seen.list), s.maxHand)
-		}
+		assert.That(t, n.Load() == 100 && s.left() == 0 && len(seen.list) == 100 && s.maxHand <= 30,
+			"%d handled, %d left, %d outcomes, at most %d in hand", n.Load(), s.left(), len(seen.list), s.maxHand)
 		got := seen.list[0]
 		d := got.Delivery
 		assert.That(t, d.Topic == "orders" && d.ConsumerGroup == "billing" && d.ID != "" && d.Attempt == 1 && len(d.Body) != 0, "delivery %+v", d)
@@ -367,9 +366,8 @@ func TestNewPushReportsAllFaults(t *testing.T) {
 	}
 	p, err := consumer.NewPush(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders"},
 		func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{Concurrency: math.MaxInt})
-	if p != nil || !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), "Concurrency") {
-		t.Errorf("a concurrency without a limit: %v, want a fault: Run would never stop counting", err)
-	}
+	assert.That(t, p == nil && errors.Is(err, tidegate.ErrInvalid) && strings.Contains(err.Error(), "Concurrency"),
+		"a concurrency without a limit: %v, want a fault: Run would never stop counting", err)
 }
 
 // MaxBuffered bounds the messages that wait for a handler, for handlers of any speed.
@@ -475,9 +473,8 @@ func TestLimiterDelaysTheFetch(t *testing.T) {
 			assert.That(t, n >= 190, "%d messages in 20 s, want 10 a second", n)
 			stop()
 			assert.That(t, s.maxHand <= tt.atOnce, "%d messages in hand", s.maxHand)
-			if len(s.retries) > 0 || len(s.changes) > 0 || s.spent() > 0 {
-				t.Errorf("%d retries, %d extensions, %d spent attempts", len(s.retries), len(s.changes), s.spent())
-			}
+			assert.That(t, len(s.retries) == 0 && len(s.changes) == 0 && s.spent() <= 0,
+				"%d retries, %d extensions, %d spent attempts", len(s.retries), len(s.changes), s.spent())
 		}))
 	}
 }
@@ -494,9 +491,7 @@ func TestLimiterDoesNotDelayAnIdleConsumer(t *testing.T) {
 		s.fill(1)
 		time.Sleep(time.Second)
 		stop()
-		if !at.Equal(added) {
-			t.Errorf("it was handled %v after it came", at.Sub(added))
-		}
+		assert.That(t, at.Equal(added), "it was handled %v after it came", at.Sub(added))
 	})
 }
 

@@ -387,9 +387,7 @@ func TestStuckHandlersAreReplaced(t *testing.T) {
 			mu.Unlock()
 			time.Sleep(time.Minute)
 			stop()
-			if s.left() != 0 {
-				t.Errorf("%d messages are left; outcomes %+v", s.left(), seen.all())
-			}
+			assert.That(t, s.left() == 0, "%d messages are left; outcomes %+v", s.left(), seen.all())
 		}))
 	}
 }

@@ -116,9 +116,8 @@ func TestShutdownTimeout(t *testing.T) {
 		if err := stop(); err != nil || time.Since(begin) != 7300*time.Millisecond {
 			t.Errorf("Run: %v after %v, want nil after 7.3s: nine tenths of the timeout, and the handler's second", err, time.Since(begin))
 		}
-		if len(seen.list) != 1 || seen.list[0].Disposition != consumer.Released || len(s.retries) != 0 {
-			t.Errorf("outcomes %+v, retries %v; want the message released, not failed", seen.list, s.retries)
-		}
+		assert.That(t, len(seen.list) == 1 && seen.list[0].Disposition == consumer.Released && len(s.retries) == 0,
+			"outcomes %+v, retries %v; want the message released, not failed", seen.list, s.retries)
 	})
 }
 

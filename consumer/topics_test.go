@@ -68,9 +68,8 @@ func TestTopicsShareTheConsumer(t *testing.T) {
 		go func() { done <- p.Run(ctx) }()
 		time.Sleep(6500 * time.Millisecond)
 		synctest.Wait()
-		if most != 5 || len(seen.all()) != 30 {
-			t.Errorf("%d messages handled, %d at a time; want 30, 5 at a time", len(seen.all()), most)
-		}
+		assert.That(t, most == 5 && len(seen.all()) == 30,
+			"%d messages handled, %d at a time; want 30, 5 at a time", len(seen.all()), most)
 		handled := map[string]int{}
 		for _, o := range seen.all() {
 			handled[o.Delivery.Topic]++
@@ -203,9 +202,8 @@ func TestTopicsThatFail(t *testing.T) {
 			}
 			err = p.Run(ctx)
 			took := time.Since(begin)
-			if tt.ends == 0 && (err != nil || took != 10*time.Minute || len(tt.fails) == 1 && handled != 10) {
-				t.Errorf("Run: %v after %v, %d messages of the other topic handled; want none for 10m, and 10", err, took, handled)
-			}
+			assert.That(t, tt.ends != 0 || err == nil && took == 10*time.Minute && (len(tt.fails) != 1 || handled == 10),
+				"Run: %v after %v, %d messages of the other topic handled; want none for 10m, and 10", err, took, handled)
 			if tt.ends > 0 && (err == nil || took > tt.ends+40*time.Second || took < tt.ends-time.Nanosecond || !strings.Contains(err.Error(), `"`+tt.topic)) {
 				t.Errorf("Run: %v after %v, want an error of topic %q after %v", err, took, tt.topic, tt.ends)
 			}

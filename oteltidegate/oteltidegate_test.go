@@ -128,16 +128,13 @@ func TestOneTraceForTheLifeOfAMessage(t *testing.T) {
 			if s.SpanContext().TraceID() != parent.SpanContext().TraceID() || inner[n] != parent.SpanContext().TraceID() {
 				t.Errorf("delivery %d has trace %v, its handler %v, want %v", n+1, s.SpanContext().TraceID(), inner[n], parent.SpanContext().TraceID())
 			}
-			if s.Status().Code != codes.Error {
-				t.Errorf("delivery %d has status %+v, want an error", n+1, s.Status())
-			}
+			assert.That(t, s.Status().Code == codes.Error, "delivery %d has status %+v, want an error", n+1, s.Status())
 			want(t, "process", attrs(s.Attributes()), "messaging.operation.type=process", "messaging.consumer.group.name=billing",
 				fmt.Sprintf("tidegate.attempt=%d", n+1), "error.type="+[]string{"*errors.errorString", "panic"}[n])
 		}
 		letter := e.broker.WaitDeadLetter("billing")
-		if !strings.Contains(letter.TraceContext, parent.SpanContext().TraceID().String()) {
-			t.Errorf("the dead letter's trace context is %q, want trace %v", letter.TraceContext, parent.SpanContext().TraceID())
-		}
+		assert.That(t, strings.Contains(letter.TraceContext, parent.SpanContext().TraceID().String()),
+			"the dead letter's trace context is %q, want trace %v", letter.TraceContext, parent.SpanContext().TraceID())
 	})
 }
 

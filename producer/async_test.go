@@ -78,9 +78,8 @@ func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, "outcomes", len(o.order), n)
 		for _, group := range []string{"a", "b"} {
-			if !slices.IsSorted(sent[group]) || len(sent[group]) == 0 {
-				t.Errorf("message group %s was sent as %v", group, sent[group])
-			}
+			assert.That(t, slices.IsSorted(sent[group]) && len(sent[group]) != 0,
+				"message group %s was sent as %v", group, sent[group])
 		}
 		start := time.Now()
 		if a, err := p.Shutdown(t.Context()); err != nil || a.Accepted != n || len(a.Undelivered) != 0 || time.Since(start) != 0 {
@@ -108,13 +107,11 @@ func testFunctionsThatEnd(t *testing.T, end func()) {
 		p := newProducer(t, script(), producer.Options{})
 		called := 0
 		for i := range 6 {
-			if err := p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {
+			assert.NoError(t, p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {
 				if called++; i%2 == 0 {
 					end()
 				}
-			}); err != nil {
-				t.Error(err)
-			}
+			}))
 		}
 		assert.NoError(t, p.Flush(t.Context()))
 		p.Close()

@@ -79,14 +79,12 @@ func BenchmarkSendAsync(b *testing.B) {
 		var wg sync.WaitGroup
 		for b.Loop() {
 			wg.Add(1)
-			if err := p.SendAsync(b.Context(), msg, func(_ tidegate.Receipt, err error) {
+			assert.Must(b, p.SendAsync(b.Context(), msg, func(_ tidegate.Receipt, err error) {
 				if err != nil {
 					b.Error(err)
 				}
 				wg.Done()
-			}); err != nil {
-				b.Fatal(err)
-			}
+			}))
 		}
 		wg.Wait()
 	})
@@ -100,9 +98,7 @@ func BenchmarkSendBatch(b *testing.B) {
 		}
 		for b.Loop() {
 			for _, r := range p.SendBatch(b.Context(), msgs) {
-				if r.Err != nil {
-					b.Fatal(r.Err)
-				}
+				assert.MustThat(b, r.Err == nil, "%v", r.Err)
 			}
 		}
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(msgs)), "ns/message")

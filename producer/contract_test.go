@@ -36,9 +36,8 @@ func TestContractResults(t *testing.T) {
 		before := []tidegate.Message{*msgs[0], *msgs[1], *msgs[2]}
 		ids, offsets := map[string]bool{}, map[int64]bool{}
 		for i, r := range sendBy(t.Context(), p, entry, msgs...) {
-			if r.Err != nil || r.Receipt.Attempts != 1 || r.Receipt.Topic != "orders" || r.Receipt.Endpoint != "a:1" {
-				t.Errorf("message %d: %+v", i, r)
-			}
+			assert.That(t, r.Err == nil && r.Receipt.Attempts == 1 && r.Receipt.Topic == "orders" && r.Receipt.Endpoint == "a:1",
+				"message %d: %+v", i, r)
 			assert.That(t, i != 1 || r.Receipt.MessageID == "mine", "the caller's ID became %q", r.Receipt.MessageID)
 			ids[r.Receipt.MessageID], offsets[r.Receipt.Offset] = true, true
 			if !reflect.DeepEqual(*msgs[i], before[i]) {
@@ -294,9 +293,8 @@ func TestContractFull(t *testing.T) {
 					}
 				}
 			}
-			if refused != 2 || len(f.Calls("Send")) != 2 {
-				t.Errorf("%s: %d refused, %d sent; want 2 and 2", name, refused, len(f.Calls("Send")))
-			}
+			assert.That(t, refused == 2 && len(f.Calls("Send")) == 2,
+				"%s: %d refused, %d sent; want 2 and 2", name, refused, len(f.Calls("Send")))
 			p.Close()
 
 			opts.WhenFull = producer.WaitWhenFull
@@ -418,9 +416,8 @@ func TestContractGoroutines(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
 		assert.That(t, grown <= 64<<20, "the heap grew by %d bytes, MaxPendingBytes is 64 MiB", grown)
-		if taken != 5000 || most > plan.FirstWindow {
-			t.Errorf("%d messages were accepted, %d requests at once; want 5000 and at most %d", taken, most, plan.FirstWindow)
-		}
+		assert.That(t, taken == 5000 && most <= plan.FirstWindow,
+			"%d messages were accepted, %d requests at once; want 5000 and at most %d", taken, most, plan.FirstWindow)
 		p.Close()
 	})
 }
@@ -516,9 +513,7 @@ func TestAttemptsByCode(t *testing.T) {
 			assert.Must(t, err)
 			_, err = p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("b")})
 			e, ok := errors.AsType[*producer.SendError](err)
-			if !ok || e.Attempts != want || !errors.Is(err, answer) {
-				t.Errorf("got %+v, want %d attempts", err, want)
-			}
+			assert.That(t, ok && e.Attempts == want && errors.Is(err, answer), "got %+v, want %d attempts", err, want)
 		})
 	}
 }

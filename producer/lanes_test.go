@@ -67,9 +67,8 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 				for _, m := range msgs {
 					size += len(m.Body)
 				}
-				if len(msgs) > lane.MaxMessages || len(msgs) > 1 && size > lane.MaxBytes {
-					t.Errorf("a request of %d messages with %d bytes", len(msgs), size)
-				}
+				assert.That(t, len(msgs) <= lane.MaxMessages && (len(msgs) <= 1 || size <= lane.MaxBytes),
+					"a request of %d messages with %d bytes", len(msgs), size)
 				return nil
 			},
 		}
@@ -173,9 +172,8 @@ func TestRetryAvoidsTheFailedServer(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if slow.Load() > 5 || time.Since(start) > 5*time.Second {
-			t.Errorf("%d of 200 sends were held up, %v in all", slow.Load(), time.Since(start))
-		}
+		assert.That(t, slow.Load() <= 5 && time.Since(start) <= 5*time.Second,
+			"%d of 200 sends were held up, %v in all", slow.Load(), time.Since(start))
 	})
 }
 
@@ -318,9 +316,8 @@ func TestThrottledTogetherRetriedTogether(t *testing.T) {
 		defer mu.Unlock()
 		assert.That(t, len(delays) == 1, "delays %v, want one for all messages", delays)
 		for d, n := range delays {
-			if n != messages || d < 800*time.Millisecond || d > 1200*time.Millisecond {
-				t.Errorf("%d messages wait for %v, want %d and a second with a jitter of a fifth", n, d, messages)
-			}
+			assert.That(t, n == messages && d >= 800*time.Millisecond && d <= 1200*time.Millisecond,
+				"%d messages wait for %v, want %d and a second with a jitter of a fifth", n, d, messages)
 		}
 		n := len(f.Calls("Send"))
 		assert.That(t, n <= 3, "%d requests, want the throttled one, a probe and the rest", n)
@@ -403,14 +400,12 @@ func TestTopicsShareRequests(t *testing.T) {
 				sleepFor(ctx, 10*time.Millisecond)
 				topics := map[string]bool{}
 				for i, m := range msgs {
-					if i > 0 && m.Topic != msgs[i-1].Topic && topics[m.Topic] {
-						t.Errorf("the messages of %s are not next to each other", m.Topic)
-					}
+					assert.That(t, i <= 0 || m.Topic == msgs[i-1].Topic || !topics[m.Topic],
+						"the messages of %s are not next to each other", m.Topic)
 					topics[m.Topic] = true
 				}
-				if len(msgs) > 1000 || len(topics) > 256 {
-					t.Errorf("a request of %d messages and %d topics", len(msgs), len(topics))
-				}
+				assert.That(t, len(msgs) <= 1000 && len(topics) <= 256,
+					"a request of %d messages and %d topics", len(msgs), len(topics))
 				return nil
 			}, OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
 				return transport.Lane{Endpoint: "a:1", MaxMessages: 1000, MaxBytes: 1 << 20, Topics: true}, nil
@@ -461,17 +456,15 @@ func TestThrottledTopicDelaysNoOther(t *testing.T) {
 					r, err := p.Send(t.Context(), m)
 					switch took := time.Since(start); m.Topic {
 					case "t0":
-						if err != nil || took < 2*time.Second && r.Attempts > 1 {
-							t.Errorf("the throttled topic: %+v, %v after %v", r, err, took)
-						}
+						assert.That(t, err == nil && (took >= 2*time.Second || r.Attempts <= 1),
+							"the throttled topic: %+v, %v after %v", r, err, took)
 					case "t1":
 						if e := sendError(t, err); e.Reason != producer.StopPermanent || !errors.Is(err, tidegate.ErrForbidden) {
 							t.Errorf("the rejected topic: %v", err)
 						}
 					default:
-						if err != nil || r.Attempts != 1 || took > 40*time.Millisecond {
-							t.Errorf("%s: %+v, %v after %v", m.Topic, r, err, took)
-						}
+						assert.That(t, err == nil && r.Attempts == 1 && took <= 40*time.Millisecond,
+							"%s: %+v, %v after %v", m.Topic, r, err, took)
 					}
 				})
 			}

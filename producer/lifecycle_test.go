@@ -94,18 +94,16 @@ func TestAccountsAddUp(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rnd.IntN(3000))*time.Millisecond)
 			accounts, err := p.Shutdown(ctx)
 			cancel()
-			if accounts.Accepted != accounts.Delivered+accounts.Failed+len(accounts.Undelivered) {
-				t.Errorf("round %d: %+v do not add up", round, accounts)
-			}
+			assert.That(t, accounts.Accepted == accounts.Delivered+accounts.Failed+len(accounts.Undelivered),
+				"round %d: %+v do not add up", round, accounts)
 			if err == nil && len(accounts.Undelivered) > 0 || err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("round %d: %v with %d undelivered", round, err, len(accounts.Undelivered))
 			}
 			wg.Wait()
 			p.Close()
 			again, err := p.Shutdown(t.Context())
-			if err != nil || again.Accepted != accounts.Accepted || len(again.Undelivered) != len(accounts.Undelivered) {
-				t.Errorf("round %d: a second Shutdown returned %+v, %v", round, again, err)
-			}
+			assert.That(t, err == nil && again.Accepted == accounts.Accepted && len(again.Undelivered) == len(accounts.Undelivered),
+				"round %d: a second Shutdown returned %+v, %v", round, again, err)
 			if int(ok.Load()) != again.Delivered || int(accepted.Load()) > again.Accepted || twice.Load() != 0 {
 				t.Errorf("round %d: callers saw %d accepted and %d delivered, %d results twice; the accounts are %+v", round, accepted.Load(), ok.Load(), twice.Load(), again)
 			}
@@ -122,9 +120,8 @@ func TestShutdownWaitsForAcceptedMessages(t *testing.T) {
 		assert.Must(t, p.SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { told = err == nil }))
 		start := time.Now()
 		a, err := p.Shutdown(t.Context())
-		if err != nil || !told || a.Accepted != 1 || a.Delivered != 1 || time.Since(start) != 3*time.Second {
-			t.Errorf("%+v, %v after %v, called: %v", a, err, time.Since(start), told)
-		}
+		assert.That(t, err == nil && told && a.Accepted == 1 && a.Delivered == 1 && time.Since(start) == 3*time.Second,
+			"%+v, %v after %v, called: %v", a, err, time.Since(start), told)
 		assert.Is(t, "after Shutdown", assert.Err(p.Send(t.Context(), message())), tidegate.ErrClosed)
 		start = time.Now()
 		if a, err := newProducer(t, f, producer.Options{}).Shutdown(t.Context()); err != nil || a.Accepted != 0 || time.Since(start) != 0 {
@@ -183,17 +180,15 @@ func TestShutdownReturnsTheUndelivered(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		a, err := p.Shutdown(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || len(a.Undelivered) != 3 || time.Since(start) != time.Second {
-			t.Fatalf("%+v, %v after %v", a, err, time.Since(start))
-		}
+		assert.MustThat(t, errors.Is(err, context.DeadlineExceeded) && len(a.Undelivered) == 3 && time.Since(start) == time.Second,
+			"%+v, %v after %v", a, err, time.Since(start))
 		for _, u := range a.Undelivered {
 			if sent := string(u.Message.Body) == "0"; u.MaybeStored != sent || u.Message.ID == "" || sent && u.Message.ID != f.Calls("Send")[0].Messages[0].ID {
 				t.Errorf("got back %+v", u)
 			}
 		}
-		if !strings.Contains(log.String(), "messages aborted") || !strings.Contains(log.String(), "messages=3") {
-			t.Errorf("logged %q", log.String())
-		}
+		assert.That(t, strings.Contains(log.String(), "messages aborted") && strings.Contains(log.String(), "messages=3"),
+			"logged %q", log.String())
 	})
 }
 
@@ -217,20 +212,17 @@ func TestCloseLogsAbortedMessages(t *testing.T) {
 			}
 		}})
 		for _, id := range []string{"lost", "stored"} {
-			if err := p.SendAsync(t.Context(), named(id), func(_ tidegate.Receipt, err error) {
+			assert.Must(t, p.SendAsync(t.Context(), named(id), func(_ tidegate.Receipt, err error) {
 				if err == nil {
 					close(delivered)
 				}
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		synctest.Wait()
 		p.Close()
 		a, err := p.Shutdown(t.Context())
-		if err != nil || a.Delivered != 1 || len(a.Undelivered) != 1 || !strings.Contains(log.String(), "messages=1 ") {
-			t.Errorf("%+v, %v, logged %q; want one message delivered and one aborted", a, err, log.String())
-		}
+		assert.That(t, err == nil && a.Delivered == 1 && len(a.Undelivered) == 1 && strings.Contains(log.String(), "messages=1 "),
+			"%+v, %v, logged %q; want one message delivered and one aborted", a, err, log.String())
 	})
 }
 
@@ -308,9 +300,7 @@ func TestFunctionsMaySend(t *testing.T) {
 			done <- err
 		})
 		caller.Unlock()
-		if err != nil || <-done != nil {
-			t.Error(err)
-		}
+		assert.That(t, err == nil && <-done == nil, "%v", err)
 	})
 }
 
@@ -372,9 +362,8 @@ func TestServerPolicyIsBounded(t *testing.T) {
 			_, err := p.Send(t.Context(), message())
 			e := sendError(t, err)
 			assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 16, "%s: %+v", name, e)
-			if took := time.Since(start); took < 15*10*time.Millisecond {
-				t.Errorf("%s: %d attempts in %v", name, len(f.Calls("Send")), took)
-			}
+			took := time.Since(start)
+			assert.That(t, took >= 15*10*time.Millisecond, "%s: %d attempts in %v", name, len(f.Calls("Send")), took)
 		})
 	}
 }
@@ -523,9 +512,7 @@ func TestObserverThatEndsTheLeavingOfMany(t *testing.T) {
 			end(p, cancel)
 			synctest.Wait()
 			assert.Equal(t, "functions of 50 were called", len(o.errs), 50)
-			if observed.Load() < 2 {
-				t.Errorf("%d attempts were observed, want several", observed.Load())
-			}
+			assert.That(t, observed.Load() >= 2, "%d attempts were observed, want several", observed.Load())
 			cancel()
 		})
 	}

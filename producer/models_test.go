@@ -75,9 +75,8 @@ func runWatchModel(t *testing.T, r *rand.Rand) {
 		m.endCtx(c)
 	}
 	m.settle()
-	if len(m.letters) > 0 || m.watchSet.Len() > 0 {
-		t.Errorf("%d messages and %d watches are left after the end of all ctxs", len(m.letters), m.watchSet.Len())
-	}
+	assert.That(t, len(m.letters) == 0 && m.watchSet.Len() <= 0,
+		"%d messages and %d watches are left after the end of all ctxs", len(m.letters), m.watchSet.Len())
 }
 
 func (m *watchModel) newCtx() *fakeCtx {
@@ -156,9 +155,8 @@ func (m *watchModel) join(c *fakeCtx) {
 	m.Lock()
 	begun := m.watchSet.Join(c, x, &x.member)
 	m.Unlock()
-	if (begun != nil) != (c.watched == 0) {
-		m.t.Errorf("a watch begins: %v, and its ctx watches %d messages", begun != nil, c.watched)
-	}
+	assert.That(m.t, (begun != nil) == (c.watched == 0),
+		"a watch begins: %v, and its ctx watches %d messages", begun != nil, c.watched)
 	c.watched++
 	if begun != nil {
 		m.later = append(m.later, begun.Start)
@@ -254,9 +252,8 @@ func (m *watchModel) settle() {
 			want = 1
 		}
 		assert.That(m.t, !c.ended || c.watched <= 0, "%d messages wait for a ctx that has ended", c.watched)
-		if len(c.functions) != want {
-			m.t.Errorf("a ctx with %d messages has %d functions, want %d", c.watched, len(c.functions), want)
-		}
+		assert.That(m.t, len(c.functions) == want,
+			"a ctx with %d messages has %d functions, want %d", c.watched, len(c.functions), want)
 	}
 	assert.Equal(m.t, "watches for ctxs with messages", m.watchSet.Len(), watched)
 	for _, x := range m.letters {
@@ -429,9 +426,8 @@ func (m *spoolModel) store() {
 
 // check checks that a message which waits has a goroutine.
 func (m *spoolModel) check() {
-	if len(m.writing) == 0 && len(m.added) > 0 && len(m.ready) == 0 || len(m.ready) > 1 {
-		m.t.Errorf("%d messages wait for a write, and %d goroutines are starting", len(m.added), len(m.ready))
-	}
+	assert.That(m.t, (len(m.writing) != 0 || len(m.added) == 0 || len(m.ready) != 0) && len(m.ready) <= 1,
+		"%d messages wait for a write, and %d goroutines are starting", len(m.added), len(m.ready))
 }
 
 // Holds implements Spool.
@@ -490,9 +486,8 @@ func TestFreeForgets(t *testing.T) {
 		structs, pointers := s.structs, s.Messages
 		s.Free()
 		for i := range structs {
-			if structs[i].ID != "" || structs[i].Keys != nil || structs[i].Body != nil || pointers[i] != nil {
-				t.Fatalf("%d messages of %d bytes: number %d is still there", tt.messages, tt.size, i)
-			}
+			assert.MustThat(t, structs[i].ID == "" && structs[i].Keys == nil && structs[i].Body == nil && pointers[i] == nil,
+				"%d messages of %d bytes: number %d is still there", tt.messages, tt.size, i)
 		}
 		if again := copyPool.Get().(*copySet); cap(again.bodies) > maxBytes || cap(again.structs) > maxMessages {
 			t.Errorf("the memory of %d messages of %d bytes is used again", tt.messages, tt.size)

@@ -67,9 +67,8 @@ func TestAttemptsWithoutAConnectionDoNotCount(t *testing.T) {
 		}
 		took := time.Since(start)
 		assert.That(t, took <= d+1500*time.Millisecond, "the last message was stored %v after the return of the connection", took-d)
-		if first.Load() < 20 {
-			t.Errorf("%d requests were sent at the return of the connection, want most of a window of 32", first.Load())
-		}
+		assert.That(t, first.Load() >= 20,
+			"%d requests were sent at the return of the connection, want most of a window of 32", first.Load())
 	})
 }
 
@@ -115,9 +114,8 @@ func TestSendsWithoutAConnectionEnd(t *testing.T) {
 			if e := sendError(t, err); e.Reason != tt.reason || e.MaybeStored || took < tt.least || took > tt.most {
 				t.Errorf("%v (%v) after %v, want %v after %v to %v", err, e.Reason, took, tt.reason, tt.least, tt.most)
 			}
-			if tt.deadline == 0 && !strings.Contains(err.Error(), "no connection to the server for 2m") {
-				t.Errorf("the error is %q", err)
-			}
+			assert.That(t, tt.deadline != 0 || strings.Contains(err.Error(), "no connection to the server for 2m"),
+				"the error is %q", err)
 		})
 	}
 }
@@ -138,9 +136,8 @@ func TestSpoolTakesMessagesWithoutAConnection(t *testing.T) {
 		p := newProducer(t, noConnection(time.Hour), producer.Options{Spool: readySpool{}})
 		start := time.Now()
 		r, err := p.Send(t.Context(), message())
-		if err != nil || !r.Spooled || r.Attempts != 1 || time.Since(start) != 0 {
-			t.Errorf("%+v, %v after %v; want a spooled message after one attempt", r, err, time.Since(start))
-		}
+		assert.That(t, err == nil && r.Spooled && r.Attempts == 1 && time.Since(start) == 0,
+			"%+v, %v after %v; want a spooled message after one attempt", r, err, time.Since(start))
 	})
 }
 
@@ -162,9 +159,8 @@ func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		r, err := p.Send(ctx, message())
-		if err != nil || r.Attempts != 2 || time.Since(start) != time.Second {
-			t.Errorf("receipt %+v, error %v after %v; want success at attempt 2 after 1s", r, err, time.Since(start))
-		}
+		assert.That(t, err == nil && r.Attempts == 2 && time.Since(start) == time.Second,
+			"receipt %+v, error %v after %v; want success at attempt 2 after 1s", r, err, time.Since(start))
 	})
 }
 
@@ -218,9 +214,8 @@ func TestBlackHolesLeaveTimeForTheLast(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		r, err := p.Send(ctx, message())
-		if err != nil || r.Attempts != 3 || time.Since(start) != 2*time.Second {
-			t.Errorf("receipt %+v, error %v after %v; want success at attempt 3 after 2s", r, err, time.Since(start))
-		}
+		assert.That(t, err == nil && r.Attempts == 3 && time.Since(start) == 2*time.Second,
+			"receipt %+v, error %v after %v; want success at attempt 3 after 2s", r, err, time.Since(start))
 		for i, gap := range gaps(f) {
 			if a := told[i]; a.Delay != 0 || a.DelayFrom != "" || gap != a.Duration {
 				t.Errorf("attempt %d took %v and was followed %v after its start; OnAttempt has %v, %v", i+1, a.Duration, gap, a.Delay, a.DelayFrom)
@@ -229,9 +224,8 @@ func TestBlackHolesLeaveTimeForTheLast(t *testing.T) {
 		// The question is still open. Close ends it and waits for it.
 		start = time.Now()
 		p.Close()
-		if time.Since(start) != 0 || asking {
-			t.Errorf("Close took %v, and the question is still open: %v", time.Since(start), asking)
-		}
+		assert.That(t, time.Since(start) == 0 && !asking,
+			"Close took %v, and the question is still open: %v", time.Since(start), asking)
 	})
 }
 
@@ -316,11 +310,9 @@ func TestSpoolOfARequestAtTheDeadline(t *testing.T) {
 		for i, limit := range []time.Duration{2500 * time.Millisecond, 2 * time.Second, 2700 * time.Millisecond} {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			if err := p.SendAsync(ctx, grouped(fmt.Sprint(i)), func(r tidegate.Receipt, err error) {
+			assert.Must(t, p.SendAsync(ctx, grouped(fmt.Sprint(i)), func(r tidegate.Receipt, err error) {
 				results = append(results, fmt.Sprint(r.MessageID, " ", r.Spooled, " ", err))
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		assert.Must(t, p.Flush(t.Context()))
 		want := []string{"0 true <nil>", "1 true <nil>", "2 true <nil>"}
@@ -380,9 +372,7 @@ func TestDeadlineBehindAnEndedMessageOfTheGroup(t *testing.T) {
 			for _, e := range entries {
 				ids = append(ids, e.Message.ID)
 			}
-			if err != nil || !slices.Equal(ids, c.want) {
-				t.Errorf("messages %v, %v in the spool; want %v", ids, err, c.want)
-			}
+			assert.That(t, err == nil && slices.Equal(ids, c.want), "messages %v, %v in the spool; want %v", ids, err, c.want)
 			assert.Equal(t, "receipt of the older message", (<-older).Spooled, slices.Contains(c.want, "1"))
 		})
 	}

@@ -43,9 +43,7 @@ func TestThrottledGapsLieInRange(t *testing.T) {
 				assert.That(t, gap >= lo && gap <= hi, "gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
 			}
 			for _, id := range ids(f) {
-				if id != ids(f)[0] || id == "" {
-					t.Fatalf("the ID changed between attempts: %q", ids(f))
-				}
+				assert.MustThat(t, id == ids(f)[0] && id != "", "the ID changed between attempts: %q", ids(f))
 			}
 		})
 	}
@@ -67,9 +65,7 @@ func TestTransientRetriesAreAtOnce(t *testing.T) {
 			t.Errorf("got %+v after %v", e, time.Since(start))
 		}
 		const want = `send to "orders": attempt 3 of 3 at a:1: 50001 INTERNAL_SERVER_ERROR: from the server`
-		if err.Error() != want {
-			t.Errorf("text\n%s\nwant\n%s", err, want)
-		}
+		assert.That(t, err.Error() == want, "text\n%s\nwant\n%s", err, want)
 	})
 }
 
@@ -103,9 +99,7 @@ func TestDeadlineIsHonouredExactly(t *testing.T) {
 			t.Errorf("got %+v", e)
 		}
 		const want = `send to "orders": context deadline exceeded: the next attempt needs 1h0m0.1s, and 10s are left after attempt 1 of 3 at a:1: 530 TOO_MANY_REQUESTS: from the server`
-		if err.Error() != want {
-			t.Errorf("text\n%s\nwant\n%s", err, want)
-		}
+		assert.That(t, err.Error() == want, "text\n%s\nwant\n%s", err, want)
 	})
 }
 
@@ -121,9 +115,8 @@ func TestFirstRetryIsAtOnce(t *testing.T) {
 		}
 		start := time.Now()
 		r, err := newProducer(t, f, producer.Options{}).Send(t.Context(), message())
-		if err != nil || r.Attempts != 2 || time.Since(start) != 0 {
-			t.Errorf("%+v, %v after %v; want success at the second attempt, at once", r, err, time.Since(start))
-		}
+		assert.That(t, err == nil && r.Attempts == 2 && time.Since(start) == 0,
+			"%+v, %v after %v; want success at the second attempt, at once", r, err, time.Since(start))
 	})
 }
 
@@ -149,9 +142,7 @@ func TestAttemptsAreObserved(t *testing.T) {
 				want[i].Began = got[i].Began
 			}
 		}
-		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
-			t.Errorf("observed\n%+v\nwant\n%+v", got, want)
-		}
+		assert.That(t, fmt.Sprintf("%+v", got) == fmt.Sprintf("%+v", want), "observed\n%+v\nwant\n%+v", got, want)
 	})
 }
 
@@ -162,9 +153,8 @@ func TestObserverThatPanics(t *testing.T) {
 		Logger:    slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	assert.NoError(t, assert.Err(p.Send(t.Context(), message())))
-	if !strings.Contains(log.String(), "OnAttempt panicked") || !strings.Contains(log.String(), "send_test.go") {
-		t.Errorf("logged %q, want the panic and its stack", log.String())
-	}
+	assert.That(t, strings.Contains(log.String(), "OnAttempt panicked") && strings.Contains(log.String(), "send_test.go"),
+		"logged %q, want the panic and its stack", log.String())
 }
 
 func TestLimiter(t *testing.T) {
@@ -258,12 +248,9 @@ func TestSendProperties(t *testing.T) {
 				deadline, _ := ctx.Deadline()
 				r, err := p.Send(ctx, message())
 				cancel()
-				if time.Now().After(deadline) {
-					t.Fatalf("returned %v after the deadline", time.Since(deadline))
-				}
-				if len(seen) != len(f.Calls("Send")) || len(seen) > opts.MaxAttempts+opts.MaxThrottles {
-					t.Fatalf("%d attempts, %d observed, options %+v", len(f.Calls("Send")), len(seen), opts)
-				}
+				assert.MustThat(t, !time.Now().After(deadline), "returned %v after the deadline", time.Since(deadline))
+				assert.MustThat(t, len(seen) == len(f.Calls("Send")) && len(seen) <= opts.MaxAttempts+opts.MaxThrottles,
+					"%d attempts, %d observed, options %+v", len(f.Calls("Send")), len(seen), opts)
 				maybe := false
 				for i, a := range seen {
 					maybe = maybe || a.MaybeStored
@@ -272,9 +259,8 @@ func TestSendProperties(t *testing.T) {
 					}
 				}
 				if err == nil {
-					if r.Attempts != len(seen) || seen[len(seen)-1].Err != nil {
-						t.Fatalf("receipt %+v, observed %+v", r, seen)
-					}
+					assert.MustThat(t, r.Attempts == len(seen) && seen[len(seen)-1].Err == nil,
+						"receipt %+v, observed %+v", r, seen)
 					continue
 				}
 				if e := sendError(t, err); e.Attempts != len(seen) || e.MaybeStored != maybe || e.Last != seen[len(seen)-1].Err ||
@@ -383,9 +369,8 @@ func TestReceiptNamesTheMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProducer(t, bare{}, producer.Options{})
 		r, err := p.Send(t.Context(), &tidegate.Message{ID: "1", Topic: "orders", Body: []byte("x")})
-		if err != nil || r.MessageID != "1" || r.Topic != "orders" || r.Attempts != 1 {
-			t.Errorf("receipt %+v, %v; want that of message 1 of orders in one attempt", r, err)
-		}
+		assert.That(t, err == nil && r.MessageID == "1" && r.Topic == "orders" && r.Attempts == 1,
+			"receipt %+v, %v; want that of message 1 of orders in one attempt", r, err)
 	})
 }
 
@@ -407,9 +392,7 @@ func TestLeavingAfterTheResponse(t *testing.T) {
 		close(observing)
 		wg.Wait()
 		for i, r := range got {
-			if r.Err != nil && !sendError(t, r.Err).MaybeStored {
-				t.Errorf("message %d was stored, but the error is %v", i, r.Err)
-			}
+			assert.That(t, r.Err == nil || sendError(t, r.Err).MaybeStored, "message %d was stored, but the error is %v", i, r.Err)
 		}
 	})
 }

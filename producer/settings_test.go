@@ -62,9 +62,7 @@ func TestEffectivePrecedence(t *testing.T) {
 				}
 				got.Backoff = tt.want.Backoff
 			}
-			if err != nil || !reflect.DeepEqual(got, tt.want) {
-				t.Errorf("got %+v, %v\nwant %+v", got, err, tt.want)
-			}
+			assert.That(t, err == nil && reflect.DeepEqual(got, tt.want), "got %+v, %v\nwant %+v", got, err, tt.want)
 		})
 	}
 }
@@ -303,9 +301,8 @@ func TestNewReportsAllFaults(t *testing.T) {
 		}
 		field.Set(v)
 		_, err := producer.New(each(nil), one)
-		if !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), f.Name) {
-			t.Errorf("Options.%s = %v: %v, want an invalid field", f.Name, v, err)
-		}
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid) && strings.Contains(err.Error(), f.Name),
+			"Options.%s = %v: %v, want an invalid field", f.Name, v, err)
 	}
 	_, err := producer.New(each(nil), all)
 	for f := range reflect.TypeFor[producer.Options]().Fields() {
@@ -394,9 +391,8 @@ func TestPreview(t *testing.T) {
 		"no bounds known":  {producer.Options{Backoff: constant(time.Second)}, 2, 2 * time.Second},
 	} {
 		got := tt.opts.Preview()
-		if len(got) != tt.retries || len(got) > 0 && got[len(got)-1].TotalHi != tt.total {
-			t.Errorf("%s: %v, want %d retries in %v", name, got, tt.retries, tt.total)
-		}
+		assert.That(t, len(got) == tt.retries && (len(got) == 0 || got[len(got)-1].TotalHi == tt.total),
+			"%s: %v, want %d retries in %v", name, got, tt.retries, tt.total)
 	}
 }
 
@@ -405,7 +401,6 @@ func TestPreview(t *testing.T) {
 func TestPreviewCountsTheShortestWaits(t *testing.T) {
 	o := producer.Options{MaxThrottleTime: 3 * time.Second, Backoff: backoff.Exponential{Initial: time.Second, Multiplier: 1, Jitter: 0.5}}
 	got := o.Preview() // each wait takes 0.5 s to 1.5 s
-	if len(got) != 6 || got[5].TotalLo != 3*time.Second || got[5].TotalHi != 9*time.Second {
-		t.Errorf("%v, want 6 retries in 3 s to 9 s", got)
-	}
+	assert.That(t, len(got) == 6 && got[5].TotalLo == 3*time.Second && got[5].TotalHi == 9*time.Second,
+		"%v, want 6 retries in 3 s to 9 s", got)
 }

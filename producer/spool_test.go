@@ -97,9 +97,7 @@ func down(*tidegate.Message) error { return errors.New("connection refused") }
 func empty(t *testing.T, s *spool.Spool) {
 	t.Helper()
 	for start := time.Now(); s.Stats().Pending > 0; time.Sleep(100 * time.Millisecond) {
-		if time.Since(start) > time.Hour {
-			t.Fatalf("after an hour the spool has %+v", s.Stats())
-		}
+		assert.MustThat(t, time.Since(start) <= time.Hour, "after an hour the spool has %+v", s.Stats())
 	}
 }
 
@@ -115,9 +113,7 @@ func TestOutageIsSpooled(t *testing.T) {
 		}
 		// A known outage costs later messages no attempt.
 		for i, r := range sendBy(t.Context(), p, entry, inGroup("2", "g"), named("3")) {
-			if r.Err != nil || !r.Receipt.Spooled || r.Receipt.Attempts != 0 {
-				t.Errorf("message %d of the outage: %+v", i, r)
-			}
+			assert.That(t, r.Err == nil && r.Receipt.Spooled && r.Receipt.Attempts == 0, "message %d of the outage: %+v", i, r)
 		}
 		f.set(nil)
 		empty(t, s)
@@ -127,9 +123,7 @@ func TestOutageIsSpooled(t *testing.T) {
 			t.Errorf("stored %v", ids)
 		}
 		a, err := p.Shutdown(t.Context())
-		if err != nil || a.Accepted != 4 || a.Spooled != 3 || a.Delivered != 1 || a.Drained != 3 {
-			t.Errorf("%+v, %v", a, err)
-		}
+		assert.That(t, err == nil && a.Accepted == 4 && a.Spooled == 3 && a.Delivered == 1 && a.Drained == 3, "%+v, %v", a, err)
 	})
 }
 
@@ -198,12 +192,10 @@ func TestOlderMessagesGoFirstToTheSpool(t *testing.T) {
 		var wg sync.WaitGroup
 		send := func(ctx context.Context, id string) {
 			wg.Add(1)
-			if err := p.SendAsync(ctx, inGroup(id, "g"), func(r tidegate.Receipt, err error) {
+			assert.Must(t, p.SendAsync(ctx, inGroup(id, "g"), func(r tidegate.Receipt, err error) {
 				assert.That(t, err == nil && r.Spooled == (id != "0"), "message %s: %+v, %v", id, r, err)
 				wg.Done()
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		send(long, "0")
 		synctest.Wait()
@@ -236,9 +228,7 @@ func TestFullSpool(t *testing.T) {
 				}
 			}
 		}
-		if spooled < 3 || refused < 3 {
-			t.Errorf("%d spooled and %d refused, want several of both", spooled, refused)
-		}
+		assert.That(t, spooled >= 3 && refused >= 3, "%d spooled and %d refused, want several of both", spooled, refused)
 		f.set(nil)
 		empty(t, s)
 		a, err := p.Shutdown(t.Context())
@@ -263,9 +253,8 @@ func TestSpoolWhenFull(t *testing.T) {
 		results := make(chan transport.SendResult, 10)
 		for i := range 5 {
 			assert.Must(t, p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) { results <- transport.SendResult{Receipt: r, Err: err} }))
-			if want := max(0, i-1); s.Stats().Pending != want {
-				t.Errorf("after message %d the spool has %d, want %d", i, s.Stats().Pending, want)
-			}
+			want := max(0, i-1)
+			assert.That(t, s.Stats().Pending == want, "after message %d the spool has %d, want %d", i, s.Stats().Pending, want)
 		}
 		r, err := p.Send(t.Context(), named("sync"))
 		assert.That(t, err == nil && r.Spooled, "%+v, %v", r, err)
@@ -279,9 +268,7 @@ func TestSpoolWhenFull(t *testing.T) {
 		if a, err := p.Shutdown(t.Context()); err != nil || a.Accepted != 6 || a.Spooled != 4 || a.Delivered != 2 {
 			t.Errorf("%+v, %v", a, err)
 		}
-		if len(results) != 5 || len(f.ids()) != 6 {
-			t.Errorf("%d results, %v stored", len(results), f.ids())
-		}
+		assert.That(t, len(results) == 5 && len(f.ids()) == 6, "%d results, %v stored", len(results), f.ids())
 	})
 }
 
@@ -297,11 +284,9 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 			}}
 			p := newProducer(t, hole, producer.Options{Spool: s, AttemptTimeout: time.Hour})
 			for i := range 9 {
-				if err := p.SendAsync(t.Context(), inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), func(r tidegate.Receipt, err error) {
+				assert.Must(t, p.SendAsync(t.Context(), inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), func(r tidegate.Receipt, err error) {
 					assert.That(t, err == nil && r.Spooled, "%+v, %v", r, err)
-				}); err != nil {
-					t.Fatal(err)
-				}
+				}))
 				if i%4 == 0 {
 					synctest.Wait()
 				}
@@ -319,9 +304,7 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 			q := newProducer(t, f, producer.Options{Spool: s})
 			empty(t, s)
 			q.Close()
-			if len(f.stored) != 9 {
-				t.Errorf("stored %v", f.ids())
-			}
+			assert.That(t, len(f.stored) == 9, "stored %v", f.ids())
 			checkOrder(t, f.stored, func(m *tidegate.Message) (string, int) { return m.MessageGroup, int(m.ID[0]) })
 		})
 	}
@@ -342,9 +325,7 @@ func TestShutdownDoesNotWaitForTheSpool(t *testing.T) {
 		if took := time.Since(start); err != nil || took != time.Second || a.Accepted != 0 || a.Drained != 0 || len(a.Undelivered) != 0 {
 			t.Errorf("%+v, %v after %v, want nothing after a second", a, err, took)
 		}
-		if s.Stats().Pending != 1 {
-			t.Errorf("the spool has %+v", s.Stats())
-		}
+		assert.That(t, s.Stats().Pending == 1, "the spool has %+v", s.Stats())
 	})
 }
 
@@ -566,9 +547,7 @@ func TestSpoolKeepsTheOrderBehindARetry(t *testing.T) {
 			msgs = append(msgs, m)
 		}
 		for i, r := range p.SendBatch(t.Context(), msgs) {
-			if r.Err != nil || !r.Receipt.Spooled {
-				t.Errorf("message %d: %+v, %v; want it in the spool", i+1, r.Receipt, r.Err)
-			}
+			assert.That(t, r.Err == nil && r.Receipt.Spooled, "message %d: %+v, %v; want it in the spool", i+1, r.Receipt, r.Err)
 		}
 		entries, err := s.Entries(false, 0, 10)
 		assert.MustThat(t, err == nil && len(entries) == 3, "%+v, %v; want 3 entries", entries, err)
@@ -625,12 +604,10 @@ func TestWaitingMessagesAreSpooledOnce(t *testing.T) {
 		f.set(func(*tidegate.Message) error { return throttled(0) })
 		var calls [n]atomic.Int64
 		for i := range n {
-			if err := p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) {
+			assert.Must(t, p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) {
 				calls[i].Add(1)
 				assert.That(t, err == nil && r.Spooled, "message %d: %+v, %v", i, r, err)
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 		}
 		assert.Must(t, p.Flush(t.Context()))
 		for i := range calls {

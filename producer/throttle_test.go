@@ -41,9 +41,8 @@ func TestThrottledLaneProbes(t *testing.T) {
 		for _, c := range f.Calls("Send") {
 			if c.At.Sub(start) < 5*time.Second {
 				refused++
-				if c.At.Sub(start) > 10*time.Millisecond && len(c.Messages) != 1 {
-					t.Errorf("%v after the start a request of %d messages", c.At.Sub(start), len(c.Messages))
-				}
+				assert.That(t, c.At.Sub(start) <= 10*time.Millisecond || len(c.Messages) == 1,
+					"%v after the start a request of %d messages", c.At.Sub(start), len(c.Messages))
 			}
 		}
 		if refused > 105 { // pauses of 50 ms
@@ -116,9 +115,7 @@ func TestThrottledLaneOpensSoon(t *testing.T) {
 		for i, err := range sendAll(t.Context(), p, numbered(256)) {
 			assert.NoError(t, err, "message %d", i)
 		}
-		if first > 300*time.Millisecond {
-			t.Errorf("the first success after %v; the server accepted from 100 ms on", first)
-		}
+		assert.That(t, first <= 300*time.Millisecond, "the first success after %v; the server accepted from 100 ms on", first)
 		if took := time.Since(start); took > 1500*time.Millisecond { // a throttled message waits 1.2 s at most
 			t.Errorf("all messages after %v", took)
 		}
@@ -169,9 +166,7 @@ func TestPausedLaneFailsEarly(t *testing.T) {
 		if e := sendError(t, err); e.Reason != producer.StopDeadline || e.Attempts != 0 || e.Needed != 4100*time.Millisecond || e.Remaining != 3*time.Second {
 			t.Errorf("got %+v", e)
 		}
-		if tidegate.RetryAfter(err) != 4*time.Second || time.Since(start) != 0 {
-			t.Errorf("%v after %v", err, time.Since(start))
-		}
+		assert.That(t, tidegate.RetryAfter(err) == 4*time.Second && time.Since(start) == 0, "%v after %v", err, time.Since(start))
 		assert.NoError(t, <-first)
 	})
 }
@@ -265,9 +260,7 @@ func TestThrottledMessagesFollowASwitch(t *testing.T) {
 			}
 			took := time.Since(start)
 			assert.That(t, took <= 35*time.Second, "the messages followed after %v; the switch was after 30 s", took)
-			if len(f.Calls("Lane")) > 100 {
-				t.Errorf("%d lanes were requested in 35 s", len(f.Calls("Lane")))
-			}
+			assert.That(t, len(f.Calls("Lane")) <= 100, "%d lanes were requested in 35 s", len(f.Calls("Lane")))
 		})
 	}
 }
@@ -340,9 +333,8 @@ func TestEventsOfMessagesThatWait(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if attempted != sent || waited == 0 || waited > messages {
-			t.Errorf("%d events of attempts and %d of messages that waited, want %d and some", attempted, waited, sent)
-		}
+		assert.That(t, attempted == sent && waited != 0 && waited <= messages,
+			"%d events of attempts and %d of messages that waited, want %d and some", attempted, waited, sent)
 	})
 }
 
@@ -555,8 +547,6 @@ func TestLimiterReturnsMessagesToOtherLanes(t *testing.T) {
 		for _, c := range f.Calls("Send") {
 			last = max(last, c.At.Sub(start))
 		}
-		if last > time.Second {
-			t.Errorf("the last of 20 messages was sent after %v; the limiter permits 100/s", last)
-		}
+		assert.That(t, last <= time.Second, "the last of 20 messages was sent after %v; the limiter permits 100/s", last)
 	})
 }

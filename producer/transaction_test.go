@@ -118,9 +118,7 @@ func TestAttemptsHaveTheirOperation(t *testing.T) {
 		n := strings.Count(log.String(), "attempt failed")
 		assert.That(t, n == 2, "%d failed attempts are logged, want the first commit and the recall:\n%s", n, log.String())
 		for _, line := range []string{`msg="attempt failed" operation=commit topic=orders message_id=m attempt=1`, `msg="attempt failed" operation=recall topic=orders`} {
-			if !strings.Contains(log.String(), line) {
-				t.Errorf("logged %q, want %q", log.String(), line)
-			}
+			assert.That(t, strings.Contains(log.String(), line), "logged %q, want %q", log.String(), line)
 		}
 	})
 }
@@ -218,9 +216,8 @@ func TestTransact(t *testing.T) {
 				}()
 				_, err := p.Transact(t.Context(), message(), func(_ context.Context, m *tidegate.Message) error {
 					calls++
-					if m.ID == "" || m.ID != messagesOf(f, "SendHalf")[0].ID {
-						t.Errorf("%s: the message has the ID %q", name, m.ID)
-					}
+					assert.That(t, m.ID != "" && m.ID == messagesOf(f, "SendHalf")[0].ID,
+						"%s: the message has the ID %q", name, m.ID)
 					if tt.panics {
 						panic("the user's")
 					}
@@ -228,9 +225,8 @@ func TestTransact(t *testing.T) {
 				})
 				assert.That(t, errors.Is(err, cmp.Or(tt.half, tt.local)), "%s: %v", name, err)
 			}()
-			if calls != tt.calls || fmt.Sprint(resolutions(f)) != tt.ends {
-				t.Errorf("%s: %d calls, ends %v; want %d, %v", name, calls, resolutions(f), tt.calls, tt.ends)
-			}
+			assert.That(t, calls == tt.calls && fmt.Sprint(resolutions(f)) == tt.ends,
+				"%s: %d calls, ends %v; want %d, %v", name, calls, resolutions(f), tt.calls, tt.ends)
 		})
 	}
 }
@@ -257,9 +253,8 @@ func TestTransactResolvesAfterTheEndOfItsContext(t *testing.T) {
 			cancel() // the user has left
 			return ctx.Err()
 		})
-		if !errors.Is(err, context.Canceled) || fmt.Sprint(resolutions(f)) != "[rollback]" {
-			t.Errorf("%v, resolutions %v; want one rollback", err, resolutions(f))
-		}
+		assert.That(t, errors.Is(err, context.Canceled) && fmt.Sprint(resolutions(f)) == "[rollback]",
+			"%v, resolutions %v; want one rollback", err, resolutions(f))
 	})
 }
 
@@ -385,9 +380,7 @@ func TestRecall(t *testing.T) {
 		e := sendError(t, err)
 		assert.That(t, errors.Is(err, tidegate.ErrNotFound) && e.Attempts == 1, "delivered before: %v", err)
 		const want = `recall from "orders": attempt 1 of 3 at a:1: 40401 MESSAGE_NOT_FOUND: from the server`
-		if err.Error() != want {
-			t.Errorf("text\n%v\nwant\n%s", err, want)
-		}
+		assert.That(t, err.Error() == want, "text\n%v\nwant\n%s", err, want)
 		for _, in := range [][2]string{{"a b", "handle"}, {"orders", ""}} {
 			_, err := p.Recall(t.Context(), in[0], in[1])
 			assert.That(t, sendError(t, err).Reason == producer.StopInvalid, "%q: %v", in, err)
@@ -544,9 +537,8 @@ func TestServeChecksReturnsSoonAfterAService(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		assert.NoError(t, p.ServeChecks(ctx, "orders"))
-		if len(waits) != quick+1 || waits[quick-1] < 4*waits[0] || waits[quick] > 2*waits[0] {
-			t.Errorf("waits %v; want that after the service like the first one, and less than those before it", waits)
-		}
+		assert.That(t, len(waits) == quick+1 && waits[quick-1] >= 4*waits[0] && waits[quick] <= 2*waits[0],
+			"waits %v; want that after the service like the first one, and less than those before it", waits)
 	})
 }
 
@@ -577,9 +569,8 @@ func TestHalfMessageWithoutAServer(t *testing.T) {
 				called = true
 				return nil
 			})
-			if !errors.Is(err, tt.want) || called != (tt.want == nil) || len(messagesOf(f, "SendHalf")) != tt.attempts {
-				t.Errorf("%+v, %v after %d half messages; local transaction called: %v", r, err, len(messagesOf(f, "SendHalf")), called)
-			}
+			assert.That(t, errors.Is(err, tt.want) && called == (tt.want == nil) && len(messagesOf(f, "SendHalf")) == tt.attempts,
+				"%+v, %v after %d half messages; local transaction called: %v", r, err, len(messagesOf(f, "SendHalf")), called)
 			for _, m := range messagesOf(f, "SendHalf") {
 				assert.Equal(t, "the attempts have the IDs and", m.ID, messagesOf(f, "SendHalf")[0].ID)
 			}
@@ -619,9 +610,7 @@ func TestReceiptOfAHalfMessageCountsAttempts(t *testing.T) {
 		}}
 		p := newProducer(t, f, producer.Options{Checker: committed})
 		tx, err := p.Begin(t.Context(), message())
-		if err != nil || tx.Receipt().Attempts != 3 {
-			t.Fatalf("%+v, %v; want a receipt after 3 attempts", tx, err)
-		}
+		assert.MustThat(t, err == nil && tx.Receipt().Attempts == 3, "%+v, %v; want a receipt after 3 attempts", tx, err)
 		assert.NoError(t, tx.Rollback(t.Context()))
 	})
 }

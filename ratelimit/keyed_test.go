@@ -246,9 +246,8 @@ func TestKeyedIsBounded(t *testing.T) {
 		checkError(t, err, []error{tidegate.ErrThrottled}, []string{`"3"`, "3 keys", "in 1s"})
 		assert.Equal(t, "RetryAfter =", err.(*tidegate.Error).RetryAfter, time.Second)
 		time.Sleep(time.Second)
-		if !k.AllowN(3, 10) || k.AllowN(3, 1) || k.Len() != 3 {
-			t.Errorf("after 1s the fourth key has not taken the place of the first; %d keys", k.Len())
-		}
+		assert.That(t, k.AllowN(3, 10) && !k.AllowN(3, 1) && k.Len() == 3,
+			"after 1s the fourth key has not taken the place of the first; %d keys", k.Len())
 	})
 }
 

@@ -49,9 +49,8 @@ func TestReasonsOfAClass(t *testing.T) {
 	letter(7, 0)
 	want := "no order 149"
 	assert.That(t, c.Reason == want, "the reason is %q, want %q", c.Reason, want)
-	if len(c.Reasons) != 100 || c.Reasons["no order 7"] != 2 {
-		t.Errorf("it has %d reasons, one of them %d times; want 100 and 2", len(c.Reasons), c.Reasons["no order 7"])
-	}
+	assert.That(t, len(c.Reasons) == 100 && c.Reasons["no order 7"] == 2,
+		"it has %d reasons, one of them %d times; want 100 and 2", len(c.Reasons), c.Reasons["no order 7"])
 }
 
 // A letter that was sent and whose lease has ended is unresolved: the next run removes it.

@@ -145,9 +145,8 @@ func TestKillSendsEachOnce(t *testing.T) {
 				got = append(got, bodies(ds)...)
 			}
 			slices.Sort(got)
-			if !slices.Equal(got, ids("m", n)) {
-				t.Errorf("%d messages came, %d of them different; want each of %d once", len(got), len(slices.Compact(slices.Clone(got))), n)
-			}
+			assert.That(t, slices.Equal(got, ids("m", n)),
+				"%d messages came, %d of them different; want each of %d once", len(got), len(slices.Compact(slices.Clone(got))), n)
 			text := assert.Value(os.ReadFile(journal))(t)
 			assert.Equal(t, "the journal has events redriven", strings.Count(string(text), `"event":"redriven"`), n)
 		})

@@ -101,9 +101,8 @@ func TestEditOfTwoLettersWithOneID(t *testing.T) {
 					want, wantIDs, failed = []string{"b!"}, 1, 1
 				}
 				report, err := p.redrive(p.source(), o)
-				if err != nil || report.Redriven != len(want) || report.Failed != failed || report.Renamed != renamed {
-					t.Errorf("%+v, %v, want %d sent and %d failed", report, err, len(want), failed)
-				}
+				assert.That(t, err == nil && report.Redriven == len(want) && report.Failed == failed && report.Renamed == renamed,
+					"%+v, %v, want %d sent and %d failed", report, err, len(want), failed)
 				ds, names := p.receive("billing", "short", 10), map[string]bool{}
 				for _, d := range ds {
 					names[d.ID] = true
@@ -128,9 +127,8 @@ func TestEditToOneGroupAfterACrash(t *testing.T) {
 		assert.Must(t, assert.Err(p.redrive(p.source(), o)))
 		cutAfterIntent(t, journal)
 		report, err := p.redrive(p.source(), o)
-		if err != nil || report.Recovered != 1 || report.Redriven != 0 || report.Unresolved != 0 {
-			t.Errorf("%+v, %v, want one recovered letter", report, err)
-		}
+		assert.That(t, err == nil && report.Recovered == 1 && report.Redriven == 0 && report.Unresolved == 0,
+			"%+v, %v, want one recovered letter", report, err)
 		assert.Equal(t, "messages came", len(p.receive("billing", "orders", 10)), 2)
 	})
 }
@@ -168,9 +166,8 @@ func TestInvalidEditStays(t *testing.T) {
 							why = e.Why
 						}
 					}})
-					if err != nil || report.Failed != 1 || !strings.Contains(why, tt.says) {
-						t.Errorf("%+v, %v: the letter failed with %q, want %q", report, err, why, tt.says)
-					}
+					assert.That(t, err == nil && report.Failed == 1 && strings.Contains(why, tt.says),
+						"%+v, %v: the letter failed with %q, want %q", report, err, why, tt.says)
 					assert.Equal(t, "are left", len(p.left(p.source())), 1)
 				}
 			})

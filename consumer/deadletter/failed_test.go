@@ -24,16 +24,13 @@ func TestFailedLettersAreNotRecovered(t *testing.T) {
 		assert.Must(t, p.DeleteTopic(t.Context(), "orders"))
 		o := deadletter.Options{Journal: filepath.Join(t.TempDir(), "journal"), MaxFailureShare: 1}
 		report, err := p.redrive(p.source(), o)
-		if err != nil || report.Failed != 1 || report.Redriven != 0 {
-			t.Fatalf("%+v, %v; want the letter failed, because its topic is gone", report, err)
-		}
+		assert.MustThat(t, err == nil && report.Failed == 1 && report.Redriven == 0,
+			"%+v, %v; want the letter failed, because its topic is gone", report, err)
 		if _, err := p.c.PurgeDeadLetters(t.Context(), "billing", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"m"}}}); err != nil {
 			t.Fatal(err)
 		}
 		report, err = p.redrive(p.source(), o)
-		if err != nil || report.Recovered != 0 || report.Redriven != 0 {
-			t.Errorf("%+v, %v; want nothing sent back", report, err)
-		}
+		assert.That(t, err == nil && report.Recovered == 0 && report.Redriven == 0, "%+v, %v; want nothing sent back", report, err)
 		if text, err := os.ReadFile(o.Journal); err != nil || strings.Contains(string(text), `"event":"redriven"`) {
 			t.Errorf("the journal records the letter as sent, or cannot be read (%v):\n%s", err, text)
 		}
@@ -62,9 +59,8 @@ func TestNegativeMaxFailureSharePermitsNone(t *testing.T) {
 					}
 					return nil
 				}})
-				if !errors.Is(err, tt.err) || report.Redriven != tt.redriven || report.Failed != 1 {
-					t.Errorf("%+v, %v; want %d sent back, 1 failed, and %v", report, err, tt.redriven, tt.err)
-				}
+				assert.That(t, errors.Is(err, tt.err) && report.Redriven == tt.redriven && report.Failed == 1,
+					"%+v, %v; want %d sent back, 1 failed, and %v", report, err, tt.redriven, tt.err)
 			})
 		})
 	}

@@ -30,9 +30,8 @@ func TestSummarize(t *testing.T) {
 			}
 			n := 0
 			for l, err := range deadletter.List(t.Context(), src, deadletter.Filter{}, false) {
-				if err != nil || l.Message.Body != nil || l.BodySize == 0 {
-					t.Fatalf("without bodies: the letter is %+v: %v", l, err)
-				}
+				assert.MustThat(t, err == nil && l.Message.Body == nil && l.BodySize != 0,
+					"without bodies: the letter is %+v: %v", l, err)
 			}
 			for l, err := range deadletter.List(t.Context(), src, deadletter.Filter{Fingerprint: c.Fingerprint, Match: func(l *deadletter.Letter) bool { return l.Message.ID[0] == 'b' }}, true) {
 				assert.That(t, err == nil && string(l.Message.Body) == l.Message.ID, "%T: %+v, %v", src, l, err)

@@ -69,9 +69,8 @@ func TestResultBeforeRemoval(t *testing.T) {
 		q := p.queue()
 		q.Transport = client
 		report, err := p.redrive(q, deadletter.Options{Journal: client.journal})
-		if err != nil || report.Redriven != 3 || client.removed != 3 {
-			t.Errorf("%+v, %v, and %d letters removed, want 3", report, err, client.removed)
-		}
+		assert.That(t, err == nil && report.Redriven == 3 && client.removed == 3,
+			"%+v, %v, and %d letters removed, want 3", report, err, client.removed)
 	})
 }
 

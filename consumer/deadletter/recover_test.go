@@ -41,9 +41,8 @@ func TestAfterACrash(t *testing.T) {
 		}
 		assert.Must(t, os.WriteFile(journal, []byte(text+`{"event":"redri`), 0o600))
 		report, err := p.redrive(p.source(), deadletter.Options{Journal: journal, MaxFailureShare: 1})
-		if err != nil || report.Redriven != 1 || report.Recovered != 2 || report.Returned != 1 {
-			t.Errorf("%+v, %v, want 1 sent, 2 found and 1 returned", report, err)
-		}
+		assert.That(t, err == nil && report.Redriven == 1 && report.Recovered == 2 && report.Returned == 1,
+			"%+v, %v, want 1 sent, 2 found and 1 returned", report, err)
 		assert.Slices(t, "came", bodies(p.receive("billing", "orders", 10)), []string{"there"})
 	})
 }
@@ -59,9 +58,8 @@ func TestAfterAFullDisk(t *testing.T) {
 			`{"event":"intent","message_id":"gone","generation":0,"origin":"orders","topic":"orders","sent_as":"gone.redrive-1","edited":true}` + "\n"
 		assert.Must(t, os.WriteFile(journal, []byte(text), 0o600))
 		report, err := p.redrive(p.source(), deadletter.Options{Journal: journal, Sender: b.Client(), Edit: change})
-		if err != nil || report.Redriven != 1 || report.Recovered != 1 || report.Unresolved != 0 {
-			t.Errorf("%+v, %v, want 1 sent and 1 found", report, err)
-		}
+		assert.That(t, err == nil && report.Redriven == 1 && report.Recovered == 1 && report.Unresolved == 0,
+			"%+v, %v, want 1 sent and 1 found", report, err)
 	})
 }
 
@@ -143,13 +141,10 @@ func TestNextGenerationStays(t *testing.T) {
 					return false
 				})
 				report, err := p.redrive(src, deadletter.Options{})
-				if err != nil || report.Redriven != 3 || report.Failed != 0 {
-					t.Errorf("%+v, %v, want 3 sent back", report, err)
-				}
+				assert.That(t, err == nil && report.Redriven == 3 && report.Failed == 0, "%+v, %v, want 3 sent back", report, err)
 				for l, err := range deadletter.List(t.Context(), p.source(), deadletter.Filter{}, false) {
-					if err != nil || l.Generation() != 1 {
-						t.Errorf("%s: generation %d, %v, want 1", l.Message.ID, l.Generation(), err)
-					}
+					assert.That(t, err == nil && l.Generation() == 1,
+						"%s: generation %d, %v, want 1", l.Message.ID, l.Generation(), err)
 				}
 				assert.Equal(t, "are left", len(p.left(p.source())), 3)
 				assert.Equal(t, "came once more", len(bodies(p.receive("billing", "orders", 100))), 0)
@@ -185,9 +180,8 @@ func TestEditOnOlderBroker(t *testing.T) {
 		assert.Must(t, err)
 		defer c.Close()
 		report, err := p.redrive(deadletter.Broker{Client: c, Group: "billing"}, deadletter.Options{Edit: func(*tidegate.Message) error { return nil }})
-		if err != nil || report.Redriven != 3 || rejected.Load() != 3 {
-			t.Errorf("%+v, %v, want 3 sent and each first removal rejected", report, err)
-		}
+		assert.That(t, err == nil && report.Redriven == 3 && rejected.Load() == 3,
+			"%+v, %v, want 3 sent and each first removal rejected", report, err)
 		assert.Equal(t, "are left in the dead letters", len(p.left(p.source())), 0)
 	})
 }

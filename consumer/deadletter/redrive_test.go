@@ -168,9 +168,8 @@ func TestRedrive(t *testing.T) {
 		journal := filepath.Join(t.TempDir(), "journal")
 		start := time.Now()
 		report, err := p.redrive(source(), deadletter.Options{PerSecond: 20, Journal: journal, Actor: "anna"})
-		if err != nil || report.Redriven != 250 || report.Seen != 250 || report.Failed != 0 || report.Stopped != "" {
-			t.Errorf("%+v, %v, want 250 sent back", report, err)
-		}
+		assert.That(t, err == nil && report.Redriven == 250 && report.Seen == 250 && report.Failed == 0 && report.Stopped == "",
+			"%+v, %v, want 250 sent back", report, err)
 		if took := time.Since(start); took < 12*time.Second || took > 20*time.Second { // and the waits of the queue
 			t.Errorf("250 at 20 each second took %v", took)
 		}
@@ -207,9 +206,8 @@ func TestDryRun(t *testing.T) {
 			var events []string
 			report, err := p.redrive(src, deadletter.Options{DryRun: true, Filter: deadletter.Filter{Reason: "a"}, OnEvent: func(e deadletter.Event) { events = append(events, e.MessageID) }})
 			slices.Sort(events)
-			if err != nil || report.Redriven != 5 || !report.DryRun || !slices.Equal(events, ids("a", 5)) {
-				t.Errorf("%T: %+v, %v, %q", src, report, err, events)
-			}
+			assert.That(t, err == nil && report.Redriven == 5 && report.DryRun && slices.Equal(events, ids("a", 5)),
+				"%T: %+v, %v, %q", src, report, err, events)
 			if left := p.left(src); len(left) != 8 {
 				t.Errorf("%T: %q are left, want all 8", src, left)
 			}
@@ -230,15 +228,11 @@ func TestEdit(t *testing.T) {
 			m.Body, m.Properties["p"] = []byte("repaired "+string(m.Body)), "w"
 			return nil
 		}})
-		if err != nil || report.Redriven != 2 || report.Failed != 1 {
-			t.Errorf("%+v, %v, want 2 sent and 1 failed", report, err)
-		}
+		assert.That(t, err == nil && report.Redriven == 2 && report.Failed == 1, "%+v, %v, want 2 sent and 1 failed", report, err)
 		ds := p.receive("billing", "orders", 10)
 		assert.Slices(t, "delivered", bodies(ds), []string{"repaired m000", "repaired m002"})
 		for _, d := range ds {
-			if !strings.HasSuffix(d.ID, ".redrive-1") || d.Properties["p"] != "w" || d.Tag != "tag" {
-				t.Errorf("delivered %+v", d)
-			}
+			assert.That(t, strings.HasSuffix(d.ID, ".redrive-1") && d.Properties["p"] == "w" && d.Tag == "tag", "delivered %+v", d)
 		}
 		assert.Slices(t, "are left", p.left(p.source()), []string{"m001"})
 	})
@@ -255,19 +249,16 @@ func TestGenerations(t *testing.T) {
 			journal := filepath.Join(t.TempDir(), "journal")
 			report, err := p.redrive(source(), deadletter.Options{Journal: journal})
 			if generation == 3 {
-				if err != nil || report.Redriven != 0 || report.Skipped["sent back too often"] != 1 {
-					t.Errorf("generation 3: %+v, %v, want it skipped", report, err)
-				}
+				assert.That(t, err == nil && report.Redriven == 0 && report.Skipped["sent back too often"] == 1,
+					"generation 3: %+v, %v, want it skipped", report, err)
 				return
 			}
-			if err != nil || report.Redriven != 1 {
-				t.Fatalf("generation %d: %+v, %v, want it sent back", generation, report, err)
-			}
+			assert.MustThat(t, err == nil && report.Redriven == 1,
+				"generation %d: %+v, %v, want it sent back", generation, report, err)
 			p.giveUp("always", 1)
 			report, err = p.redrive(source(), deadletter.Options{Journal: journal})
-			if err != nil || report.Redriven != 0 || report.Returned != 1 || len(p.left(source())) != 1 {
-				t.Errorf("generation %d, the same job: %+v, %v, want it skipped", generation, report, err)
-			}
+			assert.That(t, err == nil && report.Redriven == 0 && report.Returned == 1 && len(p.left(source())) == 1,
+				"generation %d, the same job: %+v, %v, want it skipped", generation, report, err)
 		}
 	})
 }
@@ -286,9 +277,8 @@ func TestTooManyFailures(t *testing.T) {
 		assert.Equal(t, "are left", len(p.left(source())), 200)
 		p.CreateTopic("rescued", settings.Topic{})
 		report, err = p.redrive(source(), deadletter.Options{PerSecond: 50, To: "rescued", Limit: 150})
-		if err != nil || report.Redriven != 150 || report.Stopped != "limit reached" || len(p.left(source())) != 50 {
-			t.Errorf("to another topic: %+v, %v", report, err)
-		}
+		assert.That(t, err == nil && report.Redriven == 150 && report.Stopped == "limit reached" && len(p.left(source())) == 50,
+			"to another topic: %+v, %v", report, err)
 	})
 }
 
@@ -317,13 +307,11 @@ func TestCancelled(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(3500*time.Millisecond, func() { cancel(enough) })
 		report, err := deadletter.Redrive(ctx, p.source(), deadletter.Options{Journal: journal, PerSecond: 10})
-		if !errors.Is(err, enough) || report.Redriven == 0 || report.Redriven > 40 {
-			t.Errorf("%+v, %v, want the cause after about 35", report, err)
-		}
+		assert.That(t, errors.Is(err, enough) && report.Redriven != 0 && report.Redriven <= 40,
+			"%+v, %v, want the cause after about 35", report, err)
 		rest, err := p.redrive(p.source(), deadletter.Options{Journal: journal})
-		if err != nil || report.Redriven+rest.Redriven+rest.Recovered != 100 {
-			t.Errorf("%+v and then %+v, %v, want 100 in all", report, rest, err)
-		}
+		assert.That(t, err == nil && report.Redriven+rest.Redriven+rest.Recovered == 100,
+			"%+v and then %+v, %v, want 100 in all", report, rest, err)
 		got := bodies(p.receive("billing", "orders", 200))
 		assert.That(t, slices.Equal(got, ids("m", 100)), "%d messages came, want each of 100 once", len(got))
 	})

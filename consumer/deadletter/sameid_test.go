@@ -47,9 +47,8 @@ func TestSameIDInTwoTopics(t *testing.T) {
 				for _, o := range tt.runs {
 					o.Journal = journal
 					report, err := p.redrive(tt.source(p), o)
-					if err != nil || report.Failed+report.Returned+report.Recovered+report.Unresolved != 0 {
-						t.Errorf("%+v, %v", report, err)
-					}
+					assert.That(t, err == nil && report.Failed+report.Returned+report.Recovered+report.Unresolved == 0,
+						"%+v, %v", report, err)
 					redriven += report.Redriven
 				}
 				assert.Equal(t, "letters sent back", redriven, 2)
@@ -104,14 +103,11 @@ func TestTwoLettersWithOneID(t *testing.T) {
 				for _, o := range tt.runs {
 					o.Journal, o.To = journal, "long"
 					report, err := p.redrive(tt.source(p), o)
-					if err != nil || report.Returned+report.Recovered+report.Unresolved != 0 {
-						t.Errorf("%+v, %v", report, err)
-					}
+					assert.That(t, err == nil && report.Returned+report.Recovered+report.Unresolved == 0, "%+v, %v", report, err)
 					redriven, renamed = redriven+report.Redriven, renamed+report.Renamed
 				}
-				if redriven != 2-len(tt.left) || renamed != tt.renamed {
-					t.Errorf("%d letters sent back, %d under a new ID, want %d and %d", redriven, renamed, 2-len(tt.left), tt.renamed)
-				}
+				assert.That(t, redriven == 2-len(tt.left) && renamed == tt.renamed,
+					"%d letters sent back, %d under a new ID, want %d and %d", redriven, renamed, 2-len(tt.left), tt.renamed)
 				want := slices.DeleteFunc([]string{"a", "b"}, func(body string) bool { return slices.Contains(tt.left, body) })
 				got := bodies(p.receive("audit", "long", 2))
 				slices.Sort(got)
@@ -120,9 +116,8 @@ func TestTwoLettersWithOneID(t *testing.T) {
 					t.Errorf("%q are left, want %q", left, tt.left)
 				}
 				for l, err := range deadletter.List(t.Context(), tt.source(p), deadletter.Filter{}, true) {
-					if err != nil || !slices.Contains(tt.left, string(l.Message.Body)) {
-						t.Errorf("the letter %q is left (%v), want %q", l.Message.Body, err, tt.left)
-					}
+					assert.That(t, err == nil && slices.Contains(tt.left, string(l.Message.Body)),
+						"the letter %q is left (%v), want %q", l.Message.Body, err, tt.left)
 				}
 			})
 		})
@@ -142,9 +137,7 @@ func TestSecondLetterWithOneIDIsGone(t *testing.T) {
 			_, err := p.c.PurgeDeadLetters(t.Context(), "billing", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{Reason: "b"}})
 			return errors.Join(err, errors.New("not this one"))
 		}})
-		if err != nil || report.Failed != 1 || report.Redriven != 0 {
-			t.Errorf("%+v, %v, want one failed letter", report, err)
-		}
+		assert.That(t, err == nil && report.Failed == 1 && report.Redriven == 0, "%+v, %v, want one failed letter", report, err)
 		assert.Equal(t, "are left", len(p.left(p.source())), 1)
 	})
 }
@@ -174,7 +167,5 @@ func TestSecondLetterWithOneIDAndRepeatedCursors(t *testing.T) {
 	assert.Must(t, err)
 	defer c.Close()
 	_, err = deadletter.Redrive(t.Context(), deadletter.Broker{Client: c, Group: "billing"}, deadletter.Options{Journal: filepath.Join(t.TempDir(), "journal")})
-	if err == nil || !strings.Contains(err.Error(), "again") {
-		t.Errorf("the error is %v, want that of a repeated cursor", err)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), "again"), "the error is %v, want that of a repeated cursor", err)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
@@ -36,9 +37,8 @@ func TestRedriveWaitsAsTheServerRequests(t *testing.T) {
 				src.Lease = 30 * time.Minute
 				report, err := p.redrive(src, deadletter.Options{Sender: sender})
 				sends := sender.Calls("Send")
-				if err != nil || report.Redriven != 1 || report.Failed != 0 || len(sends) != 2 {
-					t.Fatalf("%+v, %v after %d sends; want the letter sent back by the second one", report, err, len(sends))
-				}
+				assert.MustThat(t, err == nil && report.Redriven == 1 && report.Failed == 0 && len(sends) == 2,
+					"%+v, %v after %d sends; want the letter sent back by the second one", report, err, len(sends))
 				if waited := sends[1].At.Sub(sends[0].At); waited < tt.least || waited > tt.most {
 					t.Errorf("the second send follows after %v, want %v to %v", waited, tt.least, tt.most)
 				}

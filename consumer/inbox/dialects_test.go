@@ -164,10 +164,8 @@ func TestRecordOfAnotherMessage(t *testing.T) {
 // Columns of SQLite that ignore case do not confuse two messages, alone or in a batch.
 func TestColumnsThatIgnoreCase(t *testing.T) {
 	db := openDB(t, filepath.Join(t.TempDir(), "test.db"))
-	if _, err := db.ExecContext(t.Context(), `CREATE TABLE own (consumer_group TEXT, topic TEXT, message_id TEXT COLLATE NOCASE, consumed_at BIGINT,
-		PRIMARY KEY (consumer_group, topic, message_id))`); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(db.ExecContext(t.Context(), `CREATE TABLE own (consumer_group TEXT, topic TEXT, message_id TEXT COLLATE NOCASE, consumed_at BIGINT,
+		PRIMARY KEY (consumer_group, topic, message_id))`)))
 	box, err := inbox.NewSQL(db, inbox.Options{Table: "own"})
 	assert.Must(t, err)
 	var got []string

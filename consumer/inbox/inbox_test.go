@@ -103,9 +103,8 @@ func TestMemoryAtTheSameTime(t *testing.T) {
 			if fails {
 				want = 2
 			}
-			if calls.Load() != want || most.Load() != 1 || failed.Load() != want-1 {
-				t.Errorf("fails %v: %d calls, %d at the same time, %d failed", fails, calls.Load(), most.Load(), failed.Load())
-			}
+			assert.That(t, calls.Load() == want && most.Load() == 1 && failed.Load() == want-1,
+				"fails %v: %d calls, %d at the same time, %d failed", fails, calls.Load(), most.Load(), failed.Load())
 		})
 	}
 }
@@ -246,9 +245,8 @@ func TestKillKeepsEffectsOnce(t *testing.T) {
 		assert.MustThat(t, err != nil && stderr.Len() <= 0, "the process ended before its kill: %v, %s", err, stderr.String())
 	}
 	n := count(t, db, "SELECT COUNT(*) FROM accounts")
-	if n < 150 || count(t, db, "SELECT COUNT(*) FROM tidegate_inbox") != n {
-		t.Errorf("%d effects and %d records", n, count(t, db, "SELECT COUNT(*) FROM tidegate_inbox"))
-	}
+	assert.That(t, n >= 150 && count(t, db, "SELECT COUNT(*) FROM tidegate_inbox") == n,
+		"%d effects and %d records", n, count(t, db, "SELECT COUNT(*) FROM tidegate_inbox"))
 	twice := count(t, db, "SELECT COUNT(*) FROM accounts WHERE n <> 1")
 	assert.That(t, twice == 0, "%d of %d effects happened more than once", twice, n)
 }

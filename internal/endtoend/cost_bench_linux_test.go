@@ -31,12 +31,10 @@ func BenchmarkIdleSDK(b *testing.B) {
 			for g := range groups {
 				group := fmt.Sprintf("g%d", g)
 				throughputRun(b, t, consumer.Subscription{Group: group, Topics: all(topics)}, func() {})
-				if err := until(b, func(ctx context.Context) error {
+				assert.Must(b, until(b, func(ctx context.Context) error {
 					_, err := t.ConsumerSettings(ctx, group, topics[0])
 					return err
-				}); err != nil {
-					b.Fatal(err)
-				}
+				}))
 			}
 		}
 	}

@@ -40,9 +40,8 @@ func (h *handled) begin(t *testing.T, d *tidegate.Delivery) (end func(error)) {
 	defer h.mu.Unlock()
 	now, endpoint := time.Now(), strings.Split(d.Endpoint, "/")[0]
 	for _, c := range h.calls[d.ID] {
-		if c.running || now.Before(c.lease) {
-			t.Errorf("message %s came from %s while a delivery of %s was leased until %v", d.ID, endpoint, c.endpoint, c.lease.Sub(now))
-		}
+		assert.That(t, !c.running && !now.Before(c.lease),
+			"message %s came from %s while a delivery of %s was leased until %v", d.ID, endpoint, c.endpoint, c.lease.Sub(now))
 	}
 	n := len(h.calls[d.ID])
 	h.calls[d.ID] = append(h.calls[d.ID], handling{begin: now, lease: d.InvisibleUntil, running: true, endpoint: endpoint})
@@ -153,9 +152,8 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 		assert.That(t, total["primary"] >= 80 && total["secondary"] >= 250 && len(seen.calls) == len(stored), "stored %v, %d handled", total, len(seen.calls))
 		for name, b := range brokers {
 			s := b.Stats("billing", "orders")
-			if acked[name]+s.Acked != int64(total[name]) || s.Ready+s.Inflight+s.WaitingRetry+s.DeadLetters != 0 {
-				t.Errorf("%s: %d acknowledged before, then %+v, want %d acknowledged there", name, acked[name], s, total[name])
-			}
+			assert.That(t, acked[name]+s.Acked == int64(total[name]) && s.Ready+s.Inflight+s.WaitingRetry+s.DeadLetters == 0,
+				"%s: %d acknowledged before, then %+v, want %d acknowledged there", name, acked[name], s, total[name])
 		}
 		// The leased messages at the death of the primary, and the one that fails once.
 		t.Log(fmt.Sprint(again, " deliveries repeated, ", dispositions))

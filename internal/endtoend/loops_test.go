@@ -60,9 +60,8 @@ func TestDeadLettersDoNotLoop(t *testing.T) {
 			s := b.Stats("billing", tt.letters)
 			assert.That(t, s.Ready+s.Inflight+s.WaitingRetry == 0 && s.Discarded == 0, "the group's dead letters are %+v", s)
 			done, err := b.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
-			if err != nil || done.Redriven != 1 || b.Stats("billing", "orders").Ready != 1 {
-				t.Errorf("redrive: %+v, %v, with %+v", done, err, b.Stats("billing", "orders"))
-			}
+			assert.That(t, err == nil && done.Redriven == 1 && b.Stats("billing", "orders").Ready == 1,
+				"redrive: %+v, %v, with %+v", done, err, b.Stats("billing", "orders"))
 		}))
 	}
 }

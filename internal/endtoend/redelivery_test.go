@@ -42,12 +42,10 @@ func TestAddressSettingsThroughGRPC(t *testing.T) {
 		})
 		defer stop()
 		<-time.After(time.Second)
-		if _, err := b.PutAddressSettings(t.Context(), "#", settings.Address{
+		assert.Must(t, assert.Err(b.PutAddressSettings(t.Context(), "#", settings.Address{
 			RedeliveryDelay: new(settings.Milliseconds(5000)), RedeliveryDelayMultiplier: new(2.0), MaxRedeliveryDelay: new(settings.Milliseconds(15000)),
 			MaxDeliveryAttempts: new(5), DeadLetterAddress: new("deadLetterAddress"),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})))
 		stop2 := Consume(t, b, consumer.Subscription{Topic: "exampleQueue", Group: "g2"}, func(context.Context, *tidegate.Delivery) error { return nil })
 		defer stop2()
 		MustSend(t, NewProducer(t, b, producer.Options{}), &tidegate.Message{Topic: "exampleQueue", Body: []byte("x")})

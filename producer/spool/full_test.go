@@ -227,9 +227,8 @@ func TestAFailedSyncIsNoSuccess(t *testing.T) {
 				want, _ := stateOf(t, w.s)
 				s := assert.Value(openDisk(d.crashed(d.changes(), true, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10))(t)
 				got, _ := stateOf(t, s)
-				if fmt.Sprint(got) != fmt.Sprint(want) || s.Damage() != nil {
-					t.Fatalf("sync %d fails: after the power failure %v, want %v; damage: %v", bad, got, want, s.Damage())
-				}
+				assert.MustThat(t, fmt.Sprint(got) == fmt.Sprint(want) && s.Damage() == nil,
+					"sync %d fails: after the power failure %v, want %v; damage: %v", bad, got, want, s.Damage())
 			}
 			assert.MustThat(t, d.badSync == 0, "sync %d did not come: the test shows too little", bad)
 			assert.Must(t, w.s.Close())
@@ -266,9 +265,8 @@ func TestARejectionOnAFullDisk(t *testing.T) {
 		<-done
 		checkSent(t, f, accepted)
 		list, err := s.Entries(true, 0, 10)
-		if err != nil || len(list) != 1 || list[0].Message.ID != "poison" || s.Stats().Pending != 0 {
-			t.Errorf("%+v, %v, %+v; want the rejected message", list, err, s.Stats())
-		}
+		assert.That(t, err == nil && len(list) == 1 && list[0].Message.ID == "poison" && s.Stats().Pending == 0,
+			"%+v, %v, %+v; want the rejected message", list, err, s.Stats())
 		assert.NoError(t, s.Close())
 	})
 }

@@ -25,9 +25,8 @@ func TestAFailedWriteLeavesNothing(t *testing.T) {
 			assert.Must(t, s.Close())
 			s = openMem(t, d)
 			list, err := s.Entries(false, 0, 10)
-			if err != nil || s.Damage() != nil || len(list) != 3 || list[2].Message.ID != "2" {
-				t.Errorf("%+v, %v, damage %v; want message 1, the repeated one and 2", list, err, s.Damage())
-			}
+			assert.That(t, err == nil && s.Damage() == nil && len(list) == 3 && list[2].Message.ID == "2",
+				"%+v, %v, damage %v; want message 1, the repeated one and 2", list, err, s.Damage())
 			assert.NoError(t, s.Close())
 		}
 	})

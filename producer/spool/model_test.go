@@ -133,9 +133,8 @@ func checkIndex(t *testing.T, x *index) {
 		pending += q.pending
 		assert.MustThat(t, q.name == name && q.pending != 0 && (q.paused >= 0) == slices.Contains(x.paused, q), "queue %q: %+v", name, q)
 	}
-	if x.stats != want || pending != want.Pending || x.ready.Len()+len(x.paused) != len(x.queues) {
-		t.Fatalf("the numbers are %+v, want %+v; %d queues, %d ready, %d paused", x.stats, want, len(x.queues), x.ready.Len(), len(x.paused))
-	}
+	assert.MustThat(t, x.stats == want && pending == want.Pending && x.ready.Len()+len(x.paused) == len(x.queues),
+		"the numbers are %+v, want %+v; %d queues, %d ready, %d paused", x.stats, want, len(x.queues), x.ready.Len(), len(x.paused))
 }
 
 // A drain of many groups with random failures ends soon after the last failure, with a bounded
@@ -199,9 +198,8 @@ func TestATopicTakesHalfOfABatch(t *testing.T) {
 	msgs = append(msgs, message("other", "group"))
 	assert.Must(t, errors.Join(s.PutBatch(t.Context(), msgs)...))
 	batch, _, err := s.next()
-	if err != nil || len(batch) != batchMessages/2+1 || batch[len(batch)-1].header.Message.ID != "other" {
-		t.Errorf("%d messages in the batch, %v; want %d and the other queue's", len(batch), err, batchMessages/2)
-	}
+	assert.That(t, err == nil && len(batch) == batchMessages/2+1 && batch[len(batch)-1].header.Message.ID == "other",
+		"%d messages in the batch, %v; want %d and the other queue's", len(batch), err, batchMessages/2)
 }
 
 // A requeued message is as old as its Requeue, not as its Put.
@@ -224,9 +222,8 @@ func TestRequeueBeginsTheAgeAgain(t *testing.T) {
 		stop = drain(t, s, f)
 		synctest.Wait()
 		stop()
-		if got := f.ids(); !slices.Equal(got, []string{"1"}) {
-			t.Errorf("sent %v, left %+v; want the requeued message sent", got, s.Stats())
-		}
+		got := f.ids()
+		assert.That(t, slices.Equal(got, []string{"1"}), "sent %v, left %+v; want the requeued message sent", got, s.Stats())
 	})
 }
 

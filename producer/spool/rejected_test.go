@@ -91,9 +91,8 @@ func TestDiscard(t *testing.T) {
 		assert.MustThat(t, len(list) == 1 && strings.Contains(list[0].Reason, "1m0s"), "%+v", list)
 		rest, _ := s.Entries(true, list[0].Sequence, 10)
 		assert.MustThat(t, len(rest) == 1 && rest[0].Message.ID == "old2", "%+v", rest)
-		if n, err := s.Discard(list[0].Sequence, rest[0].Sequence); n != 2 || err != nil || s.Stats() != (Stats{}) {
-			t.Errorf("%d, %v, %+v", n, err, s.Stats())
-		}
+		n, err := s.Discard(list[0].Sequence, rest[0].Sequence)
+		assert.That(t, n == 2 && err == nil && s.Stats() == (Stats{}), "%d, %v, %+v", n, err, s.Stats())
 	})
 }
 
@@ -137,14 +136,11 @@ func TestDistrustedClock(t *testing.T) {
 			defer drain(t, s, f)()
 			time.Sleep(wallclock.Pause - time.Second)
 			synctest.Wait()
-			if s.Stats().Rejected != 0 {
-				t.Errorf("%+v before the time is accepted", s.Stats())
-			}
+			assert.That(t, s.Stats().Rejected == 0, "%+v before the time is accepted", s.Stats())
 			time.Sleep(2 * distrustPause) // the backoff of a queue can be longer
 			synctest.Wait()
-			if got := f.ids(); len(got) != 0 || s.Stats().Rejected != 1 {
-				t.Errorf("sent %v, %+v; want the message rejected", got, s.Stats())
-			}
+			got := f.ids()
+			assert.That(t, len(got) == 0 && s.Stats().Rejected == 1, "sent %v, %+v; want the message rejected", got, s.Stats())
 		})
 	})
 }

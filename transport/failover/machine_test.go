@@ -121,9 +121,7 @@ func TestAttemptAfterASwitchDoesNotWait(t *testing.T) {
 	assert.Is(t, "the attempt waits for an endpoint without sends", context.Cause(ctx), errLeft)
 	ctx, end = x.sending(transport.AwaitConnection(t.Context()), x.now())
 	defer end()
-	if ctx.Err() != nil {
-		t.Error(ctx.Err())
-	}
+	assert.That(t, ctx.Err() == nil, "%v", ctx.Err())
 	assert.NoError(t, x.Close())
 }
 

@@ -55,9 +55,8 @@ func receive(t *testing.T, r transport.Receiver, q transport.ReceiveRequest) []*
 func one(t *testing.T, r transport.Receiver, q transport.ReceiveRequest, body string, attempt int) *tidegate.Delivery {
 	t.Helper()
 	ds := receive(t, r, q)
-	if len(ds) != 1 || string(ds[0].Body) != body || ds[0].Attempt != attempt {
-		t.Fatalf("received %s, want attempt %d of %s", describe(ds), attempt, body)
-	}
+	assert.MustThat(t, len(ds) == 1 && string(ds[0].Body) == body && ds[0].Attempt == attempt,
+		"received %s, want attempt %d of %s", describe(ds), attempt, body)
 	return ds[0]
 }
 
@@ -124,9 +123,8 @@ func TestRepeatEndsTheReceive(t *testing.T) {
 		q.Repeat = true
 		for _, id := range []string{"", "a"} {
 			q.AttemptID = id
-			if ds := receive(t, f, q); len(ds) > 0 {
-				t.Errorf("received %s", describe(ds))
-			}
+			ds := receive(t, f, q)
+			assert.That(t, len(ds) == 0, "received %s", describe(ds))
 		}
 		if first, second, third := <-took, <-took, <-took; first != time.Second || second != 10*time.Second || third != second {
 			t.Errorf("the receives ended after %v, %v and %v, want 1s, 10s and 10s", first, second, third)
@@ -194,9 +192,8 @@ func TestReceiveAwaitsConnection(t *testing.T) {
 		}()
 		start := time.Now()
 		ds, err := f.Receive(transport.AwaitConnection(t.Context()), request("billing"))
-		if len(ds) != 1 || err != nil || time.Since(start) != 3*time.Second {
-			t.Errorf("received %s, %v after %v", describe(ds), err, time.Since(start))
-		}
+		assert.That(t, len(ds) == 1 && err == nil && time.Since(start) == 3*time.Second,
+			"received %s, %v after %v", describe(ds), err, time.Since(start))
 	})
 }
 
@@ -233,9 +230,7 @@ func take(t *testing.T, r transport.Receiver, q transport.ReceiveRequest, n int)
 	for len(all) < n {
 		q.Max = n - len(all)
 		ds := receive(t, r, q)
-		if len(ds) == 0 {
-			t.Fatalf("received %s, want %d messages", describe(all), n)
-		}
+		assert.MustThat(t, len(ds) != 0, "received %s, want %d messages", describe(all), n)
 		all = append(all, ds...)
 	}
 	return all

@@ -52,9 +52,7 @@ func TestLinkCallsBack(t *testing.T) {
 		q := request("billing")
 		q.Max = 3
 		ds := receive(t, table, q)
-		if len(ds) != 3 {
-			t.Errorf("received %s, want 3 messages", describe(ds))
-		}
+		assert.That(t, len(ds) == 3, "received %s, want 3 messages", describe(ds))
 		ack(t, table, ds...)
 	})
 }
@@ -185,8 +183,7 @@ func TestFullTableServesOtherTopics(t *testing.T) {
 		q := request("ledger")
 		ack(t, f, one(t, f, q, "0", 1))
 		ack(t, f, one(t, f, q, "1", 1))
-		if ds := receive(t, f, request("billing")); len(ds) > 0 {
-			t.Errorf("received %s beyond MaxHeld", describe(ds))
-		}
+		ds := receive(t, f, request("billing"))
+		assert.That(t, len(ds) == 0, "received %s beyond MaxHeld", describe(ds))
 	})
 }

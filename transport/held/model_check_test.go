@@ -77,9 +77,7 @@ func (m *shelfModel) checkWaiter(w *waiter) {
 		assert.That(m.t, !m.timers[w].IsZero(), "no timer ends a receive")
 		awake := slices.ContainsFunc(m.signals, func(o *waiter) bool { return o.source == src })
 		lingers := !m.timers[src.waiters[0]].After(m.now.Add(m.limits.Linger)) && l.credit > 0 && l.ready.len() < src.waiters[0].r.Max
-		if l.ready.len() > 0 && !awake && !lingers {
-			m.t.Errorf("%d messages are ready, and no receive is woken", l.ready.len())
-		}
+		assert.That(m.t, l.ready.len() <= 0 || awake || lingers, "%d messages are ready, and no receive is woken", l.ready.len())
 		full := m.held >= m.limits.Messages || m.bytes >= m.limits.Bytes
 		assert.That(m.t, l.ready.len() != 0 || l.credit != 0 || len(l.messages) != 0 && full && slices.Contains(m.starved, src), "a receive waits, and its link has no credit")
 	}

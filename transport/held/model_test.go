@@ -215,9 +215,7 @@ func (m *shelfModel) run(w *waiter) {
 		m.left(w)
 	case !next.IsZero():
 		m.timers[w] = next
-		if !next.After(m.now) {
-			m.t.Errorf("the receive should have ended %v ago and continues", m.now.Sub(next))
-		}
+		assert.That(m.t, next.After(m.now), "the receive should have ended %v ago and continues", m.now.Sub(next))
 	}
 }
 
@@ -253,9 +251,8 @@ func (m *shelfModel) got(source int, r request, ds []*tidegate.Delivery) {
 			continue // repeated
 		}
 		for _, l := range m.leases {
-			if l.modelPush == e && l.until.After(m.now) {
-				m.t.Errorf("%d was delivered again %v before the end of its lease", e.number, l.until.Sub(m.now))
-			}
+			assert.That(m.t, l.modelPush != e || !l.until.After(m.now),
+				"%d was delivered again %v before the end of its lease", e.number, l.until.Sub(m.now))
 		}
 		assert.That(m.t, len(ds) <= r.Max && !r.Repeat && d.InvisibleUntil.Equal(m.now.Add(r.Invisible)), "%d deliveries until %v for %+v", len(ds), d.InvisibleUntil, r)
 		m.leases = append(m.leases, &modelLease{d.Handle, source, e, d.InvisibleUntil})

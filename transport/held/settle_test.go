@@ -133,9 +133,8 @@ func TestTagFilter(t *testing.T) {
 		for _, tag := range []string{"b", "c"} {
 			one(t, f, q, tag, 1)
 		}
-		if ds := receive(t, f, q); len(ds) > 0 {
-			t.Errorf("received %s", describe(ds))
-		}
+		ds := receive(t, f, q)
+		assert.That(t, len(ds) == 0, "received %s", describe(ds))
 		slices.SortFunc(f.settled, func(a, b settled) int { return strings.Compare(a.id, b.id) })
 		assert.That(t, fmt.Sprint(f.settled) == "[{ 0} {a 0} {a 0}]", "settled %v, want the acceptance of the three others", f.settled)
 	})

@@ -155,9 +155,8 @@ func TestOrderOfAddresses(t *testing.T) {
 					}
 				}
 			}
-			if keep && began[testAddr] != clients || !keep && (began[testAddr] == 0 || began[otherAddr] == 0) {
-				t.Errorf("KeepOrder %t: the clients began with %v", keep, began)
-			}
+			assert.That(t, (!keep || began[testAddr] == clients) && (keep || began[testAddr] != 0 && began[otherAddr] != 0),
+				"KeepOrder %t: the clients began with %v", keep, began)
 			servers[testAddr].stop()
 			synctest.Wait()
 			c := assert.Value(rocketmq.New(both, rocketmq.Options{Dialer: n.dial, KeepOrder: keep}))(t)
@@ -269,9 +268,8 @@ func TestNotConnected(t *testing.T) {
 				},
 			} {
 				e, ok := errors.AsType[*tidegate.Error](call())
-				if !ok || e.NotConnected != tt.want || e.MaybeStored || tidegate.Classify(e) != tidegate.ClassTransient {
-					t.Errorf("%s: %#v, want a transient error with NotConnected %t", what, e, tt.want)
-				}
+				assert.That(t, ok && e.NotConnected == tt.want && !e.MaybeStored && tidegate.Classify(e) == tidegate.ClassTransient,
+					"%s: %#v, want a transient error with NotConnected %t", what, e, tt.want)
 			}
 			c.Close()
 			if _, err := sendOne(t.Context(), c, message("x")); err.NotConnected {
@@ -374,9 +372,8 @@ func TestAwaitConnectionEnds(t *testing.T) {
 		if !errors.Is(err, errGone) || err.MaybeStored || time.Since(begin) != 7*time.Second || tidegate.Classify(err) != tidegate.ClassTransient {
 			t.Errorf("%+v after %v, want the cause after 7s", err, time.Since(begin))
 		}
-		if err != nil && (err.Op != "SendMessage" || err.Subject != "t" || err.Endpoint != testAddr) {
-			t.Errorf("%+v lacks the operation, the topic or the endpoint", err)
-		}
+		assert.That(t, err == nil || err.Op == "SendMessage" && err.Subject == "t" && err.Endpoint == testAddr,
+			"%+v lacks the operation, the topic or the endpoint", err)
 		time.AfterFunc(time.Second, func() { c.Close() })
 		if _, err := sendOne(transport.AwaitConnection(t.Context()), c, message("3")); !errors.Is(err, tidegate.ErrClosed) {
 			t.Errorf("%v of a client that was closed, want ErrClosed", err)
@@ -409,9 +406,8 @@ func TestAwaitConnectionMakesOneAttempt(t *testing.T) {
 			return silent(ctx, r)
 		}
 		_, err := sendOne(awaiting(t, time.Minute), c, message("1"))
-		if err == nil || !err.MaybeStored || len(s.of("SendMessage")) != 1 {
-			t.Errorf("%+v after %d requests, want a failure after one", err, len(s.of("SendMessage")))
-		}
+		assert.That(t, err != nil && err.MaybeStored && len(s.of("SendMessage")) == 1,
+			"%+v after %d requests, want a failure after one", err, len(s.of("SendMessage")))
 	})
 }
 

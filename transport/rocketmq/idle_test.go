@@ -113,9 +113,8 @@ func TestSessionStaysForDeliveries(t *testing.T) {
 		time.Sleep(50 * time.Minute)
 		assert.Must(t, assert.Err(c.Extend(t.Context(), ds[0], time.Hour, false)))
 		time.Sleep(59 * time.Minute)
-		if s.openSessions() != 1 || len(s.of("Telemetry")) != 1 {
-			t.Errorf("%d sessions after %d streams, want the first one", s.openSessions(), len(s.of("Telemetry")))
-		}
+		assert.That(t, s.openSessions() == 1 && len(s.of("Telemetry")) == 1,
+			"%d sessions after %d streams, want the first one", s.openSessions(), len(s.of("Telemetry")))
 		time.Sleep(10 * time.Minute)
 		assert.Equal(t, "the session is still there", s.openSessions(), 0)
 	})

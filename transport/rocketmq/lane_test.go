@@ -125,9 +125,8 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 	check := func(t *testing.T, plain *fakeServer, want int) {
 		t.Helper()
 		got := plain.sizes()
-		if len(got) != want || slices.ContainsFunc(got, func(n int) bool { return n > 1 }) {
-			t.Errorf("the plain server received requests of %v messages, want %d of 1", got, want)
-		}
+		assert.That(t, len(got) == want && !slices.ContainsFunc(got, func(n int) bool { return n > 1 }),
+			"the plain server received requests of %v messages, want %d of 1", got, want)
 	}
 	bubble(t, "SendLane", func(t *testing.T) {
 		n := newNetwork()
@@ -235,9 +234,8 @@ func TestProbeOfAFailedServerIsForOneMessage(t *testing.T) {
 			lane := laneOf(t, c, transport.LaneRequest{Topic: "t"})
 			lanes[lane.Endpoint] = max(lanes[lane.Endpoint], lane.MaxMessages)
 		}
-		if lanes[testAddr] != most || lanes[otherAddr] != 1 {
-			t.Errorf("lanes for %v messages, want %d at %s and 1 at the failed %s", lanes, most, testAddr, otherAddr)
-		}
+		assert.That(t, lanes[testAddr] == most && lanes[otherAddr] == 1,
+			"lanes for %v messages, want %d at %s and 1 at the failed %s", lanes, most, testAddr, otherAddr)
 	})
 }
 
@@ -634,9 +632,8 @@ func TestLostSharedResponse(t *testing.T) {
 		start := time.Now()
 		for i, err := range sendToEach(t, newClient(t, n, nil), topicNames(10)...) {
 			e, _ := errors.AsType[*tidegate.Error](err)
-			if e == nil || !e.MaybeStored || !errors.Is(err, context.DeadlineExceeded) || e.Subject != fmt.Sprint("t", i) {
-				t.Errorf("%v, want the end of the ctx and MaybeStored", err)
-			}
+			assert.That(t, e != nil && e.MaybeStored && errors.Is(err, context.DeadlineExceeded) && e.Subject == fmt.Sprint("t", i),
+				"%v, want the end of the ctx and MaybeStored", err)
 		}
 		assert.Equal(t, "after", time.Since(start), 10*time.Second)
 	})

@@ -163,9 +163,8 @@ func TestReceiveOutcomes(t *testing.T) {
 			for _, d := range list {
 				assert.Equal(t, "topic: it could not be settled", d.Topic, request1.Topic)
 			}
-			if len(list) != tt.n || (err != nil) != (tt.code != 0 || tt.is != nil) || time.Since(begin) != tt.after {
-				t.Fatalf("%d messages, %v, after %v", len(list), err, time.Since(begin))
-			}
+			assert.MustThat(t, len(list) == tt.n && (err != nil) == (tt.code != 0 || tt.is != nil) && time.Since(begin) == tt.after,
+				"%d messages, %v, after %v", len(list), err, time.Since(begin))
 			if e, isErr := errors.AsType[*tidegate.Error](err); isErr && (e.Code != tt.code || e.RetryAfter != tt.retry || tt.is != nil && !errors.Is(e, tt.is)) {
 				t.Errorf("%+v", e)
 			}
@@ -209,9 +208,8 @@ func TestRepeatedReceiveReleasesNothing(t *testing.T) {
 			t.Fatalf("%d messages of a stream that broke off", len(list))
 		}
 		list, err := c.Receive(t.Context(), request1)
-		if err != nil || len(list) != 2 || list[0].Handle != "h1" || list[1].Handle != "h2" {
-			t.Fatalf("%d messages, %v", len(list), err)
-		}
+		assert.MustThat(t, err == nil && len(list) == 2 && list[0].Handle == "h1" && list[1].Handle == "h2",
+			"%d messages, %v", len(list), err)
 		time.Sleep(time.Minute)
 		assert.That(t, len(given) <= 0, "released while they are handled: %v", given)
 	})
@@ -324,9 +322,8 @@ func (h *strictHandler) WithGroup(string) slog.Handler            { return h }
 func (h *strictHandler) Handle(_ context.Context, r slog.Record) error {
 	h.records.Add(1)
 	r.Attrs(func(a slog.Attr) bool {
-		if v := reflect.ValueOf(a.Value.Any()); v.Kind() == reflect.Pointer && v.IsNil() {
-			h.t.Errorf("%q has a nil %s as %q", r.Message, v.Type(), a.Key)
-		}
+		v := reflect.ValueOf(a.Value.Any())
+		assert.That(h.t, v.Kind() != reflect.Pointer || !v.IsNil(), "%q has a nil %s as %q", r.Message, v.Type(), a.Key)
 		return true
 	})
 	return nil
@@ -401,9 +398,8 @@ func TestReceiveEndsAtItsNumber(t *testing.T) {
 				return nil
 			}
 			list, err := newClient(t, s.net, nil).Receive(t.Context(), request1)
-			if err != nil || len(list) != request1.Max || len(list[15].Body) != 1<<20 {
-				t.Errorf("%d messages, %v; want %d", len(list), err, request1.Max)
-			}
+			assert.That(t, err == nil && len(list) == request1.Max && len(list[15].Body) == 1<<20,
+				"%d messages, %v; want %d", len(list), err, request1.Max)
 			synctest.Wait()
 			assert.That(t, ended, "the stream was read on")
 		})
@@ -470,9 +466,8 @@ func TestCancelledReceiveWaitsForItsReleases(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errGone)
 			defer cancel()
 			list, err := c.Receive(ctx, request1)
-			if len(list) > 0 || !errors.Is(err, errGone) || time.Since(s.began) != time.Second+tt.want {
-				t.Errorf("%d messages, %v after %v; want %v", len(list), err, time.Since(s.began), time.Second+tt.want)
-			}
+			assert.That(t, len(list) == 0 && errors.Is(err, errGone) && time.Since(s.began) == time.Second+tt.want,
+				"%d messages, %v after %v; want %v", len(list), err, time.Since(s.began), time.Second+tt.want)
 			assert.Equal(t, "messages released", len(s.of("ChangeInvisibleDuration")), parallel)
 			c.Close()
 			time.Sleep(2 * time.Hour) // the server's handlers end
@@ -508,9 +503,8 @@ func TestReceiveGarbage(t *testing.T) {
 			return st.Send(m)
 		}
 		_, err := newClient(t, s.net, nil).Receive(t.Context(), request1)
-		if _, isErr := errors.AsType[*tidegate.Error](err); !isErr || tidegate.Classify(err) != tidegate.ClassTransient {
-			t.Errorf("%v is %v", err, tidegate.Classify(err))
-		}
+		_, isErr := errors.AsType[*tidegate.Error](err)
+		assert.That(t, isErr && tidegate.Classify(err) == tidegate.ClassTransient, "%v is %v", err, tidegate.Classify(err))
 	})
 }
 
@@ -554,9 +548,8 @@ func TestReceiveBeyondItsBytesKeepsTheOrder(t *testing.T) {
 					rest = append(rest, fmt.Sprint(i))
 				}
 			}
-			if !slices.Equal(got, want) || !slices.Equal(released, rest) {
-				t.Errorf("received %q and released %q, want %q and %q", got, released, want, rest)
-			}
+			assert.That(t, slices.Equal(got, want) && slices.Equal(released, rest),
+				"received %q and released %q, want %q and %q", got, released, want, rest)
 		})
 	}
 }

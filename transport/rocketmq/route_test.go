@@ -179,9 +179,8 @@ func TestSilentServerIsAvoided(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, cause)
 				if _, err := sendOne(ctx, c, message("x")); err != nil {
 					failures++
-					if !errors.Is(err, cause) || errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("%v, want the cause %v alone", err, cause)
-					}
+					assert.That(t, errors.Is(err, cause) && !errors.Is(err, context.DeadlineExceeded),
+						"%v, want the cause %v alone", err, cause)
 				}
 				cancel()
 			}
@@ -526,9 +525,8 @@ func TestVanishedServersAreForgotten(t *testing.T) {
 			}
 		}
 		refreshes(100)
-		if n := known(); n > 15 || n < 2 {
-			t.Errorf("%d servers are known after 100", n)
-		}
+		n := known()
+		assert.That(t, n <= 15 && n >= 2, "%d servers are known after 100", n)
 		assert.NoError(t, c.Ack(t.Context(), ds)[0], "a delivery of a server that routes no longer name")
 		refreshes(200)
 		if n := known(); n > 15 || first.openSessions() != 0 || knows(0) {

@@ -142,9 +142,8 @@ func TestSendGroupInOrder(t *testing.T) {
 			slices.Sort(sent)
 			assert.That(t, slices.Equal(sent, wantSent), "%s: sent %v, want %v", code, sent, wantSent)
 			held := errors.Is(results[3].Err, tidegate.ErrThrottled)
-			if results[2].Err == nil || held != (code == rmqpb.Code_TOO_MANY_REQUESTS) || results[4].Err != nil {
-				t.Errorf("%s: results %+v", code, results)
-			}
+			assert.That(t, results[2].Err != nil && held == (code == rmqpb.Code_TOO_MANY_REQUESTS) && results[4].Err == nil,
+				"%s: results %+v", code, results)
 		})
 	}
 }
@@ -180,9 +179,8 @@ func TestLargeSendsAreDivided(t *testing.T) {
 			}
 		}
 		for i, want := range []int{1, 1000, 750} {
-			if r, _ := s.of("SendMessage")[i].req.(*rmqpb.SendMessageRequest); len(r.GetMessages()) != want {
-				t.Errorf("request %d has %d messages, want %d", i, len(r.GetMessages()), want)
-			}
+			r, _ := s.of("SendMessage")[i].req.(*rmqpb.SendMessageRequest)
+			assert.That(t, len(r.GetMessages()) == want, "request %d has %d messages, want %d", i, len(r.GetMessages()), want)
 		}
 		before := len(s.of("SendMessage"))
 		large := []*tidegate.Message{message("1"), message("2"), message("3"), message("4"), message("5")}
@@ -193,9 +191,8 @@ func TestLargeSendsAreDivided(t *testing.T) {
 			assert.That(t, r.Err == nil, "message %d: %v", i, r.Err)
 		}
 		for i, want := range []int{2, 1, 2} {
-			if r, _ := s.of("SendMessage")[before+i].req.(*rmqpb.SendMessageRequest); len(r.GetMessages()) != want {
-				t.Errorf("large request %d has %d messages, want %d", i, len(r.GetMessages()), want)
-			}
+			r, _ := s.of("SendMessage")[before+i].req.(*rmqpb.SendMessageRequest)
+			assert.That(t, len(r.GetMessages()) == want, "large request %d has %d messages, want %d", i, len(r.GetMessages()), want)
 		}
 		before = len(s.of("SendMessage"))
 		wide := map[string]string{"p": strings.Repeat("x", 20<<10)} // all is counted, not only bodies
@@ -391,9 +388,8 @@ func TestNothingIsStoredByAskingForTheRoute(t *testing.T) {
 		s := newServer(t, newNetwork(), testAddr)
 		s.route = func() *rmqpb.QueryRouteResponse { time.Sleep(10 * time.Second); return nil }
 		_, err := sendOne(t.Context(), newClient(t, s.net, nil), message("m"))
-		if err == nil || err.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) {
-			t.Errorf("%+v, want unavailable and not stored", err)
-		}
+		assert.That(t, err != nil && !err.MaybeStored && errors.Is(err, tidegate.ErrUnavailable),
+			"%+v, want unavailable and not stored", err)
 		time.Sleep(10 * time.Second)
 	})
 }

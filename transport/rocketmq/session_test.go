@@ -271,9 +271,8 @@ func TestSessionReopened(t *testing.T) {
 		c := newClient(t, s.net, func(o *rocketmq.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		assert.Must(t, assert.Err(c.ConsumerSettings(t.Context(), "g", "t")))
 		synctest.Wait()
-		if strings.Contains(log.String(), "session restored") {
-			t.Errorf("the first session is logged as one that is back: %s", log.String())
-		}
+		assert.That(t, !strings.Contains(log.String(), "session restored"),
+			"the first session is logged as one that is back: %s", log.String())
 		sec := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 		time.Sleep(19 * time.Second)
 		expectTimes(t, "streams", s.of("Telemetry"), 0, sec(11), sec(12.6), sec(15.16)) // 1 s, 1.6 s, 2.56 s, then 4.096 s
@@ -284,9 +283,8 @@ func TestSessionReopened(t *testing.T) {
 			t.Errorf("at %v: %v; want settings a second after the last attempt", time.Since(s.began), err)
 		}
 		synctest.Wait()
-		if n := strings.Count(log.String(), "session restored"); n != 1 {
-			t.Errorf("%d times logged that the session restored, want 1: %s", n, log.String())
-		}
+		n := strings.Count(log.String(), "session restored")
+		assert.That(t, n == 1, "%d times logged that the session restored, want 1: %s", n, log.String())
 		time.Sleep(12 * time.Second) // ends at 30 s, and the backoff is 1 s again
 		list := times(s.of("Telemetry"))
 		assert.That(t, list[len(list)-1] == sec(31), "streams at %v, want the last at 31s", list)
@@ -388,11 +386,9 @@ func TestSettingsAnnounceAllSubscriptions(t *testing.T) {
 		for topic, filter := range filters {
 			wg.Go(func() { // as the consumer does for each of its topics
 				assert.NoError(t, assert.Err(c.ConsumerSettings(t.Context(), "g", topic)))
-				if _, err := c.Receive(t.Context(), transport.ReceiveRequest{
+				assert.NoError(t, assert.Err(c.Receive(t.Context(), transport.ReceiveRequest{
 					Group: "g", Topic: topic, Queue: transport.AnyQueue, Push: true, Filter: filter, InvisibleDuration: time.Minute,
-				}); err != nil {
-					t.Error(err)
-				}
+				})))
 			})
 		}
 		wg.Wait()
@@ -402,18 +398,16 @@ func TestSettingsAnnounceAllSubscriptions(t *testing.T) {
 		for _, x := range sent {
 			clients[x.md.Get("x-mq-client-id")[0]] = true
 		}
-		if len(clients) != 1 || len(s.of("Telemetry")) != 1 {
-			t.Errorf("the clients %v announce settings on %d streams, want one", slices.Collect(maps.Keys(clients)), len(s.of("Telemetry")))
-		}
+		assert.That(t, len(clients) == 1 && len(s.of("Telemetry")) == 1,
+			"the clients %v announce settings on %d streams, want one", slices.Collect(maps.Keys(clients)), len(s.of("Telemetry")))
 		got := map[string]string{}
 		last := sent[len(sent)-1].req.(*rmqpb.TelemetryCommand).GetSettings()
 		for _, e := range last.GetSubscription().GetSubscriptions() {
 			got[e.GetTopic().GetName()] = fmt.Sprint(e.GetExpression().GetType(), " ", e.GetExpression().GetExpression())
 		}
 		want := map[string]string{"orders": "TAG paid||refunded", "returns": "TAG *", "stock": "SQL region = 'eu'"}
-		if !maps.Equal(got, want) || last.GetClientType() != rmqpb.ClientType_PUSH_CONSUMER {
-			t.Errorf("a %v announces %v, want a push consumer with %v", last.GetClientType(), got, want)
-		}
+		assert.That(t, maps.Equal(got, want) && last.GetClientType() == rmqpb.ClientType_PUSH_CONSUMER,
+			"a %v announces %v, want a push consumer with %v", last.GetClientType(), got, want)
 	})
 }
 

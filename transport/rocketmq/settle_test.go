@@ -36,9 +36,8 @@ func TestManyAcksAreDivided(t *testing.T) {
 			assert.Must(t, err, "delivery %d", i)
 		}
 		for i, want := range []int{512, 512, 1} {
-			if r, _ := s.of("AckMessage")[i].req.(*rmqpb.AckMessageRequest); len(r.GetEntries()) != want {
-				t.Errorf("request %d has %d entries, want %d", i, len(r.GetEntries()), want)
-			}
+			r, _ := s.of("AckMessage")[i].req.(*rmqpb.AckMessageRequest)
+			assert.That(t, len(r.GetEntries()) == want, "request %d has %d entries, want %d", i, len(r.GetEntries()), want)
 		}
 		for i := range ds {
 			ds[i].Handle += strings.Repeat("h", 2<<10) // a server's handles are its own affair
@@ -253,9 +252,8 @@ func TestSuspend(t *testing.T) {
 			if tt.suspend {
 				want = []int{1, 1, 1, 1}
 			}
-			if !slices.Equal(attempts, want) || dead == tt.suspend {
-				t.Errorf("attempts %v, dead letter %t; want %v", attempts, dead, want)
-			}
+			assert.That(t, slices.Equal(attempts, want) && dead != tt.suspend,
+				"attempts %v, dead letter %t; want %v", attempts, dead, want)
 		})
 	}
 }

@@ -264,9 +264,8 @@ func TestTLSFaultOfAFailedWrite(t *testing.T) {
 			}
 		})
 		_, err := sendOne(t.Context(), c, message("x"))
-		if err == nil || err.Code != tidegate.CodeIllegalAccessPoint || !strings.Contains(err.Error(), "Options.TLS") {
-			t.Errorf("%v, want an error that names Options.TLS", err)
-		}
+		assert.That(t, err != nil && err.Code == tidegate.CodeIllegalAccessPoint && strings.Contains(err.Error(), "Options.TLS"),
+			"%v, want an error that names Options.TLS", err)
 	})
 }
 

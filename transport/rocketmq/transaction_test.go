@@ -96,9 +96,7 @@ func TestServeChecksKeepsTheSession(t *testing.T) {
 			ask <- id
 			synctest.Wait()
 		}
-		if asked.Load() != 3 || ends() != 1 {
-			t.Errorf("%d questions and %d ends, want 3 and 1", asked.Load(), ends())
-		}
+		assert.That(t, asked.Load() == 3 && ends() == 1, "%d questions and %d ends, want 3 and 1", asked.Load(), ends())
 		end := s.of("EndTransaction")[0].req.(*rmqpb.EndTransactionRequest)
 		if end.GetTransactionId() != "1" || end.GetResolution() != rmqpb.TransactionResolution_COMMIT ||
 			end.GetSource() != rmqpb.TransactionSource_SOURCE_SERVER_CHECK || end.GetTopic().GetName() != "t" {
@@ -247,9 +245,8 @@ func TestResolutionOfAMissingTransaction(t *testing.T) {
 			}
 			err := newClient(t, s.net, nil).EndTransaction(t.Context(), transport.Transaction{ID: "tx", MessageID: "1", Topic: "t", Endpoint: testAddr}, transport.Commit)
 			e, ok := errors.AsType[*tidegate.Error](err)
-			if !ok || errors.Is(err, tidegate.ErrNotFound) != tt.missing || e.MaybeStored == tt.missing {
-				t.Errorf("%#v, want ErrNotFound: %t, MaybeStored: %t", err, tt.missing, !tt.missing)
-			}
+			assert.That(t, ok && errors.Is(err, tidegate.ErrNotFound) == tt.missing && e.MaybeStored != tt.missing,
+				"%#v, want ErrNotFound: %t, MaybeStored: %t", err, tt.missing, !tt.missing)
 		})
 	}
 }

@@ -83,9 +83,8 @@ func (w *watched) watchOf(ctx context.Context, r transport.ReceiveRequest) <-cha
 	w.t.Helper()
 	start := time.Now()
 	ds, ready, err := w.c.ReceiveOrWatch(ctx, r)
-	if err != nil || len(ds) != 0 || ready == nil || time.Since(start) > 0 {
-		w.t.Fatalf("%d deliveries, %v, a watch: %v, after %v; want a watch at once", len(ds), err, ready != nil, time.Since(start))
-	}
+	assert.MustThat(w.t, err == nil && len(ds) == 0 && ready != nil && time.Since(start) <= 0,
+		"%d deliveries, %v, a watch: %v, after %v; want a watch at once", len(ds), err, ready != nil, time.Since(start))
 	w.expect(ready, false, "the receive")
 	return ready
 }
@@ -214,16 +213,13 @@ func TestNoWatch(t *testing.T) {
 			w := newWatched(t, nil)
 			tt.change(w)
 			ds, ready, err := w.c.ReceiveOrWatch(t.Context(), of("t"))
-			if len(ds) != 0 || ready != nil || (err != nil) != tt.fails {
-				t.Errorf("%d deliveries, a watch: %v, %v", len(ds), ready != nil, err)
-			}
+			assert.That(t, len(ds) == 0 && ready == nil && (err != nil) == tt.fails,
+				"%d deliveries, a watch: %v, %v", len(ds), ready != nil, err)
 			calls := w.of("receive")
-			if len(calls) != 1 || slices.Contains(announced(calls[0].md), "watch") != tt.asks {
-				t.Errorf("requests %+v, want one that asks for a watch: %v", calls, tt.asks)
-			}
-			if len(calls) == 1 && calls[0].req.(*rmqpb.ReceiveMessageRequest).GetLongPollingTimeout().AsDuration() != 0 {
-				t.Error("the receive waits on the server")
-			}
+			assert.That(t, len(calls) == 1 && slices.Contains(announced(calls[0].md), "watch") == tt.asks,
+				"requests %+v, want one that asks for a watch: %v", calls, tt.asks)
+			assert.That(t, len(calls) != 1 || calls[0].req.(*rmqpb.ReceiveMessageRequest).GetLongPollingTimeout().AsDuration() == 0,
+				"the receive waits on the server")
 			time.Sleep(time.Hour)
 			assert.Equal(t, "sessions are open after an hour: a watch is left", w.openSessions(), 0)
 		})
@@ -307,9 +303,7 @@ func TestWatchInANamespace(t *testing.T) {
 		w := newWatched(t, func(o *rocketmq.Options) { o.Namespace = "prod" })
 		ready := w.watchOf(t.Context(), of("t"))
 		r := w.of("receive")[0].req.(*rmqpb.ReceiveMessageRequest)
-		if r.GetMessageQueue().GetTopic().GetResourceNamespace() != "prod" {
-			t.Errorf("received from %v", r.GetMessageQueue())
-		}
+		assert.That(t, r.GetMessageQueue().GetTopic().GetResourceNamespace() == "prod", "received from %v", r.GetMessageQueue())
 		w.report("t", transport.AnyQueue)
 		w.expect(ready, true, "the report")
 	})
@@ -328,9 +322,8 @@ func TestWatchIsAnnounced(t *testing.T) {
 			t.Errorf("streams %+v, want that of the producer without, and that of the consumer with the feature", streams)
 		}
 		receives := w.of("receive")
-		if len(receives) != 2 || slices.Contains(announced(receives[1].md), "watch") {
-			t.Errorf("receives %+v, want the second without the feature", receives)
-		}
+		assert.That(t, len(receives) == 2 && !slices.Contains(announced(receives[1].md), "watch"),
+			"receives %+v, want the second without the feature", receives)
 	})
 }
 

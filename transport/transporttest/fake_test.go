@@ -60,9 +60,8 @@ func TestFakeSends(t *testing.T) {
 		t.Errorf("receipts %+v and %+v", first, third)
 	}
 	calls := fake.Calls("Send")
-	if len(calls) != 1 || len(calls[0].Messages) != 3 || calls[0].Messages[0].ID != "a" || calls[0].Topic != "orders" {
-		t.Errorf("calls %+v", calls)
-	}
+	assert.That(t, len(calls) == 1 && len(calls[0].Messages) == 3 && calls[0].Messages[0].ID == "a" && calls[0].Topic == "orders",
+		"calls %+v", calls)
 	assert.Equal(t, "calls of SendHalf", len(fake.Calls("SendHalf")), 0)
 }
 
@@ -90,9 +89,8 @@ func TestFakeDelivers(t *testing.T) {
 		if len(acks) != 1 || acks[0].Deliveries[0].ID != "2" || acks[0].Group != "billing" || acks[0].Deliveries[0].Attempt != 1 {
 			t.Errorf("acknowledged %+v, want message 2", acks)
 		}
-		if len(settled) != 1 || settled[0].Deliveries[0].ID != "3" || settled[0].Verdict.Kind != transport.Retry {
-			t.Errorf("settled %+v, want a retry of message 3", settled)
-		}
+		assert.That(t, len(settled) == 1 && settled[0].Deliveries[0].ID == "3" && settled[0].Verdict.Kind == transport.Retry,
+			"settled %+v, want a retry of message 3", settled)
 	})
 }
 
@@ -112,9 +110,8 @@ func TestFakeWaits(t *testing.T) {
 		d.Topic = "changed" // the Fake has a copy
 		<-ready             // otherwise the bubble is in a deadlock
 		ds, err := fake.Receive(t.Context(), r)
-		if err != nil || len(ds) != 1 || ds[0].Handle == "" || ds[0].ConsumerGroup != "billing" {
-			t.Fatalf("%+v, %v; want one delivery", ds, err)
-		}
+		assert.MustThat(t, err == nil && len(ds) == 1 && ds[0].Handle != "" && ds[0].ConsumerGroup == "billing",
+			"%+v, %v; want one delivery", ds, err)
 		if h, err := fake.Extend(t.Context(), ds[0], time.Minute, false); err != nil || h == ds[0].Handle {
 			t.Errorf("handle %q, %v; want a new one", h, err)
 		}

@@ -202,17 +202,15 @@ func finds(t *testing.T, suite, fault string, names []string) {
 	cmd.Env = append(os.Environ(), faultVariable+"="+fault)
 	out, err := cmd.CombinedOutput()
 	for _, name := range names {
-		if err == nil || !strings.Contains(string(out), "FAIL: "+suite+"/"+name+" ") {
-			t.Errorf("the case %s did not find it: %v\n%s", name, err, out)
-		}
+		assert.That(t, err != nil && strings.Contains(string(out), "FAIL: "+suite+"/"+name+" "),
+			"the case %s did not find it: %v\n%s", name, err, out)
 	}
 }
 
 // AllGuarantees leaves no promise out.
 func TestAllGuarantees(t *testing.T) {
 	for f, v := range reflect.ValueOf(AllGuarantees()).Fields() {
-		if f.Type.Kind() == reflect.Bool && f.Name != "Virtual" && v.Bool() == strings.HasPrefix(f.Name, "Lacks") {
-			t.Errorf("AllGuarantees returns %v for %s", v, f.Name)
-		}
+		assert.That(t, f.Type.Kind() != reflect.Bool || f.Name == "Virtual" || v.Bool() != strings.HasPrefix(f.Name, "Lacks"),
+			"AllGuarantees returns %v for %s", v, f.Name)
 	}
 }

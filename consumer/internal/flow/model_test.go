@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
@@ -38,9 +39,8 @@ func runModel(t *testing.T, r *rand.Rand) {
 		if !at.Before(l.Until) {
 			break
 		}
-		if at.Before(now) {
-			t.Fatalf("the next step is %v ago, %v before the end of the lease", now.Sub(at), l.Until.Sub(now))
-		}
+		assert.MustThat(t, !at.Before(now),
+			"the next step is %v ago, %v before the end of the lease", now.Sub(at), l.Until.Sub(now))
 		if now = at; now.After(begin.Add(longest)) {
 			t.Fatalf("an extension begins after %v, want none after %v", now.Sub(begin), longest)
 		}
@@ -67,7 +67,6 @@ func runModel(t *testing.T, r *rand.Rand) {
 	}
 	// A failed attempt is followed by one after a hundredth of the invisible duration or later, a
 	// successful one after more than a quarter of the time that is left.
-	if most := 1 + int(now.Sub(begin)/(inv/100)); attempts > most {
-		t.Errorf("%d attempts in %v with an invisible duration of %v", attempts, now.Sub(begin), inv)
-	}
+	most := 1 + int(now.Sub(begin)/(inv/100))
+	assert.That(t, attempts <= most, "%d attempts in %v with an invisible duration of %v", attempts, now.Sub(begin), inv)
 }

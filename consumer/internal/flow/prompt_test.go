@@ -102,9 +102,8 @@ func TestPromptProperty(t *testing.T) {
 				if bytes := min(left, c.maxBytes/2/(1+(c.concurrency+c.buffer())/32)); g.Messages < min(32, free, bytes/peak) {
 					t.Fatalf("seed %d: granted %d messages, %d are free in the window, and bytes for %d", seed, g.Messages, free, bytes/peak)
 				}
-				if c.messages+c.reservedMessages > c.concurrency+c.buffer() {
-					t.Fatalf("seed %d: %d messages beyond the window", seed, c.messages+c.reservedMessages-c.concurrency-c.buffer())
-				}
+				assert.MustThat(t, c.messages+c.reservedMessages <= c.concurrency+c.buffer(),
+					"seed %d: %d messages beyond the window", seed, c.messages+c.reservedMessages-c.concurrency-c.buffer())
 				assert.MustThat(t, c.bytes+c.reservedBytes <= c.maxBytes, "seed %d: %d of %d bytes are in hand or reserved", seed, c.bytes+c.reservedBytes, c.maxBytes)
 				underWay = append(underWay, g)
 			case 2:

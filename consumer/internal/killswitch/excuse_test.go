@@ -39,13 +39,10 @@ func TestManyExcuses(t *testing.T) {
 	}
 	for i := range 100_000 {
 		d, _ := e.Excuse(Key{"orders", fmt.Sprint(i)}, time.Second)
-		if received := int(d/time.Second) * Choice; received < 2*(e.Len()-Choice) {
-			t.Fatalf("with %d excuses the delay is %v", e.Len(), d)
-		}
+		received := int(d/time.Second) * Choice
+		assert.MustThat(t, received >= 2*(e.Len()-Choice), "with %d excuses the delay is %v", e.Len(), d)
 		_, ok := e.Excuse(first, time.Second)
 		assert.MustThat(t, !ok || i >= 4000, "the excuses of the first message are forgotten after %d others", i)
 	}
-	if e.Len() > 10_000 {
-		t.Errorf("%d excuses are kept", e.Len())
-	}
+	assert.That(t, e.Len() <= 10_000, "%d excuses are kept", e.Len())
 }

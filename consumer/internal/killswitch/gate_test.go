@@ -53,9 +53,8 @@ func TestGateStates(t *testing.T) {
 				}
 			}
 		}
-		if g.State() != tt.state || g.Limit(64) != tt.limit {
-			t.Errorf("%s: state %d with a limit of %d, want %d and %d", tt.name, g.State(), g.Limit(64), tt.state, tt.limit)
-		}
+		assert.That(t, g.State() == tt.state && g.Limit(64) == tt.limit,
+			"%s: state %d with a limit of %d, want %d and %d", tt.name, g.State(), g.Limit(64), tt.state, tt.limit)
 		g.Pause(true)
 		assert.That(t, g.Limit(64) == 0 && g.Shut(), "%s: paused, it lets messages through", tt.name)
 	}

@@ -84,8 +84,7 @@ func TestReasonIsBounded(t *testing.T) {
 		strings.Repeat("a", maxReason-1) + "ü",
 	} {
 		r := reason(errors.New(text))
-		if r == "" || len(r) > maxReason || !utf8.ValidString(r) || strings.ContainsAny(r, "\n\t\x00") {
-			t.Errorf("reason of %.20q… (%d bytes) is %.40q… (%d bytes)", text, len(text), r, len(r))
-		}
+		assert.That(t, r != "" && len(r) <= maxReason && utf8.ValidString(r) && !strings.ContainsAny(r, "\n\t\x00"),
+			"reason of %.20q… (%d bytes) is %.40q… (%d bytes)", text, len(text), r, len(r))
 	}
 }

@@ -63,8 +63,7 @@ func TestConclude(t *testing.T) {
 	} {
 		s := State{Decision: tt.decision, Refused: tt.refused}
 		end, delay, err := s.Conclude(tt.res, tt.err)
-		if end != tt.end || delay != tt.delay || !errors.Is(err, tt.report) || (err == nil) != (tt.report == nil) {
-			t.Errorf("%s: end %d after %v, %v; want %d after %v, %v", name, end, delay, err, tt.end, tt.delay, tt.report)
-		}
+		assert.That(t, end == tt.end && delay == tt.delay && errors.Is(err, tt.report) && (err == nil) == (tt.report == nil),
+			"%s: end %d after %v, %v; want %d after %v, %v", name, end, delay, err, tt.end, tt.delay, tt.report)
 	}
 }

@@ -182,9 +182,8 @@ func (m *ledgerModel) enter() {
 		want = Ended
 	}
 	w, got, err := m.Ledger.Enter(ctx, x, &x.entry, size, x.when)
-	if got != want || (err != nil) != (want == Full) || (w != nil) != (want == Admitted && !fits) {
-		m.t.Errorf("a message has admission %d (%v) and waits: %v; want admission %d", got, err, w != nil, want)
-	}
+	assert.That(m.t, got == want && (err != nil) == (want == Full) && (w != nil) == (want == Admitted && !fits),
+		"a message has admission %d (%v) and waits: %v; want admission %d", got, err, w != nil, want)
 	switch {
 	case w != nil:
 		x.wait = w
@@ -281,21 +280,16 @@ func (m *ledgerModel) check() {
 		return !waits
 	})
 	m.awaits = slices.DeleteFunc(m.awaits, func(c <-chan struct{}) bool {
-		if closed(c) != (m.calls == 0) {
-			m.t.Errorf("AwaitCalls has ended: %v, with %d calls", closed(c), m.calls)
-		}
+		assert.That(m.t, closed(c) == (m.calls == 0), "AwaitCalls has ended: %v, with %d calls", closed(c), m.calls)
 		return closed(c)
 	})
-	if m.closing && closed(m.Settled()) != (m.held == 0) {
-		m.t.Errorf("settled: %v, with %d messages without a result", closed(m.Settled()), m.held)
-	}
-	if m.looks > m.admitted+2*(m.events-m.checked) {
-		m.t.Errorf("%d looks at entrants for %d events and %d admissions", m.looks, m.events-m.checked, m.admitted)
-	}
+	assert.That(m.t, !m.closing || closed(m.Settled()) == (m.held == 0),
+		"settled: %v, with %d messages without a result", closed(m.Settled()), m.held)
+	assert.That(m.t, m.looks <= m.admitted+2*(m.events-m.checked),
+		"%d looks at entrants for %d events and %d admissions", m.looks, m.events-m.checked, m.admitted)
 	m.looks, m.admitted, m.checked = 0, 0, m.events
-	if m.events%64 == 0 && !slices.Equal(m.Pending(), m.accepted) {
-		m.t.Error("Pending returns other messages than those without a result, or another order")
-	}
+	assert.That(m.t, m.events%64 != 0 || slices.Equal(m.Pending(), m.accepted),
+		"Pending returns other messages than those without a result, or another order")
 }
 
 // checkPlaces finds the messages whose wait has ended, and checks that no other one could end.
@@ -321,9 +315,8 @@ func (m *ledgerModel) checkPlaces() {
 		m.admitted++
 		return true
 	})
-	if m.held > before+forced && (m.held-forced > m.maxMessages || m.backlogged() >= m.maxMessages) {
-		m.t.Errorf("%d messages of %d and %d functions after an admission", m.held, m.maxMessages, m.backlogged())
-	}
+	assert.That(m.t, m.held <= before+forced || m.held-forced <= m.maxMessages && m.backlogged() < m.maxMessages,
+		"%d messages of %d and %d functions after an admission", m.held, m.maxMessages, m.backlogged())
 	for _, x := range m.waiting {
 		if x == m.waiting[0] && m.fit(x) || x.when == Spool && m.backlogged() < m.maxMessages || m.closing {
 			m.t.Error("a message waits in vain")

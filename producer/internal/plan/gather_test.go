@@ -90,9 +90,8 @@ func TestGatherEnds(t *testing.T) {
 	l.add(61) // the second request has one of them
 	l.finish()
 	l.finish()
-	if len(l.flying) != 1 || len(l.flying[0].Items) != 60 {
-		t.Fatalf("%d requests are under way, want one with 60 messages", len(l.flying))
-	}
+	assert.MustThat(t, len(l.flying) == 1 && len(l.flying[0].Items) == 60,
+		"%d requests are under way, want one with 60 messages", len(l.flying))
 	began := l.now
 	l.now = l.now.Add(time.Millisecond)
 	l.add(3)
@@ -102,14 +101,12 @@ func TestGatherEnds(t *testing.T) {
 	}
 	l.now = l.q.WakeAt(l.now)
 	l.pump()
-	if len(l.flying) != 2 || len(l.flying[1].Items) != 3 {
-		t.Fatalf("%d requests are under way after the wait, want 2", len(l.flying))
-	}
+	assert.MustThat(t, len(l.flying) == 2 && len(l.flying[1].Items) == 3,
+		"%d requests are under way after the wait, want 2", len(l.flying))
 	l.add(30)
 	l.finish()
-	if len(l.flying) != 2 || len(l.flying[1].Items) != 30 {
-		t.Fatalf("%d requests are under way, want 2, the second with 30 messages", len(l.flying))
-	}
+	assert.MustThat(t, len(l.flying) == 2 && len(l.flying[1].Items) == 30,
+		"%d requests are under way, want 2, the second with 30 messages", len(l.flying))
 }
 
 // Half as many messages as the recent requests had are enough for a second request.
@@ -138,9 +135,8 @@ func TestCrowdedTopicHasOneRequest(t *testing.T) {
 	assert.MustEqual(t, "requests are under way", len(l.flying), 1)
 	l.now = l.now.Add(time.Millisecond)
 	l.finish()
-	if len(l.flying) != 1 || len(l.flying[0].Items) != 10 {
-		t.Fatalf("%d requests are under way after the first, want one with 10 messages", len(l.flying))
-	}
+	assert.MustThat(t, len(l.flying) == 1 && len(l.flying[0].Items) == 10,
+		"%d requests are under way after the first, want one with 10 messages", len(l.flying))
 	began := l.now
 	l.add(3)
 	if at := l.q.WakeAt(l.now); !at.Equal(began.Add(200 * time.Millisecond)) {
@@ -148,9 +144,8 @@ func TestCrowdedTopicHasOneRequest(t *testing.T) {
 	}
 	l.now = l.q.WakeAt(l.now)
 	l.pump()
-	if len(l.flying) != 2 || len(l.flying[1].Items) != 3 {
-		t.Fatalf("%d requests are under way after the wait, want 2", len(l.flying))
-	}
+	assert.MustThat(t, len(l.flying) == 2 && len(l.flying[1].Items) == 3,
+		"%d requests are under way after the wait, want 2", len(l.flying))
 	l.q.Crowded = false
 	l.finish()
 	l.add(3)
@@ -177,9 +172,8 @@ func TestTopicsGather(t *testing.T) {
 	}
 	wakes := func(after time.Duration) {
 		t.Helper()
-		if at := s.WakeAt(now); !at.Equal(now.Add(after)) {
-			t.Errorf("it wakes after %v, want %v", at.Sub(now), after)
-		}
+		at := s.WakeAt(now)
+		assert.That(t, at.Equal(now.Add(after)), "it wakes after %v, want %v", at.Sub(now), after)
 	}
 	first, ok := s.Own(now)
 	second, also := s.Own(now)

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A list has the elements of a slice after the same random operations.
@@ -32,9 +34,8 @@ func TestListIsASlice(t *testing.T) {
 		if got := slices.Collect(l.All); !slices.Equal(got, model) || l.Len() != len(model) {
 			t.Fatalf("step %d: the list has %d elements %v, want %v", step, l.Len(), got, model)
 		}
-		if e.Joined() != slices.Contains(model, n) || e.Joined() != e.In(&l) {
-			t.Fatalf("step %d: element %d: Joined returned %v", step, n, e.Joined())
-		}
+		assert.MustThat(t, e.Joined() == slices.Contains(model, n) && e.Joined() == e.In(&l),
+			"step %d: element %d: Joined returned %v", step, n, e.Joined())
 		if len(model) > 0 && l.First() != model[0] {
 			t.Fatalf("step %d: the first element is %d, want %d", step, l.First(), model[0])
 		}

@@ -208,9 +208,8 @@ func TestShortenedRequestEndsWithItsMessages(t *testing.T) {
 		d.add("")
 	}
 	first, second := d.request("a", 3), d.request("a", 3)
-	if first == nil || second == nil || len(second.Items) != 3 {
-		t.Fatalf("%+v, %+v; want a second request of three messages", first, second)
-	}
+	assert.MustThat(t, first != nil && second != nil && len(second.Items) == 3,
+		"%+v, %+v; want a second request of three messages", first, second)
 	kept := second.Items[0]
 	d.q.Shorten(second, 1, d.now)
 	assert.Equal(t, "the only message of the request left, and Remove returned", d.q.Remove(kept, d.now), second)

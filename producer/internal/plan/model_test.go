@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	shared "github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 )
@@ -198,9 +199,7 @@ func (m *model) run(t *testing.T) {
 			m.failed("message group %s was stored as %v", group, numbers)
 		}
 	}
-	if m.fault != "" {
-		t.Errorf("%v after the start: %s", m.now.Sub(m.start), m.fault)
-	}
+	assert.That(t, m.fault == "", "%v after the start: %s", m.now.Sub(m.start), m.fault)
 }
 
 func later(a, b time.Time) time.Time {

@@ -70,9 +70,8 @@ func TestWindowAdapts(t *testing.T) {
 	l.flying = 0
 	old := &Request[numbered, struct{}]{Lane: l}
 	l.begin(old, now)
-	if !l.Pause(old, now, time.Second, nil) || l.Pause(old, now, time.Second, nil) {
-		t.Error("the second result from before the pause counts as another throttle")
-	}
+	assert.That(t, l.Pause(old, now, time.Second, nil) && !l.Pause(old, now, time.Second, nil),
+		"the second result from before the pause counts as another throttle")
 	l.requestEnded(old)
 	assert.That(t, !l.free(now) && !l.free(now.Add(time.Second-1)) && l.free(now.Add(time.Second)), "the pause is not one second")
 	now = now.Add(time.Second)

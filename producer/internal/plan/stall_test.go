@@ -38,9 +38,8 @@ func TestNoAskWhileNoLaneTakes(t *testing.T) {
 			}
 			add(20)
 			first, second := request(), request()
-			if first == nil || second == nil || len(first.Items) != 10 || len(second.Items) != 10 {
-				t.Fatalf("%+v, %+v", first, second)
-			}
+			assert.MustThat(t, first != nil && second != nil && len(first.Items) == 10 && len(second.Items) == 10,
+				"%+v, %+v", first, second)
 			for _, it := range first.Items {
 				it.Due = now.Add(time.Minute)
 			}

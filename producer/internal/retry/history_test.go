@@ -23,9 +23,8 @@ func TestRecordCountsThrottles(t *testing.T) {
 	} {
 		var h History
 		h.Record(tt.err, began, began.Add(time.Second), tt.ctxEnded)
-		if h.Attempts != 1 || h.Throttles != tt.throttles || !errors.Is(h.Last, tt.err) {
-			t.Errorf("%s: %+v, want one attempt and %d throttles", tt.name, h, tt.throttles)
-		}
+		assert.That(t, h.Attempts == 1 && h.Throttles == tt.throttles && errors.Is(h.Last, tt.err),
+			"%s: %+v, want one attempt and %d throttles", tt.name, h, tt.throttles)
 	}
 }
 

@@ -54,8 +54,7 @@ func TestBadEndpoints(t *testing.T) {
 		"127.0.0.1:1;localhost:1": "one kind",
 	} {
 		pb, err := ParseAddresses(in)
-		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, tidegate.ErrInvalid) {
-			t.Errorf("%q: %v, %v, want an error with %q", in, pb, err, want)
-		}
+		assert.That(t, err != nil && strings.Contains(err.Error(), want) && errors.Is(err, tidegate.ErrInvalid),
+			"%q: %v, %v, want an error with %q", in, pb, err, want)
 	}
 }

@@ -36,8 +36,7 @@ func TestHeaders(t *testing.T) {
 			got := md.Get(k)
 			assert.That(t, got == nil, "%s: %q, want none", k, got)
 		}
-		if md.Get("x-mq-request-id")[0] == first || md.Get("x-mq-date-time")[0] != "20000101T000001Z" {
-			t.Errorf("second request: %v", md)
-		}
+		assert.That(t, md.Get("x-mq-request-id")[0] != first && md.Get("x-mq-date-time")[0] == "20000101T000001Z",
+			"second request: %v", md)
 	})
 }
