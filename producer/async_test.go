@@ -2,13 +2,9 @@ package producer_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,47 +40,6 @@ func TestSendAsync(t *testing.T) {
 		assert.Must(t, newProducer(t, lost, producer.Options{}).SendAsync(t.Context(), message(), func(_ tidegate.Receipt, err error) { failed <- err }))
 		e := sendError(t, <-failed)
 		assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 3, "result %+v", e)
-	})
-}
-
-func TestSendAsyncKeepsTheOrderOfMessageGroups(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		sent := map[string][]string{}
-		f := each(func(ctx context.Context, n int, m *tidegate.Message) error {
-			time.Sleep(time.Duration(rand.IntN(1000)) * time.Millisecond)
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			if rand.IntN(4) == 0 {
-				return codeError(protocol.CodeProxyTimeout)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			sent[m.MessageGroup] = append(sent[m.MessageGroup], m.ID)
-			return nil
-		})
-		p := newProducer(t, f, producer.Options{MaxAttempts: 3})
-		o := outcomes{errs: map[string]error{}}
-		const n = 300
-		for i := range n {
-			m := message()
-			m.ID, m.MessageGroup = fmt.Sprintf("%03d", i), []string{"", "a", "b"}[i%3]
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rand.IntN(100))*time.Second)
-			defer cancel()
-			assert.Must(t, p.SendAsync(ctx, m, o.done(m.ID)))
-		}
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		assert.Equal(t, "outcomes", len(o.order), n)
-		for _, group := range []string{"a", "b"} {
-			assert.That(t, slices.IsSorted(sent[group]) && len(sent[group]) != 0,
-				"message group %s was sent as %v", group, sent[group])
-		}
-		start := time.Now()
-		if a, err := p.Shutdown(t.Context()); err != nil || a.Accepted != n || len(a.Undelivered) != 0 || time.Since(start) != 0 {
-			t.Errorf("%+v, %v after %v; want no message left behind", a, err, time.Since(start))
-		}
 	})
 }
 
@@ -154,96 +109,6 @@ func TestFunctionsOfAGroupAreCalledInOrder(t *testing.T) {
 	assert.That(t, wrong <= 0, "%d of %d functions were called in the wrong order", wrong, groups*messages)
 }
 
-// foreign is a ctx that package context does not recognise as its own.
-type foreign struct {
-	context.Context
-
-	asked *atomic.Int64 // calls of AfterFunc
-	left  *atomic.Int64 // of them, the functions that were neither called nor removed
-}
-
-func (foreign) Value(any) any { return nil }
-
-func (f foreign) AfterFunc(fn func()) func() bool {
-	f.asked.Add(1)
-	f.left.Add(1)
-	stop := context.AfterFunc(f.Context, func() { f.left.Add(-1); fn() })
-	return func() bool {
-		stopped := stop()
-		if stopped {
-			f.left.Add(-1)
-		}
-		return stopped
-	}
-}
-
-func TestMessagesWithOneContextShareItsWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := each(func(ctx context.Context, _ int, _ *tidegate.Message) error { return blackHole(ctx) })
-		p := newProducer(t, f, producer.Options{})
-		began := time.Now()
-		o := outcomes{errs: map[string]error{}}
-		var asked [2]atomic.Int64
-		var left atomic.Int64
-		var cancels [2]context.CancelFunc
-		var ctxs [2]context.Context
-		for i := range ctxs {
-			ctx, cancel := context.WithCancel(t.Context())
-			ctxs[i], cancels[i] = foreign{ctx, &asked[i], &left}, cancel //nolint:fatcontext // each is that of the test
-		}
-		send := func(ctx context.Context, id string) error { return p.SendAsync(ctx, named(id), o.done(id)) }
-		for i := range 20 {
-			assert.Must(t, send(ctxs[i%2], fmt.Sprint(i)))
-		}
-		assert.Equal(t, "the ctx of ten messages has functions", asked[0].Load(), 1)
-		cancels[0]()
-		synctest.Wait()
-		for i := range 20 {
-			err, ended := o.errs[fmt.Sprint(i)]
-			switch {
-			case i%2 == 1 && ended:
-				t.Errorf("message %d ended with another's ctx: %v", i, err)
-			case i%2 == 0 && (!ended || sendError(t, err).Reason != producer.StopContext):
-				t.Errorf("message %d: ended %v with %v; want the end of its ctx", i, ended, err)
-			}
-		}
-		assert.Equal(t, "a message with an ended ctx", sendError(t, send(ctxs[0], "late")).Reason, producer.StopContext)
-		p.Close()
-		n := left.Load()
-		assert.That(t, n == 0 && time.Since(began) == 0, "%d watches are left after %v", n, time.Since(began))
-		if n := asked[1].Load(); n != 1 || !errors.Is(o.errs["1"], tidegate.ErrClosed) {
-			t.Errorf("the other ctx has %d functions; its message ended with %v", n, o.errs["1"])
-		}
-		cancels[1]()
-	})
-}
-
-// Messages of a request fail, and another one is throttled. The pause outlasts the deadline of all,
-// so they fail early.
-func TestMessageBesideAThrottledOneFailsEarly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			errs := make([]error, len(msgs))
-			for i, m := range msgs {
-				if errs[i] = tidegate.ErrUnavailable; m.ID == "0001" {
-					errs[i] = throttled(time.Minute)
-				}
-			}
-			return errs
-		}}
-		p := newProducer(t, f, producer.Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		start := time.Now()
-		for i, r := range p.SendBatch(ctx, numbered(4)) {
-			if e := sendError(t, r.Err); e.Reason != producer.StopDeadline || time.Since(start) != 0 {
-				t.Errorf("message %d: %v after %v", i, e, time.Since(start))
-			}
-		}
-		assert.Equal(t, "requests of messages", len(sizes(f)), 1)
-	})
-}
-
 // A lane pauses for the shortest wait that the server requested for a message of the request.
 func TestLanePausesForTheShortestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -305,34 +170,3 @@ type quiet struct{}
 
 func (quiet) WaitN(context.Context, int) error { return nil }
 func (quiet) Observe(error)                    {}
-
-// slowContext has the message end while its watch begins.
-type slowContext struct {
-	context.Context
-
-	begin func()
-	stops *int
-}
-
-func (slowContext) Value(any) any { return nil }
-
-func (c slowContext) AfterFunc(f func()) func() bool {
-	c.begin()
-	stop := context.AfterFunc(c.Context, f)
-	return func() bool { *c.stops++; return stop() }
-}
-
-// A message that ends before its ctx is watched leaves nothing behind at the ctx.
-func TestMessageThatEndsFirstLeavesNoWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		p := newProducer(t, each(nil), producer.Options{})
-		done := make(chan struct{})
-		stops := 0
-		c := slowContext{Context: ctx, begin: func() { <-done }, stops: &stops}
-		assert.Must(t, p.SendAsync(c, message(), func(tidegate.Receipt, error) { close(done) }))
-		synctest.Wait()
-		assert.Equal(t, "the function at the ctx was removed times", stops, 1)
-	})
-}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -244,26 +243,6 @@ func TestContractDeadline(t *testing.T) {
 			cancel()
 			p.Close()
 		}
-	})
-}
-
-// A request whose callers have all left is cancelled.
-func TestContractAbandonedRequest(t *testing.T) {
-	everyEntry(t, func(t *testing.T, entry string) {
-		var ended atomic.Int64
-		start := time.Now()
-		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			<-ctx.Done()
-			ended.Store(int64(time.Since(start)))
-			return all(len(msgs), context.Cause(ctx))
-		}}
-		p := newProducer(t, f, producer.Options{AttemptTimeout: time.Hour})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		time.AfterFunc(time.Second, cancel)
-		sendBy(ctx, p, entry, message(), message())
-		synctest.Wait()
-		assert.Equal(t, "the request ended after, its callers after 1s", time.Duration(ended.Load()), time.Second)
 	})
 }
 

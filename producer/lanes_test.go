@@ -41,20 +41,6 @@ func TestCallsShareRequests(t *testing.T) {
 	})
 }
 
-// A lone call does not need another goroutine.
-func TestIdleLaneSendsOnTheCallersGoroutine(t *testing.T) {
-	type key struct{}
-	ctx := context.WithValue(t.Context(), key{}, "mine")
-	f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-		assert.That(t, ctx.Value(key{}) == "mine", "the request has not the caller's ctx")
-		return nil
-	}}
-	p := newProducer(t, f, producer.Options{})
-	for range 3 {
-		assert.Must(t, assert.Err(p.Send(ctx, message())))
-	}
-}
-
 func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &transporttest.Fake{
@@ -253,35 +239,6 @@ func TestNoLane(t *testing.T) {
 		}
 		took := time.Since(start)
 		assert.That(t, took <= 15*time.Second, "200 messages failed after %v, one alone needs 9s", took)
-	})
-}
-
-// The only message that waits for a lane leaves, and then the lane is not available: no message is
-// left to fail, and the next one is sent.
-func TestNoLaneForAMessageThatLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		asked := make(chan struct{})
-		broken := true
-		f := &transporttest.Fake{OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
-			<-asked
-			if broken {
-				broken = false
-				return transport.Lane{}, &tidegate.Error{Code: tidegate.CodeInternalServerError}
-			}
-			return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
-		}}
-		p := newProducer(t, f, producer.Options{})
-		ctx, cancel := context.WithCancel(t.Context())
-		left := make(chan error, 1)
-		assert.Must(t, p.SendAsync(ctx, numbered(1)[0], func(_ tidegate.Receipt, err error) { left <- err }))
-		synctest.Wait()
-		cancel()
-		if e := sendError(t, <-left); e.Reason != producer.StopContext || e.Attempts != 0 {
-			t.Errorf("the message that left: %+v, want StopContext without an attempt", e)
-		}
-		close(asked)
-		synctest.Wait()
-		assert.NoError(t, assert.Err(p.Send(t.Context(), numbered(1)[0])))
 	})
 }
 

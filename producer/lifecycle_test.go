@@ -19,7 +19,6 @@ import (
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
@@ -458,31 +457,6 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 			assert.That(t, err == nil && a.Delivered == 1 && a.Failed == panics, "%+v, %v", a, err)
 		})
 	}
-}
-
-// An OnAttempt that ends the goroutine of a message at its deadline does not keep the place of the
-// cancelled older message of its group, which leaves first on that goroutine.
-func TestObserverThatEndsALeaver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
-			time.Sleep(time.Minute) // the transport ignores the end of ctx
-			return nil
-		}}
-		p := newProducer(t, f, producer.Options{Spool: newSpool(t, spool.Options{}), OnAttempt: func(producer.Attempt) { runtime.Goexit() }})
-		older, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		go func() { _, _ = p.Send(older, grouped("1")) }()
-		synctest.Wait()
-		younger, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		go func() {
-			_, _ = p.Send(younger, grouped("2"))
-			t.Error("Send has returned")
-		}()
-		time.Sleep(time.Hour)
-		a, err := p.Shutdown(t.Context())
-		assert.That(t, err == nil && a.Failed >= 1, "%+v, %v", a, err)
-	})
 }
 
 // An OnAttempt that ends its goroutine for one message at the end of a ctx, or in Close, does not

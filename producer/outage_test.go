@@ -72,25 +72,6 @@ func TestAttemptsWithoutAConnectionDoNotCount(t *testing.T) {
 	})
 }
 
-// Attempts without a connection leave all MaxAttempts to the server that is back.
-func TestAttemptsAfterAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := noConnection(10 * time.Second)
-		connected := f.OnSend
-		failures := 0
-		f.OnSend = func(ctx context.Context, n int, l transport.Lane, msgs []*tidegate.Message) []error {
-			errs := connected(ctx, n, l, msgs)
-			if errs == nil && failures < 2 {
-				failures++
-				return all(len(msgs), tidegate.ErrUnavailable)
-			}
-			return errs
-		}
-		r, err := newProducer(t, f, producer.Options{}).Send(t.Context(), message())
-		assert.That(t, err == nil && r.Attempts >= 5, "%+v, %v", r, err)
-	})
-}
-
 // Without a deadline a send without a connection ends after two minutes, with one at its deadline.
 func TestSendsWithoutAConnectionEnd(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -324,67 +305,6 @@ func TestSpoolOfARequestAtTheDeadline(t *testing.T) {
 		}
 	})
 }
-
-// A message that reaches its deadline behind an older one of its group moves to the spool if the
-// ctx of the older one has ended too. The goroutine of the older one need not have noticed that:
-// here that goroutine is in a transport that ignores the end of ctx.
-func TestDeadlineBehindAnEndedMessageOfTheGroup(t *testing.T) {
-	const limit = 2 * time.Second
-	for name, c := range map[string]struct {
-		// older returns the ctx of the older message from that of the younger.
-		older func(t *testing.T, ctx context.Context) context.Context
-		want  []string // messages in the spool
-	}{
-		"with the same ctx": {func(_ *testing.T, ctx context.Context) context.Context { return ctx }, []string{"1", "2"}},
-		"whose timer is late": {func(t *testing.T, ctx context.Context) context.Context {
-			deadline, _ := ctx.Deadline()
-			late, cancel := context.WithTimeout(t.Context(), limit+time.Second)
-			t.Cleanup(cancel)
-			return lateContext{late, deadline}
-		}, []string{"1", "2"}},
-		"that was cancelled": {func(_ *testing.T, ctx context.Context) context.Context {
-			ctx, cancel := context.WithCancel(ctx)
-			time.AfterFunc(time.Second, cancel)
-			return ctx
-		}, []string{"2"}},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			f := &transporttest.Fake{OnSend: func(context.Context, int, transport.Lane, []*tidegate.Message) []error {
-				time.Sleep(time.Minute)
-				return []error{codeError(tidegate.CodeInternalServerError)}
-			}}
-			s := newSpool(t, spool.Options{})
-			p := newProducer(t, f, producer.Options{Spool: s})
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
-			older := make(chan tidegate.Receipt, 1)
-			go func() {
-				r, _ := p.Send(c.older(t, ctx), grouped("1"))
-				older <- r
-			}()
-			synctest.Wait()
-			start := time.Now()
-			if r, err := p.Send(ctx, grouped("2")); err != nil || !r.Spooled || time.Since(start) != limit {
-				t.Errorf("%+v, %v after %v; want it in the spool after %v", r, err, time.Since(start), limit)
-			}
-			entries, err := s.Entries(false, 0, 10)
-			var ids []string
-			for _, e := range entries {
-				ids = append(ids, e.Message.ID)
-			}
-			assert.That(t, err == nil && slices.Equal(ids, c.want), "messages %v, %v in the spool; want %v", ids, err, c.want)
-			assert.Equal(t, "receipt of the older message", (<-older).Spooled, slices.Contains(c.want, "1"))
-		})
-	}
-}
-
-// A lateContext ends after its deadline.
-type lateContext struct {
-	context.Context
-	deadline time.Time
-}
-
-func (c lateContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
 // A message that reaches its deadline behind an older one of its group, which a server is about to
 // accept, is not spooled: the older one might follow it into the spool.

@@ -445,28 +445,3 @@ func fill(m *tidegate.Message, text string) *tidegate.Message {
 	m.Body, m.Keys, m.Properties = []byte(text), []string{text}, map[string]string{"p": text}
 	return m
 }
-
-// A message whose ctx ends while its lane is being paused ends with the cause of its ctx.
-func TestLeavingAPausedLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cause := errors.New("the user has left")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		f := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			time.Sleep(time.Second)
-			if n == 2 {
-				cancel(cause)
-			}
-			return all(len(msgs), throttled(0))
-		}}
-		p := newProducer(t, f, producer.Options{})
-		var wg sync.WaitGroup
-		for _, m := range numbered(2) {
-			wg.Go(func() { p.Send(t.Context(), m) })
-		}
-		synctest.Wait()
-		for i, err := range sendAll(ctx, p, numbered(50)) {
-			assert.That(t, errors.Is(err, cause) && errors.Is(err, context.Canceled), "message %d: %v", i, err)
-		}
-		wg.Wait()
-	})
-}

@@ -112,34 +112,6 @@ func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 	})
 }
 
-// A server without settings costs a throttled send no more than the backoff that it waits for
-// anyway.
-func TestAskingCountsIntoTheBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := script(throttled(0), throttled(0), throttled(0))
-		f.OnProducerSettings = func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
-			<-ctx.Done()
-			return transport.ProducerSettings{}, context.Cause(ctx)
-		}
-		var told []time.Duration
-		p := newProducer(t, f, producer.Options{MaxAttempts: 4, OnAttempt: func(a producer.Attempt) {
-			if a.Err != nil {
-				told = append(told, a.Delay)
-			}
-			if a.Number > 1 {
-				time.Sleep(100 * time.Millisecond) // counts too
-			}
-		}})
-		assert.Must(t, assert.Err(p.Send(t.Context(), message())))
-		gaps := gaps(f)
-		assert.That(t, reflect.DeepEqual(gaps, told), "gaps %v, reported %v", gaps, told)
-		for i, gap := range gaps {
-			lo, hi := backoff.Default().Range(i)
-			assert.That(t, gap >= lo && gap <= hi, "gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
-		}
-	})
-}
-
 // If asking takes longer than the backoff, the next attempt comes as soon as that is over, and
 // Attempt.Delay is the time that passed. The backoff has no jitter: half of the draws would hide a
 // fault.

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -164,49 +163,6 @@ func checkOrder(t *testing.T, stored []*tidegate.Message, number func(m *tidegat
 		assert.That(t, group == "" || !ok || before <= n, "message group %s: message %d was stored behind %d", group, n, before)
 		last[group] = n
 	}
-}
-
-// A message that moves to the spool takes the older ones of its message group with
-// it, also if only its own deadline is too close.
-func TestOlderMessagesGoFirstToTheSpool(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, s := newStore(), newSpool(t, spool.Options{})
-		p := newProducer(t, f, producer.Options{Spool: s, AttemptTimeout: time.Second})
-		long, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		f.set(func(m *tidegate.Message) error {
-			if m.ID != "0" {
-				return throttled(10 * time.Second)
-			}
-			return nil
-		})
-		do := f.OnSend
-		f.OnSend = func(ctx context.Context, n int, l transport.Lane, msgs []*tidegate.Message) []error {
-			if n == 1 {
-				time.Sleep(100 * time.Millisecond) // the others share the next request
-			}
-			return do(ctx, n, l, msgs)
-		}
-		var wg sync.WaitGroup
-		send := func(ctx context.Context, id string) {
-			wg.Add(1)
-			assert.Must(t, p.SendAsync(ctx, inGroup(id, "g"), func(r tidegate.Receipt, err error) {
-				assert.That(t, err == nil && r.Spooled == (id != "0"), "message %s: %+v, %v", id, r, err)
-				wg.Done()
-			}))
-		}
-		send(long, "0")
-		synctest.Wait()
-		send(long, "1")
-		send(short, "2")
-		send(long, "3")
-		wg.Wait()
-		f.set(nil)
-		empty(t, s)
-		assert.Slices(t, "stored", f.ids(), []string{"0", "1", "2", "3"})
-	})
 }
 
 // A full spool is a typed error of the send, and its messages are delivered.
@@ -515,50 +471,6 @@ func TestLapsedCredentials(t *testing.T) {
 	})
 }
 
-// A rejecting limiter permits the first event only. It observes, so retries take no tokens.
-type refusing struct {
-	mu    sync.Mutex
-	asked int
-}
-
-func (l *refusing) WaitN(context.Context, int) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.asked++; l.asked > 1 {
-		return errors.New("not permitted")
-	}
-	return nil
-}
-
-func (*refusing) Observe(error) {}
-
-// The messages of a message group are spooled in their order. Here the limiter rejects the newer
-// message, while the older one in the same request is retried without the limiter.
-func TestSpoolKeepsTheOrderBehindARetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newStore()
-		f.fail = func(*tidegate.Message) error { return codeError(tidegate.CodeInternalServerError) }
-		s := newSpool(t, spool.Options{})
-		p := newProducer(t, f, producer.Options{Limiter: &refusing{}, Spool: s})
-		var msgs []*tidegate.Message
-		for _, id := range []string{"1", "2", "3"} {
-			m := named(id)
-			m.MessageGroup = "g"
-			msgs = append(msgs, m)
-		}
-		for i, r := range p.SendBatch(t.Context(), msgs) {
-			assert.That(t, r.Err == nil && r.Receipt.Spooled, "message %d: %+v, %v; want it in the spool", i+1, r.Receipt, r.Err)
-		}
-		entries, err := s.Entries(false, 0, 10)
-		assert.MustThat(t, err == nil && len(entries) == 3, "%+v, %v; want 3 entries", entries, err)
-		for i, e := range entries {
-			if e.Message.ID != msgs[i].ID {
-				t.Errorf("entry %d is message %s, want %s", i+1, e.Message.ID, msgs[i].ID)
-			}
-		}
-	})
-}
-
 // A readySpool takes every message at once.
 type readySpool struct{}
 
@@ -588,31 +500,4 @@ func TestCloseMeetsSendsForTheSpool(t *testing.T) {
 		p.Close()
 		wg.Wait()
 	}
-}
-
-// Messages that wait behind a throttled request move to the spool once, also if the spool has
-// written them before the producer has called OnAttempt for all of them.
-func TestWaitingMessagesAreSpooledOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const n = 64
-		f, s := newStore(), newSpool(t, spool.Options{})
-		p := newProducer(t, f, producer.Options{Spool: s, OnAttempt: func(a producer.Attempt) {
-			if a.Stop != producer.NotStopped {
-				time.Sleep(time.Second) // the spool writes meanwhile
-			}
-		}})
-		f.set(func(*tidegate.Message) error { return throttled(0) })
-		var calls [n]atomic.Int64
-		for i := range n {
-			assert.Must(t, p.SendAsync(t.Context(), named(fmt.Sprint(i)), func(r tidegate.Receipt, err error) {
-				calls[i].Add(1)
-				assert.That(t, err == nil && r.Spooled, "message %d: %+v, %v", i, r, err)
-			}))
-		}
-		assert.Must(t, p.Flush(t.Context()))
-		for i := range calls {
-			c := calls[i].Load()
-			assert.That(t, c == 1, "the function of message %d was called %d times", i, c)
-		}
-	})
 }

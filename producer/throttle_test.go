@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -230,41 +229,6 @@ func TestEndlessPushBack(t *testing.T) {
 	})
 }
 
-// A server throttles all requests and announces ten minutes. Then the transport switches to
-// another server. The throttled messages and those behind them follow within seconds.
-func TestThrottledMessagesFollowASwitch(t *testing.T) {
-	for _, group := range []string{"", "g"} {
-		bubble(t, "group "+group, func(t *testing.T) {
-			start := time.Now()
-			f := &transporttest.Fake{}
-			f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
-				endpoint := "a:1"
-				if time.Since(start) > 30*time.Second {
-					endpoint = "b:2"
-				}
-				return transport.Lane{Endpoint: endpoint, MaxMessages: 100}, nil
-			}
-			f.OnSend = func(_ context.Context, _ int, lane transport.Lane, msgs []*tidegate.Message) []error {
-				if lane.Endpoint == "a:1" {
-					return all(len(msgs), throttled(10*time.Minute))
-				}
-				return nil
-			}
-			p := newProducer(t, f, producer.Options{})
-			msgs := numbered(20)
-			for _, m := range msgs {
-				m.MessageGroup = group
-			}
-			for i, r := range p.SendBatch(t.Context(), msgs) {
-				assert.That(t, r.Err == nil && r.Receipt.Endpoint == "b:2", "message %d: %+v", i, r)
-			}
-			took := time.Since(start)
-			assert.That(t, took <= 35*time.Second, "the messages followed after %v; the switch was after 30 s", took)
-			assert.That(t, len(f.Calls("Lane")) <= 100, "%d lanes were requested in 35 s", len(f.Calls("Lane")))
-		})
-	}
-}
-
 // A server that throttled a message gets it again after the requested wait, not before. Another
 // server gets it after the wait of the policy.
 func TestPushBackHoldsForItsServer(t *testing.T) {
@@ -439,40 +403,6 @@ type learning struct {
 
 func (l *learning) WaitN(_ context.Context, n int) error { l.asked += n; return nil }
 func (l *learning) Observe(err error)                    { l.seen = append(l.seen, tidegate.Classify(err)) }
-
-// A broker that is busy now and then gets every message in the end, with few requests more than
-// messages.
-func TestBusyBrokerGetsEveryMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limiter := assert.Value(ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{}))(t)
-		rnd := rand.New(rand.NewPCG(1, 2))
-		var mu sync.Mutex
-		sent := 0
-		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			sleepFor(ctx, time.Millisecond)
-			mu.Lock()
-			defer mu.Unlock()
-			sent += len(msgs)
-			errs := make([]error, len(msgs))
-			for i := range msgs {
-				if rnd.IntN(10) < 3 {
-					errs[i] = throttled(0)
-				}
-			}
-			return errs
-		}}
-		p := newProducer(t, f, producer.Options{Limiter: limiter, MaxThrottles: producer.UntilContextEnds})
-		const n = 1000
-		var msgs []*tidegate.Message
-		for range n {
-			msgs = append(msgs, message())
-		}
-		for i, r := range p.SendBatch(t.Context(), msgs) {
-			assert.That(t, r.Err == nil, "message %d: %v", i, r.Err)
-		}
-		assert.That(t, sent <= n*3/2, "%d messages were sent %d times, want at most 1.5 times each", n, sent)
-	})
-}
 
 // A broker that admits 1 000 messages a second and is offered 5 000 stores as many
 // as it admits, and rejects few.

@@ -279,24 +279,6 @@ func TestNotConnected(t *testing.T) {
 	}
 }
 
-// A request that has a connection is an attempt, also if it gets no response or the server rejects
-// it.
-func TestConnectedAttemptsAreNotNotConnected(t *testing.T) {
-	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
-		sent(t, c, message("0"))
-		s.send = silent
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err := sendOne(ctx, c, message("1"))
-		assert.That(t, err != nil && !err.NotConnected && err.MaybeStored, "without a response: %#v", err)
-		_, err = sendOne(ctx, c, message("2"))
-		assert.That(t, err != nil && !err.NotConnected, "with a ctx that has ended before: %#v", err)
-		time.AfterFunc(time.Second, s.stop)
-		_, err = sendOne(t.Context(), c, message("3"))
-		assert.That(t, err != nil && !err.NotConnected && err.MaybeStored, "with a connection that breaks: %#v", err)
-	})
-}
-
 // awaiting returns a ctx that waits for a connection for as long as d.
 func awaiting(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(transport.AwaitConnection(t.Context()), d)
@@ -385,19 +367,6 @@ func TestAwaitConnectionEnds(t *testing.T) {
 	})
 }
 
-// A request that waits for the server's response does not wait for a connection, and has its own
-// timeout.
-func TestAwaitConnectionIsNoPatience(t *testing.T) {
-	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
-		s.send = silent
-		begin := time.Now()
-		_, err := sendOne(transport.AwaitConnection(t.Context()), c, message("1"))
-		if err == nil || !err.MaybeStored || !errors.Is(err, tidegate.ErrUnavailable) || time.Since(begin) != 3*time.Second {
-			t.Errorf("%+v after %v, want unavailable after the request timeout", err, time.Since(begin))
-		}
-	})
-}
-
 // A call that awaits a connection repeats only requests that were never written.
 func TestAwaitConnectionMakesOneAttempt(t *testing.T) {
 	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
@@ -409,32 +378,4 @@ func TestAwaitConnectionMakesOneAttempt(t *testing.T) {
 		assert.That(t, err != nil && err.MaybeStored && len(s.of("SendMessage")) == 1,
 			"%+v after %d requests, want a failure after one", err, len(s.of("SendMessage")))
 	})
-}
-
-// A receive that waits for a connection gets its message soon after the return of the server, after
-// an outage of any length.
-func TestReceiveAwaitsConnection(t *testing.T) {
-	for _, outage := range []time.Duration{3 * time.Second, 20 * time.Second, 3 * time.Minute} {
-		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
-			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st rmqpb.MessagingService_ReceiveMessageServer) error {
-				st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}})
-				return st.Send(&rmqpb.ReceiveMessageResponse{Content: &rmqpb.ReceiveMessageResponse_Message{Message: delivered(nil)}})
-			}
-			assert.Must(t, assert.Err(c.Receive(t.Context(), request1)))
-			s.stop()
-			time.Sleep(outage / 2)
-			short, cancel := context.WithTimeoutCause(transport.AwaitConnection(t.Context()), time.Second, errGone)
-			defer cancel()
-			_, err := c.Receive(short, request1)
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.NotConnected || !errors.Is(err, errGone) {
-				t.Errorf("%#v during the outage, want the cause of ctx and NotConnected", err)
-			}
-			time.Sleep(outage/2 - time.Second)
-			back := time.Now().Add(time.Second)
-			time.AfterFunc(time.Second, s.start)
-			if ds, err := c.Receive(awaiting(t, time.Minute), request1); err != nil || len(ds) != 1 || time.Since(back) > 2500*time.Millisecond {
-				t.Errorf("outage of %v: %d deliveries, %v, %v after its end; want one within 2.5s", outage, len(ds), err, time.Since(back))
-			}
-		})
-	}
 }

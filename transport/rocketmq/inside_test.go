@@ -321,22 +321,6 @@ func TestReceiveHasBytesByDefault(t *testing.T) {
 	}
 }
 
-// Bytes that are no protobuf are an error.
-func TestCollectorRejectsGarbage(t *testing.T) {
-	for _, raw := range [][]byte{{0xff}, {0x0a, 0x05, 1}, {0x0a, 0x01, 0xff}, {0x1a, 0x01, 0xff}} {
-		var g collector
-		assert.That(t, g.add(&wire.ReceivedFrame{Data: raw}, time.Now()) != nil, "%x is read", raw)
-	}
-}
-
-// A frame has the largest body and other fields.
-func TestFrameLimit(t *testing.T) {
-	for maxBody, want := range map[int]int{1: passable + besideBody, 100 << 20: 100<<20 + besideBody, math.MaxInt: math.MaxInt} {
-		got := frameLimit(maxBody)
-		assert.That(t, got == want, "bodies of %d bytes: frames of %d, want %d", maxBody, got, want)
-	}
-}
-
 // Without a stream a session accepts no watch. The server could leave one on a stream that it
 // believes to be open.
 func TestNoWatchWithoutAStream(t *testing.T) {

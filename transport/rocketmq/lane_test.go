@@ -379,23 +379,6 @@ func TestLaneToAFailedServer(t *testing.T) {
 	})
 }
 
-// Throttles and messages that are wrong exclude no server.
-func TestRejectionsExcludeNoServer(t *testing.T) {
-	for _, code := range []rmqpb.Code{rmqpb.Code_TOO_MANY_REQUESTS, rmqpb.Code_MESSAGE_BODY_TOO_LARGE, rmqpb.Code_TOPIC_NOT_FOUND} {
-		synctest.Test(t, func(t *testing.T) {
-			c, _, b := pair(t)
-			b.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-				return &rmqpb.SendMessageResponse{Status: &rmqpb.Status{Code: code}}, nil
-			}
-			for range 20 {
-				c.Send(t.Context(), several(1))
-			}
-			got := len(b.of("SendMessage"))
-			assert.That(t, got == 10, "%s: %d of 20 sends, want every other one", code, got)
-		})
-	}
-}
-
 // A message group stays in its queue after any failure that another attempt may cure, although
 // other messages avoid the server: a message in another queue could overtake its predecessors.
 //

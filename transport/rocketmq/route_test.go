@@ -76,33 +76,6 @@ func TestRouteKept(t *testing.T) {
 	})
 }
 
-// A moved topic is found within a second of the first failure.
-func TestRouteMoves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		front := newServer(t, n, testAddr)
-		old := newServer(t, n, "127.0.0.3:8081")
-		newServer(t, n, otherAddr)
-		addr := old.addr
-		front.route = func() *rmqpb.QueryRouteResponse {
-			return &rmqpb.QueryRouteResponse{Status: ok, MessageQueues: queues(addr, "b", 1)}
-		}
-		c := newClient(t, n, nil)
-		if r, err := sendOne(t.Context(), c, message("0")); err != nil || r.Endpoint != old.addr {
-			t.Fatal(r, err)
-		}
-		addr = otherAddr
-		old.stop()
-		time.Sleep(2 * time.Second)
-		_, err := sendOne(t.Context(), c, message("1"))
-		assert.That(t, errors.Is(err, tidegate.ErrUnavailable) && !err.MaybeStored, "%+v", err)
-		synctest.Wait()
-		if r, err := sendOne(t.Context(), c, message("1")); err != nil || r.Endpoint != otherAddr {
-			t.Error(r, err)
-		}
-	})
-}
-
 // Messages without a group take all writable queues in turn, over the brokers, and skip a queue
 // whose server failed; those of a group stay where they are.
 func TestQueueChoice(t *testing.T) {
@@ -158,37 +131,6 @@ func TestQueueChoice(t *testing.T) {
 			}
 		}
 		assert.Equal(t, "failures", failures, 1)
-	})
-}
-
-// A server that never responds costs only one attempt its share of the time, not every second one:
-// the caller's end of an attempt counts against the server.
-func TestSilentServerIsAvoided(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		a := newServer(t, n, testAddr)
-		newServer(t, n, otherAddr)
-		a.route = routed(append(queues(testAddr, "a", 1), queues(otherAddr, "b", 1)...))
-		silent := func(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		c := newClient(t, n, nil)
-		gaveUp := func(cause error) (failures int) {
-			for range 10 {
-				ctx, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, cause)
-				if _, err := sendOne(ctx, c, message("x")); err != nil {
-					failures++
-					assert.That(t, errors.Is(err, cause) && !errors.Is(err, context.DeadlineExceeded),
-						"%v, want the cause %v alone", err, cause)
-				}
-				cancel()
-			}
-			return failures
-		}
-		a.send = silent
-		assert.Equal(t, "failures", gaveUp(errors.New("the user went away")), 5)
-		assert.Equal(t, "failures", gaveUp(fmt.Errorf("%w: an attempt's share", tidegate.ErrUnavailable)), 1)
 	})
 }
 

@@ -369,7 +369,8 @@ func TestSendFailures(t *testing.T) {
 			_, err := sendOne(ctx, e.c, message("1"))
 			assert.MustThat(t, err != nil, "sent")
 			assert.Equal(t, "took", time.Since(begin), tt.after)
-			if err.MaybeStored != tt.maybe || errors.Is(err, tidegate.ErrUnavailable) != tt.unavailable || err.Code != 0 {
+			if err.MaybeStored != tt.maybe || errors.Is(err, tidegate.ErrUnavailable) != tt.unavailable || err.Code != 0 ||
+				err.NotConnected != (tt.unavailable && !tt.maybe) {
 				t.Errorf("%+v, want MaybeStored %t, unavailable %t", err, tt.maybe, tt.unavailable)
 			}
 			assert.That(t, tt.cause == nil || errors.Is(err, tt.cause), "%v does not wrap %v", err, tt.cause)

@@ -16,7 +16,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -293,29 +292,6 @@ func TestNoTLSFault(t *testing.T) {
 		newServer(t, n, testAddr)
 		_, err := sendOne(awaiting(t, time.Minute), c, message("x"))
 		assert.That(t, err == nil, "%v of the server in its place", err)
-	})
-}
-
-// The client uses the first of several addresses that it can reach.
-func TestSeveralAddresses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
-		s := newServer(t, n, otherAddr)
-		const both = testAddr + ";" + otherAddr
-		s.route = routed(queues(both, "b", 1))
-		var dials atomic.Int64
-		c, err := rocketmq.New(both, rocketmq.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
-			if addr == otherAddr {
-				dials.Add(1)
-			}
-			return n.dial(ctx, addr)
-		}})
-		assert.Must(t, err)
-		defer c.Close()
-		if r, err := sendOne(t.Context(), c, message("x")); err != nil || r.Endpoint != both {
-			t.Errorf("%+v, %v", r, err)
-		}
-		assert.Equal(t, "connections", dials.Load(), 1)
 	})
 }
 

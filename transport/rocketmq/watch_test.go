@@ -179,20 +179,6 @@ func TestReportBeforeTheResponse(t *testing.T) {
 	}
 }
 
-// A watch after the end of the stream is one on a new stream, and Close ends it.
-func TestWatchOnANewStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWatched(t, nil)
-		w.watchOf(t.Context(), of("t"))
-		w.endStream()
-		time.Sleep(10 * time.Second)
-		ready := w.watchOf(t.Context(), of("t"))
-		assert.Equal(t, "streams", len(w.of("Telemetry")), 2)
-		w.c.Close()
-		w.expect(ready, true, "Close")
-	})
-}
-
 // No watch is requested or returned if there is none. Nothing of it stays in the client.
 func TestNoWatch(t *testing.T) {
 	two := func(w *watched) {

@@ -48,7 +48,7 @@ func TestNoAskWhileNoLaneTakes(t *testing.T) {
 			change(first.Lane)
 			add(1)
 			r := request()
-			assert.MustThat(t, r == nil, "a request of %d messages", len(r.Items))
+			assert.MustThat(t, r == nil, "the request %+v", r)
 			j, ok := q.Next(now, nil)
 			assert.That(t, !ok, "the next job is %+v, although nothing has changed", j)
 			assert.Equal(t, "units are ready", q.loose.Len(), 1)
