@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // CASES.md names tests that exist. The transport uses neither of the two functions of go-amqp that
@@ -26,18 +28,13 @@ func TestCases(t *testing.T) {
 		for _, m := range declaration.FindAllSubmatch(text, -1) {
 			declared[string(m[1])] = true
 		}
-		if m := forbidden.Find(text); m != nil && name != filepath.Join("interop", "observed_test.go") {
-			t.Errorf("%s calls %s", name, m)
-		}
+		m := forbidden.Find(text)
+		assert.That(t, m == nil || name == filepath.Join("interop", "observed_test.go"), "%s calls %s", name, m)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	text, err := os.ReadFile("CASES.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	rows := 0
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, " | ")
@@ -46,16 +43,10 @@ func TestCases(t *testing.T) {
 		}
 		rows++
 		names := regexp.MustCompile(`Test\w+`).FindAllString(cells[1], -1)
-		if len(names) == 0 {
-			t.Errorf("no test: %s", line)
-		}
+		assert.That(t, len(names) != 0, "no test: %s", line)
 		for _, name := range names {
-			if !declared[name] {
-				t.Errorf("%s does not exist: %s", name, line)
-			}
+			assert.That(t, declared[name], "%s does not exist: %s", name, line)
 		}
 	}
-	if rows < 25 {
-		t.Errorf("CASES.md has %d rows", rows)
-	}
+	assert.That(t, rows >= 25, "CASES.md has %d rows", rows)
 }

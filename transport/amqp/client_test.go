@@ -17,8 +17,10 @@ import (
 	"time"
 
 	goamqp "github.com/Azure/go-amqp"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
 	"github.com/tidegate/tidegate/transport/held"
@@ -43,12 +45,10 @@ func TestParse(t *testing.T) {
 		"amqp://mq:port":          {},
 	} {
 		endpoint, secure, err := parse(address)
-		if endpoint != want.endpoint || secure != want.secure || (err == nil) != (want.endpoint != "") {
-			t.Errorf("%q: %q, %v, %v; want %q, %v", address, endpoint, secure, err, want.endpoint, want.secure)
-		}
-		if err != nil && (!errors.Is(err, tidegate.ErrInvalid) || strings.Contains(err.Error(), "secret")) {
-			t.Errorf("%q: %v, want ErrInvalid without the password", address, err)
-		}
+		assert.That(t, endpoint == want.endpoint && secure == want.secure && (err == nil) == (want.endpoint != ""),
+			"%q: %q, %v, %v; want %q, %v", address, endpoint, secure, err, want.endpoint, want.secure)
+		assert.That(t, err == nil || errors.Is(err, tidegate.ErrInvalid) && !strings.Contains(err.Error(), "secret"),
+			"%q: %v, want ErrInvalid without the password", address, err)
 	}
 }
 
@@ -60,52 +60,39 @@ func TestInvalidOptions(t *testing.T) {
 		"Options.Credentials":    {Credentials: tidegate.Credentials{AccessKey: "a"}},
 		"Options.TLS":            {TLS: &tls.Config{MinVersion: tls.VersionTLS12}},
 	} {
-		if _, err := New("amqp://mq", o); !errors.Is(err, tidegate.ErrInvalid) || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s: %v", field, err)
-		}
+		_, err := New("amqp://mq", o)
+		assert.That(t, errors.Is(err, tidegate.ErrInvalid) && strings.Contains(err.Error(), field), "%s: %v", field, err)
 	}
-	if _, err := New("amqps://mq", Options{External: true, Credentials: tidegate.Credentials{AccessKey: "a", SecretKey: "b"}}); err == nil {
-		t.Error("SASL EXTERNAL with a password was accepted")
-	}
+	_, err := New("amqps://mq", Options{External: true, Credentials: tidegate.Credentials{AccessKey: "a", SecretKey: "b"}})
+	assert.That(t, err != nil, "SASL EXTERNAL with a password was accepted")
 }
 
 func TestNames(t *testing.T) {
-	c, err := New("mq", Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(New("mq", Options{}))(t)
 	defer c.Close()
 	for topic, want := range map[string]place{
 		"orders":       {address: "orders"},
 		"%DLQ%billing": {address: "billing.DLQ", anycast: true},
 	} {
-		if got := c.place(topic); got != want {
-			t.Errorf("%s: %+v, want %+v", topic, got, want)
-		}
+		got := c.place(topic)
+		assert.That(t, got == want, "%s: %+v, want %+v", topic, got, want)
 	}
 	for topic, want := range map[string]place{
 		"orders":       {address: "orders::orders.billing"},
 		"%DLQ%billing": {address: "billing.DLQ", anycast: true},
 	} {
-		if got := c.queue(topic, "billing"); got != want {
-			t.Errorf("%s: %+v, want %+v", topic, got, want)
-		}
+		got := c.queue(topic, "billing")
+		assert.That(t, got == want, "%s: %+v, want %+v", topic, got, want)
 	}
 }
 
 // A program with this transport, producers and consumers links no gRPC.
 func TestLinksNoGRPC(t *testing.T) {
 	const module = "github.com/tidegate/tidegate"
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".", module+"/producer", module+"/consumer").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bytes.Contains(out, []byte("google.golang.org/")) {
-		t.Errorf("linked:\n%s", out)
-	}
-	if !bytes.Contains(out, []byte("github.com/Azure/go-amqp\n")) {
-		t.Error("go list does not name go-amqp: this test sees nothing")
-	}
+	out := assert.Value(exec.CommandContext(t.Context(), "go", "list", "-deps", ".", module+"/producer", module+"/consumer").Output())(t)
+	assert.That(t, !bytes.Contains(out, []byte("google.golang.org/")), "linked:\n%s", out)
+	assert.That(t, bytes.Contains(out, []byte("github.com/Azure/go-amqp\n")),
+		"go list does not name go-amqp: this test sees nothing")
 }
 
 // A function of the program that panics fails the call that needs it, with an error that names the
@@ -140,9 +127,8 @@ func TestFunctionsOfTheProgramPanic(t *testing.T) {
 		},
 	}
 	for f := range reflect.TypeFor[Options]().Fields() {
-		if _, ok := cases[f.Name]; f.Type.Kind() == reflect.Func && !ok {
-			t.Errorf("Options.%s is a function of the program without a case", f.Name)
-		}
+		_, ok := cases[f.Name]
+		assert.That(t, f.Type.Kind() != reflect.Func || ok, "Options.%s is a function of the program without a case", f.Name)
 	}
 	for name, tt := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -150,10 +136,7 @@ func TestFunctionsOfTheProgramPanic(t *testing.T) {
 				p := &amqppeer.Peer{}
 				o := Options{Dialer: p.Dial}
 				tt.set(&o)
-				c, err := New("orders.example:5672", o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := assert.Value(New("orders.example:5672", o))(t)
 				defer c.Close()
 				if err := tt.call(t, c); err == nil || !strings.Contains(err.Error(), "Options."+name+" "+text) {
 					t.Errorf("%v, want an error with %q", err, "Options."+name+" "+text)
@@ -173,15 +156,10 @@ func TestCallersOfASessionWaitForTheirOwnTime(t *testing.T) {
 			}
 			return amqppeer.Responds
 		}}
-		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
 		defer c.Close()
 		live, fail := c.supervisor.Get(t.Context(), true)
-		if fail != nil {
-			t.Fatal(fail)
-		}
+		assert.MustThat(t, fail == nil, "%v", fail)
 		type key struct{}
 		var wg sync.WaitGroup
 		for _, d := range []time.Duration{5 * time.Second, time.Second, 8 * time.Second} {
@@ -214,29 +192,21 @@ func TestFailedSessionIsForgotten(t *testing.T) {
 			}
 			return amqppeer.Responds
 		}}
-		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
 		defer c.Close()
 		live, fail := c.supervisor.Get(t.Context(), true)
-		if fail != nil {
-			t.Fatal(fail)
-		}
+		assert.MustThat(t, fail == nil, "%v", fail)
 		type key struct{}
 		for range 2 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			if _, err := live.Session(ctx, key{}); err == nil || ctx.Err() != nil {
-				t.Errorf("got %v, want the error of the opening", err)
-			}
+			_, err := live.Session(ctx, key{})
+			assert.That(t, err != nil && ctx.Err() == nil, "got %v, want the error of the opening", err)
 			cancel()
 			if live.Ended() { // go-amqp ends the connection with some failures
 				return
 			}
 		}
-		if n := begins.Load(); n != 2 {
-			t.Errorf("%d sessions were begun, want a second one", n)
-		}
+		assert.Equal(t, "sessions were begun", begins.Load(), 2)
 	})
 }
 
@@ -273,28 +243,21 @@ func TestMessageWhoseCopyFailedIsNotAccepted(t *testing.T) {
 					},
 				}
 				c, err := New("orders.example:5672", Options{Dialer: p.Dial, CopyRetries: true})
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, err)
 				defer c.Close()
 				request := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second}
 				if _, err := c.Receive(t.Context(), request); err != nil { // creates the queue
 					t.Fatal(err)
 				}
-				if err := c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err; err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err)
 				ds, err := c.Receive(t.Context(), request)
 				if err != nil || len(ds) != 1 {
 					t.Fatal(ds, err)
 				}
 				full.Store(true)
-				if err := settle(t.Context(), c, ds[0]); err == nil {
-					t.Error("it succeeded without its copy")
-				}
-				if copies.Load() != 1 || outcomes.Load() != 0 {
-					t.Errorf("%d copies were sent and %d outcomes, want the copy alone", copies.Load(), outcomes.Load())
-				}
+				assert.That(t, settle(t.Context(), c, ds[0]) != nil, "it succeeded without its copy")
+				assert.That(t, copies.Load() == 1 && outcomes.Load() == 0,
+					"%d copies were sent and %d outcomes, want the copy alone", copies.Load(), outcomes.Load())
 				full.Store(false)
 				if err := c.Ack(t.Context(), ds)[0]; err != nil || outcomes.Load() != 1 {
 					t.Errorf("the delivery cannot be settled again: %v, %d outcomes", err, outcomes.Load())
@@ -309,24 +272,17 @@ func TestMessageWhoseCopyFailedIsNotAccepted(t *testing.T) {
 func TestUnwrittenAcknowledgementIsNotConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &amqppeer.Peer{}
-		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
 		defer c.Close()
 		live, fail := c.supervisor.Get(t.Context(), true)
-		if fail != nil {
-			t.Fatal(fail)
-		}
+		assert.MustThat(t, fail == nil, "%v", fail)
 		l := &link{client: c, live: live}
 		l.life, l.stop = context.WithCancel(t.Context())
 		l.stop() // the link has ended, its connection has not
-		if e := l.accept([]*conn.Delivery{{ID: 1}}); e == nil || !e.NotConnected || e.MaybeStored {
-			t.Errorf("%#v, want NotConnected without MaybeStored", e)
-		}
-		if e := l.accept(nil); e != nil {
-			t.Errorf("nothing to accept: %v", e)
-		}
+		e := l.accept([]*conn.Delivery{{ID: 1}})
+		assert.That(t, e != nil && e.NotConnected && !e.MaybeStored, "%#v, want NotConnected without MaybeStored", e)
+		e = l.accept(nil)
+		assert.That(t, e == nil, "nothing to accept: %v", e)
 	})
 }
 
@@ -343,10 +299,7 @@ func TestSettlementOfALostLink(t *testing.T) {
 		"waiting, caller gone": {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, err := New("orders.example:5672", Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := assert.Value(New("orders.example:5672", Options{}))(t)
 			defer client.Close()
 			l := &link{client: client, feed: &held.Feed{Topic: "orders"}}
 			l.life, l.stop = context.WithCancel(t.Context())
@@ -361,17 +314,13 @@ func TestSettlementOfALostLink(t *testing.T) {
 			j := &job{list: make([]held.Settlement, 2), reply: make(chan []error, 1)}
 			j.taken.Store(c.begun)
 			errs := l.await(ctx, j)
-			if len(errs) != 2 {
-				t.Fatalf("%d errors for 2 messages", len(errs))
-			}
+			assert.MustEqual(t, "errors for 2 messages", len(errs), 2)
 			for _, err := range errs {
 				if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.MaybeStored != c.stored || e.NotConnected != c.unconnected {
 					t.Errorf("got %#v, want MaybeStored %t and NotConnected %t", err, c.stored, c.unconnected)
 				}
 			}
-			if !j.taken.Load() {
-				t.Error("a goroutine can still begin to write it")
-			}
+			assert.That(t, j.taken.Load(), "a goroutine can still begin to write it")
 		})
 	}
 }
@@ -382,21 +331,15 @@ func TestReservedPropertiesAreRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen atomic.Int64
 		p := &amqppeer.Peer{Reject: func(string) *amqppeer.Fault { seen.Add(1); return nil }}
-		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
 		defer c.Close()
 		for _, name := range []string{"__TIDEGATE_TRACEPARENT", "__TIDEGATE_x", "_AMQ_DUPL_ID", "_AMQ_SCHED_DELIVERY", "DLQ_ORIGIN_TOPIC", "TAGS", "KEYS"} {
 			m := &tidegate.Message{Topic: "orders", ID: "1", Body: []byte("x"), Properties: map[string]string{name: "1"}}
 			err := c.Send(t.Context(), []*tidegate.Message{m})[0].Err
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != 40007 {
-				t.Errorf("%s: got %v, want 40007 (ILLEGAL_MESSAGE_PROPERTY_KEY)", name, err)
-			}
+			e, ok := errors.AsType[*tidegate.Error](err)
+			assert.That(t, ok && e.Code == 40007, "%s: got %v, want 40007 (ILLEGAL_MESSAGE_PROPERTY_KEY)", name, err)
 		}
-		if seen.Load() != 0 {
-			t.Errorf("the server saw %d of the messages", seen.Load())
-		}
+		assert.Equal(t, "the server saw of the messages", seen.Load(), 0)
 	})
 }
 
@@ -421,10 +364,7 @@ func TestNoMessageOfAGroupPassesAFailedOne(t *testing.T) {
 					}
 					return nil
 				}}
-				client, err := New("orders.example:5672", Options{Dialer: p.Dial})
-				if err != nil {
-					t.Fatal(err)
-				}
+				client := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
 				defer client.Close()
 				var batch []*tidegate.Message
 				for i, group := range []string{"a", "a", "a", "b", ""} {
@@ -463,13 +403,9 @@ func TestReceiveNeedsAQueueForDeadLetters(t *testing.T) {
 		}}
 		p.Create("orders::orders.billing")
 		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
-		if err := c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err; err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err)
 		request := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second}
 		ds, err := c.Receive(t.Context(), request)
 		if len(ds) > 0 || !errors.Is(err, tidegate.ErrNotFound) || !strings.Contains(err.Error(), "create the anycast queue billing.DLQ") {
@@ -489,9 +425,7 @@ func TestSQLFilterIsRejected(t *testing.T) {
 		p := &amqppeer.Peer{}
 		p.Create("orders::orders.billing")
 		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		_, err = c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1,
 			InvisibleDuration: time.Minute, Filter: tidegate.Filter{SQL: true, Expression: "a = 1"}})
@@ -511,15 +445,10 @@ func TestProbeEndsWithItsCaller(t *testing.T) {
 			}
 			return amqppeer.Responds
 		}}
-		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
 		defer c.Close()
 		live, fail := c.supervisor.Get(t.Context(), true)
-		if fail != nil {
-			t.Fatal(fail)
-		}
+		assert.MustThat(t, fail == nil, "%v", fail)
 		enough, start := errors.New("the caller has enough"), time.Now()
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, enough)
 		defer cancel()
@@ -534,15 +463,10 @@ func TestProbeEndsWithItsCaller(t *testing.T) {
 func TestLinkOfALostConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &amqppeer.Peer{}
-		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
 		defer c.Close()
 		live, fail := c.supervisor.Get(t.Context(), true)
-		if fail != nil {
-			t.Fatal(fail)
-		}
+		assert.MustThat(t, fail == nil, "%v", fail)
 		ended := &goamqp.LinkError{RemoteErr: &goamqp.Error{Condition: goamqp.ErrCondDetachForced}}
 		refused := &goamqp.Error{Condition: goamqp.ErrCondUnauthorizedAccess}
 		for _, lost := range []bool{false, true} {
@@ -550,9 +474,8 @@ func TestLinkOfALostConnection(t *testing.T) {
 				_ = live.Conn.Close()
 				synctest.Wait()
 			}
-			if e := c.ofLink(live, ended); e.NotConnected != lost || tidegate.Classify(e) != tidegate.ClassTransient {
-				t.Errorf("lost %t: %#v", lost, e)
-			}
+			e := c.ofLink(live, ended)
+			assert.That(t, e.NotConnected == lost && tidegate.Classify(e) == tidegate.ClassTransient, "lost %t: %#v", lost, e)
 			if e := c.ofLink(live, refused); e.NotConnected || tidegate.Classify(e) != tidegate.ClassPermanent {
 				t.Errorf("lost %t, a permanent error: %#v", lost, e)
 			}

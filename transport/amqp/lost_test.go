@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -45,10 +46,7 @@ func lose(t *testing.T, at byte, cost, down int) {
 		p.RefuseNext(down)
 		return amqppeer.Cuts
 	}}
-	c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
 	defer c.Close()
 	var wg sync.WaitGroup
 	for i := range 16 {
@@ -73,9 +71,7 @@ func lose(t *testing.T, at byte, cost, down int) {
 					return
 				}
 			}
-			if counted > cost*losses {
-				t.Errorf("%d counted attempts failed, want at most %d", counted, cost*losses)
-			}
+			assert.That(t, counted <= cost*losses, "%d counted attempts failed, want at most %d", counted, cost*losses)
 		})
 	}
 	wg.Wait()
@@ -90,10 +86,7 @@ func TestFirstErrorEndsTheConnection(t *testing.T) {
 			}
 			return amqppeer.Responds
 		}}
-		c, err := New("orders.example:5672", Options{Dialer: p.Dial, IdleTimeout: 20 * time.Second, RequestTimeout: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial, IdleTimeout: 20 * time.Second, RequestTimeout: time.Hour}))(t)
 		defer c.Close()
 		send := func() *tidegate.Error {
 			m := &tidegate.Message{Topic: "orders", ID: tidegate.NewMessageID(), Body: []byte("x")}

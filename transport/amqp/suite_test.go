@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
@@ -52,9 +53,7 @@ func TestSuiteOnAPeer(t *testing.T) {
 				return groups[group]
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		return transporttest.Fixture{
 			Transport: c,
 			Disconnect: func() {

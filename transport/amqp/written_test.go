@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -35,9 +36,7 @@ func TestAckIsWritten(t *testing.T) {
 			conn, err := p.Dial(ctx, addr)
 			return &gated{conn, &gate}, err
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		request := transport.ReceiveRequest{
 			Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second,
@@ -46,13 +45,9 @@ func TestAckIsWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := &tidegate.Message{Topic: "orders", ID: tidegate.NewMessageID(), Body: []byte("x")}
-		if err := c.Send(t.Context(), []*tidegate.Message{m})[0].Err; err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, c.Send(t.Context(), []*tidegate.Message{m})[0].Err)
 		ds, err := c.Receive(t.Context(), request)
-		if err != nil || len(ds) != 1 {
-			t.Fatalf("received %d messages: %v; want 1", len(ds), err)
-		}
+		assert.MustThat(t, err == nil && len(ds) == 1, "received %d messages: %v; want 1", len(ds), err)
 		synctest.Wait() // all frames so far are written
 		open := make(chan struct{})
 		gate.Store(&open)

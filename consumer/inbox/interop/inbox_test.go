@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/inbox"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A name names a message for a consumer group.
@@ -65,13 +66,8 @@ func storable(d inbox.Dialect, n name) bool {
 // newInbox returns an inbox in db with its table.
 func newInbox(t *testing.T, d inbox.Dialect, db *sql.DB, table string) *inbox.SQL {
 	t.Helper()
-	s, err := inbox.NewSQL(db, inbox.Options{Dialect: d, Table: table})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.CreateTable(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(inbox.NewSQL(db, inbox.Options{Dialect: d, Table: table}))(t)
+	assert.Must(t, s.CreateTable(t.Context()))
 	return s
 }
 
@@ -141,9 +137,7 @@ func TestSimilarMessagesOfABatch(t *testing.T) {
 				verdicts := make(consumer.BatchResult, len(ds))
 				if err := h(t.Context(), ds); err != nil {
 					r, ok := errors.AsType[consumer.BatchResult](err)
-					if !ok || len(r) != len(ds) {
-						t.Fatalf("%v, want a result for each message", err)
-					}
+					assert.MustThat(t, ok && len(r) == len(ds), "%v, want a result for each message", err)
 					verdicts = r
 				}
 				for i, d := range ds {
@@ -215,19 +209,14 @@ func TestPurge(t *testing.T) {
 			h := s.Handler(c.handle)
 			n := name{"g", "t", "a"}
 			for range 3 {
-				if err := h(t.Context(), n.delivery()); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, h(t.Context(), n.delivery()))
 			}
-			if removed, err := s.Purge(t.Context(), time.Now().Add(-time.Hour)); removed != 0 || err != nil {
-				t.Errorf("purged %d, %v; want none", removed, err)
-			}
-			if removed, err := s.Purge(t.Context(), time.Now().Add(time.Hour)); removed != 1 || err != nil {
-				t.Errorf("purged %d, %v; want 1", removed, err)
-			}
-			if err := h(t.Context(), n.delivery()); err != nil || c.calls[n] != 2 {
-				t.Errorf("%v, %d calls; want the second one after the purge", err, c.calls[n])
-			}
+			removed, err := s.Purge(t.Context(), time.Now().Add(-time.Hour))
+			assert.That(t, removed == 0 && err == nil, "purged %d, %v; want none", removed, err)
+			removed, err = s.Purge(t.Context(), time.Now().Add(time.Hour))
+			assert.That(t, removed == 1 && err == nil, "purged %d, %v; want 1", removed, err)
+			err = h(t.Context(), n.delivery())
+			assert.That(t, err == nil && c.calls[n] == 2, "%v, %d calls; want the second one after the purge", err, c.calls[n])
 		})
 	}
 }
@@ -253,10 +242,7 @@ func TestColumnsOfOwnSchemas(t *testing.T) {
 				}
 				exec1(t, db, fmt.Sprintf("CREATE TABLE own (consumer_group %s NOT NULL, topic %[1]s NOT NULL, message_id %[1]s NOT NULL, consumed_at BIGINT NOT NULL, "+
 					"PRIMARY KEY (consumer_group, topic, message_id))", column))
-				s, err := inbox.NewSQL(db, inbox.Options{Dialect: b.dialect, Table: "own"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := assert.Value(inbox.NewSQL(db, inbox.Options{Dialect: b.dialect, Table: "own"}))(t)
 				var c counter
 				h := s.Handler(c.handle)
 				var handled, rejected int
@@ -316,10 +302,7 @@ func TestTableOfTheVersionBefore(t *testing.T) {
 					for _, id := range old {
 						exec1(t, db, "INSERT IGNORE INTO "+stored+" (consumer_group, topic, message_id, consumed_at) VALUES ('g', 't', ?, ?)", id, time.Now().UnixMilli())
 					}
-					s, err := inbox.NewSQL(db, inbox.Options{Dialect: inbox.MySQL, Table: table})
-					if err != nil {
-						t.Fatal(err)
-					}
+					s := assert.Value(inbox.NewSQL(db, inbox.Options{Dialect: inbox.MySQL, Table: table}))(t)
 					var c counter
 					h := s.Handler(c.handle)
 					check := func(id string, calls int, fails bool) {
@@ -341,17 +324,13 @@ func TestTableOfTheVersionBefore(t *testing.T) {
 					var wg sync.WaitGroup
 					for range 4 {
 						wg.Go(func() {
-							if err := s.CreateTable(t.Context()); err != nil {
-								t.Error(err)
-							}
+							assert.NoError(t, s.CreateTable(t.Context()))
 						})
 					}
 					for i := range 20 {
 						wg.Go(func() {
 							for _, id := range []string{"order-1", fmt.Sprint("new", i)} {
-								if err := h(t.Context(), name{"g", "t", id}.delivery()); err != nil {
-									t.Error(err)
-								}
+								assert.NoError(t, h(t.Context(), name{"g", "t", id}.delivery()))
 							}
 						})
 					}
@@ -364,14 +343,10 @@ func TestTableOfTheVersionBefore(t *testing.T) {
 							check(id, 1, false)
 						}
 					}
-					if n := number(t, db, "SELECT COUNT(*) FROM "+stored); n != len(old)+20+6 {
-						t.Errorf("%d records, want %d", n, len(old)+20+6)
-					}
+					assert.Equal(t, "records", number(t, db, "SELECT COUNT(*) FROM "+stored), len(old)+20+6)
 					kinds := number(t, db, "SELECT COUNT(*) FROM information_schema.COLUMNS WHERE DATA_TYPE = 'varbinary' AND TABLE_NAME = ? AND TABLE_SCHEMA IN (DATABASE(), 'other')",
 						stored[strings.LastIndex(stored, ".")+1:])
-					if kinds != 3 {
-						t.Errorf("%d columns are VARBINARY, want 3", kinds)
-					}
+					assert.Equal(t, "columns are VARBINARY", kinds, 3)
 					// The version before works on the converted table.
 					exec1(t, db, "INSERT IGNORE INTO "+stored+" (consumer_group, topic, message_id, consumed_at) VALUES ('g', 't', 'by the old one', 1)")
 					check("by the old one", 0, false)
@@ -389,19 +364,15 @@ func TestErrorsOfTheDatabase(t *testing.T) {
 			s := newInbox(t, b.dialect, db, "")
 			exec1(t, db, "CREATE TABLE checked (consumer_group VARCHAR(20) NOT NULL, topic VARCHAR(20) NOT NULL, message_id VARCHAR(20) NOT NULL, "+
 				"consumed_at BIGINT NOT NULL, tenant INTEGER NOT NULL DEFAULT 0 CHECK (tenant > 0), PRIMARY KEY (consumer_group, topic, message_id))")
-			o, err := inbox.NewSQL(db, inbox.Options{Dialect: b.dialect, Table: "checked"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := assert.Value(inbox.NewSQL(db, inbox.Options{Dialect: b.dialect, Table: "checked"}))(t)
 			var c counter
 			n := name{"g", "t", "a"}
 			if err := o.Handler(c.handle)(t.Context(), n.delivery()); err == nil || c.calls[n] != 0 {
 				t.Errorf("%v, %d calls; want the error of the constraint and none", err, c.calls[n])
 			}
 			exec1(t, db, "DROP TABLE tidegate_inbox")
-			if err := s.Handler(c.handle)(t.Context(), n.delivery()); err == nil || c.calls[n] != 0 {
-				t.Errorf("%v, %d calls; want an error and none", err, c.calls[n])
-			}
+			err := s.Handler(c.handle)(t.Context(), n.delivery())
+			assert.That(t, err != nil && c.calls[n] == 0, "%v, %d calls; want an error and none", err, c.calls[n])
 		})
 	}
 }

@@ -30,6 +30,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/tidegate/tidegate/consumer/inbox"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var serversFlag = flag.Bool("servers", false, "start a MariaDB and a PostgreSQL, whose programs must be installed")
@@ -265,14 +266,9 @@ func (s *server) open(t *testing.T, driver, options string) *sql.DB {
 
 func open(t *testing.T, driver, dsn string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open(driver, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := assert.Value(sql.Open(driver, dsn))(t)
 	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, db.Close())
 	})
 	db.SetMaxOpenConns(8)
 	return db
@@ -280,17 +276,14 @@ func open(t *testing.T, driver, dsn string) *sql.DB {
 
 func exec1(t *testing.T, db *sql.DB, query string, args ...any) {
 	t.Helper()
-	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	assert.Must(t, assert.Err(db.ExecContext(t.Context(), query, args...)), "%s", query)
 }
 
 // number returns the number that a query selects.
 func number(t *testing.T, db *sql.DB, query string, args ...any) (n int) {
 	t.Helper()
-	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil && !errors.Is(err, sql.ErrNoRows) {
-		t.Fatalf("%s: %v", query, err)
-	}
+	err := db.QueryRowContext(t.Context(), query, args...).Scan(&n)
+	assert.MustThat(t, err == nil || errors.Is(err, sql.ErrNoRows), "%s: %v", query, err)
 	return n
 }
 

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	goamqp "github.com/Azure/go-amqp"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
@@ -83,32 +85,24 @@ type program struct {
 // the median of the rate, and of its ratio to that of go-amqp in the same round (go-amqp/ratio). On
 // a busy machine the ratio of the CPU times of client and server together (cpu/ratio) is steadier.
 func compare(b *testing.B, s *artemis.Server, p program) {
-	a, err := connect(b.Context(), s.Address())
-	if err != nil {
-		b.Fatal(err)
-	}
+	a := assert.Value(connect(b.Context(), s.Address()))(b)
 	filler := producerOn(b, s)
 	topics := 0
 	type side struct{ rate, cpu, server float64 } // messages a second, microseconds for each message
 	measure := func(run func(string, int) func()) side {
 		topics++
 		topic := fmt.Sprintf("bench-%d", topics)
-		if err := a.createGroup(b.Context(), topic, "billing"); err != nil {
-			b.Fatal(err)
-		}
+		assert.Must(b, a.createGroup(b.Context(), topic, "billing"))
 		if !p.send {
 			for range *benchMessages {
-				if err := filler.SendAsync(b.Context(), &tidegate.Message{Topic: topic, Body: payload()}, func(_ tidegate.Receipt, err error) {
+				assert.Must(b, filler.SendAsync(b.Context(), &tidegate.Message{Topic: topic, Body: payload()}, func(_ tidegate.Receipt, err error) {
 					if err != nil {
 						b.Error(err)
 					}
-				}); err != nil {
-					b.Fatal(err)
-				}
+				}))
 			}
-			if err := filler.Flush(b.Context()); err != nil || b.Failed() {
-				b.Fatal(err)
-			}
+			err := filler.Flush(b.Context())
+			assert.MustThat(b, err == nil && !b.Failed(), "%v", err)
 		}
 		runtime.GC()
 		begin, used, served := time.Now(), ownCPU(b), serverCPU(b, s)
@@ -120,12 +114,9 @@ func compare(b *testing.B, s *artemis.Server, p program) {
 		if p.send {
 			want = fmt.Sprintf("[%d]", *benchMessages)
 		}
-		if left := count(b, a, topic, want); left != want {
-			b.Fatalf("the queue has %s messages after a run, want %s", left, want)
-		}
-		if _, err := a.do(b.Context(), "queue."+topic+".billing", "removeAllMessages"); err != nil {
-			b.Fatal(err)
-		}
+		left := count(b, a, topic, want)
+		assert.MustThat(b, left == want, "the queue has %s messages after a run, want %s", left, want)
+		assert.Must(b, assert.Err(a.do(b.Context(), "queue."+topic+".billing", "removeAllMessages")))
 		n := float64(*benchMessages)
 		return side{n / took, used.Seconds() * 1e6 / n, served.Seconds() * 1e6 / n}
 	}
@@ -170,10 +161,7 @@ func compare(b *testing.B, s *artemis.Server, p program) {
 func count(b *testing.B, a *admin, topic, want string) string {
 	b.Helper()
 	for begin := time.Now(); ; wait(b, 10*time.Millisecond) {
-		n, err := a.do(b.Context(), "queue."+topic+".billing", "countMessages")
-		if err != nil {
-			b.Fatal(err)
-		}
+		n := assert.Value(a.do(b.Context(), "queue."+topic+".billing", "countMessages"))(b)
 		if n == want || time.Since(begin) > 20*time.Second {
 			return n
 		}
@@ -186,27 +174,19 @@ func payload() []byte { return make([]byte, 1024) }
 func ownCPU(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // serverCPU returns the CPU time of the server, to 10 ms.
 func serverCPU(b *testing.B, s *artemis.Server) time.Duration {
 	b.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.PID()))
-	if err != nil {
-		b.Fatal(err)
-	}
+	stat := assert.Value(os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.PID())))(b)
 	_, rest, _ := strings.Cut(string(stat), ") ") // the name of the program can have spaces
 	fields := strings.Fields(rest)
 	ticks := 0
 	for _, f := range fields[11:13] { // utime and stime
-		n, err := strconv.Atoi(f)
-		if err != nil {
-			b.Fatal(err)
-		}
+		n := assert.Value(strconv.Atoi(f))(b)
 		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond // 100 ticks a second, in every Linux
@@ -232,10 +212,7 @@ func inTurn(b *testing.B, n int, call func() error) {
 // bareSend sends durable messages with duplicate detection, as the producer does.
 func bareSend(b *testing.B, address, topic string, n int) (end func()) {
 	session, end := dial(b, address)
-	s, err := session.NewSender(b.Context(), topic, &goamqp.SenderOptions{SettlementMode: goamqp.SenderSettleModeUnsettled.Ptr()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := assert.Value(session.NewSender(b.Context(), topic, &goamqp.SenderOptions{SettlementMode: goamqp.SenderSettleModeUnsettled.Ptr()}))(b)
 	inTurn(b, n, func() error {
 		m := goamqp.NewMessage(payload())
 		m.Header = &goamqp.MessageHeader{Durable: true}
@@ -253,28 +230,19 @@ func bareConsume(b *testing.B, address, topic string, n int) (end func()) {
 	r, err := session.NewReceiver(b.Context(), topic+"::"+topic+".billing", &goamqp.ReceiverOptions{
 		Credit: 1024, SourceCapabilities: []string{"topic"},
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, err)
 	messages := make(chan *goamqp.Message)
 	var wg sync.WaitGroup
 	for range callers {
 		wg.Go(func() {
 			for m := range messages {
-				if len(m.GetData()) != 1024 {
-					b.Errorf("a body of %d bytes", len(m.GetData()))
-				}
-				if err := r.AcceptMessage(b.Context(), m); err != nil {
-					b.Error(err)
-				}
+				assert.Equal(b, "a body of bytes", len(m.GetData()), 1024)
+				assert.NoError(b, r.AcceptMessage(b.Context(), m))
 			}
 		})
 	}
 	for range n {
-		m, err := r.Receive(b.Context(), nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		m := assert.Value(r.Receive(b.Context(), nil))(b)
 		messages <- m
 	}
 	close(messages)
@@ -288,14 +256,10 @@ func pushConsume(b *testing.B, address, topic string, n int) (end func()) {
 	var settled atomic.Int64
 	done := make(chan struct{})
 	stop := consume(b, c, consumer.Subscription{Group: "billing", Topic: topic}, func(_ context.Context, d *tidegate.Delivery) error {
-		if len(d.Body) != 1024 {
-			b.Errorf("a body of %d bytes", len(d.Body))
-		}
+		assert.Equal(b, "a body of bytes", len(d.Body), 1024)
 		return nil
 	}, consumer.PushOptions{Concurrency: callers, OnDelivery: func(o consumer.Outcome) {
-		if o.Disposition != consumer.Acked {
-			b.Errorf("%+v", o)
-		}
+		assert.That(b, o.Disposition == consumer.Acked, "%+v", o)
 		if settled.Add(1) == int64(n) {
 			close(done)
 		}

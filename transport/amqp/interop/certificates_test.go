@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // An authority issues certificates for a test.
@@ -34,9 +36,7 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) create(name string, root bool) (*x509.Certificate, *rsa.PrivateKey, []byte) {
 	a.t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048) // Artemis reads no other keys from PEM files
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	assert.Must(a.t, err)
 	a.serial++
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(a.serial), Subject: pkix.Name{CommonName: name},
@@ -50,17 +50,11 @@ func (a *authority) create(name string, root bool) (*x509.Certificate, *rsa.Priv
 		parent, signer = template, key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	assert.Must(a.t, err)
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	assert.Must(a.t, err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	assert.Must(a.t, err)
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	return cert, key, append(text, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
 }
@@ -80,9 +74,7 @@ func (a *authority) rootFile() string {
 func (a *authority) write(name string, text []byte) string {
 	a.t.Helper()
 	file := filepath.Join(a.t.TempDir(), name+".pem")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		a.t.Fatal(err)
-	}
+	assert.Must(a.t, os.WriteFile(file, text, 0o600))
 	return file
 }
 
@@ -94,10 +86,7 @@ func (a *authority) config(name string) *tls.Config {
 	if name != "" {
 		_, _, text := a.create(name, false)
 		split := bytes.Index(text, []byte("-----BEGIN PRIVATE KEY"))
-		pair, err := tls.X509KeyPair(text[:split], text[split:])
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		pair := assert.Value(tls.X509KeyPair(text[:split], text[split:]))(a.t)
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c

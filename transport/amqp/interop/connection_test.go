@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
@@ -82,9 +83,7 @@ func receive(t *testing.T, c *amqp.Client, r transport.ReceiveRequest) *tidegate
 		if err == nil && len(ds) == 1 {
 			return ds[0]
 		}
-		if err != nil && tidegate.Classify(err) != tidegate.ClassTransient {
-			t.Fatal(err)
-		}
+		assert.MustThat(t, err == nil || tidegate.Classify(err) == tidegate.ClassTransient, "%v", err)
 	}
 	t.Fatalf("received nothing for %v", soon)
 	return nil
@@ -95,15 +94,11 @@ func receive(t *testing.T, c *amqp.Client, r transport.ReceiveRequest) *tidegate
 func TestReconnect(t *testing.T) {
 	s, a := server(t)
 	topic := "reconnect-" + run
-	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")))
 	var n network
 	c := client(t, s.Address(), amqp.Options{Dialer: n.dial, RequestTimeout: requestTimeout})
 	r := transport.ReceiveRequest{Group: "billing", Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Second}
-	if err := send(t.Context(), c, message(topic, 1)); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, send(t.Context(), c, message(topic, 1)))
 	first := receive(t, c, r)
 	for attempt := 2; attempt <= 4; attempt++ {
 		n.cut(true)
@@ -117,20 +112,15 @@ func TestReconnect(t *testing.T) {
 			sent <- err
 		}()
 		n.cut(false)
-		if err := <-sent; !errors.Is(err, tidegate.ErrTopicNotFound) {
-			t.Errorf("a send that awaits the connection: %v, want the server's response", err)
-		}
+		assert.Is(t, "a send that awaits the connection", <-sent, tidegate.ErrTopicNotFound)
 		cancel()
-		if errs := c.Ack(t.Context(), []*tidegate.Delivery{first}); errs[0] == nil {
-			t.Error("an acknowledgement after the loss of its connection succeeded")
-		}
+		errs := c.Ack(t.Context(), []*tidegate.Delivery{first})
+		assert.That(t, errs[0] != nil, "an acknowledgement after the loss of its connection succeeded")
 		if first = receive(t, c, r); first.Attempt != attempt {
 			t.Errorf("attempt %d after the loss of the connection, want %d", first.Attempt, attempt)
 		}
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, c.Close())
 	c = clientOf(t, s.Address())
 	if first = receive(t, c, r); first.Attempt != 4 {
 		t.Errorf("attempt %d after the client was closed, want 4 as before", first.Attempt)
@@ -154,16 +144,13 @@ func TestConnectionTTL(t *testing.T) {
 	if _, err := silent.Receive(t.Context(), r); err != nil { // creates the queue
 		t.Fatal(err)
 	}
-	if err := send(t.Context(), idle, message("orders", 1)); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, send(t.Context(), idle, message("orders", 1)))
 	held := receive(t, silent, r)
 	n.silence()
 	r.Wait = 20 * time.Second // the invisible duration is an hour, so only the end of the connection releases the message
 	got := receive(t, idle, r)
-	if got.ID != held.ID || got.Attempt != 2 {
-		t.Errorf("received attempt %d of %q, want attempt 2 of %q", got.Attempt, got.ID, held.ID)
-	}
+	assert.That(t, got.ID == held.ID && got.Attempt == 2,
+		"received attempt %d of %q, want attempt 2 of %q", got.Attempt, got.ID, held.ID)
 	if errs := idle.Ack(t.Context(), []*tidegate.Delivery{got}); errs[0] != nil {
 		t.Errorf("the idle client has lost its connection: %v", errs[0])
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
@@ -24,20 +25,14 @@ import (
 func TestDeliveryTime(t *testing.T) {
 	s, a := server(t)
 	topic := "delayed-" + run
-	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")))
 	c := clientOf(t, s.Address())
 	m := message(topic, 1)
 	m.DeliverAt = time.Now().Add(1500 * time.Millisecond)
-	if err := send(t.Context(), c, m); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, send(t.Context(), c, m))
 	receive(t, c, transport.ReceiveRequest{Group: "billing", Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: 5 * time.Second})
 	d := time.Since(m.DeliverAt)
-	if d < -2*time.Millisecond {
-		t.Errorf("the message came %v before its delivery time", -d)
-	}
+	assert.That(t, d >= -2*time.Millisecond, "the message came %v before its delivery time", -d)
 	t.Logf("the message came %v after its delivery time", d)
 }
 
@@ -53,14 +48,10 @@ func TestUnresponsiveServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := message("orders", 1)
-	if err := send(t.Context(), c, first); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, send(t.Context(), c, first))
 	got := receive(t, c, r)
 	closing := clientOf(t, s.Address())
-	if _, err := closing.Receive(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(closing.Receive(t.Context(), r)))
 	suspend(t, s.PID())
 	if errs := c.Ack(t.Context(), []*tidegate.Delivery{got}); errs[0] != nil {
 		t.Errorf("an acknowledgement that was written: %v", errs[0])
@@ -76,20 +67,12 @@ func TestUnresponsiveServer(t *testing.T) {
 		t.Error(err)
 	}
 	s.Kill() // which also ends a stopped process
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if again := receive(t, c, r); again.ID != first.ID {
-		t.Errorf("received %q, want %q, whose acknowledgement the server never read", again.ID, first.ID)
-	}
+	assert.Must(t, s.Restart(t.Context()))
+	assert.Equal(t, "received, whose acknowledgement the server never read", receive(t, c, r).ID, first.ID)
 	for range 2 {
-		if err := send(t.Context(), c, second); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, send(t.Context(), c, second))
 	}
-	if got := receive(t, c, r); got.ID != second.ID {
-		t.Errorf("received %q, want %q", got.ID, second.ID)
-	}
+	assert.Equal(t, "received", receive(t, c, r).ID, second.ID)
 	if ds, err := c.Receive(t.Context(), r); err != nil || len(ds) > 0 {
 		t.Errorf("received %d messages, %v; want none: the repetition is a duplicate", len(ds), err)
 	}
@@ -99,14 +82,10 @@ func TestUnresponsiveServer(t *testing.T) {
 // one thread, and the others run until that thread is scheduled.
 func suspend(t *testing.T, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, syscall.Kill(pid, syscall.SIGSTOP))
 	for start := time.Now(); ; wait(t, 10*time.Millisecond) {
 		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // none on other systems
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		runs := slices.ContainsFunc(files, func(file string) bool {
 			b, err := os.ReadFile(file)
 			_, state, ok := strings.Cut(string(b), ") ")
@@ -115,9 +94,7 @@ func suspend(t *testing.T, pid int) {
 		if !runs {
 			return
 		}
-		if time.Since(start) > soon {
-			t.Fatalf("process %d does not stop", pid)
-		}
+		assert.MustThat(t, time.Since(start) <= soon, "process %d does not stop", pid)
 	}
 }
 
@@ -139,39 +116,26 @@ func TestAcknowledgementsAtACrash(t *testing.T) {
 		}
 		const messages = 200
 		for range messages {
-			if err := send(t.Context(), c, message("orders", 1)); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, send(t.Context(), c, message("orders", 1)))
 		}
 		r.Wait = time.Second
 		acked := 0
 		for acked < messages {
-			ds, err := c.Receive(t.Context(), r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ds := assert.Value(c.Receive(t.Context(), r))(t)
 			for _, err := range c.Ack(t.Context(), ds) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, err)
 			}
 			acked += len(ds)
 		}
 		s.Kill()
-		if err := s.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Restart(t.Context()))
 		again := 0
 		for begin := time.Now(); time.Since(begin) < 4*time.Second; {
 			ds, err := c.Receive(t.Context(), r)
-			if err != nil && tidegate.Classify(err) != tidegate.ClassTransient {
-				t.Fatal(err)
-			}
+			assert.MustThat(t, err == nil || tidegate.Classify(err) == tidegate.ClassTransient, "%v", err)
 			again += len(ds)
 		}
 		t.Logf("journal-datasync %s: %d of %d acknowledged messages came again", datasync, again, messages)
-		if again > messages {
-			t.Errorf("%d messages came again, more than there were", again)
-		}
+		assert.That(t, again <= messages, "%d messages came again, more than there were", again)
 	}
 }

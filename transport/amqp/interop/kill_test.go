@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
@@ -108,9 +109,7 @@ func killUnderLoad(t *testing.T, datasync string) {
 	// Artemis discards messages before the group's first receive, which creates its queue: they are
 	// not in the ledger.
 	for begun := false; !begun; {
-		if err := send(message("orders", 1)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, send(message("orders", 1)))
 		wait(t, 50*time.Millisecond)
 		l.update(func() { begun = len(l.received) > 0 })
 	}
@@ -139,9 +138,7 @@ func killUnderLoad(t *testing.T, datasync string) {
 	for range kills {
 		more()
 		s.Kill()
-		if err := s.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, s.Restart(t.Context()))
 	}
 	more()
 	cancel()
@@ -155,7 +152,5 @@ func killUnderLoad(t *testing.T, datasync string) {
 	}
 	t.Logf("journal-datasync %s: %d messages accepted and received, %d extra deliveries; %d attempts ended with their connection",
 		datasync, len(l.accepted), extra, l.lost)
-	if l.lost == 0 {
-		t.Error("no message was in flight when the server was killed: this run shows nothing")
-	}
+	assert.That(t, l.lost != 0, "no message was in flight when the server was killed: this run shows nothing")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // BenchmarkMemory sends messages of 100 bytes with the producer and receives them with the push
@@ -20,19 +21,14 @@ import (
 func BenchmarkMemory(b *testing.B) {
 	const ahead = 10_000 // messages at the server at most
 	s := benchServer(b)
-	a, err := connect(b.Context(), s.Address())
-	if err != nil {
-		b.Fatal(err)
-	}
+	a := assert.Value(connect(b.Context(), s.Address()))(b)
 	c := clientOf(b, s.Address())
 	p := producerOn(b, s)
 	topics := 0
 	for b.Loop() {
 		topics++
 		topic := fmt.Sprintf("memory-%d", topics)
-		if err := a.createGroup(b.Context(), topic, "billing"); err != nil {
-			b.Fatal(err)
-		}
+		assert.Must(b, a.createGroup(b.Context(), topic, "billing"))
 		places := make(chan struct{}, ahead)
 		consumed := make(chan struct{}, ahead)
 		failed := make(chan struct{})
@@ -45,9 +41,7 @@ func BenchmarkMemory(b *testing.B) {
 			for range *memoryMessages {
 				places <- struct{}{}
 				if err := p.SendAsync(b.Context(), &tidegate.Message{Topic: topic, Body: make([]byte, 100)}, func(_ tidegate.Receipt, err error) {
-					if err != nil {
-						b.Error(err)
-					}
+					assert.NoError(b, err)
 				}); err != nil {
 					b.Error(err)
 					close(failed)
@@ -84,14 +78,9 @@ func memory(b *testing.B) (heap, rss float64) {
 	debug.FreeOSMemory()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		b.Fatal(err)
-	}
+	status := assert.Value(os.ReadFile("/proc/self/status"))(b)
 	_, line, _ := strings.Cut(string(status), "VmRSS:")
 	var kib float64
-	if _, err := fmt.Sscanf(line, "%f kB", &kib); err != nil {
-		b.Fatal(err)
-	}
+	assert.Must(b, assert.Err(fmt.Sscanf(line, "%f kB", &kib)))
 	return float64(m.HeapAlloc) / (1 << 20), kib / 1024
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/assert"
+
 	goamqp "github.com/Azure/go-amqp"
 )
 
@@ -26,22 +28,15 @@ func filled(t *testing.T, topic string, n int) queue {
 	t.Helper()
 	s, a := server(t)
 	topic += "-" + run
-	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")))
 	session, end := dial(t, s.Address())
 	t.Cleanup(end)
-	sender, err := session.NewSender(t.Context(), topic, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sender := assert.Value(session.NewSender(t.Context(), topic, nil))(t)
 	group := "customer"
 	for i := range n {
 		m := goamqp.NewMessage([]byte(itoa(i)))
 		m.Header, m.Properties = &goamqp.MessageHeader{Durable: true}, &goamqp.MessageProperties{MessageID: itoa(i), GroupID: &group}
-		if err := sender.Send(t.Context(), m, nil); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, sender.Send(t.Context(), m, nil))
 	}
 	return queue{topic + "::" + topic + ".billing", session, a}
 }
@@ -49,13 +44,8 @@ func filled(t *testing.T, topic string, n int) queue {
 // receiver attaches a receiver and grants credit.
 func (q queue) receiver(t *testing.T, credit uint32) *goamqp.Receiver {
 	t.Helper()
-	r, err := q.session.NewReceiver(t.Context(), q.name, &goamqp.ReceiverOptions{Credit: -1, SourceCapabilities: []string{"topic"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.IssueCredit(credit); err != nil {
-		t.Fatal(err)
-	}
+	r := assert.Value(q.session.NewReceiver(t.Context(), q.name, &goamqp.ReceiverOptions{Credit: -1, SourceCapabilities: []string{"topic"}}))(t)
+	assert.Must(t, r.IssueCredit(credit))
 	return r
 }
 
@@ -65,9 +55,7 @@ func next(t *testing.T, r *goamqp.Receiver, d time.Duration) *goamqp.Message {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	m, err := r.Receive(ctx, nil)
-	if err != nil && ctx.Err() == nil {
-		t.Fatal(err)
-	}
+	assert.MustThat(t, err == nil || ctx.Err() != nil, "%v", err)
 	return m
 }
 
@@ -88,9 +76,7 @@ func (q queue) empty(t *testing.T) {
 		if err == nil && (got == "[0]" || got == "[-1]") {
 			return
 		}
-		if time.Since(start) > soon {
-			t.Fatalf("the queue has %s messages, %v; want none", got, err)
-		}
+		assert.MustThat(t, time.Since(start) <= soon, "the queue has %s messages, %v; want none", got, err)
 	}
 }
 
@@ -100,9 +86,8 @@ func TestNoConfirmedAcknowledgements(t *testing.T) {
 	_, err := q.session.NewReceiver(t.Context(), q.name, &goamqp.ReceiverOptions{
 		SettlementMode: goamqp.ReceiverSettleModeSecond.Ptr(), SourceCapabilities: []string{"topic"},
 	})
-	if err == nil || !strings.Contains(err.Error(), "second") {
-		t.Errorf("a receiver that settles second: %v, want a refusal of the mode", err)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), "second"),
+		"a receiver that settles second: %v, want a refusal of the mode", err)
 }
 
 // Credit is exact: the messages beyond it stay available to other consumers.
@@ -110,13 +95,11 @@ func TestCreditIsExact(t *testing.T) {
 	q := filled(t, "credit", 5)
 	r := q.receiver(t, 3)
 	for i := range 3 {
-		if m := next(t, r, soon); m == nil || string(m.GetData()) != itoa(i) {
-			t.Fatalf("message %d: %v", i, m)
-		}
+		m := next(t, r, soon)
+		assert.MustThat(t, m != nil && string(m.GetData()) == itoa(i), "message %d: %v", i, m)
 	}
-	if m := next(t, r, 300*time.Millisecond); m != nil {
-		t.Errorf("received %q beyond the credit", m.GetData())
-	}
+	m := next(t, r, 300*time.Millisecond)
+	assert.That(t, m == nil, "received %+v beyond the credit", m)
 }
 
 // A call of DrainCredit does not return, and the link stays unusable.
@@ -125,42 +108,27 @@ func TestDrainedLinkIsUnusable(t *testing.T) {
 	r := q.receiver(t, 5)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := r.DrainCredit(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("DrainCredit: %v, want the end of its context", err)
-	}
-	if err := r.IssueCredit(1); err == nil {
-		t.Error("the link takes credit after a drain")
-	}
+	assert.Is(t, "DrainCredit", r.DrainCredit(ctx, nil), context.DeadlineExceeded)
+	assert.That(t, r.IssueCredit(1) != nil, "the link takes credit after a drain")
 }
 
 // A dead letter by the outcome rejected has no reason; one without a queue is lost.
 func TestRejectedAndExhaustedMessages(t *testing.T) {
 	q := filled(t, "rejected", 1)
 	r := q.receiver(t, 1)
-	if err := r.RejectMessage(t.Context(), next(t, r, soon), &goamqp.Error{Condition: "app:hopeless", Description: "no such customer"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, r.RejectMessage(t.Context(), next(t, r, soon), &goamqp.Error{Condition: "app:hopeless", Description: "no such customer"}))
 	q.empty(t)
-	l, err := q.session.NewReceiver(t.Context(), "DLA", &goamqp.ReceiverOptions{SourceCapabilities: []string{"queue"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := assert.Value(q.session.NewReceiver(t.Context(), "DLA", &goamqp.ReceiverOptions{SourceCapabilities: []string{"queue"}}))(t)
 	letter := next(t, l, soon)
-	if letter == nil || letter.Properties.MessageID != "0" || letter.Header.DeliveryCount != 0 {
-		t.Fatalf("the dead letter is %+v, want message 0 with the delivery count 0", letter)
-	}
-	if all := fmt.Sprint(letter.Annotations, letter.ApplicationProperties, letter.DeliveryAnnotations); strings.Contains(all, "no such customer") {
-		t.Errorf("the dead letter has the reason: %s", all)
-	}
-	if err := l.AcceptMessage(t.Context(), letter); err != nil {
-		t.Error(err)
-	}
+	assert.MustThat(t, letter != nil && letter.Properties.MessageID == "0" && letter.Header.DeliveryCount == 0,
+		"the dead letter is %+v, want message 0 with the delivery count 0", letter)
+	all := fmt.Sprint(letter.Annotations, letter.ApplicationProperties, letter.DeliveryAnnotations)
+	assert.That(t, !strings.Contains(all, "no such customer"), "the dead letter has the reason: %s", all)
+	assert.NoError(t, l.AcceptMessage(t.Context(), letter))
 
 	q = filled(t, "void.exhausted", 1)
 	r = q.receiver(t, 1)
-	if err := r.ModifyMessage(t.Context(), next(t, r, soon), &goamqp.ModifyMessageOptions{DeliveryFailed: true}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, r.ModifyMessage(t.Context(), next(t, r, soon), &goamqp.ModifyMessageOptions{DeliveryFailed: true}))
 	q.empty(t)
 	if names, err := q.admin.do(t.Context(), "broker", "getQueueNames"); err != nil || strings.Contains(names, "void-letters") {
 		t.Errorf("queues %s, %v; want none of the dead letter address", names, err)
@@ -178,29 +146,22 @@ func TestReleasedMessages(t *testing.T) {
 	} {
 		m := next(t, r, soon)
 		start := time.Now()
-		if err := release(m); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, release(m))
 		if m = next(t, r, soon); m == nil || m.Header.DeliveryCount != 0 || time.Since(start) < 950*time.Millisecond {
 			t.Fatalf("%s: %+v after %v, want it after 1 s with the count 0", what, m, time.Since(start))
 		}
 		if err := r.ReleaseMessage(t.Context(), m); err != nil { // for the next round
 			t.Fatal(err)
 		}
-		if err := r.IssueCredit(2); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, r.IssueCredit(2))
 	}
 
 	q = filled(t, "never.closed", 1) // a redelivery-delay of an hour
 	for range 2 {
 		r = q.receiver(t, 1)
-		if m := next(t, r, soon); m == nil || m.Header.DeliveryCount != 0 {
-			t.Fatalf("received %+v, want the message with the count 0", m)
-		}
-		if err := r.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		m := next(t, r, soon)
+		assert.MustThat(t, m != nil && m.Header.DeliveryCount == 0, "received %+v, want the message with the count 0", m)
+		assert.Must(t, r.Close(t.Context()))
 	}
 }
 
@@ -221,41 +182,28 @@ func TestFailedMessageLosesItsOrder(t *testing.T) {
 			first = m
 		}
 		if len(order) == 3 { // all are delivered
-			if err := r.ModifyMessage(t.Context(), first, &goamqp.ModifyMessageOptions{DeliveryFailed: true}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, r.ModifyMessage(t.Context(), first, &goamqp.ModifyMessageOptions{DeliveryFailed: true}))
 		}
 	}
-	if want := []string{"0", "1", "2", "0"}; !slices.Equal(order, want) {
-		t.Errorf("received %v, want %v", order, want)
-	}
+	want := []string{"0", "1", "2", "0"}
+	assert.That(t, slices.Equal(order, want), "received %v, want %v", order, want)
 }
 
 // A message to the queue of a group reaches no other group, also after a delay.
 func TestSendToAQueue(t *testing.T) {
 	q := filled(t, "queues", 0)
 	topic, _, _ := strings.Cut(q.name, "::")
-	if err := q.admin.createGroup(t.Context(), topic, "other"); err != nil {
-		t.Fatal(err)
-	}
-	sender, err := q.session.NewSender(t.Context(), q.name, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, q.admin.createGroup(t.Context(), topic, "other"))
+	sender := assert.Value(q.session.NewSender(t.Context(), q.name, nil))(t)
 	for _, delay := range []int64{0, 200} {
 		m := goamqp.NewMessage([]byte("x"))
 		m.Annotations = goamqp.Annotations{"x-opt-delivery-delay": delay}
-		if err := sender.Send(t.Context(), m, nil); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, sender.Send(t.Context(), m, nil))
 	}
 	r := q.receiver(t, 3)
 	for range 2 {
-		if next(t, r, soon) == nil {
-			t.Fatal("the group has not received both messages")
-		}
+		assert.MustThat(t, next(t, r, soon) != nil, "the group has not received both messages")
 	}
-	if n, err := q.admin.do(t.Context(), "queue."+topic+".other", "countMessages"); err != nil || n != "[0]" {
-		t.Errorf("the other group has %s messages, %v; want none", n, err)
-	}
+	n, err := q.admin.do(t.Context(), "queue."+topic+".other", "countMessages")
+	assert.That(t, err == nil && n == "[0]", "the other group has %s messages, %v; want none", n, err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
@@ -21,18 +22,13 @@ var errHandler = errors.New("no such customer")
 func consume(t testing.TB, c *amqp.Client, sub consumer.Subscription, h consumer.Handler, o consumer.PushOptions) (stop func()) {
 	t.Helper()
 	o.LongPolling = time.Second
-	p, err := consumer.NewPush(c, sub, h, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(consumer.NewPush(c, sub, h, o))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		assert.NoError(t, <-done, "Run")
 	})
 	t.Cleanup(stop)
 	return stop
@@ -40,14 +36,9 @@ func consume(t testing.TB, c *amqp.Client, sub consumer.Subscription, h consumer
 
 func sends(t testing.TB, c *amqp.Client, o producer.Options) *producer.Producer {
 	t.Helper()
-	p, err := producer.New(c, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(producer.New(c, o))(t)
 	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, p.Close())
 	})
 	return p
 }
@@ -57,9 +48,7 @@ func sends(t testing.TB, c *amqp.Client, o producer.Options) *producer.Producer 
 func TestRetriesAndDeadLetter(t *testing.T) {
 	s, a := server(t)
 	topic := "programs-" + run
-	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "programs")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "programs")))
 	c := client(t, s.Address(), amqp.Options{CopyRetries: true, RequestTimeout: requestTimeout, Groups: func(string, string) transport.ConsumerSettings {
 		return transport.ConsumerSettings{MaxAttempts: 3}
 	}})
@@ -74,10 +63,7 @@ func TestRetriesAndDeadLetter(t *testing.T) {
 			attempts <- attempt{time.Now(), d.Attempt}
 			return errHandler
 		}, consumer.PushOptions{})
-	receipt, err := sends(t, c, producer.Options{}).Send(t.Context(), &tidegate.Message{Topic: topic, Body: []byte("x")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	receipt := assert.Value(sends(t, c, producer.Options{}).Send(t.Context(), &tidegate.Message{Topic: topic, Body: []byte("x")}))(t)
 	var last attempt
 	for i := range 3 {
 		got := <-attempts
@@ -90,9 +76,8 @@ func TestRetriesAndDeadLetter(t *testing.T) {
 		Group: "undertaker", Topic: tidegate.DeadLetterTopic("programs"), Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Second,
 	})
 	want := tidegate.DeadLetter{Topic: topic, MessageID: receipt.MessageID, Queue: -1, Offset: -1, Group: "programs", Attempts: 3, Reason: errHandler.Error()}
-	if got, ok := letter.DeadLetter(); !ok || got != want {
-		t.Errorf("dead letter %+v, want %+v", got, want)
-	}
+	got, ok := letter.DeadLetter()
+	assert.That(t, ok && got == want, "dead letter %+v, want %+v", got, want)
 	stop()
 }
 
@@ -101,9 +86,7 @@ func TestRetriesAndDeadLetter(t *testing.T) {
 func TestCopiesOfARepeatedID(t *testing.T) {
 	s, a := server(t)
 	topic := "redriven-" + run
-	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "redriven")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "redriven")))
 	c := client(t, s.Address(), amqp.Options{CopyRetries: true, RequestTimeout: requestTimeout})
 	r := transport.ReceiveRequest{Group: "redriven", Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Second}
 	m := message(topic, 1)
@@ -111,32 +94,21 @@ func TestCopiesOfARepeatedID(t *testing.T) {
 		if redrives > 0 {
 			m.Properties = map[string]string{"DLQ_REDRIVES": itoa(redrives)}
 		}
-		if err := send(t.Context(), c, m); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Settle(t.Context(), receive(t, c, r), transport.Verdict{Kind: transport.Retry, Reason: "first"}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, send(t.Context(), c, m))
+		assert.Must(t, assert.Err(c.Settle(t.Context(), receive(t, c, r), transport.Verdict{Kind: transport.Retry, Reason: "first"})))
 		again := receive(t, c, r)
-		if again.Attempt != 2 {
-			t.Errorf("attempt %d, want 2", again.Attempt)
-		}
-		if _, err := c.Settle(t.Context(), again, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Equal(t, "attempt", again.Attempt, 2)
+		assert.Must(t, assert.Err(c.Settle(t.Context(), again, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"})))
 	}
-	if n, err := a.do(t.Context(), "queue.redriven.DLQ", "countMessages"); err != nil || n != "[3]" {
-		t.Errorf("there are %s dead letters, %v; want 3", n, err)
-	}
+	n, err := a.do(t.Context(), "queue.redriven.DLQ", "countMessages")
+	assert.That(t, err == nil && n == "[3]", "there are %s dead letters, %v; want 3", n, err)
 }
 
 // A producer waits out a throttle: the sends succeed once there is space.
 func TestProducerWaitsForSpace(t *testing.T) {
 	s, a := server(t)
 	topic := "fail.programs-" + run
-	if err := a.createGroup(t.Context(), topic, "billing"); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, a.createGroup(t.Context(), topic, "billing"))
 	c := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	var mu sync.Mutex
 	throttled := 0
@@ -150,9 +122,7 @@ func TestProducerWaitsForSpace(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
-			if _, err := p.Send(t.Context(), message(topic, 2048)); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(p.Send(t.Context(), message(topic, 2048))))
 		})
 	}
 	for { // until the address is full

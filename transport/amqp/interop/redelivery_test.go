@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
@@ -26,17 +27,13 @@ func TestRedeliveryDelay(t *testing.T) {
 	if _, err := c.Receive(t.Context(), r); err != nil { // creates the queue
 		t.Fatal(err)
 	}
-	if err := send(t.Context(), c, message("orders", 1)); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, send(t.Context(), c, message("orders", 1)))
 	r.Wait = time.Second
 	d := receive(t, c, r)
 	again := func(what string, attempt int, delay time.Duration, end func() error) {
 		t.Helper()
 		start := time.Now()
-		if err := end(); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, end())
 		d = receive(t, c, r)
 		if waited := time.Since(start); d.Attempt != attempt || waited < delay-50*time.Millisecond {
 			t.Errorf("%s: attempt %d after %v, want attempt %d after %v or more", what, d.Attempt, waited, attempt, delay)
@@ -59,28 +56,19 @@ func TestRedeliveryDelay(t *testing.T) {
 func TestAcknowledgementsBeforeTheConnectionEnds(t *testing.T) {
 	s, a := server(t)
 	topic := "acked-" + run
-	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")))
 	const messages = 200
 	c := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	for range messages {
-		if err := send(t.Context(), c, message(topic, 1)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, send(t.Context(), c, message(topic, 1)))
 	}
 	var n network
 	ending := client(t, s.Address(), amqp.Options{Dialer: n.dial, RequestTimeout: requestTimeout})
 	r := transport.ReceiveRequest{Group: "billing", Topic: topic, Queue: transport.AnyQueue, Max: messages, InvisibleDuration: time.Minute, Wait: time.Second}
 	for acked := 0; acked < messages; {
-		ds, err := ending.Receive(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ds := assert.Value(ending.Receive(t.Context(), r))(t)
 		for _, err := range ending.Ack(t.Context(), ds) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 		}
 		acked += len(ds)
 	}
@@ -90,9 +78,7 @@ func TestAcknowledgementsBeforeTheConnectionEnds(t *testing.T) {
 		if err == nil && left == "[0]" {
 			return
 		}
-		if time.Since(start) > soon {
-			t.Fatalf("the queue has %s messages, %v; want 0", left, err)
-		}
+		assert.MustThat(t, time.Since(start) <= soon, "the queue has %s messages, %v; want 0", left, err)
 		wait(t, 100*time.Millisecond)
 	}
 }
@@ -101,23 +87,16 @@ func TestAcknowledgementsBeforeTheConnectionEnds(t *testing.T) {
 func TestAcknowledgedRanges(t *testing.T) {
 	s, a := server(t)
 	topic := "ranges-" + run
-	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "billing")))
 	const messages = 50
 	c := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	for range messages {
-		if err := send(t.Context(), c, message(topic, 1)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, send(t.Context(), c, message(topic, 1)))
 	}
 	r := transport.ReceiveRequest{Group: "billing", Topic: topic, Queue: transport.AnyQueue, Max: messages, InvisibleDuration: time.Minute, Wait: time.Second}
 	var all []*tidegate.Delivery
 	for start := time.Now(); len(all) < messages && time.Since(start) < soon; {
-		ds, err := c.Receive(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ds := assert.Value(c.Receive(t.Context(), r))(t)
 		all = append(all, ds...)
 	}
 	var acked, kept []*tidegate.Delivery
@@ -129,28 +108,19 @@ func TestAcknowledgedRanges(t *testing.T) {
 		}
 	}
 	for _, err := range c.Ack(t.Context(), acked) {
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 	}
 	c.Close() // the server gets the others back
 	c = client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 	left := map[string]bool{}
 	for start := time.Now(); len(left) < len(kept) && time.Since(start) < soon; {
-		ds, err := c.Receive(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ds := assert.Value(c.Receive(t.Context(), r))(t)
 		for _, d := range ds {
 			left[d.ID] = true
 		}
 	}
 	for _, d := range kept {
-		if !left[d.ID] {
-			t.Errorf("message %s was not acknowledged, and is gone", d.ID)
-		}
+		assert.That(t, left[d.ID], "message %s was not acknowledged, and is gone", d.ID)
 	}
-	if len(left) != len(kept) || len(kept) != messages/10 {
-		t.Errorf("%d messages are left, want %d", len(left), messages/10)
-	}
+	assert.That(t, len(left) == len(kept) && len(kept) == messages/10, "%d messages are left, want %d", len(left), messages/10)
 }

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	goamqp "github.com/Azure/go-amqp"
+
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
@@ -27,35 +29,21 @@ func TestRestart(t *testing.T) {
 	}
 	session, end := dial(t, s.Address())
 	defer end()
-	sender, err := session.NewSender(t.Context(), "orders", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sender.Send(t.Context(), goamqp.NewMessage([]byte("not durable")), nil); err != nil {
-		t.Fatal(err)
-	}
+	sender := assert.Value(session.NewSender(t.Context(), "orders", nil))(t)
+	assert.Must(t, sender.Send(t.Context(), goamqp.NewMessage([]byte("not durable")), nil))
 	got := receive(t, c, r)
-	if string(got.Body) != "not durable" {
-		t.Fatalf("received %q", got.Body)
-	}
-	if err := send(t.Context(), c, message("orders", 1)); err != nil {
-		t.Fatal(err)
-	}
+	assert.MustThat(t, string(got.Body) == "not durable", "received %q", got.Body)
+	assert.Must(t, send(t.Context(), c, message("orders", 1)))
 	failed := receive(t, c, r)
-	if _, err := c.Settle(t.Context(), failed, transport.Verdict{Kind: transport.Retry, Reason: "no such customer"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(c.Settle(t.Context(), failed, transport.Verdict{Kind: transport.Retry, Reason: "no such customer"})))
 	if failed = receive(t, c, r); failed.Attempt != 2 {
 		t.Fatalf("attempt %d, want 2", failed.Attempt)
 	}
 	s.Stop()
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, s.Restart(t.Context()))
 	again := receive(t, clientOf(t, s.Address()), r)
-	if again.ID != failed.ID || again.Attempt < 2 {
-		t.Errorf("received attempt %d of %q, want attempt 2 or later of %q", again.Attempt, again.ID, failed.ID)
-	}
+	assert.That(t, again.ID == failed.ID && again.Attempt >= 2,
+		"received attempt %d of %q, want attempt 2 or later of %q", again.Attempt, again.ID, failed.ID)
 }
 
 // A send whose context ended after the message was written is stored later: MaybeStored is right.
@@ -78,13 +66,8 @@ func TestWrittenMessageIsStoredLater(t *testing.T) {
 	defer cancel()
 	late := message("orders", 1)
 	err := send(ctx, c, late)
-	if e, ok := errors.AsType[*tidegate.Error](err); !ok || !e.MaybeStored {
-		t.Errorf("a send without a response: %v, want MaybeStored", err)
-	}
-	if err := syscall.Kill(s.PID(), syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	if got := receive(t, c, r); got.ID != late.ID {
-		t.Errorf("received %q, want %q", got.ID, late.ID)
-	}
+	e, ok := errors.AsType[*tidegate.Error](err)
+	assert.That(t, ok && e.MaybeStored, "a send without a response: %v, want MaybeStored", err)
+	assert.Must(t, syscall.Kill(s.PID(), syscall.SIGCONT))
+	assert.Equal(t, "received", receive(t, c, r).ID, late.ID)
 }

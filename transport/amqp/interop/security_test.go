@@ -8,6 +8,7 @@ import (
 	goamqp "github.com/Azure/go-amqp"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
@@ -44,33 +45,19 @@ func TestUsersAndPermissions(t *testing.T) {
 		return client(t, s.Address(), amqp.Options{Credentials: tidegate.Credentials{AccessKey: user, SecretKey: password}, RequestTimeout: requestTimeout})
 	}
 	admin, sender := as("admin", "a"), as("sender", "s")
-	if err := send(t.Context(), admin, message("orders", 1)); err != nil {
-		t.Errorf("a user with permission: %v", err)
-	}
-	if err := send(t.Context(), sender, message("orders", 1)); err != nil {
-		t.Errorf("a user with permission to send: %v", err)
-	}
+	assert.NoError(t, send(t.Context(), admin, message("orders", 1)), "a user with permission")
+	assert.NoError(t, send(t.Context(), sender, message("orders", 1)), "a user with permission to send")
 	r := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute}
 	// A receive fails if the dead letters of its group would be lost.
 	if _, err := admin.Receive(t.Context(), r); code(err) != tidegate.CodeNotFound || tidegate.Classify(err) != tidegate.ClassPermanent {
 		t.Errorf("a receive without a queue for dead letters: %v, want 40400", err)
 	}
-	a, err := connectAs(t.Context(), s.Address(), goamqp.SASLTypePlain("admin", "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.createQueue(t.Context(), "billing.DLQ", "billing.DLQ", "ANYCAST"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := admin.Receive(t.Context(), r); err != nil {
-		t.Errorf("after the queue was created: %v", err)
-	}
-	if _, err := sender.Receive(t.Context(), r); !errors.Is(err, tidegate.ErrForbidden) {
-		t.Errorf("a receive without permission: %v, want ErrForbidden", err)
-	}
-	if err := send(t.Context(), as("reader", "r"), message("orders", 1)); !errors.Is(err, tidegate.ErrForbidden) {
-		t.Errorf("a send without permission: %v, want ErrForbidden", err)
-	}
+	a := assert.Value(connectAs(t.Context(), s.Address(), goamqp.SASLTypePlain("admin", "a")))(t)
+	assert.Must(t, a.createQueue(t.Context(), "billing.DLQ", "billing.DLQ", "ANYCAST"))
+	assert.NoError(t, assert.Err(admin.Receive(t.Context(), r)), "after the queue was created")
+	assert.Is(t, "a receive without permission", assert.Err(sender.Receive(t.Context(), r)), tidegate.ErrForbidden)
+	err := send(t.Context(), as("reader", "r"), message("orders", 1))
+	assert.That(t, errors.Is(err, tidegate.ErrForbidden), "a send without permission: %v, want ErrForbidden", err)
 	for name, c := range map[string]*amqp.Client{"a wrong password": as("admin", "wrong"), "an unknown user": as("nobody", "x"), "no credentials": clientOf(t, s.Address())} {
 		err := send(t.Context(), c, message("orders", 1))
 		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !errors.Is(err, tidegate.ErrUnauthorized) || e.MaybeStored || e.NotConnected {
@@ -88,13 +75,9 @@ func TestTLS(t *testing.T) {
 	})
 	address := "amqps://" + s.Address()
 	external := client(t, address, amqp.Options{TLS: a.config("orders"), External: true, RequestTimeout: requestTimeout})
-	if err := send(t.Context(), external, message("orders", 1)); err != nil {
-		t.Errorf("with a client certificate: %v", err)
-	}
+	assert.NoError(t, send(t.Context(), external, message("orders", 1)), "with a client certificate")
 	plain := client(t, address, amqp.Options{TLS: a.config("orders"), Credentials: tidegate.Credentials{AccessKey: "p", SecretKey: "p"}, RequestTimeout: requestTimeout})
-	if err := send(t.Context(), plain, message("orders", 1)); err != nil {
-		t.Errorf("with a password: %v", err)
-	}
+	assert.NoError(t, send(t.Context(), plain, message("orders", 1)), "with a password")
 	for name, c := range map[string]struct {
 		o    amqp.Options
 		code tidegate.Code

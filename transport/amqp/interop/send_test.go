@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
 )
@@ -24,26 +25,18 @@ func send(ctx context.Context, c *amqp.Client, m *tidegate.Message) error {
 func TestSendDetectsDuplicates(t *testing.T) {
 	s, a := server(t)
 	topic := "duplicates-" + run
-	if err := errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "all")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, errors.Join(a.createTopic(t.Context(), topic), a.createGroup(t.Context(), topic, "all")))
 	m := message(topic, 1)
 	c := client(t, s.Address(), amqp.Options{})
 	for range 2 {
-		if err := send(t.Context(), c, m); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, send(t.Context(), c, m))
 	}
-	if n, err := a.do(t.Context(), "queue."+topic+".all", "countMessages"); err != nil || n != "[1]" {
-		t.Errorf("the queue has %s messages, %v; want 1", n, err)
-	}
+	n, err := a.do(t.Context(), "queue."+topic+".all", "countMessages")
+	assert.That(t, err == nil && n == "[1]", "the queue has %s messages, %v; want 1", n, err)
 	again := client(t, s.Address(), amqp.Options{NoDuplicateDetection: true})
-	if err := send(t.Context(), again, m); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := a.do(t.Context(), "queue."+topic+".all", "countMessages"); err != nil || n != "[2]" {
-		t.Errorf("without duplicate detection the queue has %s messages, %v; want 2", n, err)
-	}
+	assert.Must(t, send(t.Context(), again, m))
+	n, err = a.do(t.Context(), "queue."+topic+".all", "countMessages")
+	assert.That(t, err == nil && n == "[2]", "without duplicate detection the queue has %s messages, %v; want 2", n, err)
 }
 
 // The rows of a full address. Artemis grants 1000 credits at first.
@@ -59,9 +52,7 @@ func TestFullAddressThrottles(t *testing.T) {
 			t.Parallel()
 			s, a := server(t)
 			topic, group := c.word+".orders-"+run, c.word+"-billing-"+run
-			if err := a.createGroup(t.Context(), topic, group); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, a.createGroup(t.Context(), topic, group))
 			client := client(t, s.Address(), amqp.Options{RequestTimeout: requestTimeout})
 			accepted, rejected := 0, 0
 			// On a slow machine a link can also be throttled because its first credit comes late.
@@ -75,33 +66,26 @@ func TestFullAddressThrottles(t *testing.T) {
 				default:
 					t.Fatalf("after %d accepted and %d rejected messages: %v", accepted, rejected, err)
 				}
-				if e, ok := errors.AsType[*tidegate.Error](err); ok && e.MaybeStored {
-					t.Errorf("MaybeStored: %v", err)
-				}
+				e, ok := errors.AsType[*tidegate.Error](err)
+				assert.That(t, !ok || !e.MaybeStored, "MaybeStored: %v", err)
 			}
 			if c.rejected && rejected < 2 || accepted < c.accepted {
 				t.Errorf("%d accepted, %d rejected; want refusals before the credit ends: %v, and at least %d accepted", accepted, rejected, c.rejected, c.accepted)
 			}
 			// A link that is opened now gets no credit. That the transport waits a second for
 			// credit, and not until the end of the request, has tests in virtual time.
-			if err := send(t.Context(), clientOf(t, s.Address()), message(topic, 1)); !errors.Is(err, tidegate.ErrThrottled) {
-				t.Errorf("a new link: %v, want a throttle", err)
-			}
+			assert.Is(t, "a new link", send(t.Context(), clientOf(t, s.Address()), message(topic, 1)), tidegate.ErrThrottled)
 			if n, err := a.do(t.Context(), "queue."+topic+"."+group, "countMessages"); err != nil || n != "["+itoa(accepted)+"]" {
 				t.Errorf("the queue has %s messages, %v; %d were accepted", n, err, accepted)
 			}
 			// Once there is space, sends succeed.
-			if _, err := a.do(t.Context(), "queue."+topic+"."+group, "removeAllMessages"); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(a.do(t.Context(), "queue."+topic+"."+group, "removeAllMessages")))
 			throttled := 0
 			err := send(t.Context(), client, message(topic, 1))
 			for start := time.Now(); errors.Is(err, tidegate.ErrThrottled) && time.Since(start) < soon; throttled++ {
 				err = send(t.Context(), client, message(topic, 1))
 			}
-			if err != nil {
-				t.Errorf("after the address was emptied: %v", err)
-			}
+			assert.NoError(t, err, "after the address was emptied")
 			t.Logf("%d messages accepted; with free space %d sends were throttled before one succeeded", accepted, throttled)
 		})
 	}
@@ -113,12 +97,8 @@ func TestThrottlesAsModified(t *testing.T) {
 		Properties: limited("fail", "FAIL", nil), Acceptor: map[string]string{"amqpUseModifiedForTransientDeliveryErrors": "true"},
 	})
 	a, err := connect(t.Context(), s.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.createGroup(t.Context(), "fail.orders", "billing"); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
+	assert.Must(t, a.createGroup(t.Context(), "fail.orders", "billing"))
 	c := clientOf(t, s.Address())
 	for range 100 {
 		if err = send(t.Context(), c, message("fail.orders", 2048)); err != nil {
@@ -152,42 +132,31 @@ func TestFullDiskThrottles(t *testing.T) {
 func TestPagedMessagesAreKept(t *testing.T) {
 	s, a := server(t)
 	topic, group := "page.orders-"+run, "page-billing-"+run
-	if err := a.createGroup(t.Context(), topic, group); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, a.createGroup(t.Context(), topic, group))
 	c := clientOf(t, s.Address())
 	for range 200 {
-		if err := send(t.Context(), c, message(topic, 2048)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, send(t.Context(), c, message(topic, 2048)))
 	}
-	if n, err := a.do(t.Context(), "queue."+topic+"."+group, "countMessages"); err != nil || n != "[200]" {
-		t.Errorf("the queue has %s messages, %v; want 200", n, err)
-	}
+	n, err := a.do(t.Context(), "queue."+topic+"."+group, "countMessages")
+	assert.That(t, err == nil && n == "[200]", "the queue has %s messages, %v; want 200", n, err)
 }
 
 // With the policy DROP the loss cannot be detected: the package comment warns of it.
 func TestDropIsNotDetectable(t *testing.T) {
 	s, a := server(t)
 	topic, group := "drop.orders-"+run, "drop-billing-"+run
-	if err := a.createGroup(t.Context(), topic, group); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, a.createGroup(t.Context(), topic, group))
 	c := clientOf(t, s.Address())
 	for range 200 {
-		if err := send(t.Context(), c, message(topic, 2048)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, send(t.Context(), c, message(topic, 2048)))
 	}
-	if n, err := a.do(t.Context(), "queue."+topic+"."+group, "countMessages"); err != nil || n == "[200]" {
-		t.Errorf("the queue has %s messages, %v; want fewer than 200", n, err)
-	}
+	n, err := a.do(t.Context(), "queue."+topic+"."+group, "countMessages")
+	assert.That(t, err == nil && n != "[200]", "the queue has %s messages, %v; want fewer than 200", n, err)
 }
 
 func TestMissingAddress(t *testing.T) {
 	s, _ := server(t)
 	err := send(t.Context(), clientOf(t, s.Address()), message("nowhere-"+run, 1))
-	if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeTopicNotFound || e.MaybeStored {
-		t.Errorf("got %v, want 40402 and nothing stored", err)
-	}
+	e, ok := errors.AsType[*tidegate.Error](err)
+	assert.That(t, ok && e.Code == tidegate.CodeTopicNotFound && !e.MaybeStored, "got %v, want 40402 and nothing stored", err)
 }

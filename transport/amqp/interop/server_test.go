@@ -18,6 +18,8 @@ import (
 	"time"
 
 	goamqp "github.com/Azure/go-amqp"
+
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
 )
@@ -99,9 +101,7 @@ func server(t testing.TB) (*artemis.Server, *admin) {
 			shared.admin, shared.err = connect(context.Background(), shared.server.Address())
 		}
 	})
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
+	assert.Must(t, shared.err)
 	return shared.server, shared.admin
 }
 
@@ -111,14 +111,9 @@ func start(t testing.TB, o artemis.Options) *artemis.Server {
 	p := maps.Clone(properties)
 	maps.Copy(p, o.Properties)
 	o.Properties = p
-	s, err := artemis.Start(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(artemis.Start(t.Context(), o))(t)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Close())
 	})
 	return s
 }
@@ -126,14 +121,9 @@ func start(t testing.TB, o artemis.Options) *artemis.Server {
 // client returns a transport to a server, which ends with the test.
 func client(t testing.TB, address string, o amqp.Options) *amqp.Client {
 	t.Helper()
-	c, err := amqp.New(address, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(amqp.New(address, o))(t)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.Close())
 	})
 	return c
 }
@@ -141,14 +131,8 @@ func client(t testing.TB, address string, o amqp.Options) *amqp.Client {
 // dial opens a session of go-amqp alone, and returns the function that ends its connection.
 func dial(t testing.TB, address string) (*goamqp.Session, func()) {
 	t.Helper()
-	conn, err := goamqp.Dial(t.Context(), "amqp://"+address, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	session, err := conn.NewSession(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := assert.Value(goamqp.Dial(t.Context(), "amqp://"+address, nil))(t)
+	session := assert.Value(conn.NewSession(t.Context(), nil))(t)
 	return session, func() { conn.Close() }
 }
 

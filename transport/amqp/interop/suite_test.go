@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -46,9 +47,7 @@ func fixture(o amqp.Options) func(t *testing.T) transporttest.Fixture {
 		n := &network{}
 		o.Dialer = n.dial
 		c, err := amqp.New(s.Address(), o) // the suite closes it
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		return transporttest.Fixture{
 			Transport:  c,
 			Disconnect: func() { n.cut(true) },

@@ -12,6 +12,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -73,18 +74,13 @@ func TestBatchVerdicts(t *testing.T) {
 			got[fmt.Sprint(bodies[o.Delivery.ID], " ", o.Delivery.Attempt, " ", o.Disposition)]++
 		}
 		c.stop()
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("outcomes %v, want %v", got, want)
-		}
+		assert.That(t, fmt.Sprint(got) == fmt.Sprint(want), "outcomes %v, want %v", got, want)
 		t.Logf("sizes of the batches: %v", seen.list)
-		if n := slices.Max(seen.list); n < 2 || n > 20 {
-			t.Errorf("the largest batch has %d messages", n)
-		}
+		n := slices.Max(seen.list)
+		assert.That(t, n >= 2 && n <= 20, "the largest batch has %d messages", n)
 		letters := consumer.Subscription{Group: x.group("undertaker", false, 17), Topic: tidegate.DeadLetterTopic(sub.Group)}
 		for _, d := range x.take(letters, each) {
-			if string(d.Body) != "dead" {
-				t.Errorf("dead letter %q", d.Body)
-			}
+			assert.That(t, string(d.Body) == "dead", "dead letter %q", d.Body)
 		}
 	})
 }
@@ -108,9 +104,8 @@ func TestBatchesOfFIFOGroup(t *testing.T) {
 			res := make(consumer.BatchResult, len(ds))
 			of, queues := map[string]bool{}, map[int]bool{}
 			for i, d := range ds {
-				if of[d.MessageGroup] || x.broker == nil && queues[d.Queue] {
-					t.Errorf("two messages of group %s or of queue %d in a batch", d.MessageGroup, d.Queue)
-				}
+				assert.That(t, !of[d.MessageGroup] && (x.broker != nil || !queues[d.Queue]),
+					"two messages of group %s or of queue %d in a batch", d.MessageGroup, d.Queue)
 				of[d.MessageGroup], queues[d.Queue] = true, true
 				if d.MessageGroup == "a" && string(d.Body) == "1" && d.Attempt == 1 {
 					res[i] = errHandler
@@ -129,13 +124,11 @@ func TestBatchesOfFIFOGroup(t *testing.T) {
 			if g == "a" {
 				want = "0/1 1/1 1/2 2/1 3/1"
 			}
-			if s := strings.TrimSpace(got[g]); s != want {
-				t.Errorf("group %s: delivered %s, want %s", g, s, want)
-			}
+			s := strings.TrimSpace(got[g])
+			assert.That(t, s == want, "group %s: delivered %s, want %s", g, s, want)
 		}
 		t.Logf("sizes of the batches: %v", seen.list)
-		if n := slices.Max(seen.list); x.broker != nil && n != len(groups) {
-			t.Errorf("the largest batch has %d messages of %d groups", n, len(groups))
-		}
+		n := slices.Max(seen.list)
+		assert.That(t, x.broker == nil || n == len(groups), "the largest batch has %d messages of %d groups", n, len(groups))
 	})
 }

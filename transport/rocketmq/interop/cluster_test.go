@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
@@ -150,9 +151,7 @@ func (l *ledger) settle(x *target) {
 	}
 	x.t.Logf("%d messages accepted and received, %d deliveries again, %d sends that repeat a doubtful one, %d sends failed", len(l.accepted), again, l.resent, len(l.failed))
 	for i, err := range l.failed {
-		if i < 5 {
-			x.t.Errorf("a send failed: %v", err)
-		}
+		assert.That(x.t, i >= 5, "a send failed: %v", err)
 	}
 }
 
@@ -171,13 +170,9 @@ func TestClusterBrokerRestarts(t *testing.T) {
 		}})
 		stop := l.send(x, p, sub.Topic, 16)
 		l.more(x, "before the kill", 200)
-		if err := x.real.Kill(x.ctx, "broker-b"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, x.real.Kill(x.ctx, "broker-b"))
 		l.more(x, "without broker-b", 500)
-		if err := x.real.Start(x.ctx, "broker-b"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, x.real.Start(x.ctx, "broker-b"))
 		l.more(x, "with broker-b again", 500)
 		stop()
 		l.settle(x)
@@ -213,14 +208,10 @@ func TestClusterProxyRestarts(t *testing.T) {
 					return conn, err
 				},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			t.Cleanup(func() { c.Close() })
 			p, err := producer.New(c, producer.Options{AttemptTimeout: attemptTimeout})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			t.Cleanup(func() { p.Close() })
 			stops = append(stops, l.send(x, p, sub.Topic, 1))
 		}
@@ -231,20 +222,13 @@ func TestClusterProxyRestarts(t *testing.T) {
 			begin[address]++
 		}
 		t.Logf("the clients began at %v, with %v connections", begin, conns)
-		if len(begin) < 2 {
-			t.Errorf("%d clients began at %v, want both proxies", clients, begin)
-		}
-		if n := conns[x.real.Endpoints()[0]] + conns[x.real.Endpoints()[1]]; n > 3*clients {
-			t.Errorf("%d clients have made %d connections while both proxies run", clients, n)
-		}
+		assert.That(t, len(begin) >= 2, "%d clients began at %v, want both proxies", clients, begin)
+		n := conns[x.real.Endpoints()[0]] + conns[x.real.Endpoints()[1]]
+		assert.That(t, n <= 3*clients, "%d clients have made %d connections while both proxies run", clients, n)
 		mu.Unlock()
-		if err := x.real.Kill(x.ctx, "proxy-1"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, x.real.Kill(x.ctx, "proxy-1"))
 		l.more(x, "without proxy-1", 20*clients)
-		if err := x.real.Start(x.ctx, "proxy-1"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, x.real.Start(x.ctx, "proxy-1"))
 		l.more(x, "with proxy-1 again", 20*clients)
 		for _, stop := range stops {
 			stop()

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -33,9 +34,8 @@ func TestRetryAfter(t *testing.T) {
 		last := c.next()
 		for attempt := 2; attempt <= 4; attempt++ {
 			o := c.outcome()
-			if o.Disposition != consumer.Retried || o.Delay != delay || !errors.Is(o.Err, errHandler) {
-				t.Errorf("outcome %+v, want a retry after %v", o, delay)
-			}
+			assert.That(t, o.Disposition == consumer.Retried && o.Delay == delay && errors.Is(o.Err, errHandler),
+				"outcome %+v, want a retry after %v", o, delay)
 			d := c.next()
 			got := d.at.Sub(last.at)
 			t.Logf("attempt %d came %v after attempt %d", d.Attempt, got, last.Attempt)
@@ -44,9 +44,7 @@ func TestRetryAfter(t *testing.T) {
 			}
 			last = d
 		}
-		if o := c.outcome(); o.Disposition != consumer.Acked {
-			t.Errorf("outcome %+v", o)
-		}
+		assert.Equal(t, "outcome", c.outcome().Disposition, consumer.Acked)
 		c.stop()
 	})
 }
@@ -100,15 +98,11 @@ func (x *target) wantLetter(sub consumer.Subscription, id string, want tidegate.
 	// On a RocketMQ the attempts continue to count, so this group has the largest maximum.
 	letters := consumer.Subscription{Group: x.group("undertaker", false, 17), Topic: tidegate.DeadLetterTopic(sub.Group)}
 	d := x.take(letters, 1)[0]
-	if d.ID != id || string(d.Body) != "x" {
-		x.t.Errorf("dead letter %+v, want that of %s", d.Message, id)
-	}
+	assert.That(x.t, d.ID == id && string(d.Body) == "x", "dead letter %+v, want that of %s", d.Message, id)
 	got, ok := d.DeadLetter()
 	switch {
 	case !x.server.DeadLetterOrigins:
-		if ok {
-			x.t.Errorf("the dead letter has the origin %+v", got)
-		}
+		assert.That(x.t, !ok, "the dead letter has the origin %+v", got)
 	case !ok || got.Topic != sub.Topic || got.Group != sub.Group || got.MessageID != id || got.Attempts != want.Attempts || got.Reason != want.Reason:
 		x.t.Errorf("origin %+v, %v, want %+v", got, ok, want)
 	}
@@ -135,9 +129,8 @@ func TestSnooze(t *testing.T) {
 		if o := c.outcome(); o.Disposition != want || o.AttemptSpent == x.server.Capabilities.Verdicts.Has(transport.Snooze) || o.Delay != time.Second {
 			t.Errorf("outcome %+v, want %v, and the attempt spent: %v", o, want, !x.server.Capabilities.Verdicts.Has(transport.Snooze))
 		}
-		if o := c.outcome(); o.Disposition != consumer.Acked || o.Delivery.Attempt != attempt {
-			t.Errorf("outcome %+v, want attempt %d", o, attempt)
-		}
+		o := c.outcome()
+		assert.That(t, o.Disposition == consumer.Acked && o.Delivery.Attempt == attempt, "outcome %+v, want attempt %d", o, attempt)
 		c.stop()
 	})
 }
@@ -165,9 +158,8 @@ func TestFIFORetry(t *testing.T) {
 			got[d.MessageGroup] += fmt.Sprintf("%s/%d ", d.Body, d.Attempt)
 		}
 		for _, g := range []string{"a", "b"} {
-			if want := "0/1 1/1 1/2 2/1 3/1 4/1 "; got[g] != want {
-				t.Errorf("group %s: delivered %s, want %s", g, got[g], want)
-			}
+			want := "0/1 1/1 1/2 2/1 3/1 4/1 "
+			assert.That(t, got[g] == want, "group %s: delivered %s, want %s", g, got[g], want)
 		}
 		c.stop()
 	})
@@ -182,9 +174,7 @@ func TestShutdownWithUnreadMessages(t *testing.T) {
 		const quick, slow = 100, 100
 		fill := func(n int, body string) {
 			for i, r := range p.SendBatch(x.ctx, repeat(n, sub.Topic, body)) {
-				if r.Err != nil {
-					t.Fatalf("message %d: %v", i, r.Err)
-				}
+				assert.MustThat(t, r.Err == nil, "message %d: %v", i, r.Err)
 			}
 		}
 		fill(quick, "quick")
@@ -199,9 +189,7 @@ func TestShutdownWithUnreadMessages(t *testing.T) {
 		}, consumer.PushOptions{Concurrency: 2})
 		seen := map[string]bool{}
 		note := func(d *tidegate.Delivery) {
-			if d.Attempt != 1 || seen[d.ID] {
-				t.Errorf("message %s came as attempt %d, before: %v", d.ID, d.Attempt, seen[d.ID])
-			}
+			assert.That(t, d.Attempt == 1 && !seen[d.ID], "message %s came as attempt %d, before: %v", d.ID, d.Attempt, seen[d.ID])
 			seen[d.ID] = true
 		}
 		for range quick {
@@ -245,10 +233,7 @@ func TestSimpleConsumer(t *testing.T) {
 		c := x.simple(sub)
 		receive := func() *tidegate.Delivery {
 			for x.ctx.Err() == nil {
-				ds, err := c.Receive(x.ctx, 1)
-				if err != nil {
-					t.Fatal(err)
-				}
+				ds := assert.Value(c.Receive(x.ctx, 1))(t)
 				if len(ds) == 1 {
 					return ds[0]
 				}
@@ -266,12 +251,9 @@ func TestSimpleConsumer(t *testing.T) {
 			t.Errorf("Ack with the old handle: %v", err)
 		}
 		again := receive()
-		if again.ID != sent.MessageID || again.Attempt != 2 {
-			t.Errorf("received attempt %d of %s, want 2 of %s", again.Attempt, again.ID, sent.MessageID)
-		}
-		if _, err := c.Settle(x.ctx, again, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"}); err != nil {
-			t.Error(err)
-		}
+		assert.That(t, again.ID == sent.MessageID && again.Attempt == 2,
+			"received attempt %d of %s, want 2 of %s", again.Attempt, again.ID, sent.MessageID)
+		assert.NoError(t, assert.Err(c.Settle(x.ctx, again, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"})))
 		x.wantLetter(sub, sent.MessageID, tidegate.DeadLetter{Attempts: 2, Reason: "hopeless"})
 	})
 }
@@ -286,9 +268,7 @@ func TestUnreadableFilter(t *testing.T) {
 			consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) { failures <- f }})
 		f := <-failures
 		if x.broker == nil {
-			if errors.Is(f.Err, tidegate.ErrInvalid) || f.RetryIn == 0 {
-				t.Errorf("failure %+v, want one that is retried", f)
-			}
+			assert.That(t, !errors.Is(f.Err, tidegate.ErrInvalid) && f.RetryIn != 0, "failure %+v, want one that is retried", f)
 			c.stop()
 			return
 		}

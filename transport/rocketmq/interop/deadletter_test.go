@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/deadletter"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -22,12 +23,8 @@ import (
 func list(t *testing.T, x *target, q deadletter.Queue, f deadletter.Filter) (ids []string) {
 	t.Helper()
 	for l, err := range deadletter.List(x.ctx, q, f, true) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(l.Message.Body) != "x" || l.Origin.Topic == "" == x.server.DeadLetterOrigins {
-			t.Errorf("letter %+v", l)
-		}
+		assert.Must(t, err)
+		assert.That(t, string(l.Message.Body) == "x" && l.Origin.Topic == "" != x.server.DeadLetterOrigins, "letter %+v", l)
 		ids = append(ids, l.Message.ID)
 	}
 	slices.Sort(ids)
@@ -78,15 +75,12 @@ func TestDeadLetterQueue(t *testing.T) {
 			t.Logf("no letter after %v: a proxy remembers for a while that the topic was missing", time.Since(begin))
 		}
 		for range 2 {
-			if ids := list(t, x, q, deadletter.Filter{}); !slices.Equal(ids, all) {
-				t.Fatalf("listed %d letters, want %d\n%v\n%v", len(ids), letters, ids, all)
-			}
+			ids := list(t, x, q, deadletter.Filter{})
+			assert.MustThat(t, slices.Equal(ids, all), "listed %d letters, want %d\n%v\n%v", len(ids), letters, ids, all)
 			t.Logf("listed %d letters after %v", letters, time.Since(begin))
 		}
 		chosen := deadletter.Filter{Match: func(l *deadletter.Letter) bool { return len(l.Message.Properties["n"]) == 1 }} // 0 to 9
-		if ids := list(t, x, q, chosen); !slices.Equal(ids, slices.Sorted(slices.Values(sent[:10]))) {
-			t.Errorf("filtered: %v", ids)
-		}
+		assert.Slices(t, "filtered", list(t, x, q, chosen), slices.Sorted(slices.Values(sent[:10])))
 		close(repaired)
 		for len(c.deliveries) > 0 {
 			c.next()
@@ -101,22 +95,17 @@ func TestDeadLetterQueue(t *testing.T) {
 		}
 		report, err := deadletter.Redrive(x.ctx, q, o)
 		t.Logf("%+v after %v", report, time.Since(begin))
-		if err != nil || report.Redriven != 10 || report.Failed+report.Unresolved+report.Returned > 0 {
-			t.Errorf("redrive: %+v, %v", report, err)
-		}
+		assert.That(t, err == nil && report.Redriven == 10 && report.Failed+report.Unresolved+report.Returned <= 0,
+			"redrive: %+v, %v", report, err)
 		got := map[string]int{}
 		for range 10 {
 			d := c.next()
 			id, ok := strings.CutSuffix(d.ID, ".redrive-1")
-			if !ok || d.Attempt != 1 {
-				t.Errorf("delivered %s as attempt %d", d.ID, d.Attempt)
-			}
+			assert.That(t, ok && d.Attempt == 1, "delivered %s as attempt %d", d.ID, d.Attempt)
 			got[id]++
 		}
 		for _, id := range sent[:10] {
-			if got[id] != 1 {
-				t.Errorf("letter %s came %d times", id, got[id])
-			}
+			assert.That(t, got[id] == 1, "letter %s came %d times", id, got[id])
 		}
 		close(hopeless)
 		// The hopeless one is a dead letter again, of the next generation. The job does not send it
@@ -128,9 +117,7 @@ func TestDeadLetterQueue(t *testing.T) {
 		}
 		left := append(slices.Clone(sent[10:]), sent[0]+".redrive-1")
 		slices.Sort(left)
-		if ids := list(t, x, q, deadletter.Filter{}); !slices.Equal(ids, left) {
-			t.Errorf("listed %v, want %v", ids, left)
-		}
+		assert.Slices(t, "listed", list(t, x, q, deadletter.Filter{}), left)
 		report, err = deadletter.Redrive(x.ctx, q, o)
 		t.Logf("%+v, %v after %v", report, err, time.Since(begin))
 		if report.Redriven != 0 || report.Returned != 1 || err != nil && !errors.Is(err, deadletter.ErrTooManyFailures) {
@@ -148,9 +135,7 @@ func TestDeadLetterQueueNeedsAttempts(t *testing.T) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 1), Topic: x.topic("orders", settings.TopicNormal)}
 		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return errHandler }, consumer.PushOptions{})
 		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: sub.Topic, Body: []byte("x")})
-		if o := c.outcome(); o.Disposition != consumer.DeadLettered {
-			t.Fatalf("outcome %+v", o)
-		}
+		assert.MustEqual(t, "outcome", c.outcome().Disposition, consumer.DeadLettered)
 		few := deadletter.Queue{Transport: x.client, Group: sub.Group, As: x.group("clerk", false, 17)}
 		for _, err := range deadletter.List(x.ctx, few, deadletter.Filter{}, false) {
 			if x.server.Capabilities.Suspend && err != nil || !x.server.Capabilities.Suspend && !errors.Is(err, tidegate.ErrInvalid) {
@@ -159,9 +144,8 @@ func TestDeadLetterQueueNeedsAttempts(t *testing.T) {
 		}
 		many := few
 		many.As = x.group("archivist", false, 1000)
-		if ids := list(t, x, many, deadletter.Filter{}); len(ids) != 1 || ids[0] != sent.MessageID {
-			t.Errorf("listed %v, want %s", ids, sent.MessageID)
-		}
+		ids := list(t, x, many, deadletter.Filter{})
+		assert.That(t, len(ids) == 1 && ids[0] == sent.MessageID, "listed %v, want %s", ids, sent.MessageID)
 		c.stop()
 	})
 }
@@ -195,9 +179,7 @@ func TestRedriveToOneGroup(t *testing.T) {
 		ordered, _ := begin("ordered", true, func(context.Context, *tidegate.Delivery) error { return nil })
 		sent := x.send(x.producer(producer.Options{}), &tidegate.Message{Topic: topic, Tag: "old", Body: []byte("x")})
 		for o := failing.outcome(); o.Disposition != consumer.DeadLettered; o = failing.outcome() {
-			if o.Disposition != consumer.Retried {
-				t.Fatalf("outcome %+v", o)
-			}
+			assert.MustThat(t, o.Disposition == consumer.Retried, "outcome %+v", o)
 		}
 		for len(failing.deliveries) > 0 {
 			failing.next()
@@ -220,9 +202,8 @@ func TestRedriveToOneGroup(t *testing.T) {
 		for _, wrong := range []deadletter.Queue{fresh, ordered} {
 			other := o
 			other.Journal = filepath.Join(t.TempDir(), "other")
-			if _, err := deadletter.Redrive(x.ctx, wrong, other); err == nil || !strings.Contains(err.Error(), "of this group alone") {
-				t.Errorf("group %s: %v", wrong.Group, err)
-			}
+			_, err := deadletter.Redrive(x.ctx, wrong, other)
+			assert.That(t, err != nil && strings.Contains(err.Error(), "of this group alone"), "group %s: %v", wrong.Group, err)
 		}
 		var report deadletter.Report
 		for ; report.Redriven == 0 && x.ctx.Err() == nil; _ = backoff.Sleep(x.ctx, 25*time.Second) {
@@ -238,8 +219,7 @@ func TestRedriveToOneGroup(t *testing.T) {
 				t.Errorf("delivered %+v, want the edited message in attempt %d", d, attempt)
 			}
 		}
-		if n := len(others.deliveries); n > 0 {
-			t.Errorf("another group received %d messages more", n)
-		}
+		n := len(others.deliveries)
+		assert.That(t, n <= 0, "another group received %d messages more", n)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/policy"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -44,10 +45,7 @@ func TestPolicies(t *testing.T) {
 		outcomes := 0
 		for tag, w := range want {
 			m := &tidegate.Message{Topic: sub.Topic, Tag: tag, Body: []byte(tag)}
-			e, err := c.consumer.EffectivePolicy(x.ctx, m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := assert.Value(c.consumer.EffectivePolicy(x.ctx, m))(t)
 			var delays []time.Duration
 			for _, r := range e.Preview() {
 				delays = append(delays, r.Lo)
@@ -67,9 +65,7 @@ func TestPolicies(t *testing.T) {
 			} else {
 				g.end = o.Disposition
 			}
-			if !errors.Is(o.Err, errHandler) || o.SettleErr != nil {
-				t.Errorf("outcome %+v", o)
-			}
+			assert.That(t, errors.Is(o.Err, errHandler) && o.SettleErr == nil, "outcome %+v", o)
 			got[tags[o.Delivery.ID]] = g
 		}
 		for tag, w := range want {

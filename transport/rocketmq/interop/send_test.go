@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
@@ -35,36 +36,25 @@ func TestSend(t *testing.T) {
 		results := make(chan error, each)
 		var batch []*tidegate.Message
 		for i := range each {
-			if r := x.send(p, message("send", i)); r.Attempts != 1 || r.RecallHandle != "" || r.TransactionID != "" {
-				t.Errorf("receipt %+v", r)
-			}
-			if err := p.SendAsync(x.ctx, message("async", i), func(_ tidegate.Receipt, err error) { results <- err }); err != nil {
-				t.Fatal(err)
-			}
+			r := x.send(p, message("send", i))
+			assert.That(t, r.Attempts == 1 && r.RecallHandle == "" && r.TransactionID == "", "receipt %+v", r)
+			assert.Must(t, p.SendAsync(x.ctx, message("async", i), func(_ tidegate.Receipt, err error) { results <- err }))
 			batch = append(batch, message("batch", i))
 		}
 		for range each {
-			if err := <-results; err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, <-results)
 		}
 		for i, r := range p.SendBatch(x.ctx, batch) {
-			if r.Err != nil || r.Receipt.MessageID != batch[i].ID {
-				t.Errorf("message %d of the batch: %+v", i, r)
-			}
+			assert.That(t, r.Err == nil && r.Receipt.MessageID == batch[i].ID, "message %d of the batch: %+v", i, r)
 		}
 		for _, d := range x.take(sub, 3*each) {
-			if got := fmt.Sprint(d.Tag, d.Keys, d.Properties, string(d.Body)); got != sent[d.ID] {
-				t.Errorf("message %s: received %s, sent %s", d.ID, got, sent[d.ID])
-			}
+			got := fmt.Sprint(d.Tag, d.Keys, d.Properties, string(d.Body))
+			assert.That(t, got == sent[d.ID], "message %s: received %s, sent %s", d.ID, got, sent[d.ID])
 			delete(sent, d.ID)
 		}
-		if got := x.client.Capabilities(""); got != x.server.Capabilities {
-			t.Errorf("capabilities %+v, want %+v", got, x.server.Capabilities)
-		}
-		if a, err := p.Shutdown(x.ctx); err != nil || a.Delivered != 3*each || a.Failed != 0 {
-			t.Errorf("accounts %+v, %v", a, err)
-		}
+		assert.Equal(t, "capabilities", x.client.Capabilities(""), x.server.Capabilities)
+		a, err := p.Shutdown(x.ctx)
+		assert.That(t, err == nil && a.Delivered == 3*each && a.Failed == 0, "accounts %+v, %v", a, err)
 	})
 }
 
@@ -91,19 +81,15 @@ func TestSendRejected(t *testing.T) {
 			}
 			_, err := p.Send(x.ctx, &c.msg)
 			send, ok := errors.AsType[*producer.SendError](err)
-			if !ok || send.Reason != c.reason || send.MaybeStored {
-				t.Errorf("%s: %v, want the reason %q and nothing stored", name, err, c.reason)
-			}
+			assert.That(t, ok && send.Reason == c.reason && !send.MaybeStored,
+				"%s: %v, want the reason %q and nothing stored", name, err, c.reason)
 			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != c.code {
 				t.Errorf("%s: %v, want %d %s", name, err, int(c.code), c.code)
 			}
 		}
-		if err := x.client.Ping(x.ctx, normal); err != nil {
-			t.Error(err)
-		}
-		if err := x.client.Ping(x.ctx, x.name("nowhere")); !errors.Is(err, tidegate.ErrTopicNotFound) {
-			t.Errorf("Ping of a topic that is missing: %v", err)
-		}
+		assert.NoError(t, x.client.Ping(x.ctx, normal))
+		err := x.client.Ping(x.ctx, x.name("nowhere"))
+		assert.That(t, errors.Is(err, tidegate.ErrTopicNotFound), "Ping of a topic that is missing: %v", err)
 	})
 }
 
@@ -120,14 +106,11 @@ func TestDelayAndRecall(t *testing.T) {
 		recalled := x.send(p, &tidegate.Message{Topic: sub.Topic, Body: []byte("recalled"), DeliverAt: time.Now().Add(4 * unit)})
 		at := time.Now().Add(5 * unit)
 		delayed := x.send(p, &tidegate.Message{Topic: sub.Topic, Body: []byte("kept"), DeliverAt: at})
-		if recalled.Offset != -1 {
-			t.Errorf("the offset of a delayed message is %d before it is delivered", recalled.Offset)
-		}
+		assert.Equal(t, "the offset of a delayed message is before it is delivered", recalled.Offset, -1)
 		want := []string{delayed.MessageID}
 		if x.server.Recall {
-			if id, err := p.Recall(x.ctx, sub.Topic, recalled.RecallHandle); err != nil || id != recalled.MessageID {
-				t.Errorf("recalled %q, %v", id, err)
-			}
+			id, err := p.Recall(x.ctx, sub.Topic, recalled.RecallHandle)
+			assert.That(t, err == nil && id == recalled.MessageID, "recalled %q, %v", id, err)
 		} else {
 			want = []string{recalled.MessageID, delayed.MessageID}
 			handle, code := "handle", tidegate.CodeNotImplemented
@@ -144,13 +127,10 @@ func TestDelayAndRecall(t *testing.T) {
 		var got []string
 		for _, d := range x.take(sub, len(want)) {
 			got = append(got, d.ID)
-			if d.ID == delayed.MessageID && time.Now().Before(at.Add(-10*time.Millisecond)) {
-				t.Errorf("delivered %v early", time.Until(at))
-			}
+			assert.That(t, d.ID != delayed.MessageID || !time.Now().Before(at.Add(-10*time.Millisecond)),
+				"delivered %v early", time.Until(at))
 		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("received %v, want %v", got, want)
-		}
+		assert.That(t, fmt.Sprint(got) == fmt.Sprint(want), "received %v, want %v", got, want)
 	})
 }
 
@@ -162,43 +142,27 @@ func TestTransactions(t *testing.T) {
 		var checks atomic.Int64
 		p := x.producer(producer.Options{Checker: func(_ context.Context, c transport.TransactionCheck) transport.Resolution {
 			checks.Add(1)
-			if string(c.Message.Body) != "open" {
-				t.Errorf("the server asks about %q", c.Message.Body)
-			}
+			assert.That(t, string(c.Message.Body) == "open", "the server asks about %q", c.Message.Body)
 			return transport.Commit
 		}})
 		begin := func(body string) *producer.Transaction {
-			tx, err := p.Begin(x.ctx, &tidegate.Message{Topic: sub.Topic, Body: []byte(body)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if tx.Receipt().TransactionID == "" {
-				t.Errorf("receipt %+v has no transaction ID", tx.Receipt())
-			}
+			tx := assert.Value(p.Begin(x.ctx, &tidegate.Message{Topic: sub.Topic, Body: []byte(body)}))(t)
+			assert.That(t, tx.Receipt().TransactionID != "", "receipt %+v has no transaction ID", tx.Receipt())
 			return tx
 		}
 		ctx, cancel := context.WithCancel(x.ctx)
 		served := make(chan error, 1)
 		go func() { served <- p.ServeChecks(ctx, sub.Topic) }()
-		if err := begin("rolled back").Rollback(x.ctx); err != nil {
-			t.Error(err)
-		}
-		if err := begin("committed").Commit(x.ctx); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, begin("rolled back").Rollback(x.ctx))
+		assert.NoError(t, begin("committed").Commit(x.ctx))
 		begin("open")
 		for _, want := range []string{"committed", "open"} {
 			d := x.take(sub, 1)[0]
-			if string(d.Body) != want || d.TransactionID == "" || len(d.Properties) != 0 {
-				t.Errorf("received %q with the transaction ID %q and the properties %v, want %q", d.Body, d.TransactionID, d.Properties, want)
-			}
+			assert.That(t, string(d.Body) == want && d.TransactionID != "" && len(d.Properties) == 0,
+				"received %q with the transaction ID %q and the properties %v, want %q", d.Body, d.TransactionID, d.Properties, want)
 		}
-		if checks.Load() != 1 {
-			t.Errorf("the server asked %d times, want once", checks.Load())
-		}
+		assert.Equal(t, "the server asked times", checks.Load(), 1)
 		cancel()
-		if err := <-served; err != nil {
-			t.Errorf("ServeChecks: %v", err)
-		}
+		assert.NoError(t, <-served, "ServeChecks")
 	})
 }

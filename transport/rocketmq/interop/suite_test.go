@@ -3,6 +3,7 @@ package interop
 import (
 	"testing"
 
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
@@ -15,10 +16,7 @@ func TestSuite(t *testing.T) {
 	}
 	if *port != 0 {
 		t.Parallel()
-		s, err := rocketMQ()
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := assert.Value(rocketMQ())(t)
 		transporttest.Run(t, fixture, realRocketMQ(s.Options()))
 		return
 	}

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var (
@@ -19,9 +21,7 @@ func TestDifferencesAreTested(t *testing.T) {
 	known := map[string]bool{}
 	note := func(pattern, prefix string, names *regexp.Regexp) {
 		files, err := filepath.Glob(pattern)
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %v, %v", pattern, files, err)
-		}
+		assert.MustThat(t, err == nil && len(files) != 0, "%s: %v, %v", pattern, files, err)
 		for _, f := range files {
 			for _, m := range names.FindAllStringSubmatch(read(t, f), -1) {
 				known[prefix+m[1]] = true
@@ -33,9 +33,7 @@ func TestDifferencesAreTested(t *testing.T) {
 
 	_, section, _ := strings.Cut(read(t, "../WIRE.md"), "\n## Differences on a real RocketMQ\n")
 	_, table, ok := strings.Cut(section, "\n|---|---|---|\n")
-	if !ok {
-		t.Fatal("WIRE.md has no table of differences")
-	}
+	assert.MustThat(t, ok, "WIRE.md has no table of differences")
 	rows := 0
 	for row := range strings.Lines(table) {
 		if !strings.HasPrefix(row, "|") {
@@ -44,25 +42,19 @@ func TestDifferencesAreTested(t *testing.T) {
 		rows++
 		cells := strings.Split(strings.Trim(strings.TrimSpace(row), "|"), "|")
 		tests := testName.FindAllStringSubmatch(cells[len(cells)-1], -1)
-		if len(cells) != 3 || len(tests) == 0 {
-			t.Errorf("row %d has %d cells and %d tests: %s", rows, len(cells), len(tests), row)
-		}
+		assert.That(t, len(cells) == 3 && len(tests) != 0,
+			"row %d has %d cells and %d tests: %s", rows, len(cells), len(tests), row)
 		for _, m := range tests {
 			if !known[m[1]] {
 				t.Errorf("row %d names the test %s, which does not exist", rows, m[1])
 			}
 		}
 	}
-	if rows < 10 {
-		t.Errorf("the table has %d rows", rows)
-	}
+	assert.That(t, rows >= 10, "the table has %d rows", rows)
 }
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(os.ReadFile(name))(t)
 	return string(b)
 }

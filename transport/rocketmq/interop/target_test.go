@@ -24,6 +24,7 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -124,9 +125,7 @@ func (x *target) name(base string) string { return base + x.suffix }
 func (x *target) topic(base string, kind settings.TopicType) string {
 	x.t.Helper()
 	name := x.name(base)
-	if err := x.createTopic(x.ctx, name, kind); err != nil {
-		x.t.Fatal(err)
-	}
+	assert.Must(x.t, x.createTopic(x.ctx, name, kind))
 	return name
 }
 
@@ -143,9 +142,7 @@ func (x *target) group(base string, fifo bool, attempts int) string {
 	x.t.Helper()
 	name := x.name(base)
 	s := transport.ConsumerSettings{FIFO: fifo, MaxAttempts: attempts, Retry: backoff.Steps{time.Second}}
-	if err := x.createGroup(x.ctx, name, s); err != nil {
-		x.t.Fatal(err)
-	}
+	assert.Must(x.t, x.createGroup(x.ctx, name, s))
 	return name
 }
 
@@ -166,10 +163,7 @@ func (x *target) producer(o producer.Options) *producer.Producer {
 	if x.real != nil && o.AttemptTimeout == 0 {
 		o.AttemptTimeout = attemptTimeout
 	}
-	p, err := producer.New(x.client, o)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	p := assert.Value(producer.New(x.client, o))(x.t)
 	x.t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -177,19 +171,13 @@ func (x *target) producer(o producer.Options) *producer.Producer {
 // send sends a message that has to be accepted.
 func (x *target) send(p *producer.Producer, m *tidegate.Message) tidegate.Receipt {
 	x.t.Helper()
-	r, err := p.Send(x.ctx, m)
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	r := assert.Value(p.Send(x.ctx, m))(x.t)
 	return r
 }
 
 func (x *target) simple(sub consumer.Subscription) *consumer.Simple {
 	x.t.Helper()
-	c, err := consumer.NewSimple(x.client, sub, consumer.SimpleOptions{InvisibleDuration: 10 * time.Second, LongPolling: 5 * time.Second})
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	c := assert.Value(consumer.NewSimple(x.client, sub, consumer.SimpleOptions{InvisibleDuration: 10 * time.Second, LongPolling: 5 * time.Second}))(x.t)
 	return c
 }
 
@@ -205,9 +193,7 @@ func (x *target) take(sub consumer.Subscription, n int) []*tidegate.Delivery {
 			}
 			continue
 		}
-		if err := c.Ack(x.ctx, d); err != nil {
-			x.t.Error(err)
-		}
+		assert.NoError(x.t, c.Ack(x.ctx, d))
 		if all = append(all, d); len(all) == n {
 			return all
 		}
@@ -269,9 +255,7 @@ func (x *target) newPush(o *consumer.PushOptions) *push {
 // run starts the consumer, which ends with the test.
 func (p *push) run(c *consumer.Push, err error) *push {
 	p.x.t.Helper()
-	if err != nil {
-		p.x.t.Fatal(err)
-	}
+	assert.Must(p.x.t, err)
 	p.consumer = c
 	ctx, cancel := context.WithCancel(p.x.ctx)
 	p.cancel = cancel
@@ -291,9 +275,7 @@ func (p *push) stop() consumer.StopReport {
 	p.x.t.Helper()
 	p.cancel()
 	<-p.done
-	if p.err != nil {
-		p.x.t.Errorf("Run: %v", p.err)
-	}
+	assert.That(p.x.t, p.err == nil, "Run: %v", p.err)
 	return <-p.stopped
 }
 

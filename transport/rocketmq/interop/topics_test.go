@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 )
 
@@ -52,26 +53,18 @@ func TestSeveralTopics(t *testing.T) {
 			}
 		}
 		t.Logf("%d deliveries within %v", each/2+2*each, time.Since(begin))
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("delivered %v, want %v", got, want)
-		}
-		if err := x.createTopic(x.ctx, missing, settings.TopicNormal); err != nil {
-			t.Fatal(err)
-		}
+		assert.That(t, fmt.Sprint(got) == fmt.Sprint(want), "delivered %v, want %v", got, want)
+		assert.Must(t, x.createTopic(x.ctx, missing, settings.TopicNormal))
 		sent, err := p.Send(x.ctx, &tidegate.Message{Topic: missing, Body: []byte("x")})
 		for errors.Is(err, tidegate.ErrTopicNotFound) && backoff.Sleep(x.ctx, time.Second) == nil {
 			sent, err = p.Send(x.ctx, &tidegate.Message{Topic: missing, Body: []byte("x")}) // a proxy remembers for a while that it was missing
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		if d := c.next(); d.ID != sent.MessageID || d.Topic != missing {
 			t.Errorf("delivered %s of %s, want the message of the new topic", d.ID, d.Topic)
 		}
 		c.stop()
-		if len(failures) == 0 {
-			t.Error("the missing topic was not reported")
-		}
+		assert.That(t, len(failures) != 0, "the missing topic was not reported")
 		for len(failures) > 0 {
 			if f := <-failures; f.Topic != missing || !errors.Is(f.Err, tidegate.ErrTopicNotFound) {
 				t.Errorf("failure %+v, want one of %s", f, missing)

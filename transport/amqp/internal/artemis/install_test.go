@@ -3,6 +3,8 @@ package artemis
 import (
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestCheckVersion(t *testing.T) {
@@ -17,9 +19,7 @@ func TestCheckVersion(t *testing.T) {
 		{"no such command", false},
 	} {
 		err := checkVersion([]byte(c.out))
-		if (err == nil) != c.ok {
-			t.Errorf("checkVersion(%q): %v, want ok %v", c.out, err, c.ok)
-		}
+		assert.That(t, (err == nil) == c.ok, "checkVersion(%q): %v, want ok %v", c.out, err, c.ok)
 	}
 }
 
@@ -27,9 +27,8 @@ func TestStartNamesTheMissingTool(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("JAVA_HOME", "")
 	_, err := Start(t.Context(), Options{})
-	if err == nil || !strings.Contains(err.Error(), "java is missing: install a JDK of version 17 or later") {
-		t.Errorf("Start without Java: %v", err)
-	}
+	assert.That(t, err != nil && strings.Contains(err.Error(), "java is missing: install a JDK of version 17 or later"),
+		"Start without Java: %v", err)
 	if _, err = tool("mvn"); err == nil || !strings.Contains(err.Error(), "mvn is missing: install Maven") {
 		t.Errorf("without Maven: %v", err)
 	}
@@ -38,15 +37,11 @@ func TestStartNamesTheMissingTool(t *testing.T) {
 func TestPropertiesAreEscaped(t *testing.T) {
 	got := lines(map[string]string{`addressSettings."orders.#".maxSizeBytes`: "100K", "CN": "CN=a b, O=c:d", "p=q": `\`})
 	want := "CN=CN=a b, O=c:d\n" + `addressSettings."orders.\#".maxSizeBytes=100K` + "\n" + `p\=q=\\` + "\n"
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	assert.That(t, got == want, "got\n%s\nwant\n%s", got, want)
 }
 
 func TestAcceptor(t *testing.T) {
 	o := Options{Certificate: "/c.pem", Acceptor: map[string]string{"amqpIdleTimeout": "1000"}}
 	want := "tcp://127.0.0.1:5672?amqpIdleTimeout=1000;keyStorePath=/c.pem;keyStoreType=PEM;protocols=AMQP;sslEnabled=true"
-	if got := o.acceptor(5672); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	assert.Equal(t, "o.acceptor(5672)", o.acceptor(5672), want)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Frames of go-amqp on channel 7.
@@ -42,9 +44,7 @@ func accepting(t *testing.T) (*wire, *traffic, *Acceptor) {
 		write(t, c, string(frame))
 	}
 	a := (&Live{traffic: c}).Acceptor("me")
-	if a == nil {
-		t.Fatal("the link has no Acceptor")
-	}
+	assert.MustThat(t, a != nil, "the link has no Acceptor")
 	synctest.Wait()
 	return w, c, a
 }
@@ -67,12 +67,8 @@ func TestAccept(t *testing.T) {
 				w, traffic, a := accepting(t)
 				defer traffic.Close()
 				before := len(w.written())
-				if err := a.Accept(slices.Clone(c.list)); err != nil {
-					t.Error(err)
-				}
-				if err := traffic.flush(); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, a.Accept(slices.Clone(c.list)))
+				assert.NoError(t, traffic.flush())
 				got := []byte{}
 				for _, b := range w.written()[before:] {
 					got = append(got, b...)
@@ -81,9 +77,7 @@ func TestAccept(t *testing.T) {
 					t.Errorf("wrote  %x\nwant   %x", got, want)
 				}
 				for _, d := range c.list {
-					if !a.Accepted(d) {
-						t.Errorf("delivery %d is not accepted", d.ID)
-					}
+					assert.That(t, a.Accepted(d), "delivery %d is not accepted", d.ID)
 				}
 			})
 		})
@@ -101,16 +95,13 @@ func TestAcceptAfterTheEndOfTheSession(t *testing.T) {
 		synctest.Wait()
 		before := len(w.written())
 		list := deliveries(1)
-		if err := a.Accept(list); !errors.Is(err, ErrEnded) || a.Accepted(list[0]) {
-			t.Errorf("got %v, want ErrEnded", err)
-		}
+		err := a.Accept(list)
+		assert.That(t, errors.Is(err, ErrEnded) && !a.Accepted(list[0]), "got %v, want ErrEnded", err)
 		synctest.Wait()
-		if n := len(w.written()); n != before {
-			t.Errorf("%d writes after the end of the session", n-before)
-		}
-		if b := (&Live{traffic: c}).Acceptor("me"); b == nil || b.Accept(list) != nil {
-			t.Error("the link of the next session accepts nothing")
-		}
+		n := len(w.written())
+		assert.That(t, n == before, "%d writes after the end of the session", n-before)
+		b := (&Live{traffic: c}).Acceptor("me")
+		assert.That(t, b != nil && b.Accept(list) == nil, "the link of the next session accepts nothing")
 	})
 }
 
@@ -119,9 +110,8 @@ func TestAcceptAfterTheEndOfTheConnection(t *testing.T) {
 		_, c, a := accepting(t)
 		c.Close()
 		list := deliveries(1)
-		if err := a.Accept(list); !errors.Is(err, net.ErrClosed) || a.Accepted(list[0]) {
-			t.Errorf("got %v, want net.ErrClosed", err)
-		}
+		err := a.Accept(list)
+		assert.That(t, errors.Is(err, net.ErrClosed) && !a.Accepted(list[0]), "got %v, want net.ErrClosed", err)
 	})
 }
 
@@ -135,9 +125,8 @@ func TestAcceptDoesNotWait(t *testing.T) {
 			write(t, c, string(frame))
 		}
 		start := time.Now()
-		if err := (&Live{traffic: c}).Acceptor("me").Accept(deliveries(1)); err != nil || time.Since(start) > 0 {
-			t.Errorf("Accept: %v after %v", err, time.Since(start))
-		}
+		err := (&Live{traffic: c}).Acceptor("me").Accept(deliveries(1))
+		assert.That(t, err == nil && time.Since(start) <= 0, "Accept: %v after %v", err, time.Since(start))
 		close(w.free)
 	})
 }

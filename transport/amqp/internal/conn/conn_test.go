@@ -13,8 +13,10 @@ import (
 	"time"
 
 	goamqp "github.com/Azure/go-amqp"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // refusing returns a supervisor of a server that refuses connections after a while, and the number
@@ -52,14 +54,12 @@ func TestGetFailsAtOnce(t *testing.T) {
 			if err == nil || !err.NotConnected || !errors.Is(err, errRefused) || tidegate.Classify(err) != tidegate.ClassTransient {
 				t.Fatalf("got %#v, want the error of the attempt with NotConnected", err)
 			}
-			if d := time.Since(before); d > 100*time.Millisecond {
-				t.Fatalf("a call took %v", d)
-			}
+			d := time.Since(before)
+			assert.MustThat(t, d <= 100*time.Millisecond, "a call took %v", d)
 			time.Sleep(10 * time.Millisecond)
 		}
-		if n := dials.Load(); n < 9 || n > 11 {
-			t.Errorf("%d attempts to connect in 10 s, want one a second", n)
-		}
+		n := dials.Load()
+		assert.That(t, n >= 9 && n <= 11, "%d attempts to connect in 10 s, want one a second", n)
 	})
 }
 
@@ -68,13 +68,10 @@ func TestNoAttemptWithoutACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, dials := refusing(t, 0, errRefused)
 		time.Sleep(time.Hour)
-		if _, err := s.Get(t.Context(), false); err == nil || dials.Load() != 1 {
-			t.Errorf("%v after %d attempts, want one", err, dials.Load())
-		}
+		_, err := s.Get(t.Context(), false)
+		assert.That(t, err != nil && dials.Load() == 1, "%v after %d attempts, want one", err, dials.Load())
 		time.Sleep(time.Hour)
-		if dials.Load() != 1 {
-			t.Errorf("%d attempts, want one", dials.Load())
-		}
+		assert.Equal(t, "attempts", dials.Load(), 1)
 	})
 }
 
@@ -85,12 +82,9 @@ func TestAwait(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		_, err := s.Get(ctx, true)
-		if err == nil || !err.NotConnected || !errors.Is(err, errEnough) || time.Since(start) != 5500*time.Millisecond {
-			t.Errorf("after %v: %#v, want the cause of the context with NotConnected", time.Since(start), err)
-		}
-		if n := dials.Load(); n != 6 {
-			t.Errorf("%d attempts to connect in 5.5 s, want 6", n)
-		}
+		assert.That(t, err != nil && err.NotConnected && errors.Is(err, errEnough) && time.Since(start) == 5500*time.Millisecond,
+			"after %v: %#v, want the cause of the context with NotConnected", time.Since(start), err)
+		assert.Equal(t, "attempts to connect in 5.5 s", dials.Load(), 6)
 	})
 }
 
@@ -98,9 +92,8 @@ func TestAwait(t *testing.T) {
 func TestAwaitEndsWithAPermanentFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := refusing(t, 0, errors.New("SASL PLAIN auth failed with code 0x1: []"))
-		if _, err := s.Get(t.Context(), true); err == nil || err.Code != tidegate.CodeUnauthorized || err.NotConnected {
-			t.Errorf("got %#v, want 40100", err)
-		}
+		_, err := s.Get(t.Context(), true)
+		assert.That(t, err != nil && err.Code == tidegate.CodeUnauthorized && !err.NotConnected, "got %#v, want 40100", err)
 	})
 }
 
@@ -115,9 +108,8 @@ func TestCallersShareAnAttempt(t *testing.T) {
 		}
 		for range 2 { // the second fails with the error of the first, and does not share it
 			_, err := s.Get(t.Context(), false)
-			if !errors.Is(err, errRefused) || dials.Load() != 1 || err.Op != "" {
-				t.Errorf("%v after %d attempts, want the error of the one attempt", err, dials.Load())
-			}
+			assert.That(t, errors.Is(err, errRefused) && dials.Load() == 1 && err.Op == "",
+				"%v after %d attempts, want the error of the one attempt", err, dials.Load())
 			err.Op = "changed by its caller"
 		}
 	})
@@ -133,12 +125,9 @@ func TestClose(t *testing.T) {
 		}()
 		synctest.Wait()
 		s.Close()
-		if err := <-done; !errors.Is(err, tidegate.ErrClosed) {
-			t.Errorf("a call under way: %v, want ErrClosed", err)
-		}
-		if _, err := s.Get(t.Context(), false); !errors.Is(err, tidegate.ErrClosed) || !s.Closed() {
-			t.Errorf("a later call: %v, want ErrClosed", err)
-		}
+		assert.Is(t, "a call under way", <-done, tidegate.ErrClosed)
+		_, err := s.Get(t.Context(), false)
+		assert.That(t, errors.Is(err, tidegate.ErrClosed) && s.Closed(), "a later call: %v, want ErrClosed", err)
 	})
 }
 
@@ -164,9 +153,7 @@ func TestCloseEndsAllWaits(t *testing.T) {
 				synctest.Wait() // no time passes
 				select {
 				case err := <-done:
-					if !errors.Is(err, tidegate.ErrClosed) {
-						t.Errorf("got %v, want ErrClosed", err)
-					}
+					assert.Is(t, "err", err, tidegate.ErrClosed)
 				default:
 					t.Error("the call still waits after Close")
 				}
@@ -210,9 +197,8 @@ func TestFaultOfAnAddressThatHasWorked(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 5500*time.Millisecond, errEnough)
 				defer cancel()
 				_, got := s.Get(ctx, true)
-				if got == nil || got.NotConnected != worked || (dials.Load() > 1) != worked {
-					t.Errorf("%s, worked %t: %#v after %d attempts", name, worked, got, dials.Load())
-				}
+				assert.That(t, got != nil && got.NotConnected == worked && (dials.Load() > 1) == worked,
+					"%s, worked %t: %#v after %d attempts", name, worked, got, dials.Load())
 				if transient := tidegate.Classify(got) == tidegate.ClassTransient; name == "issuer" && transient != worked {
 					t.Errorf("%s, worked %t: the class is %v", name, worked, tidegate.Classify(got))
 				}
@@ -270,8 +256,7 @@ func TestConnectionAfterClose(t *testing.T) {
 	s.mu.Unlock()
 	s.end(tidegate.ErrClosed)
 	<-a.done
-	if a.live != nil || !errors.Is(a.err, tidegate.ErrClosed) || s.Current() != nil {
-		t.Fatalf("the attempt has %v and %v, want ErrClosed", a.live, a.err)
-	}
+	assert.MustThat(t, a.live == nil && errors.Is(a.err, tidegate.ErrClosed) && s.Current() == nil,
+		"the attempt has %v and %v, want ErrClosed", a.live, a.err)
 	<-w.ended
 }

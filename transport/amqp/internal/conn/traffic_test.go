@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A wire is a connection whose writes wait for the test.
@@ -61,9 +63,8 @@ func (w *wire) written() []string {
 
 func write(t *testing.T, c net.Conn, frame string) {
 	t.Helper()
-	if n, err := c.Write([]byte(frame)); n != len(frame) || err != nil {
-		t.Errorf("wrote %d bytes of %q: %v", n, frame, err)
-	}
+	n, err := c.Write([]byte(frame))
+	assert.That(t, n == len(frame) && err == nil, "wrote %d bytes of %q: %v", n, frame, err)
 }
 
 // Frames that arrive during a write are written together. Traffic counts the written ones only.
@@ -76,19 +77,15 @@ func TestFramesOfAWriteAreGathered(t *testing.T) {
 		for _, frame := range []string{"-second", "-third", "-fourth"} {
 			write(t, c, frame)
 		}
-		if n, writing := c.state(); n != 0 || !writing {
-			t.Errorf("%d bytes are written, more on their way: %v; want 0 and true", n, writing)
-		}
+		n, writing := c.state()
+		assert.That(t, n == 0 && writing, "%d bytes are written, more on their way: %v; want 0 and true", n, writing)
 		close(w.free)
-		if err := c.flush(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.flush())
 		if got := w.written(); len(got) != 2 || got[0] != "first" || got[1] != "-second-third-fourth" {
 			t.Errorf("writes %q, want the first frame, and then the others together", got)
 		}
-		if n, writing := c.state(); n != 25 || writing {
-			t.Errorf("%d bytes are written, more on their way: %v; want 25 and false", n, writing)
-		}
+		n, writing = c.state()
+		assert.That(t, n == 25 && !writing, "%d bytes are written, more on their way: %v; want 25 and false", n, writing)
 		c.Close()
 	})
 }
@@ -99,9 +96,7 @@ func TestFlush(t *testing.T) {
 		w := newWire()
 		c := newTraffic(w)
 		defer c.Close()
-		if err := c.flush(); err != nil {
-			t.Errorf("without frames: %v", err)
-		}
+		assert.NoError(t, c.flush(), "without frames")
 		write(t, c, "first")
 		synctest.Wait()
 		flushed := make(chan error, 1)
@@ -131,9 +126,7 @@ func TestUnwrittenBytesAreBounded(t *testing.T) {
 		taken := 0
 		go func() {
 			for range 100 {
-				if _, err := c.Write(frame); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, assert.Err(c.Write(frame)))
 				taken++
 			}
 		}()
@@ -143,9 +136,7 @@ func TestUnwrittenBytesAreBounded(t *testing.T) {
 		}
 		close(w.free)
 		synctest.Wait()
-		if taken != 100 {
-			t.Errorf("%d of 100 frames are accepted after the writes", taken)
-		}
+		assert.Equal(t, "of 100 frames are accepted after the writes", taken, 100)
 	})
 }
 
@@ -164,9 +155,7 @@ func TestCloseWritesTheLastFrames(t *testing.T) {
 			if d := time.Since(start); d != want || (len(w.written()) == 1) == hangs {
 				t.Errorf("hangs %v: Close took %v and wrote %q, want %v", hangs, d, w.written(), want)
 			}
-			if _, err := c.Write([]byte("late")); !errors.Is(err, net.ErrClosed) {
-				t.Errorf("a write after Close: %v, want net.ErrClosed", err)
-			}
+			assert.Is(t, "a write after Close", assert.Err(c.Write([]byte("late"))), net.ErrClosed)
 		})
 	}
 }
@@ -182,21 +171,15 @@ func TestFirstError(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {
-				if err := c.flush(); !errors.Is(err, errBroken) {
-					t.Errorf("flush: %v, want the error of the write", err)
-				}
+				assert.Is(t, "flush", c.flush(), errBroken)
 			})
 		}
 		synctest.Wait()
 		w.free <- struct{}{}
 		wg.Wait()
 		<-w.closed
-		if _, err := c.Write([]byte("later")); !errors.Is(err, errBroken) {
-			t.Errorf("a later write: %v, want the error of the first", err)
-		}
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, errBroken) {
-			t.Errorf("a later read: %v, want the error of the first", err)
-		}
+		assert.Is(t, "a later write", assert.Err(c.Write([]byte("later"))), errBroken)
+		assert.Is(t, "a later read", assert.Err(c.Read(make([]byte, 1))), errBroken)
 		c.Close()
 	})
 }

@@ -8,20 +8,17 @@ import (
 	"time"
 
 	"github.com/Azure/go-amqp"
+
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // through sends a message through AMQP's encoding.
 func through(t *testing.T, m *amqp.Message) *amqp.Message {
 	t.Helper()
-	b, err := m.MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(m.MarshalBinary())(t)
 	var back amqp.Message
-	if err := back.UnmarshalBinary(b); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, back.UnmarshalBinary(b))
 	return &back
 }
 
@@ -32,9 +29,7 @@ func TestRoundTrip(t *testing.T) {
 		Properties: map[string]string{"a": "b"}, TraceContext: "00-1-2-01", Body: []byte{0, 1, 255},
 	}
 	to := ToAMQP(m, Extras{BornHost: "host", BornAt: at, Duplicate: "dup"})
-	if to.Header == nil || !to.Header.Durable {
-		t.Fatal("the message is not durable")
-	}
+	assert.MustThat(t, to.Header != nil && to.Header.Durable, "the message is not durable")
 	if got := to.ApplicationProperties["_AMQ_DUPL_ID"]; got != "dup" {
 		t.Errorf("_AMQ_DUPL_ID is %v", got)
 	}
@@ -42,24 +37,19 @@ func TestRoundTrip(t *testing.T) {
 	if !reflect.DeepEqual(got.Message, *m) {
 		t.Errorf("got  %+v\nwant %+v", got.Message, *m)
 	}
-	if got.Failed != 0 || got.BornHost != "host" || !got.BornAt.Equal(at) || !got.StoredAt.IsZero() {
-		t.Errorf("got %+v", got)
-	}
+	assert.That(t, got.Failed == 0 && got.BornHost == "host" && got.BornAt.Equal(at) && got.StoredAt.IsZero(), "got %+v", got)
 }
 
 // Every message is durable: a message without the header is lost with the server's process.
 func TestMinimalMessageIsDurable(t *testing.T) {
 	back := through(t, ToAMQP(&tidegate.Message{ID: "id", Topic: "t", Body: []byte("x")}, Extras{}))
-	if back.Header == nil || !back.Header.Durable {
-		t.Errorf("header %+v, want durable", back.Header)
-	}
+	assert.That(t, back.Header != nil && back.Header.Durable, "header %+v, want durable", back.Header)
 }
 
 func TestDeliveryTime(t *testing.T) {
 	m := &tidegate.Message{ID: "id", Body: []byte("x"), DeliverAt: time.UnixMilli(5000)}
-	if got := ToAMQP(m, Extras{}).Annotations["x-opt-delivery-time"]; got != int64(5000) {
-		t.Errorf("x-opt-delivery-time is %v, want 5000", got)
-	}
+	got := ToAMQP(m, Extras{}).Annotations["x-opt-delivery-time"]
+	assert.That(t, got == int64(5000), "x-opt-delivery-time is %v, want 5000", got)
 }
 
 // Messages of other programs.
@@ -74,13 +64,11 @@ func TestForeignMessages(t *testing.T) {
 	}
 	got := FromAMQP("t", through(t, m))
 	want := tidegate.Message{ID: "7", Topic: "t", Tag: "tag", Properties: map[string]string{"n": "4", "flag": "true"}, Body: []byte("text")}
-	if !reflect.DeepEqual(got.Message, want) || got.Failed != 5 || !got.StoredAt.Equal(time.UnixMilli(5000)) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
+	assert.That(t, reflect.DeepEqual(got.Message, want) && got.Failed == 5 && got.StoredAt.Equal(time.UnixMilli(5000)),
+		"got  %+v\nwant %+v", got, want)
 	none := FromAMQP("t", &amqp.Message{Data: [][]byte{[]byte("a"), []byte("b")}})
-	if none.Message.ID == "" || string(none.Message.Body) != "ab" || none.Failed != 0 {
-		t.Errorf("got %+v, want a new ID and the body ab", none)
-	}
+	assert.That(t, none.Message.ID != "" && string(none.Message.Body) == "ab" && none.Failed == 0,
+		"got %+v, want a new ID and the body ab", none)
 }
 
 // Bodies with a structure arrive as JSON, such as those of JMS: a StreamMessage is a sequence, a
@@ -108,18 +96,15 @@ func TestStructuredBodies(t *testing.T) {
 		{"floats without a number", amqp.Message{Value: []any{math.NaN(), math.Inf(-1), float32(0.1)}}, `["NaN","-Inf",0.1]`},
 	} {
 		got := FromAMQP("t", through(t, &tt.m)).Message.Body
-		if string(got) != tt.want || !json.Valid(got) {
-			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
-		}
+		assert.That(t, string(got) == tt.want && json.Valid(got), "%s: %s, want %s", tt.name, got, tt.want)
 	}
 }
 
 // go-amqp decodes text that is not UTF-8, and does not encode it.
 func TestTextThatIsNotUTF8(t *testing.T) {
 	got := FromAMQP("t", &amqp.Message{Value: []any{"caf\xe9", "\u2028é"}}).Message.Body
-	if want := `["Y2Fm6Q==","\u2028é"]`; string(got) != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	want := `["Y2Fm6Q==","\u2028é"]`
+	assert.That(t, string(got) == want, "%s, want %s", got, want)
 }
 
 // Simple values are text, as in the body of a JMS TextMessage.
@@ -132,9 +117,8 @@ func TestSimpleBodies(t *testing.T) {
 		{"text", "text"}, {"", ""}, {[]byte{0xff}, "\xff"}, {int64(-3), "-3"}, {true, "true"}, {2.5, "2.5"},
 		{at, "2023-11-14T22:13:20.123Z"}, {amqp.UUID{15: 1}, "00000000-0000-0000-0000-000000000001"},
 	} {
-		if got := string(FromAMQP("t", through(t, &amqp.Message{Value: tt.value})).Message.Body); got != tt.want {
-			t.Errorf("%v: %q, want %q", tt.value, got, tt.want)
-		}
+		got := string(FromAMQP("t", through(t, &amqp.Message{Value: tt.value})).Message.Body)
+		assert.That(t, got == tt.want, "%v: %q, want %q", tt.value, got, tt.want)
 	}
 }
 
@@ -149,9 +133,8 @@ func TestForeignProperties(t *testing.T) {
 	}
 	got := FromAMQP("t", through(t, m)).Message
 	want := map[string]string{"time": "2023-11-14T22:13:20.123Z", "map": `{"k":1}`, "binary": "/w==", "bytes": "text", "list": `["a"]`}
-	if !reflect.DeepEqual(got.Properties, want) || got.ID != "//4=" {
-		t.Errorf("ID %q, properties %q, want %q", got.ID, got.Properties, want)
-	}
+	assert.That(t, reflect.DeepEqual(got.Properties, want) && got.ID == "//4=",
+		"ID %q, properties %q, want %q", got.ID, got.Properties, want)
 }
 
 // received returns a message as a group receives it for the second time.
@@ -171,12 +154,10 @@ func TestCopyKeepsItsHeader(t *testing.T) {
 	native.Header.TTL, native.Header.Priority = time.Minute, 7
 	for delay, want := range map[time.Duration]any{0: nil, time.Nanosecond: int64(1), time.Millisecond: int64(1), time.Millisecond + 1: int64(2)} {
 		again := through(t, Retry(native, d, "billing", delay))
-		if again.Header.TTL != time.Minute || again.Header.Priority != 7 || again.Header.DeliveryCount != 0 {
-			t.Errorf("the header is %+v", again.Header)
-		}
-		if got := again.Annotations["x-opt-delivery-delay"]; got != want {
-			t.Errorf("a delay of %v is %v ms, want %v", delay, got, want)
-		}
+		assert.That(t, again.Header.TTL == time.Minute && again.Header.Priority == 7 && again.Header.DeliveryCount == 0,
+			"the header is %+v", again.Header)
+		got := again.Annotations["x-opt-delivery-delay"]
+		assert.That(t, got == want, "a delay of %v is %v ms, want %v", delay, got, want)
 	}
 }
 
@@ -184,18 +165,15 @@ func TestRetry(t *testing.T) {
 	native, d := received(t)
 	again := through(t, Retry(native, d, "billing", 1500*time.Millisecond))
 	r := FromAMQP("orders", again)
-	if r.Failed != 2 || !reflect.DeepEqual(r.Message, d.Message) || !again.Header.Durable {
-		t.Errorf("got %+v, want attempt 3 of %+v", r, d.Message)
-	}
-	if got := again.ApplicationProperties["_AMQ_DUPL_ID"]; got != "id/billing/4000/2" {
-		t.Errorf("_AMQ_DUPL_ID is %v", got)
-	}
+	assert.That(t, r.Failed == 2 && reflect.DeepEqual(r.Message, d.Message) && again.Header.Durable,
+		"got %+v, want attempt 3 of %+v", r, d.Message)
+	got := again.ApplicationProperties["_AMQ_DUPL_ID"]
+	assert.That(t, got == "id/billing/4000/2", "_AMQ_DUPL_ID is %v", got)
 	if _, ok := again.Annotations["x-opt-delivery-time"]; ok || again.Annotations["x-opt-delivery-delay"] != int64(1500) {
 		t.Errorf("annotations %v, want a delay of 1500 ms and no time", again.Annotations)
 	}
-	if _, ok := native.ApplicationProperties["RECONSUMETIMES"]; ok {
-		t.Error("the message itself has changed")
-	}
+	_, ok := native.ApplicationProperties["RECONSUMETIMES"]
+	assert.That(t, !ok, "the message itself has changed")
 }
 
 func TestDeadLetter(t *testing.T) {
@@ -205,15 +183,11 @@ func TestDeadLetter(t *testing.T) {
 	r := FromAMQP("billing.DLQ", letter)
 	got, ok := r.Message.DeadLetter()
 	want := tidegate.DeadLetter{Topic: "orders", MessageID: "id", Queue: -1, Offset: -1, Group: "billing", Attempts: 2, Reason: "hopeless"}
-	if !ok || got != want || r.Failed != 0 || !letter.Header.Durable {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	assert.That(t, ok && got == want && r.Failed == 0 && letter.Header.Durable, "got %+v, want %+v", got, want)
 	if got := letter.ApplicationProperties["_AMQ_DUPL_ID"]; got != "id/billing/4000/dlq" {
 		t.Errorf("_AMQ_DUPL_ID is %v", got)
 	}
-	if len(letter.Annotations) > 0 {
-		t.Errorf("annotations %v, want none", letter.Annotations)
-	}
+	assert.That(t, len(letter.Annotations) <= 0, "annotations %v, want none", letter.Annotations)
 }
 
 // If two messages had one duplicate ID, the server would discard the copy of the second message.
@@ -222,20 +196,15 @@ func TestNoDuplicateIDWithoutTheTimeOfTheSend(t *testing.T) {
 		foreign := &amqp.Message{Properties: p, ApplicationProperties: map[string]any{"_AMQ_DUPL_ID": "its own"}}
 		d := &tidegate.Delivery{Message: FromAMQP("orders", foreign).Message, Attempt: 1}
 		for _, m := range []*amqp.Message{Retry(foreign, d, "billing", 0), DeadLetter(foreign, d, "billing", "hopeless")} {
-			if got, ok := m.ApplicationProperties["_AMQ_DUPL_ID"]; ok {
-				t.Errorf("%+v: _AMQ_DUPL_ID is %v, want none", p, got)
-			}
+			got, ok := m.ApplicationProperties["_AMQ_DUPL_ID"]
+			assert.That(t, !ok, "%+v: _AMQ_DUPL_ID is %v, want none", p, got)
 		}
 	}
 }
 
 func TestDuplicateOfARedrive(t *testing.T) {
 	m := &tidegate.Message{ID: "id"}
-	if got := Duplicate(m); got != "id" {
-		t.Errorf("got %q", got)
-	}
+	assert.Equal(t, "Duplicate(m)", Duplicate(m), "id")
 	m.Properties = map[string]string{"DLQ_REDRIVES": "2"}
-	if got := Duplicate(m); got != "id/redrive/2" {
-		t.Errorf("got %q", got)
-	}
+	assert.Equal(t, "Duplicate(m)", Duplicate(m), "id/redrive/2")
 }

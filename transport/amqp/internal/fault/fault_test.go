@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/Azure/go-amqp"
+
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The conditions and texts are those of Artemis 2.37.
@@ -36,9 +38,7 @@ func TestOfOutcome(t *testing.T) {
 	} {
 		e := OfOutcome(c.state)
 		if e == nil {
-			if c.class != tidegate.ClassOK {
-				t.Errorf("%v: no error, want %v", c.state, c.class)
-			}
+			assert.That(t, c.class == tidegate.ClassOK, "%v: no error, want %v", c.state, c.class)
 			continue
 		}
 		if got := tidegate.Classify(e); got != c.class || e.Code != c.code || e.MaybeStored != c.maybe {
@@ -70,12 +70,9 @@ func TestOfLink(t *testing.T) {
 		{nil, 0},
 	} {
 		e := OfLink(c.err)
-		if e.Code != c.code || e.MaybeStored || e.NotConnected {
-			t.Errorf("%v: %#v, want code %d", c.err, e, int(c.code))
-		}
-		if c.code == 0 && (!errors.Is(e, tidegate.ErrUnavailable) || tidegate.Classify(e) != tidegate.ClassTransient) {
-			t.Errorf("%v: %v, want a transient error that matches ErrUnavailable", c.err, e)
-		}
+		assert.That(t, e.Code == c.code && !e.MaybeStored && !e.NotConnected, "%v: %#v, want code %d", c.err, e, int(c.code))
+		assert.That(t, c.code != 0 || errors.Is(e, tidegate.ErrUnavailable) && tidegate.Classify(e) == tidegate.ClassTransient,
+			"%v: %v, want a transient error that matches ErrUnavailable", c.err, e)
 	}
 }
 
@@ -101,17 +98,15 @@ func TestOfDial(t *testing.T) {
 		{context.DeadlineExceeded, 0, true},
 	} {
 		e := OfDial(c.err)
-		if e.Code != c.code || e.NotConnected != c.notConnected || e.MaybeStored {
-			t.Errorf("%v: %#v, want code %d, NotConnected %v", c.err, e, int(c.code), c.notConnected)
-		}
+		assert.That(t, e.Code == c.code && e.NotConnected == c.notConnected && !e.MaybeStored,
+			"%v: %#v, want code %d, NotConnected %v", c.err, e, int(c.code), c.notConnected)
 	}
 }
 
 func TestNoCredit(t *testing.T) {
 	own := &amqp.Error{Condition: "amqp:link:transfer-limit-exceeded"}
-	if !NoCredit(own) || NoCredit(&amqp.LinkError{RemoteErr: own}) || NoCredit(context.Canceled) || NoCredit(nil) {
-		t.Error("only go-amqp's own error means that there was no credit")
-	}
+	assert.That(t, NoCredit(own) && !NoCredit(&amqp.LinkError{RemoteErr: own}) && !NoCredit(context.Canceled) && !NoCredit(nil),
+		"only go-amqp's own error means that there was no credit")
 }
 
 // At an address that has worked, faults of TLS, the host name and the credentials are outages.
@@ -133,7 +128,6 @@ func TestOfOutage(t *testing.T) {
 			t.Errorf("%v: %#v, want code %d, NotConnected %v, Lapsed %v", c.err, e, int(c.code), c.notConnected, c.lapsed)
 		}
 	}
-	if e := OfOutage(OfDial(&amqp.ConnError{RemoteErr: &amqp.Error{Condition: "amqp:not-found"}})); Awaitable(e) {
-		t.Errorf("a missing host of the connection: %#v", e)
-	}
+	e := OfOutage(OfDial(&amqp.ConnError{RemoteErr: &amqp.Error{Condition: "amqp:not-found"}}))
+	assert.That(t, !Awaitable(e), "a missing host of the connection: %#v", e)
 }

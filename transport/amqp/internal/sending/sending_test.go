@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/Azure/go-amqp"
+
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A peer is a link with credit, as go-amqp shows it.
@@ -110,32 +112,33 @@ func send(ctx context.Context, l *Link, id string, size int) *tidegate.Error {
 	return p.Wait(ctx)
 }
 
+func mustSend(t *testing.T, l *Link, id string, size int) {
+	t.Helper()
+	if err := send(t.Context(), l, id, size); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestMissingCreditThrottlesAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(1)
 		defer close(p.done)
 		l := p.link()
-		if err := send(t.Context(), l, "first", 1); err != nil {
-			t.Fatal(err)
-		}
+		mustSend(t, l, "first", 1)
 		start := time.Now()
 		var wg sync.WaitGroup
 		for i := range 10 {
 			wg.Go(func() {
 				err := send(t.Context(), l, fmt.Sprint(i), 1)
-				if !errors.Is(err, tidegate.ErrThrottled) || err.MaybeStored || time.Since(start) > time.Second {
-					t.Errorf("after %v: %v, want a throttle within 1 s and nothing stored", time.Since(start), err)
-				}
+				assert.That(t, errors.Is(err, tidegate.ErrThrottled) && !err.MaybeStored && time.Since(start) <= time.Second,
+					"after %v: %v, want a throttle within 1 s and nothing stored", time.Since(start), err)
 			})
 		}
 		wg.Wait()
 		p.grant(1)
-		if err := send(t.Context(), l, "last", 1); err != nil {
-			t.Error(err)
-		}
-		if fmt.Sprint(p.written) != "[first last]" || p.attached != 1 {
-			t.Errorf("written %v on %d links, want the first and the last on one link", p.written, p.attached)
-		}
+		mustSend(t, l, "last", 1)
+		assert.That(t, fmt.Sprint(p.written) == "[first last]" && p.attached == 1,
+			"written %v on %d links, want the first and the last on one link", p.written, p.attached)
 	})
 }
 
@@ -159,18 +162,14 @@ func TestCutOffMessageEndsItsLink(t *testing.T) {
 				l := p.link()
 				ctx, cancel := context.WithTimeoutCause(t.Context(), c.patience, errEnough)
 				defer cancel()
-				if err := send(ctx, l, "first", c.size); err == nil || err.MaybeStored {
-					t.Errorf("got %v, want an error with nothing stored", err)
-				}
+				err := send(ctx, l, "first", c.size)
+				assert.That(t, err != nil && !err.MaybeStored, "got %v, want an error with nothing stored", err)
 				p.mu.Lock()
 				p.credit = 1
 				p.mu.Unlock()
-				if err := send(t.Context(), l, "second", 1); err != nil {
-					t.Error(err)
-				}
-				if p.attached != c.attached || p.closed != c.attached-1 {
-					t.Errorf("%d links were attached and %d closed, want %d and %d", p.attached, p.closed, c.attached, c.attached-1)
-				}
+				mustSend(t, l, "second", 1)
+				assert.That(t, p.attached == c.attached && p.closed == c.attached-1,
+					"%d links were attached and %d closed, want %d and %d", p.attached, p.closed, c.attached, c.attached-1)
 			})
 		})
 	}
@@ -182,9 +181,7 @@ func TestCreditEndsTheWait(t *testing.T) {
 		defer close(p.done)
 		l := p.link()
 		time.AfterFunc(900*time.Millisecond, func() { p.grant(1) })
-		if err := send(t.Context(), l, "x", 1); err != nil {
-			t.Error(err)
-		}
+		mustSend(t, l, "x", 1)
 	})
 }
 
@@ -211,12 +208,8 @@ func TestEndedContext(t *testing.T) {
 		}
 		wg.Wait()
 		p.grant(5)
-		if err := send(t.Context(), l, "alive", 1); err != nil {
-			t.Error(err)
-		}
-		if fmt.Sprint(p.written) != "[alive]" {
-			t.Errorf("written %v, want only the message of the live caller", p.written)
-		}
+		mustSend(t, l, "alive", 1)
+		assert.That(t, fmt.Sprint(p.written) == "[alive]", "written %v, want only the message of the live caller", p.written)
 	})
 }
 
@@ -243,9 +236,7 @@ func TestEndedContextBehindAnother(t *testing.T) {
 		p.grant(3)
 		wg.Wait()
 		synctest.Wait()
-		if fmt.Sprint(p.written) != "[0]" {
-			t.Errorf("written %v, want only the message whose caller waits", p.written)
-		}
+		assert.That(t, fmt.Sprint(p.written) == "[0]", "written %v, want only the message whose caller waits", p.written)
 	})
 }
 
@@ -260,9 +251,8 @@ func TestEndedContextDuringAWrite(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		err := send(ctx, p.link(), "x", 1)
-		if !errors.Is(err, errEnough) || !err.MaybeStored || time.Since(start) > 2*time.Second+grace {
-			t.Errorf("after %v: %v, want the cause of the context and MaybeStored", time.Since(start), err)
-		}
+		assert.That(t, errors.Is(err, errEnough) && err.MaybeStored && time.Since(start) <= 2*time.Second+grace,
+			"after %v: %v, want the cause of the context and MaybeStored", time.Since(start), err)
 	})
 }
 
@@ -273,9 +263,7 @@ func TestEachMessageWaitsAsLongForCredit(t *testing.T) {
 		defer close(p.done)
 		l := p.link()
 		for _, pause := range []time.Duration{0, 300 * time.Millisecond, 900 * time.Millisecond, time.Second, time.Hour} {
-			if err := send(t.Context(), l, "x", 1); err != nil {
-				t.Fatal(err)
-			}
+			mustSend(t, l, "x", 1)
 			time.Sleep(pause)
 			p.mu.Lock()
 			credit := p.credit
@@ -299,9 +287,8 @@ func TestDeadlineAfterTheTransferMaybeStored(t *testing.T) {
 		defer close(p.done)
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, errEnough)
 		defer cancel()
-		if err := send(ctx, p.link(), "x", 1); !errors.Is(err, errEnough) || !err.MaybeStored {
-			t.Errorf("got %v, want the cause of the context and MaybeStored", err)
-		}
+		err := send(ctx, p.link(), "x", 1)
+		assert.That(t, errors.Is(err, errEnough) && err.MaybeStored, "got %v, want the cause of the context and MaybeStored", err)
 	})
 }
 
@@ -312,15 +299,10 @@ func TestLostLinkIsAttachedAgain(t *testing.T) {
 		l := p.link()
 		p.broken = &amqp.LinkError{RemoteErr: &amqp.Error{Condition: "amqp:link:detach-forced"}}
 		err := send(t.Context(), l, "x", 1)
-		if tidegate.Classify(err) != tidegate.ClassTransient || !err.MaybeStored {
-			t.Errorf("got %v, want a transient error with MaybeStored", err)
-		}
-		if err := send(t.Context(), l, "y", 1); err != nil {
-			t.Error(err)
-		}
-		if p.attached != 2 {
-			t.Errorf("attached %d times, want 2", p.attached)
-		}
+		assert.That(t, tidegate.Classify(err) == tidegate.ClassTransient && err.MaybeStored,
+			"got %v, want a transient error with MaybeStored", err)
+		mustSend(t, l, "y", 1)
+		assert.Equal(t, "attached times", p.attached, 2)
 	})
 }
 
@@ -351,9 +333,8 @@ func TestRefusedLinkIsAttachedOnceASecond(t *testing.T) {
 		if err != nil && time.Since(start) == 0 { // it waited for the first attempt to attach
 			err = send(ctx, l, "late", 1)
 		}
-		if !errors.Is(err, errEnough) || err.MaybeStored || time.Since(start) != 500*time.Millisecond {
-			t.Errorf("after %v: %v, want the cause of the context and nothing stored", time.Since(start), err)
-		}
+		assert.That(t, errors.Is(err, errEnough) && !err.MaybeStored && time.Since(start) == 500*time.Millisecond,
+			"after %v: %v, want the cause of the context and nothing stored", time.Since(start), err)
 		wg.Wait()
 		if d := time.Since(start); d != 2*time.Second || p.attached != 3 || len(p.written) != 10 {
 			t.Errorf("%d messages after %v and %d attempts to attach, want 10 after 2 s and 3", len(p.written), d, p.attached)
@@ -369,14 +350,10 @@ func TestProgressIsNoThrottle(t *testing.T) {
 		start := time.Now()
 		p.traffic = func() (int64, bool) { return int64(time.Since(start)/time.Second) * severalFrames, false }
 		time.AfterFunc(5500*time.Millisecond, func() { p.grant(1) })
-		if err := send(t.Context(), p.link(), "large", 1<<20); err != nil {
-			t.Error(err)
-		}
+		mustSend(t, p.link(), "large", 1<<20)
 		p.traffic = func() (int64, bool) { return 0, true } // the network does not take the bytes
 		time.AfterFunc(5500*time.Millisecond, func() { p.grant(1) })
-		if err := send(t.Context(), p.link(), "small", 1); err != nil {
-			t.Error(err)
-		}
+		mustSend(t, p.link(), "small", 1)
 	})
 }
 
@@ -387,8 +364,7 @@ func TestLostConnection(t *testing.T) {
 		close(p.done)
 		synctest.Wait()
 		err := send(t.Context(), l, "x", 1)
-		if err == nil || !err.NotConnected || err.MaybeStored || tidegate.Classify(err) != tidegate.ClassTransient {
-			t.Errorf("got %#v, want a transient error with NotConnected", err)
-		}
+		assert.That(t, err != nil && err.NotConnected && !err.MaybeStored && tidegate.Classify(err) == tidegate.ClassTransient,
+			"got %#v, want a transient error with NotConnected", err)
 	})
 }

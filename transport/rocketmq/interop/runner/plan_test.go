@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestDefaults(t *testing.T) {
@@ -33,14 +35,11 @@ func TestFaultsOfOptions(t *testing.T) {
 		`setting "a b"="c"`:    {Broker: map[string]string{"a b": "c"}},
 		`setting "a"="b\nc=d"`: {Proxy: map[string]string{"a": "b\nc=d"}},
 	} {
-		if _, err := o.withDefaults(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v, want %q", o, err, want)
-		}
+		_, err := o.withDefaults()
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "%+v: %v, want %q", o, err, want)
 	}
 	for _, o := range []Options{{Port: 19999}, {Port: 32000}, {Port: 65535}} {
-		if _, err := o.withDefaults(); err != nil {
-			t.Errorf("%+v: %v", o, err)
-		}
+		assert.NoError(t, assert.Err(o.withDefaults()), "%+v", o)
 	}
 }
 
@@ -48,10 +47,7 @@ func TestFaultsOfOptions(t *testing.T) {
 // its own: RocketMQ listens on listenPort - 2 too.
 func TestPortsAreDistinct(t *testing.T) {
 	o := Options{Port: 8081, Brokers: maxMembers, Proxies: maxMembers}
-	p, err := o.pickPorts(func(int) bool { return false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(o.pickPorts(func(int) bool { return false }))(t)
 	all := append(slices.Clone(p.Proxies), p.NameServer)
 	for _, b := range p.Brokers {
 		all = append(all, b, b-1, b-2)
@@ -65,30 +61,24 @@ func TestPortsAreDistinct(t *testing.T) {
 func TestPortsInUseAreAvoided(t *testing.T) {
 	o := Options{Port: 8081, Brokers: 1, Proxies: 1}
 	first, err := o.pickPorts(func(int) bool { return false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	for _, taken := range []int{first.NameServer, first.Brokers[0], first.Brokers[0] - 2, first.Proxies[0]} {
 		other, err := o.pickPorts(func(port int) bool { return port == taken })
-		if err != nil || other.NameServer == first.NameServer {
-			t.Errorf("with port %d in use: %+v, %v, want another block than %+v", taken, other, err, first)
-		}
+		assert.That(t, err == nil && other.NameServer != first.NameServer,
+			"with port %d in use: %+v, %v, want another block than %+v", taken, other, err, first)
 	}
 	if _, err := o.pickPorts(func(int) bool { return true }); err == nil {
 		t.Error("no port is free, and there is no error")
 	}
 	near, err := Options{Port: 8082, Brokers: 1, Proxies: 1}.pickPorts(func(int) bool { return false })
-	if err != nil || near.NameServer == first.NameServer {
-		t.Errorf("two set-ups that start at once have the ports %+v and %+v, %v", first, near, err)
-	}
+	assert.That(t, err == nil && near.NameServer != first.NameServer,
+		"two set-ups that start at once have the ports %+v and %+v, %v", first, near, err)
 }
 
 func TestPlanOfCluster(t *testing.T) {
 	o, err := Options{Brokers: 2, Proxies: 2, Version: "5.5.0", Broker: map[string]string{"recallMessageEnable": "true", "flushDiskType": "ASYNC_FLUSH"},
 		Proxy: map[string]string{"useEndpointPortFromRequest": "true"}, Throttle: true}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	list := o.plan("/d", o.portsAt(20000), map[string]map[string]string{"broker-b": {"brokerPermission": "4"}, "proxy-2": {"grpcServerPort": "9"}})
 	var names []string
 	for _, p := range list {
@@ -103,13 +93,10 @@ func TestPlanOfCluster(t *testing.T) {
 		"brokerName=broker-b", "brokerId=0", "namesrvAddr=127.0.0.1:20000", "listenPort=20006", "haListenPort=20005", "bindAddress=127.0.0.1", "brokerIP1=127.0.0.1",
 		"storePathRootDir=/d/store/broker-b", "recallMessageEnable=true", "brokerPermission=4", "sendThreadPoolQueueCapacity=8", "flushDiskType=ASYNC_FLUSH",
 	} {
-		if strings.Count("\n"+conf, "\n"+line+"\n") != 1 {
-			t.Errorf("broker.conf has not the line %s once:\n%s", line, conf)
-		}
+		assert.That(t, strings.Count("\n"+conf, "\n"+line+"\n") == 1, "broker.conf has not the line %s once:\n%s", line, conf)
 	}
-	if strings.Contains(list[1].files["conf/broker-a.conf"], "brokerPermission") {
-		t.Error("a setting of broker-b reached broker-a")
-	}
+	assert.That(t, !strings.Contains(list[1].files["conf/broker-a.conf"], "brokerPermission"),
+		"a setting of broker-b reached broker-a")
 	if !slices.Equal(b.args, []string{"-c", "conf/broker-b.conf"}) || !slices.Equal(b.brokers, []int{20006}) || b.heap != "512m" {
 		t.Errorf("broker-b is %+v", b)
 	}
@@ -122,14 +109,9 @@ func TestPlanOfCluster(t *testing.T) {
 
 // Without a cluster the broker runs within the process of the proxy.
 func TestPlanOfOneProcess(t *testing.T) {
-	o, err := Options{}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := assert.Value(Options{}.withDefaults())(t)
 	list := o.plan("/d", o.portsAt(20000), nil)
-	if len(list) != 2 || list[0].name != "namesrv" || list[1].name != "proxy-1" {
-		t.Fatalf("the processes are %+v", list)
-	}
+	assert.MustThat(t, len(list) == 2 && list[0].name == "namesrv" && list[1].name == "proxy-1", "the processes are %+v", list)
 	x := list[1]
 	files := slices.Sorted(maps.Keys(x.files))
 	if fmt.Sprint(files) != "[conf/broker-a.conf conf/proxy-1.json]" || fmt.Sprint(x.args) != "[-pm local -pc conf/proxy-1.json -bc conf/broker-a.conf]" ||
@@ -157,8 +139,6 @@ func TestArgumentsOfJava(t *testing.T) {
 		if err != nil {
 			got = "error: " + err.Error()
 		}
-		if !strings.HasPrefix(got, want) || want == "" && got != "" {
-			t.Errorf("%q: %s, want %q", out, got, want)
-		}
+		assert.That(t, strings.HasPrefix(got, want) && (want != "" || got == ""), "%q: %s, want %q", out, got, want)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // frame returns a frame of RocketMQ's remoting protocol: the size of the rest, the size of the
@@ -18,18 +20,13 @@ func frame(header, body string) []byte {
 }
 
 func TestRequestFrame(t *testing.T) {
-	b, err := request{code: 17, fields: map[string]string{"topic": "t"}, body: []byte("body")}.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(request{code: 17, fields: map[string]string{"topic": "t"}, body: []byte("body")}.encode())(t)
 	size := binary.BigEndian.Uint32(b[4:8])
 	var header struct {
 		Code, Flag int
 		ExtFields  map[string]string
 	}
-	if err := json.Unmarshal(b[8:8+size], &header); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, json.Unmarshal(b[8:8+size], &header))
 	if int(binary.BigEndian.Uint32(b)) != len(b)-4 || header.Code != 17 || header.Flag != 0 || header.ExtFields["topic"] != "t" || string(b[8+size:]) != "body" {
 		t.Errorf("the frame is %q", b)
 	}
@@ -61,9 +58,7 @@ func TestResponseFrame(t *testing.T) {
 func TestIsRegistered(t *testing.T) {
 	info := []byte(`{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"127.0.0.1:20003"},"brokerName":"broker-a","cluster":"DefaultCluster"}},"clusterAddrTable":{"DefaultCluster":["broker-a"]}}`)
 	for port, want := range map[int]bool{20003: true, 2000: false, 20006: false} {
-		if isRegistered(info, port) != want {
-			t.Errorf("port %d is registered: %v", port, !want)
-		}
+		assert.That(t, isRegistered(info, port) == want, "port %d is registered: %v", port, !want)
 	}
 }
 
@@ -76,24 +71,18 @@ func TestTopicRequest(t *testing.T) {
 		name, kind string
 		queues     int
 	}{{"", "NORMAL", 1}, {"a b", "NORMAL", 1}, {strings.Repeat("a", 128), "NORMAL", 1}, {"a", "QUEUE", 1}, {"a", "NORMAL", -1}, {"a", "NORMAL", 1025}} {
-		if _, err := topicRequest(c.name, c.kind, c.queues); err == nil {
-			t.Errorf("%+v is accepted", c)
-		}
+		assert.That(t, assert.Err(topicRequest(c.name, c.kind, c.queues)) != nil, "%+v is accepted", c)
 	}
 }
 
 func TestGroupRequest(t *testing.T) {
 	r, err := groupRequest("billing", Group{FIFO: true, MaxRetries: 2, Retry: []time.Duration{time.Second, 1500 * time.Millisecond}})
 	want := `{"consumeMessageOrderly":true,"groupName":"billing","groupRetryPolicy":{"customizedRetryPolicy":{"next":[1000,1500]},"type":"CUSTOMIZED"},"retryMaxTimes":2}`
-	if err != nil || r.code != 200 || string(r.body) != want {
-		t.Errorf("%d %s, %v, want %s", r.code, r.body, err, want)
-	}
+	assert.That(t, err == nil && r.code == 200 && string(r.body) == want, "%d %s, %v, want %s", r.code, r.body, err, want)
 	if r, err := groupRequest("billing", Group{}); err != nil || strings.Contains(string(r.body), "groupRetryPolicy") {
 		t.Errorf("%s, %v, want no policy", r.body, err)
 	}
 	for name, g := range map[string]Group{"a b": {}, "a": {MaxRetries: -1}} {
-		if _, err := groupRequest(name, g); err == nil {
-			t.Errorf("%q %+v is accepted", name, g)
-		}
+		assert.That(t, assert.Err(groupRequest(name, g)) != nil, "%q %+v is accepted", name, g)
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The Java of these tests is this test binary. It plays the classes of RocketMQ.
@@ -159,30 +161,18 @@ func readRequest(r io.Reader) (h requestHeader, body []byte, err error) {
 func machine(t *testing.T) {
 	t.Helper()
 	home := t.TempDir()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(home, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	self := assert.Value(os.Executable())(t)
+	assert.Must(t, os.MkdirAll(filepath.Join(home, "bin"), 0o755))
 	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" != -version ] || { %q -version; exit 0; }\nexec %q \"$@\"\n", self, self)
-	if err := os.WriteFile(filepath.Join(home, "bin", "java"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(filepath.Join(home, "bin", "java"), []byte(script), 0o700))
 	t.Setenv("TIDEGATE_FAKE_JAVA", "1")
 	t.Setenv("JAVA_HOME", home)
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv("HOME", home)
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, "cache"))
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cache := assert.Value(os.UserCacheDir())(t)
 	for _, v := range Versions {
-		if err := os.MkdirAll(installationAt(cache, v), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.MkdirAll(installationAt(cache, v), 0o755))
 	}
 }
 
@@ -209,14 +199,10 @@ func freePort(t *testing.T) int {
 
 func start(t *testing.T, o Options) *Setup {
 	t.Helper()
-	s, err := Up(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(Up(t.Context(), o))(t)
 	t.Cleanup(func() {
-		if err := s.Wipe(context.WithoutCancel(t.Context())); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Error(err)
-		}
+		err := s.Wipe(context.WithoutCancel(t.Context()))
+		assert.That(t, err == nil || errors.Is(err, os.ErrNotExist), "%v", err)
 	})
 	return s
 }
@@ -234,12 +220,8 @@ func TestCluster(t *testing.T) {
 	o := Options{Port: freePort(t), Brokers: 2, Proxies: 2, Version: "5.5.0"}
 	start(t, o)
 	s, err := Open(o.Port) // as another program
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := running(s); got != allOfCluster {
-		t.Fatalf("%s run", got)
-	}
+	assert.Must(t, err)
+	assert.MustEqual(t, "running(s)", running(s), allOfCluster)
 	if want := []string{local(o.Port), local(o.Port + 1)}; !slices.Equal(s.Endpoints(), want) || s.Options().Version != "5.5.0" {
 		t.Errorf("the endpoints are %v of version %s, want %v", s.Endpoints(), s.Options().Version, want)
 	}
@@ -250,47 +232,33 @@ func TestCluster(t *testing.T) {
 	if err := s.Topic(t.Context(), "orders", "NORMAL", 4); err == nil || !strings.Contains(err.Error(), "topic orders: broker-b: ") {
 		t.Errorf("a topic without broker-b: %v", err)
 	}
-	if err := s.Set(t.Context(), "broker-b", map[string]string{"brokerPermission": "4"}); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, s.Set(t.Context(), "broker-b", map[string]string{"brokerPermission": "4"}))
 	if err := s.Start(t.Context(), "broker-b", "proxy-1"); err != nil || running(s) != allOfCluster {
 		t.Fatalf("after the start %s run, %v", running(s), err)
 	}
-	if !registered(t.Context(), s.state.Ports.NameServer, s.state.Ports.Brokers[1], "4") {
-		t.Error("broker-b is not registered when Start returns")
-	}
+	assert.That(t, registered(t.Context(), s.state.Ports.NameServer, s.state.Ports.Brokers[1], "4"),
+		"broker-b is not registered when Start returns")
 	_, after := s.Processes()
 	for name, pid := range before {
-		if restarted := name == "broker-b" || name == "proxy-1"; (after[name] != pid) != restarted {
-			t.Errorf("%s has the process IDs %d and %d", name, pid, after[name])
-		}
+		restarted := name == "broker-b" || name == "proxy-1"
+		assert.That(t, (after[name] != pid) == restarted, "%s has the process IDs %d and %d", name, pid, after[name])
 	}
 	if b, err := os.ReadFile(filepath.Join(s.Dir(), "conf", "broker-b.conf")); err != nil || !strings.Contains(string(b), "\nbrokerPermission=4\n") {
 		t.Errorf("broker.conf after Set and Start: %s, %v", b, err)
 	}
-	if err := s.Topic(t.Context(), "orders", "FIFO", 4); err != nil {
-		t.Error(err)
-	}
-	if err := s.Group(t.Context(), "billing", Group{}); err != nil {
-		t.Error(err)
-	}
-	if err := s.Set(t.Context(), "broker-a", map[string]string{"recallMessageEnable": "true"}); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, s.Topic(t.Context(), "orders", "FIFO", 4))
+	assert.NoError(t, s.Group(t.Context(), "billing", Group{}))
+	assert.NoError(t, s.Set(t.Context(), "broker-a", map[string]string{"recallMessageEnable": "true"}))
 	for name, want := range map[string][]string{
 		"broker-a": {"17 orders ", "200  {", "25  recallMessageEnable=true\n"}, "broker-b": {"17 orders ", "200  {", "25  brokerPermission=4"},
 	} {
 		b, err := os.ReadFile(filepath.Join(s.Dir(), name+".requests"))
 		for _, w := range want {
-			if !bytes.Contains(b, []byte(w)) {
-				t.Errorf("%s got %s, %v, want %q", name, b, err, w)
-			}
+			assert.That(t, bytes.Contains(b, []byte(w)), "%s got %s, %v, want %q", name, b, err, w)
 		}
 	}
 	for _, name := range []string{"broker-c", "proxy", "namesrv"} {
-		if err := s.Set(t.Context(), name, map[string]string{"a": "b"}); err == nil {
-			t.Errorf("%s has settings", name)
-		}
+		assert.That(t, s.Set(t.Context(), name, map[string]string{"a": "b"}) != nil, "%s has settings", name)
 	}
 	if err := s.Kill(t.Context(), "broker-c"); err == nil || !strings.Contains(err.Error(), "there is no process broker-c, only namesrv, broker-a,") || running(s) != allOfCluster {
 		t.Errorf("Kill of a process that does not exist: %v, and %s run", err, running(s))
@@ -302,61 +270,41 @@ func TestUpAgain(t *testing.T) {
 	machine(t)
 	o := Options{Port: freePort(t), Broker: map[string]string{"flushDiskType": "SYNC_FLUSH"}}
 	s := start(t, o)
-	if got := running(s); got != "[namesrv proxy-1]" {
-		t.Fatalf("%s run", got)
-	}
+	assert.MustEqual(t, "running(s)", running(s), "[namesrv proxy-1]")
 	_, before := s.Processes()
 	var all sync.WaitGroup
 	for range 3 {
 		all.Go(func() {
-			if _, err := Up(t.Context(), o); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(Up(t.Context(), o)))
 		})
 	}
 	all.Wait()
-	if _, after := s.Processes(); !maps.Equal(before, after) {
-		t.Errorf("the processes are %v after %v", after, before)
-	}
+	_, after := s.Processes()
+	assert.That(t, maps.Equal(before, after), "the processes are %v after %v", after, before)
 	other := o
 	other.Version = "5.5.0"
-	if _, err := Up(t.Context(), other); err == nil || !strings.Contains(err.Error(), "with other options") {
-		t.Errorf("Up with another version: %v", err)
-	}
+	_, err := Up(t.Context(), other)
+	assert.That(t, err != nil && strings.Contains(err.Error(), "with other options"), "Up with another version: %v", err)
 	if _, err := Up(t.Context(), Options{Port: o.Port - 1, Proxies: 2}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d is in use", o.Port)) {
 		t.Errorf("Up on a port in use: %v", err)
 	}
-	if err := s.Kill(t.Context(), "proxy-1"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Up(t.Context(), o); err != nil || running(s) != "[namesrv proxy-1]" {
-		t.Errorf("Up after the end of the proxy: %v, %s run", err, running(s))
-	}
-	if err := s.Stop(t.Context()); err != nil || running(s) != "[]" {
-		t.Errorf("after Stop %s run, %v", running(s), err)
-	}
+	assert.Must(t, s.Kill(t.Context(), "proxy-1"))
+	_, err = Up(t.Context(), o)
+	assert.That(t, err == nil && running(s) == "[namesrv proxy-1]", "Up after the end of the proxy: %v, %s run", err, running(s))
+	err = s.Stop(t.Context())
+	assert.That(t, err == nil && running(s) == "[]", "after Stop %s run, %v", running(s), err)
 	kept := filepath.Join(s.Dir(), "store", "kept")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(kept), 0o700), os.WriteFile(kept, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Up(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(kept); err != nil {
-		t.Error(err)
-	}
+	assert.Must(t, errors.Join(os.MkdirAll(filepath.Dir(kept), 0o700), os.WriteFile(kept, nil, 0o600)))
+	assert.Must(t, assert.Err(Up(t.Context(), other)))
+	assert.NoError(t, assert.Err(os.Stat(kept)))
 	if list, err := List(); err != nil || len(list) != 1 || list[0].Dir() != s.Dir() || list[0].Options().Version != "5.5.0" {
 		t.Errorf("List: %+v, %v", list, err)
 	}
-	if err := s.Wipe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(s.Dir()); !errors.Is(err, os.ErrNotExist) || running(s) != "[]" {
-		t.Errorf("after Wipe: %v, %s run", err, running(s))
-	}
-	if _, err := Open(o.Port); err == nil || !strings.Contains(err.Error(), "up --port") {
-		t.Errorf("Open after Wipe: %v", err)
-	}
+	assert.Must(t, s.Wipe(t.Context()))
+	_, err = os.Stat(s.Dir())
+	assert.That(t, errors.Is(err, os.ErrNotExist) && running(s) == "[]", "after Wipe: %v, %s run", err, running(s))
+	_, err = Open(o.Port)
+	assert.That(t, err != nil && strings.Contains(err.Error(), "up --port"), "Open after Wipe: %v", err)
 }
 
 // A process that ends at its start ends Up, with its output. Up then kills what it has started.
@@ -368,9 +316,7 @@ func TestStartFails(t *testing.T) {
 		t.Errorf("Up: %v", err)
 	}
 	s, err := Open(o.Port) // its logs are still there
-	if err != nil || running(s) != "[]" {
-		t.Fatalf("%v, %s run", err, running(s))
-	}
+	assert.MustThat(t, err == nil && running(s) == "[]", "%v, %s run", err, running(s))
 	if files, err := s.Logs(); err != nil || len(files) != 1 || filepath.Base(files[0]) != "proxy-1.out" {
 		t.Errorf("the logs are %v, %v", files, err)
 	}
@@ -380,25 +326,13 @@ func TestStartFails(t *testing.T) {
 func TestReusedProcessID(t *testing.T) {
 	machine(t)
 	s := start(t, Options{Port: freePort(t)})
-	if err := s.Kill(t.Context(), "proxy-1"); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, s.Kill(t.Context(), "proxy-1"))
 	other := exec.CommandContext(t.Context(), "sleep", "600")
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(s.Dir(), "proxy-1.pid"), fmt.Append(nil, other.Process.Pid), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := running(s); got != "[namesrv]" {
-		t.Errorf("%s run", got)
-	}
-	if err := s.Kill(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := other.Process.Kill(); err != nil {
-		t.Errorf("the other process has ended: %v", err)
-	}
+	assert.Must(t, other.Start())
+	assert.Must(t, os.WriteFile(filepath.Join(s.Dir(), "proxy-1.pid"), fmt.Append(nil, other.Process.Pid), 0o600))
+	assert.Equal(t, "running(s)", running(s), "[namesrv]")
+	assert.NoError(t, s.Kill(t.Context()))
+	assert.NoError(t, other.Process.Kill(), "the other process has ended")
 	other.Wait()
 }
 
@@ -410,21 +344,13 @@ func TestEndOfProcess(t *testing.T) {
 		return
 	}
 	zombie := exec.CommandContext(t.Context(), "true")
-	out, err := zombie.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := zombie.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := assert.Value(zombie.StdoutPipe())(t)
+	assert.Must(t, zombie.Start())
 	io.ReadAll(out) // until it ends
-	if err := until(t.Context(), func() (bool, error) { return !exits(zombie.Process.Pid), nil }); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, until(t.Context(), func() (bool, error) { return !exits(zombie.Process.Pid), nil }))
 	zombie.Wait()
-	if exits(zombie.Process.Pid) || !exits(os.Getpid()) {
-		t.Error("a process that was awaited has open files, or this one has none")
-	}
+	assert.That(t, !exits(zombie.Process.Pid) && exits(os.Getpid()),
+		"a process that was awaited has open files, or this one has none")
 }
 
 func TestMissingPrograms(t *testing.T) {
@@ -432,9 +358,8 @@ func TestMissingPrograms(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("HOME", t.TempDir())
-	if _, err := Up(t.Context(), Options{Port: freePort(t)}); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "install Maven") {
-		t.Errorf("Up without Maven: %v", err)
-	}
+	_, err := Up(t.Context(), Options{Port: freePort(t)})
+	assert.That(t, errors.Is(err, ErrMissing) && strings.Contains(err.Error(), "install Maven"), "Up without Maven: %v", err)
 	t.Setenv("JAVA_HOME", "")
 	if _, err := Up(t.Context(), Options{Port: freePort(t)}); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "install a Java of version 8 or later") {
 		t.Errorf("Up without Java: %v", err)
@@ -445,13 +370,9 @@ func TestMissingPrograms(t *testing.T) {
 func TestSetWhileOthersRead(t *testing.T) {
 	machine(t)
 	o, err := Options{Port: freePort(t), Cluster: true}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	p, err := o.pickPorts(func(int) bool { return false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	s := setupAt(o.Port)
 	if s.state = (state{Options: o, Ports: p}); s.write() != nil {
 		t.Fatal("the state cannot be written")
@@ -464,13 +385,9 @@ func TestSetWhileOthersRead(t *testing.T) {
 		}
 	})
 	for i := range 10 {
-		if err := s.Set(t.Context(), "proxy-1", map[string]string{fmt.Sprint("k", i): "v"}); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, s.Set(t.Context(), "proxy-1", map[string]string{fmt.Sprint("k", i): "v"}))
 	}
 	reads.Wait()
 	again, err := Open(o.Port)
-	if err != nil || len(again.current()["proxy-1"]) != 10 {
-		t.Errorf("the settings are %v, %v", again, err)
-	}
+	assert.That(t, err == nil && len(again.current()["proxy-1"]) == 10, "the settings are %v, %v", again, err)
 }
