@@ -49,7 +49,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
 	"github.com/tidegate/tidegate/transport/held"
 )
 
@@ -65,7 +64,7 @@ type Client struct {
 	options    Options
 	endpoint   string
 	host       string // of this program, for Delivery.BornHost
-	supervisor *conn.Supervisor
+	supervisor *supervisor
 	cache      linkCache
 }
 
@@ -82,7 +81,7 @@ func New(address string, o Options) (*Client, error) {
 	}
 	host, _ := os.Hostname() // without one, deliveries have no BornHost
 	c := &Client{options: o, endpoint: endpoint, host: host}
-	c.supervisor = conn.New(conn.Options{Dial: o.dialer(endpoint, secure), DialTimeout: dialTimeout, AMQP: o.connection(endpoint)})
+	c.supervisor = newSupervisor(connOptions{Dial: o.dialer(endpoint, secure), DialTimeout: dialTimeout, AMQP: o.connection(endpoint)})
 	c.Table = held.New(system{c}, held.Options{Settings: c.settings, Grace: grace, Linger: linger})
 	return c, nil
 }
@@ -112,7 +111,7 @@ func (c *Client) Capabilities(endpoint string) transport.Capabilities {
 }
 
 // live returns the connection.
-func (c *Client) live(ctx context.Context) (*conn.Live, *tidegate.Error) {
+func (c *Client) live(ctx context.Context) (*connection, *tidegate.Error) {
 	if ctx.Err() != nil {
 		return nil, &tidegate.Error{Err: context.Cause(ctx)}
 	}

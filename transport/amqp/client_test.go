@@ -22,7 +22,6 @@ import (
 	"github.com/tidegate/tidegate/internal/amqppeer"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
 	"github.com/tidegate/tidegate/transport/held"
 )
 
@@ -279,7 +278,7 @@ func TestUnwrittenAcknowledgementIsNotConnected(t *testing.T) {
 		l := &link{client: c, live: live}
 		l.life, l.stop = context.WithCancel(t.Context())
 		l.stop() // the link has ended, its connection has not
-		e := l.accept([]*conn.Delivery{{ID: 1}})
+		e := l.accept([]*sessionDelivery{{ID: 1}})
 		assert.That(t, e != nil && e.NotConnected && !e.MaybeStored, "%#v, want NotConnected without MaybeStored", e)
 		e = l.accept(nil)
 		assert.That(t, e == nil, "nothing to accept: %v", e)

@@ -7,9 +7,7 @@ import (
 
 	"github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
 	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
-	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
 	"github.com/tidegate/tidegate/transport/held"
 )
 
@@ -66,8 +64,8 @@ func (s system) Open(ctx context.Context, f *held.Feed) (held.Link, error) {
 }
 
 // ofLink returns the error of a link, with NotConnected if the connection is lost.
-func (c *Client) ofLink(live *conn.Live, err error) *tidegate.Error {
-	e := fault.OfLink(err)
+func (c *Client) ofLink(live *connection, err error) *tidegate.Error {
+	e := convert.OfLink(err)
 	if live.Ended() && tidegate.Classify(e) == tidegate.ClassTransient {
 		e.Code, e.NotConnected = 0, true
 		if e.Err == nil {
@@ -85,7 +83,7 @@ type probe struct {
 }
 
 // probe checks that the dead letters of a group have a queue, or creates it.
-func (c *Client) probe(ctx context.Context, live *conn.Live, group string) error {
+func (c *Client) probe(ctx context.Context, live *connection, group string) error {
 	type key struct{ group string }
 	p := live.Value(key{group}, func() any {
 		p := &probe{done: make(chan struct{})}
@@ -113,7 +111,7 @@ func (c *Client) probe(ctx context.Context, live *conn.Live, group string) error
 	return c.named(e, opReceive, group)
 }
 
-func (c *Client) attachProbe(live *conn.Live, at place) error {
+func (c *Client) attachProbe(live *connection, at place) error {
 	type probes struct{}
 	ctx, cancel := live.Attaching()
 	defer cancel()
@@ -131,12 +129,12 @@ func (c *Client) attachProbe(live *conn.Live, at place) error {
 // A link is the receiver of one group and topic.
 type link struct {
 	client   *Client
-	live     *conn.Live
+	live     *connection
 	feed     *held.Feed
 	from     place // the queue
 	session  *amqp.Session
 	receiver *amqp.Receiver
-	acceptor *conn.Acceptor // nil: go-amqp accepts the messages
+	acceptor *acceptor // nil: go-amqp accepts the messages
 	jobs     chan *job
 	life     context.Context //nolint:containedctx // of the link's goroutines
 	stop     context.CancelFunc
@@ -146,7 +144,7 @@ type link struct {
 // A native is a message of a link.
 type native struct {
 	*amqp.Message
-	delivery conn.Delivery // for link.acceptor
+	delivery sessionDelivery // for link.acceptor
 }
 
 // idField is the number of the field of an amqp.Message with the delivery ID. go-amqp does not
@@ -195,7 +193,7 @@ func (l *link) receive() {
 				Message: r.Message, Attempt: r.Failed + 1, Endpoint: l.client.endpoint, Queue: -1, Offset: -1,
 				BornAt: r.BornAt, BornHost: r.BornHost, StoredAt: r.StoredAt,
 			},
-			native{m, conn.Delivery{ID: deliveryID(m)}},
+			native{m, sessionDelivery{ID: deliveryID(m)}},
 		}
 		l.feed.Deliver(&one.delivery, &one.native)
 	}

@@ -11,10 +11,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
 	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
-	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
-	"github.com/tidegate/tidegate/transport/amqp/internal/sending"
 )
 
 const (
@@ -59,11 +56,11 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 
 // round sends the messages without a group and the first of each group. It returns the others.
 func (c *Client) round(
-	ctx context.Context, live *conn.Live, msgs []*tidegate.Message, todo []int, results []transport.SendResult, failed map[string]*tidegate.Error,
+	ctx context.Context, live *connection, msgs []*tidegate.Message, todo []int, results []transport.SendResult, failed map[string]*tidegate.Error,
 ) (later []int) {
 	type sent struct {
 		i       int
-		pending sending.Pending
+		pending pending
 	}
 	var flight []sent
 	var groups map[string]bool
@@ -134,7 +131,7 @@ func (c *Client) check(m *tidegate.Message) error {
 	}
 	for name := range m.Properties {
 		if strings.HasPrefix(name, convert.Reserved) || strings.HasPrefix(name, convert.ReservedArtemis) {
-			return &tidegate.Error{Op: opSend, Subject: name, Code: fault.CodeIllegalPropertyKey,
+			return &tidegate.Error{Op: opSend, Subject: name, Code: convert.CodeIllegalPropertyKey,
 				Message: "the name has a meaning for Artemis or for this transport; give another name"}
 		}
 	}
@@ -144,12 +141,12 @@ func (c *Client) check(m *tidegate.Message) error {
 // A linkCache has the sending links of the newest connection that was used.
 type linkCache struct {
 	mu    sync.Mutex
-	live  *conn.Live
-	links map[place]*sending.Link
+	live  *connection
+	links map[place]*sendLink
 }
 
 // link returns the sending link to a place.
-func (c *Client) link(live *conn.Live, to place) *sending.Link {
+func (c *Client) link(live *connection, to place) *sendLink {
 	cache := &c.cache
 	cache.mu.Lock()
 	defer cache.mu.Unlock()
@@ -157,7 +154,7 @@ func (c *Client) link(live *conn.Live, to place) *sending.Link {
 		if cache.live != nil && !cache.live.Ended() {
 			return newLink(live, to) // a late call: its connection is about to end
 		}
-		cache.live, cache.links = live, map[place]*sending.Link{}
+		cache.live, cache.links = live, map[place]*sendLink{}
 	}
 	l := cache.links[to]
 	if l == nil {
@@ -167,9 +164,9 @@ func (c *Client) link(live *conn.Live, to place) *sending.Link {
 	return l
 }
 
-func newLink(live *conn.Live, to place) *sending.Link {
-	return sending.New(sending.Options{
-		Attach:  func() (sending.Sender, error) { return attach(live, to) },
+func newLink(live *connection, to place) *sendLink {
+	return newSendLink(sendLinkOptions{
+		Attach:  func() (linkSender, error) { return attach(live, to) },
 		Traffic: live.Traffic,
 		Done:    live.Done(),
 		Lost:    live.Lost,
@@ -180,7 +177,7 @@ func newLink(live *conn.Live, to place) *sending.Link {
 type senders struct{}
 
 // attach opens a sending link.
-func attach(live *conn.Live, to place) (sending.Sender, error) {
+func attach(live *connection, to place) (linkSender, error) {
 	ctx, cancel := live.Attaching()
 	defer cancel()
 	session, err := live.Session(ctx, senders{})
@@ -202,10 +199,10 @@ func attach(live *conn.Live, to place) (sending.Sender, error) {
 // A sender is a link of go-amqp.
 type sender struct {
 	*amqp.Sender
-	live *conn.Live
+	live *connection
 }
 
-func (s sender) Transfer(ctx context.Context, m *amqp.Message) (sending.Receipt, error) {
+func (s sender) Transfer(ctx context.Context, m *amqp.Message) (receipt, error) {
 	r, err := s.SendWithReceipt(ctx, m, nil)
 	return &r, err
 }

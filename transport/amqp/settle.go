@@ -7,9 +7,7 @@ import (
 
 	"github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/amqp/internal/conn"
 	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
-	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
 	"github.com/tidegate/tidegate/transport/held"
 )
 
@@ -149,7 +147,7 @@ func (l *link) settle() {
 func (l *link) write(list []held.Settlement) []error {
 	errs := make([]error, len(list))
 	fail := func(i int, e *tidegate.Error) { errs[i] = l.client.named(e, opOf(list[i].Outcome), l.feed.Topic) }
-	var accept []*conn.Delivery
+	var accept []*sessionDelivery
 	var which []int // of list
 	for i, s := range list {
 		if n := s.Native.(*native); l.acceptor != nil && s.Outcome == held.Accepted {
@@ -171,7 +169,7 @@ func (l *link) write(list []held.Settlement) []error {
 	if err := l.live.Flush(); err != nil {
 		for i := range list {
 			if errs[i] == nil {
-				e := fault.OfLink(err)
+				e := convert.OfLink(err)
 				e.MaybeStored = true
 				fail(i, e)
 			}
@@ -181,7 +179,7 @@ func (l *link) write(list []held.Settlement) []error {
 }
 
 // accept accepts messages, all or none.
-func (l *link) accept(list []*conn.Delivery) *tidegate.Error {
+func (l *link) accept(list []*sessionDelivery) *tidegate.Error {
 	if len(list) == 0 {
 		return nil
 	}

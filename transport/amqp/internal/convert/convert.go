@@ -1,5 +1,5 @@
-// Package convert translates between messages of tidegate and of AMQP as Apache ActiveMQ Artemis
-// uses them. All functions are pure.
+// Package convert translates between messages and errors of tidegate and of AMQP as Apache ActiveMQ
+// Artemis uses them. All functions are pure.
 package convert
 
 import (

@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
-	"github.com/tidegate/tidegate/transport/rocketmq/interop/compare/relay"
 )
 
 // The processes of the sides are this test binary.
@@ -135,14 +134,14 @@ func TestPlayThroughRelay(t *testing.T) {
 	r := row{name: "throttled", load: spec{Senders: 1, Pause: time.Millisecond, Size: 64}, run: func(ctx context.Context, s *stage) error {
 		s.began = time.Now()
 		for _, r := range s.relays {
-			r.Set(relay.Fault{Throttle: func() bool { return throttled.Add(1) > 0 }})
+			r.Set(fault{Throttle: func() bool { return throttled.Add(1) > 0 }})
 		}
 		if err := backoff.Sleep(ctx, time.Second); err != nil {
 			return err
 		}
 		s.ended = time.Now()
 		for _, r := range s.relays {
-			r.Set(relay.Fault{})
+			r.Set(fault{})
 		}
 		return nil
 	}}

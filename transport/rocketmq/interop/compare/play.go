@@ -13,8 +13,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/tidegate/tidegate/transport/rocketmq/interop/compare/relay"
 )
 
 // A play is one row in one round.
@@ -38,7 +36,7 @@ func (p *play) run(ctx context.Context) ([]run, error) {
 		stage.flood = func(ctx context.Context) { p.feeder.flood(ctx, others, p.row.load.Size) }
 	}
 	for i, side := range sides {
-		r, err := relay.Listen(p.server.endpoint(), rand.Float64)
+		r, err := listenRelay(p.server.endpoint(), rand.Float64)
 		if err != nil {
 			return nil, err
 		}

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/tidegate/tidegate/backoff"
-	"github.com/tidegate/tidegate/transport/rocketmq/interop/compare/relay"
 )
 
 // A row is one fault with the load under which both sides meet it.
@@ -26,7 +25,7 @@ type row struct {
 
 // A stage has the parts that a row's run acts on.
 type stage struct {
-	relays []*relay.Relay
+	relays []*relay
 	server target
 	flood  func(context.Context) // sends as much as the server takes; nil unless the row is small
 	began  time.Time             // of the fault
@@ -55,17 +54,17 @@ func between(fault func(context.Context, *stage) error) func(context.Context, *s
 }
 
 // during sets a fault of the relays for a time.
-func during(d time.Duration, faults func() relay.Fault) func(context.Context, *stage) error {
+func during(d time.Duration, faults func() fault) func(context.Context, *stage) error {
 	return between(func(ctx context.Context, s *stage) error {
 		for _, r := range s.relays {
 			r.Set(faults())
-			defer r.Set(relay.Fault{})
+			defer r.Set(fault{})
 		}
 		return backoff.Sleep(ctx, d)
 	})
 }
 
-func always(f relay.Fault) func() relay.Fault { return func() relay.Fault { return f } }
+func always(f fault) func() fault { return func() fault { return f } }
 
 // proxyAway kills the proxy and starts it again. The whole takes d, or longer if the start does.
 func proxyAway(d time.Duration) func(context.Context, *stage) error {
@@ -123,23 +122,23 @@ const (
 func rows() []row {
 	return []row{{
 		name: "rst", about: "the relay resets all connections for 23 s", load: paced, beside: true, fed: true,
-		run:   during(23*time.Second, always(relay.Fault{Reset: true})),
+		run:   during(23*time.Second, always(fault{Reset: true})),
 		cells: []cell{failed, longestGap, firstDelivery},
 	}, {
 		name: "lost", about: "half of the responses are lost for 30 s", load: crowd, beside: true,
-		run:   during(30*time.Second, always(relay.Fault{LoseResponses: 0.5})),
+		run:   during(30*time.Second, always(fault{LoseResponses: 0.5})),
 		cells: []cell{failed, longestSend, longestGap},
 	}, {
 		name: "throttled", about: "the server accepts 15 sends a second of each side for 40 s and throttles the others", load: paced, beside: true,
-		run:   during(40*time.Second, func() relay.Fault { return relay.Fault{Throttle: bucket(throttledRate)} }),
+		run:   during(40*time.Second, func() fault { return fault{Throttle: bucket(throttledRate)} }),
 		cells: []cell{failed, acceptedRate},
 	}, {
 		name: "blackhole", about: "no byte passes for 20 s", load: paced, beside: true, fed: true,
-		run:   during(20*time.Second, always(relay.Fault{Silent: true})),
+		run:   during(20*time.Second, always(fault{Silent: true})),
 		cells: []cell{failed, longestGap, firstDelivery},
 	}, {
 		name: "late", about: "responses are 2 s late for 20 s", load: paced, beside: true,
-		run:   during(20*time.Second, always(relay.Fault{Delay: 2 * time.Second})),
+		run:   during(20*time.Second, always(fault{Delay: 2 * time.Second})),
 		cells: []cell{failed, longestSend, longestGap},
 	}, {
 		name: "fifo", about: "the proxy is away for 50 s; messages with message groups", load: ordered(paced),

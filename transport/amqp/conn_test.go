@@ -1,4 +1,4 @@
-package conn
+package amqp
 
 import (
 	"context"
@@ -21,10 +21,10 @@ import (
 
 // refusing returns a supervisor of a server that refuses connections after a while, and the number
 // of attempts.
-func refusing(t *testing.T, after time.Duration, err error) (*Supervisor, *atomic.Int64) {
+func refusing(t *testing.T, after time.Duration, err error) (*supervisor, *atomic.Int64) {
 	t.Helper()
 	var dials atomic.Int64
-	s := New(Options{DialTimeout: 10 * time.Second, Dial: func(ctx context.Context) (net.Conn, error) {
+	s := newSupervisor(connOptions{DialTimeout: 10 * time.Second, Dial: func(ctx context.Context) (net.Conn, error) {
 		dials.Add(1)
 		select {
 		case <-time.After(after):
@@ -142,7 +142,7 @@ func TestCloseEndsAllWaits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				released := make(chan struct{})
 				defer close(released)
-				s := New(Options{DialTimeout: 10 * time.Second, Dial: func(context.Context) (net.Conn, error) { return dial(released) }})
+				s := newSupervisor(connOptions{DialTimeout: 10 * time.Second, Dial: func(context.Context) (net.Conn, error) { return dial(released) }})
 				done := make(chan *tidegate.Error, 1)
 				go func() {
 					_, err := s.Get(t.Context(), true)
@@ -238,7 +238,7 @@ func (w *watched) Close() error {
 // A connection whose establishment ends after Close is closed, and no call gets it.
 func TestConnectionAfterClose(t *testing.T) {
 	w := &watched{reading: make(chan struct{}), ended: make(chan struct{})}
-	s := New(Options{DialTimeout: time.Minute, Dial: func(ctx context.Context) (net.Conn, error) {
+	s := newSupervisor(connOptions{DialTimeout: time.Minute, Dial: func(ctx context.Context) (net.Conn, error) {
 		raw, err := new(amqppeer.Peer).Dial(ctx, "")
 		w.Conn = raw
 		return w, err

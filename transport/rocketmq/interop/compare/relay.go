@@ -1,9 +1,9 @@
-// Package relay is a gRPC relay in front of a RocketMQ proxy that injects faults. It forwards each
+package main
+
+// This file is a gRPC relay in front of a RocketMQ proxy that injects faults. It forwards each
 // request without decoding its messages, and can drop, delay or replace the response of a single
-// one. It holds or resets whole connections of clients at the level of TCP.
-//
-// A relay serves plain-text connections only.
-package relay
+// one. It holds or resets whole connections of clients at the level of TCP. A relay serves
+// plain-text connections only.
 
 import (
 	"context"
@@ -24,8 +24,8 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 )
 
-// A Fault is the behaviour of a relay. The zero value forwards everything.
-type Fault struct {
+// A fault is the behaviour of a relay. The zero value forwards everything.
+type fault struct {
 	// Reset resets all connections with a TCP RST: those that exist, and new ones at once.
 	Reset bool
 
@@ -48,8 +48,8 @@ type Fault struct {
 	Throttle func() bool
 }
 
-// A Relay accepts connections for a server. Close ends it. Several goroutines may use it.
-type Relay struct {
+// A relay accepts connections for a server. Close ends it. Several goroutines may use it.
+type relay struct {
 	listener net.Listener
 	lose     func() float64 // a random number from 0 to 1
 	front    *grpc.Server   // for the clients
@@ -59,14 +59,14 @@ type Relay struct {
 	all      sync.WaitGroup
 
 	mu      sync.Mutex
-	fault   Fault
+	fault   fault
 	changed chan struct{} // closed by the next Set
 	conns   map[*conn]struct{}
 }
 
-// Listen returns a relay on a free port of 127.0.0.1 that forwards to target, a host:port. lose
-// returns the random numbers from 0 to 1 that select the lost responses.
-func Listen(target string, lose func() float64) (*Relay, error) {
+// listenRelay returns a relay on a free port of 127.0.0.1 that forwards to target, a host:port.
+// lose returns the random numbers from 0 to 1 that select the lost responses.
+func listenRelay(target string, lose func() float64) (*relay, error) {
 	back, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableRetry(),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{}), grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
@@ -76,7 +76,7 @@ func Listen(target string, lose func() float64) (*Relay, error) {
 	if err != nil {
 		return nil, errors.Join(err, back.Close())
 	}
-	r := &Relay{listener: listener, lose: lose, back: back, ended: make(chan struct{}), changed: make(chan struct{}), conns: map[*conn]struct{}{}}
+	r := &relay{listener: listener, lose: lose, back: back, ended: make(chan struct{}), changed: make(chan struct{}), conns: map[*conn]struct{}{}}
 	r.front = grpc.NewServer(grpc.UnknownServiceHandler(r.forward), grpc.ForceServerCodec(bytesCodec{}), grpc.MaxRecvMsgSize(maxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Nanosecond, PermitWithoutStream: true}))
 	r.close = sync.OnceFunc(func() {
@@ -93,11 +93,11 @@ func Listen(target string, lose func() float64) (*Relay, error) {
 const maxMessage = 64 << 20
 
 // Address returns the relay's host:port.
-func (r *Relay) Address() string { return r.listener.Addr().String() }
+func (r *relay) Address() string { return r.listener.Addr().String() }
 
 // Set replaces the fault in effect. It returns at once. Responses that are being delayed keep
 // their delay.
-func (r *Relay) Set(f Fault) {
+func (r *relay) Set(f fault) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fault = f
@@ -112,17 +112,17 @@ func (r *Relay) Set(f Fault) {
 
 // Close closes the listener and all connections, and returns when all goroutines have ended.
 // It can be called more than once.
-func (r *Relay) Close() { r.close() }
+func (r *relay) Close() { r.close() }
 
 // current returns the fault in effect, and a channel that the next Set closes.
-func (r *Relay) current() (Fault, <-chan struct{}) {
+func (r *relay) current() (fault, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fault, r.changed
 }
 
 // audible waits while the relay is silent.
-func (r *Relay) audible() error {
+func (r *relay) audible() error {
 	for {
 		f, changed := r.current()
 		if !f.Silent {
@@ -139,7 +139,7 @@ func (r *Relay) audible() error {
 // An accepting listener returns connections with the faults of a relay.
 type accepting struct {
 	net.Listener
-	relay *Relay
+	relay *relay
 }
 
 func (l accepting) Accept() (net.Conn, error) {
@@ -165,7 +165,7 @@ func (l accepting) Accept() (net.Conn, error) {
 // A conn is a connection of a client.
 type conn struct {
 	net.Conn
-	relay *Relay
+	relay *relay
 }
 
 // reset closes the connection with a RST.
@@ -199,7 +199,7 @@ func (c *conn) Close() error {
 }
 
 // forward forwards a request and its response.
-func (r *Relay) forward(_ any, client grpc.ServerStream) error {
+func (r *relay) forward(_ any, client grpc.ServerStream) error {
 	path, _ := grpc.MethodFromServerStream(client)
 	f, _ := r.current()
 	late := func() error { return nil }

@@ -1,4 +1,4 @@
-package sending
+package amqp
 
 import (
 	"context"
@@ -35,8 +35,8 @@ func newPeer(credit int) *peer {
 	return &peer{credit: credit, granted: make(chan struct{}, 1), done: make(chan struct{}), traffic: func() (int64, bool) { return 0, false }}
 }
 
-func (p *peer) link() *Link {
-	return New(Options{
+func (p *peer) link() *sendLink {
+	return newSendLink(sendLinkOptions{
 		Attach:  p.attach,
 		Traffic: func() (int64, bool) { return p.traffic() },
 		Done:    p.done,
@@ -44,7 +44,7 @@ func (p *peer) link() *Link {
 	})
 }
 
-func (p *peer) attach() (Sender, error) {
+func (p *peer) attach() (linkSender, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.attached++
@@ -62,7 +62,7 @@ func (p *peer) grant(n int) {
 	p.granted <- struct{}{}
 }
 
-func (p *peer) Transfer(ctx context.Context, m *amqp.Message) (Receipt, error) {
+func (p *peer) Transfer(ctx context.Context, m *amqp.Message) (receipt, error) {
 	for {
 		p.mu.Lock()
 		if err := p.broken; err != nil {
@@ -104,7 +104,7 @@ func message(id string) *amqp.Message {
 	return &amqp.Message{Properties: &amqp.MessageProperties{MessageID: id}}
 }
 
-func send(ctx context.Context, l *Link, id string, size int) *tidegate.Error {
+func send(ctx context.Context, l *sendLink, id string, size int) *tidegate.Error {
 	p, err := l.Send(ctx, message(id), size)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func send(ctx context.Context, l *Link, id string, size int) *tidegate.Error {
 	return p.Wait(ctx)
 }
 
-func mustSend(t *testing.T, l *Link, id string, size int) {
+func mustSend(t *testing.T, l *sendLink, id string, size int) {
 	t.Helper()
 	if err := send(t.Context(), l, id, size); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestCutOffMessageEndsItsLink(t *testing.T) {
 				p := newPeer(0)
 				defer close(p.done)
 				l := p.link()
-				ctx, cancel := context.WithTimeoutCause(t.Context(), c.patience, errEnough)
+				ctx, cancel := context.WithTimeoutCause(t.Context(), c.patience, errEnoughSends)
 				defer cancel()
 				err := send(ctx, l, "first", c.size)
 				assert.That(t, err != nil && !err.MaybeStored, "got %v, want an error with nothing stored", err)
@@ -185,7 +185,7 @@ func TestCreditEndsTheWait(t *testing.T) {
 	})
 }
 
-var errEnough = errors.New("the caller has enough")
+var errEnoughSends = errors.New("the caller has enough")
 
 // A message of a caller that has gone is not sent later without MaybeStored.
 func TestEndedContext(t *testing.T) {
@@ -195,12 +195,12 @@ func TestEndedContext(t *testing.T) {
 		l := p.link()
 		var wg sync.WaitGroup
 		for i := range 3 { // one waits for credit, the others behind it
-			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Duration(i+1)*200*time.Millisecond, errEnough)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Duration(i+1)*200*time.Millisecond, errEnoughSends)
 			defer cancel()
 			wg.Go(func() {
 				start := time.Now()
 				err := send(ctx, l, fmt.Sprint(i), 1)
-				if !errors.Is(err, errEnough) || err.MaybeStored || time.Since(start) != time.Duration(i+1)*200*time.Millisecond {
+				if !errors.Is(err, errEnoughSends) || err.MaybeStored || time.Since(start) != time.Duration(i+1)*200*time.Millisecond {
 					t.Errorf("message %d after %v: %v, want the cause of the context and nothing stored", i, time.Since(start), err)
 				}
 			})
@@ -221,10 +221,10 @@ func TestEndedContextBehindAnother(t *testing.T) {
 		l := p.link()
 		var wg sync.WaitGroup
 		for i, d := range []time.Duration{600 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
-			ctx, cancel := context.WithTimeoutCause(t.Context(), d, errEnough)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), d, errEnoughSends)
 			defer cancel()
 			wg.Go(func() {
-				if err := send(ctx, l, fmt.Sprint(i), 1); i > 0 && (!errors.Is(err, errEnough) || err.MaybeStored) {
+				if err := send(ctx, l, fmt.Sprint(i), 1); i > 0 && (!errors.Is(err, errEnoughSends) || err.MaybeStored) {
 					t.Errorf("message %d: %v, want the cause of the context and nothing stored", i, err)
 				} else if i == 0 && err != nil {
 					t.Errorf("the first message: %v", err)
@@ -247,11 +247,11 @@ func TestEndedContextDuringAWrite(t *testing.T) {
 		p.hangs = make(chan struct{})
 		defer close(p.done)
 		defer close(p.hangs)
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, errEnough)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, errEnoughSends)
 		defer cancel()
 		start := time.Now()
 		err := send(ctx, p.link(), "x", 1)
-		assert.That(t, errors.Is(err, errEnough) && err.MaybeStored && time.Since(start) <= 2*time.Second+grace,
+		assert.That(t, errors.Is(err, errEnoughSends) && err.MaybeStored && time.Since(start) <= 2*time.Second+interruptGrace,
 			"after %v: %v, want the cause of the context and MaybeStored", time.Since(start), err)
 	})
 }
@@ -270,7 +270,7 @@ func TestEachMessageWaitsAsLongForCredit(t *testing.T) {
 			p.credit = 0
 			p.mu.Unlock()
 			start := time.Now()
-			if err := send(t.Context(), l, "y", 1); !errors.Is(err, tidegate.ErrThrottled) || time.Since(start) != CreditWait {
+			if err := send(t.Context(), l, "y", 1); !errors.Is(err, tidegate.ErrThrottled) || time.Since(start) != creditWait {
 				t.Errorf("%v after another message, after %v: %v; want a throttle after 1 s", pause, time.Since(start), err)
 			}
 			p.mu.Lock()
@@ -285,10 +285,10 @@ func TestDeadlineAfterTheTransferMaybeStored(t *testing.T) {
 		p := newPeer(5)
 		p.silent = true
 		defer close(p.done)
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, errEnough)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Second, errEnoughSends)
 		defer cancel()
 		err := send(ctx, p.link(), "x", 1)
-		assert.That(t, errors.Is(err, errEnough) && err.MaybeStored, "got %v, want the cause of the context and MaybeStored", err)
+		assert.That(t, errors.Is(err, errEnoughSends) && err.MaybeStored, "got %v, want the cause of the context and MaybeStored", err)
 	})
 }
 
@@ -327,13 +327,13 @@ func TestRefusedLinkIsAttachedOnceASecond(t *testing.T) {
 				}
 			})
 		}
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errEnough)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errEnoughSends)
 		defer cancel()
 		err := send(ctx, l, "late", 1)
 		if err != nil && time.Since(start) == 0 { // it waited for the first attempt to attach
 			err = send(ctx, l, "late", 1)
 		}
-		assert.That(t, errors.Is(err, errEnough) && !err.MaybeStored && time.Since(start) == 500*time.Millisecond,
+		assert.That(t, errors.Is(err, errEnoughSends) && !err.MaybeStored && time.Since(start) == 500*time.Millisecond,
 			"after %v: %v, want the cause of the context and nothing stored", time.Since(start), err)
 		wg.Wait()
 		if d := time.Since(start); d != 2*time.Second || p.attached != 3 || len(p.written) != 10 {

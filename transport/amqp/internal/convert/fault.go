@@ -1,5 +1,4 @@
-// Package fault classifies the errors of Apache ActiveMQ Artemis over AMQP. All functions are pure.
-package fault
+package convert
 
 import (
 	"context"
@@ -16,7 +15,7 @@ import (
 
 // Codes of RocketMQ's protocol without a constant in package tidegate.
 const (
-	CodeMessageCorrupted   tidegate.Code = 40016
+	codeMessageCorrupted   tidegate.Code = 40016
 	CodeIllegalPropertyKey tidegate.Code = 40007
 )
 
@@ -28,8 +27,8 @@ var codes = map[amqp.ErrCond]tidegate.Code{
 	amqp.ErrCondUnauthorizedAccess:    tidegate.CodeForbidden,
 	amqp.ErrCondNotAllowed:            tidegate.CodeBadRequest,
 	amqp.ErrCondPreconditionFailed:    tidegate.CodeBadRequest,
-	amqp.ErrCondInvalidField:          CodeMessageCorrupted,
-	amqp.ErrCondDecodeError:           CodeMessageCorrupted,
+	amqp.ErrCondInvalidField:          codeMessageCorrupted,
+	amqp.ErrCondDecodeError:           codeMessageCorrupted,
 	amqp.ErrCondMessageSizeExceeded:   tidegate.CodeMessageBodyTooLarge,
 	amqp.ErrCondNotImplemented:        tidegate.CodeNotImplemented,
 }

@@ -1,4 +1,4 @@
-package fault
+package convert
 
 import (
 	"context"

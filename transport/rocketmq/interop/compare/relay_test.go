@@ -1,4 +1,4 @@
-package relay
+package main
 
 import (
 	"context"
@@ -14,17 +14,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// patience bounds every wait of a test that passes.
-const patience = 20 * time.Second
+// relayPatience bounds every wait of a test that passes.
+const relayPatience = 20 * time.Second
 
-// A proxy is a server behind the relay. It counts the sends that reach it.
-type proxy struct {
+// A fakeProxy is a server behind the relay. It counts the sends that reach it.
+type fakeProxy struct {
 	v2.UnimplementedMessagingServiceServer
 	sends  atomic.Int64
 	second chan struct{} // closed by the second send
 }
 
-func (p *proxy) SendMessage(_ context.Context, r *v2.SendMessageRequest) (*v2.SendMessageResponse, error) {
+func (p *fakeProxy) SendMessage(_ context.Context, r *v2.SendMessageRequest) (*v2.SendMessageResponse, error) {
 	if p.sends.Add(1) == 2 {
 		close(p.second)
 	}
@@ -34,22 +34,22 @@ func (p *proxy) SendMessage(_ context.Context, r *v2.SendMessageRequest) (*v2.Se
 }
 
 // ReceiveMessage responds at once with an empty stream.
-func (p *proxy) ReceiveMessage(_ *v2.ReceiveMessageRequest, s v2.MessagingService_ReceiveMessageServer) error {
+func (p *fakeProxy) ReceiveMessage(_ *v2.ReceiveMessageRequest, s v2.MessagingService_ReceiveMessageServer) error {
 	return s.Send(&v2.ReceiveMessageResponse{Content: &v2.ReceiveMessageResponse_Status{Status: &v2.Status{Code: v2.Code_MESSAGE_NOT_FOUND}}})
 }
 
 // A fixture is a client of a proxy behind a relay.
 type fixture struct {
 	t      *testing.T
-	relay  *Relay
-	proxy  *proxy
+	relay  *relay
+	proxy  *fakeProxy
 	conn   *grpc.ClientConn
 	client v2.MessagingServiceClient
 	lose   atomic.Bool // the next decision on a response
 }
 
 func start(t *testing.T) *fixture {
-	f := &fixture{t: t, proxy: &proxy{second: make(chan struct{})}}
+	f := &fixture{t: t, proxy: &fakeProxy{second: make(chan struct{})}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func start(t *testing.T) *fixture {
 	v2.RegisterMessagingServiceServer(s, f.proxy)
 	go s.Serve(l)
 	t.Cleanup(s.Stop)
-	f.relay, err = Listen(l.Addr().String(), func() float64 {
+	f.relay, err = listenRelay(l.Addr().String(), func() float64 {
 		if f.lose.Load() {
 			return 0
 		}
@@ -93,7 +93,7 @@ func (f *fixture) send(limit time.Duration) (id string, code v2.Code, err error)
 
 func (f *fixture) mustSend() {
 	f.t.Helper()
-	if id, code, err := f.send(patience); id != "m1" || code != v2.Code_OK || err != nil {
+	if id, code, err := f.send(relayPatience); id != "m1" || code != v2.Code_OK || err != nil {
 		f.t.Fatalf("a send returned %q, %v, %v", id, code, err)
 	}
 }
@@ -111,8 +111,8 @@ func TestForwards(t *testing.T) {
 func TestReset(t *testing.T) {
 	f := start(t)
 	f.mustSend()
-	f.relay.Set(Fault{Reset: true})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	f.relay.Set(fault{Reset: true})
+	ctx, cancel := context.WithTimeout(t.Context(), relayPatience)
 	defer cancel()
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", f.relay.Address())
 	if err == nil { // the reset can come after the handshake
@@ -125,7 +125,7 @@ func TestReset(t *testing.T) {
 	if _, err := f.client.SendMessage(ctx, &v2.SendMessageRequest{Messages: []*v2.Message{{}}}); status.Code(err) != codes.Unavailable {
 		t.Errorf("a send without a connection returned %v", err)
 	}
-	f.relay.Set(Fault{})
+	f.relay.Set(fault{})
 	f.conn.ResetConnectBackoff()
 	f.mustSend()
 	if n := f.proxy.sends.Load(); n != 2 {
@@ -139,7 +139,7 @@ func TestLosesResponses(t *testing.T) {
 	f := start(t)
 	f.mustSend()
 	const lost = 1500 // of more than 50 bytes each; a window is 65 535 bytes
-	f.relay.Set(Fault{LoseResponses: 0.5})
+	f.relay.Set(fault{LoseResponses: 0.5})
 	f.lose.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
 	for range lost {
@@ -166,13 +166,13 @@ func TestDelays(t *testing.T) {
 	f := start(t)
 	f.mustSend()
 	const delay = 150 * time.Millisecond
-	f.relay.Set(Fault{Delay: delay})
+	f.relay.Set(fault{Delay: delay})
 	began := time.Now()
 	f.mustSend()
 	if took := time.Since(began); took < delay {
 		t.Errorf("a response that is %v late came after %v", delay, took)
 	}
-	f.relay.Set(Fault{})
+	f.relay.Set(fault{})
 	f.mustSend()
 }
 
@@ -183,9 +183,9 @@ func TestThrottles(t *testing.T) {
 	f.mustSend()
 	var on atomic.Bool
 	on.Store(true)
-	f.relay.Set(Fault{Throttle: on.Load})
+	f.relay.Set(fault{Throttle: on.Load})
 	for range 500 { // of 1 KiB
-		if id, code, err := f.send(patience); id != "" || code != v2.Code_TOO_MANY_REQUESTS || err != nil {
+		if id, code, err := f.send(relayPatience); id != "" || code != v2.Code_TOO_MANY_REQUESTS || err != nil {
 			t.Fatalf("a throttled send returned %q, %v, %v", id, code, err)
 		}
 	}
@@ -199,14 +199,14 @@ func TestThrottles(t *testing.T) {
 func TestBlackHole(t *testing.T) {
 	f := start(t)
 	f.mustSend()
-	f.relay.Set(Fault{Silent: true})
+	f.relay.Set(fault{Silent: true})
 	if _, _, err := f.send(100 * time.Millisecond); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("a send into a black hole returned %v", err)
 	}
 	if n := f.proxy.sends.Load(); n != 1 {
 		t.Errorf("the server received %d sends, want the first alone", n)
 	}
-	f.relay.Set(Fault{})
+	f.relay.Set(fault{})
 	f.mustSend() // on the same connection: its bytes were held
 }
 
@@ -214,14 +214,14 @@ func TestBlackHole(t *testing.T) {
 func TestClose(t *testing.T) {
 	f := start(t)
 	f.mustSend()
-	f.relay.Set(Fault{Delay: time.Hour})
+	f.relay.Set(fault{Delay: time.Hour})
 	late := make(chan error, 1)
 	go func() {
 		_, err := f.client.SendMessage(t.Context(), &v2.SendMessageRequest{Messages: []*v2.Message{{}}})
 		late <- err
 	}()
 	<-f.proxy.second
-	f.relay.Set(Fault{Silent: true})
+	f.relay.Set(fault{Silent: true})
 	held, err := net.Dial("tcp", f.relay.Address())
 	if err != nil {
 		t.Fatal(err)

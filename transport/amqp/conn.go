@@ -1,5 +1,6 @@
-// Package conn keeps the connection to a server. go-amqp itself never reconnects.
-package conn
+package amqp
+
+// This file keeps the connection to a server. go-amqp itself never reconnects.
 
 import (
 	"context"
@@ -11,21 +12,21 @@ import (
 
 	"github.com/Azure/go-amqp"
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
+	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
 )
 
 // redial is the time between two attempts to connect.
 const redial = time.Second
 
-// Options configure a [Supervisor].
-type Options struct {
+// connOptions configure a [supervisor].
+type connOptions struct {
 	Dial        func(ctx context.Context) (net.Conn, error) // with TLS, if any
 	DialTimeout time.Duration
 	AMQP        amqp.ConnOptions
 }
 
-// A Live is an open connection.
-type Live struct {
+// A connection is an open connection.
+type connection struct {
 	*amqp.Conn
 	life    context.Context //nolint:containedctx // of the supervisor
 	traffic *traffic
@@ -35,17 +36,17 @@ type Live struct {
 	values   map[any]any
 }
 
-// A Supervisor has at most one connection. It connects when a call needs a connection and there is
+// A supervisor has at most one connection. It connects when a call needs a connection and there is
 // none, at most once a second. Several goroutines may call its methods.
-type Supervisor struct {
-	options Options
+type supervisor struct {
+	options connOptions
 	life    context.Context //nolint:containedctx // of the goroutines that connect; Close ends it
 	end     context.CancelCauseFunc
 
 	worked atomic.Bool // the server has accepted a connection and the credentials
 
 	mu     sync.Mutex
-	live   *Live
+	live   *connection
 	dial   *attempt // the attempt under way or the last one
 	closed bool
 }
@@ -54,19 +55,19 @@ type Supervisor struct {
 type attempt struct {
 	done chan struct{} // closed at the end of the attempt
 	at   time.Time     // begin
-	live *Live
+	live *connection
 	err  *tidegate.Error
 }
 
-// New returns a supervisor. It does not connect.
-func New(o Options) *Supervisor {
-	s := &Supervisor{options: o}
+// newSupervisor returns a supervisor. It does not connect.
+func newSupervisor(o connOptions) *supervisor {
+	s := &supervisor{options: o}
 	s.life, s.end = context.WithCancelCause(context.Background()) // ended by Close
 	return s
 }
 
 // Current returns the connection, nil if there is none. It neither connects nor waits.
-func (s *Supervisor) Current() *Live {
+func (s *supervisor) Current() *connection {
 	s.mu.Lock()
 	l := s.live
 	s.mu.Unlock()
@@ -79,7 +80,7 @@ func (s *Supervisor) Current() *Live {
 // Get returns the connection, and connects if there is none. After a failed attempt it fails with
 // the same error until a second has passed. If await is set it repeats the attempts until ctx ends.
 // The error is a *tidegate.Error, with NotConnected if another attempt can succeed.
-func (s *Supervisor) Get(ctx context.Context, await bool) (*Live, *tidegate.Error) {
+func (s *supervisor) Get(ctx context.Context, await bool) (*connection, *tidegate.Error) {
 	l, err := s.get(ctx, await)
 	if err != nil {
 		own := *err // callers share the error of an attempt
@@ -88,7 +89,7 @@ func (s *Supervisor) Get(ctx context.Context, await bool) (*Live, *tidegate.Erro
 	return l, err
 }
 
-func (s *Supervisor) get(ctx context.Context, await bool) (*Live, *tidegate.Error) {
+func (s *supervisor) get(ctx context.Context, await bool) (*connection, *tidegate.Error) {
 	var last *tidegate.Error
 	for {
 		s.mu.Lock()
@@ -108,7 +109,7 @@ func (s *Supervisor) get(ctx context.Context, await bool) (*Live, *tidegate.Erro
 		if a != nil && a.over() {
 			wait = redial - time.Since(a.at)
 			if last = a.err; last == nil { // the connection was lost at once
-				last = fault.OfDial(a.live.Lost())
+				last = convert.OfDial(a.live.Lost())
 			}
 		}
 		if a == nil || a.over() && wait <= 0 {
@@ -118,7 +119,7 @@ func (s *Supervisor) get(ctx context.Context, await bool) (*Live, *tidegate.Erro
 			go s.connect(a)
 		}
 		s.mu.Unlock()
-		if wait > 0 && (!await || !fault.Awaitable(last)) {
+		if wait > 0 && (!await || !convert.Awaitable(last)) {
 			return nil, last
 		}
 		if err := s.wait(ctx, a, wait, last); err != nil {
@@ -126,7 +127,7 @@ func (s *Supervisor) get(ctx context.Context, await bool) (*Live, *tidegate.Erro
 		}
 		if a.over() && a.err != nil {
 			last = a.err
-			if !await || !fault.Awaitable(last) {
+			if !await || !convert.Awaitable(last) {
 				return nil, last
 			}
 		}
@@ -143,7 +144,7 @@ func (a *attempt) over() bool {
 }
 
 // wait waits for the end of an attempt, or if pause is positive for its end.
-func (s *Supervisor) wait(ctx context.Context, a *attempt, pause time.Duration, last *tidegate.Error) *tidegate.Error {
+func (s *supervisor) wait(ctx context.Context, a *attempt, pause time.Duration, last *tidegate.Error) *tidegate.Error {
 	done := a.done
 	var timer <-chan time.Time
 	if pause > 0 {
@@ -168,7 +169,7 @@ func (s *Supervisor) wait(ctx context.Context, a *attempt, pause time.Duration, 
 }
 
 // connect makes one attempt.
-func (s *Supervisor) connect(a *attempt) {
+func (s *supervisor) connect(a *attempt) {
 	defer close(a.done)
 	ctx, cancel := context.WithTimeout(s.life, s.options.DialTimeout)
 	defer cancel()
@@ -186,7 +187,7 @@ func (s *Supervisor) connect(a *attempt) {
 		return
 	}
 	s.worked.Store(true)
-	a.live = &Live{Conn: c, life: s.life, traffic: written, sessions: map[any]*session{}, values: map[any]any{}}
+	a.live = &connection{Conn: c, life: s.life, traffic: written, sessions: map[any]*session{}, values: map[any]any{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -198,16 +199,16 @@ func (s *Supervisor) connect(a *attempt) {
 }
 
 // ofDial returns the error of a failed attempt.
-func (s *Supervisor) ofDial(err error) *tidegate.Error {
-	e := fault.OfDial(err)
+func (s *supervisor) ofDial(err error) *tidegate.Error {
+	e := convert.OfDial(err)
 	if s.worked.Load() {
-		e = fault.OfOutage(e)
+		e = convert.OfOutage(e)
 	}
 	return e
 }
 
 // Close closes the connection. Calls under way and later ones fail with tidegate.ErrClosed.
-func (s *Supervisor) Close() {
+func (s *supervisor) Close() {
 	s.mu.Lock()
 	l := s.live
 	s.live, s.closed = nil, true
@@ -219,7 +220,7 @@ func (s *Supervisor) Close() {
 }
 
 // Closed reports whether Close was called.
-func (s *Supervisor) Closed() bool {
+func (s *supervisor) Closed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
@@ -227,7 +228,7 @@ func (s *Supervisor) Closed() bool {
 
 // Ended reports whether the connection has ended. The first error of a read or write ends it:
 // go-amqp closes Done later, after a write under way, which can take 30 s.
-func (l *Live) Ended() bool {
+func (l *connection) Ended() bool {
 	select {
 	case <-l.Done():
 		return true
@@ -237,7 +238,7 @@ func (l *Live) Ended() bool {
 }
 
 // Lost returns the error that ended the connection; nil if there was none.
-func (l *Live) Lost() error {
+func (l *connection) Lost() error {
 	if err := l.Err(); err != nil {
 		return err
 	}
@@ -255,12 +256,12 @@ const attachTimeout = 10 * time.Second
 const closeTimeout = 2 * time.Second
 
 // Attaching returns a context for the opening of a link. It ends with the supervisor.
-func (l *Live) Attaching() (context.Context, context.CancelFunc) {
+func (l *connection) Attaching() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(l.life, attachTimeout)
 }
 
 // Closing returns a context for the closing of a link. It ends with the supervisor.
-func (l *Live) Closing() (context.Context, context.CancelFunc) {
+func (l *connection) Closing() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(l.life, closeTimeout)
 }
 
@@ -273,7 +274,7 @@ type session struct {
 
 // Session returns the session for a key, which it opens if there is none. It blocks until the
 // session is open or ctx ends. The opening goes on after the end of ctx, for at most 10 s.
-func (l *Live) Session(ctx context.Context, key any) (*amqp.Session, error) {
+func (l *connection) Session(ctx context.Context, key any) (*amqp.Session, error) {
 	l.mu.Lock()
 	s := l.sessions[key]
 	if s == nil {
@@ -291,7 +292,7 @@ func (l *Live) Session(ctx context.Context, key any) (*amqp.Session, error) {
 }
 
 // openSession opens a session. One that fails is forgotten.
-func (l *Live) openSession(key any, s *session) {
+func (l *connection) openSession(key any, s *session) {
 	ctx, cancel := l.Attaching()
 	defer cancel()
 	s.s, s.err = l.NewSession(ctx, nil)
@@ -306,7 +307,7 @@ func (l *Live) openSession(key any, s *session) {
 }
 
 // Forget removes a session that has ended. The next call of Session opens a new one.
-func (l *Live) Forget(key any, ended *amqp.Session) {
+func (l *connection) Forget(key any, ended *amqp.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.sessions[key]
@@ -323,7 +324,7 @@ func (l *Live) Forget(key any, ended *amqp.Session) {
 }
 
 // Value returns the value of the connection for a key. The first call creates it.
-func (l *Live) Value(key any, create func() any) any {
+func (l *connection) Value(key any, create func() any) any {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v, ok := l.values[key]
@@ -335,7 +336,7 @@ func (l *Live) Value(key any, create func() any) any {
 }
 
 // Remove removes a value, if it is still v.
-func (l *Live) Remove(key, v any) {
+func (l *connection) Remove(key, v any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.values[key] == v {
@@ -344,10 +345,10 @@ func (l *Live) Remove(key, v any) {
 }
 
 // Traffic returns the number of bytes written so far, and whether a write is under way.
-func (l *Live) Traffic() (written int64, writing bool) {
+func (l *connection) Traffic() (written int64, writing bool) {
 	return l.traffic.state()
 }
 
 // Flush waits until all frames so far are written to the connection. An error means that some of
 // them may not be; the connection has ended.
-func (l *Live) Flush() error { return l.traffic.flush() }
+func (l *connection) Flush() error { return l.traffic.flush() }

@@ -1,4 +1,4 @@
-package conn
+package amqp
 
 import (
 	"bytes"
@@ -27,15 +27,15 @@ func accepts(first, last byte) []byte {
 	}
 }
 
-func deliveries(ids ...uint32) (list []*Delivery) {
+func deliveries(ids ...uint32) (list []*sessionDelivery) {
 	for _, id := range ids {
-		list = append(list, &Delivery{ID: id})
+		list = append(list, &sessionDelivery{ID: id})
 	}
 	return list
 }
 
 // accepting returns an Acceptor of a link whose frames so far are written, and the connection.
-func accepting(t *testing.T) (*wire, *traffic, *Acceptor) {
+func accepting(t *testing.T) (*wire, *traffic, *acceptor) {
 	t.Helper()
 	w := newWire()
 	close(w.free)
@@ -43,7 +43,7 @@ func accepting(t *testing.T) (*wire, *traffic, *Acceptor) {
 	for _, frame := range [][]byte{beginFrame, attachFrame} {
 		write(t, c, string(frame))
 	}
-	a := (&Live{traffic: c}).Acceptor("me")
+	a := (&connection{traffic: c}).Acceptor("me")
 	assert.MustThat(t, a != nil, "the link has no Acceptor")
 	synctest.Wait()
 	return w, c, a
@@ -52,14 +52,14 @@ func accepting(t *testing.T) (*wire, *traffic, *Acceptor) {
 // Adjacent deliveries share a frame, even if their IDs wrap around. Nothing is accepted twice.
 func TestAccept(t *testing.T) {
 	for name, c := range map[string]struct {
-		list []*Delivery
+		list []*sessionDelivery
 		want [][]byte
 	}{
 		"none":                 {nil, nil},
 		"one":                  {deliveries(5), [][]byte{accepts(5, 5)}},
 		"a range":              {deliveries(7, 5, 6), [][]byte{accepts(5, 7)}},
 		"gaps":                 {deliveries(9, 1, 2, 5, 8), [][]byte{accepts(1, 2), accepts(5, 5), accepts(8, 9)}},
-		"accepted ones":        {slices.Insert(deliveries(1, 3), 1, &Delivery{ID: 2, accepted: true}), [][]byte{accepts(1, 1), accepts(3, 3)}},
+		"accepted ones":        {slices.Insert(deliveries(1, 3), 1, &sessionDelivery{ID: 2, accepted: true}), [][]byte{accepts(1, 1), accepts(3, 3)}},
 		"IDs that wrap around": {deliveries(0, 1<<32-1, 1), [][]byte{bytes.Replace(accepts(0, 1), []byte{0, 0, 0, 0}, []byte{255, 255, 255, 255}, 1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,11 +96,11 @@ func TestAcceptAfterTheEndOfTheSession(t *testing.T) {
 		before := len(w.written())
 		list := deliveries(1)
 		err := a.Accept(list)
-		assert.That(t, errors.Is(err, ErrEnded) && !a.Accepted(list[0]), "got %v, want ErrEnded", err)
+		assert.That(t, errors.Is(err, errEnded) && !a.Accepted(list[0]), "got %v, want errEnded", err)
 		synctest.Wait()
 		n := len(w.written())
 		assert.That(t, n == before, "%d writes after the end of the session", n-before)
-		b := (&Live{traffic: c}).Acceptor("me")
+		b := (&connection{traffic: c}).Acceptor("me")
 		assert.That(t, b != nil && b.Accept(list) == nil, "the link of the next session accepts nothing")
 	})
 }
@@ -125,7 +125,7 @@ func TestAcceptDoesNotWait(t *testing.T) {
 			write(t, c, string(frame))
 		}
 		start := time.Now()
-		err := (&Live{traffic: c}).Acceptor("me").Accept(deliveries(1))
+		err := (&connection{traffic: c}).Acceptor("me").Accept(deliveries(1))
 		assert.That(t, err == nil && time.Since(start) <= 0, "Accept: %v after %v", err, time.Since(start))
 		close(w.free)
 	})

@@ -1,4 +1,4 @@
-package conn
+package amqp
 
 import (
 	"encoding/binary"
@@ -59,32 +59,32 @@ func linkName(list []byte) string {
 	return string(list[fields+2 : fields+2+n])
 }
 
-// An Acceptor accepts the deliveries of the session of a link. go-amqp passes the outcome of each
+// An acceptor accepts the deliveries of the session of a link. go-amqp passes the outcome of each
 // message through three goroutines and writes a frame for each; an Acceptor writes one frame for a
 // range of deliveries.
-type Acceptor struct {
+type acceptor struct {
 	traffic *traffic
 	channel *channel
 }
 
 // Acceptor returns an Acceptor of the session whose last link has a name; nil if there is none.
-func (l *Live) Acceptor(link string) *Acceptor {
+func (l *connection) Acceptor(link string) *acceptor {
 	t := l.traffic
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range t.channels {
 		if c.link == link && link != "" {
-			return &Acceptor{t, c}
+			return &acceptor{t, c}
 		}
 	}
 	return nil
 }
 
-// ErrEnded is the error of Accept after the end of the session.
-var ErrEnded = errors.New("the session has ended")
+// errEnded is the error of Accept after the end of the session.
+var errEnded = errors.New("the session has ended")
 
-// A Delivery is a delivery of a session. Its link settles first (mode first of AMQP).
-type Delivery struct {
+// A sessionDelivery is a delivery of a session. Its link settles first (mode first of AMQP).
+type sessionDelivery struct {
 	ID uint32 // of the transfer
 
 	accepted bool // guarded by traffic.mu
@@ -92,7 +92,7 @@ type Delivery struct {
 
 // Accept queues the outcome accepted for deliveries that do not have it yet. Live.Flush waits until
 // it is written. After an error Accept has queued nothing. It may reorder list.
-func (a *Acceptor) Accept(list []*Delivery) error {
+func (a *acceptor) Accept(list []*sessionDelivery) error {
 	t := a.traffic
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,10 +100,10 @@ func (a *Acceptor) Accept(list []*Delivery) error {
 		return err
 	}
 	if a.channel.ended {
-		return ErrEnded
+		return errEnded
 	}
-	list = slices.DeleteFunc(list, func(d *Delivery) bool { return d.accepted })
-	slices.SortFunc(list, func(x, y *Delivery) int { return int(int32(x.ID - y.ID)) }) // serial numbers of RFC 1982
+	list = slices.DeleteFunc(list, func(d *sessionDelivery) bool { return d.accepted })
+	slices.SortFunc(list, func(x, y *sessionDelivery) int { return int(int32(x.ID - y.ID)) }) // serial numbers of RFC 1982
 	before := len(t.unwritten)
 	for i := 0; i < len(list); {
 		first, last := list[i].ID, list[i].ID
@@ -119,7 +119,7 @@ func (a *Acceptor) Accept(list []*Delivery) error {
 }
 
 // Accepted reports whether the outcome of a delivery is accepted.
-func (a *Acceptor) Accepted(d *Delivery) bool {
+func (a *acceptor) Accepted(d *sessionDelivery) bool {
 	a.traffic.mu.Lock()
 	defer a.traffic.mu.Unlock()
 	return d.accepted

@@ -1,6 +1,7 @@
-// Package sending sends messages over one link with one goroutine. go-amqp holds a lock while it
-// waits for credit, so that a second send would wait without regard to its own context.
-package sending
+package amqp
+
+// This file sends messages over one link with one goroutine. go-amqp holds a lock while it waits
+// for credit, so that a second send would wait without regard to its own context.
 
 import (
 	"context"
@@ -13,12 +14,12 @@ import (
 	"github.com/Azure/go-amqp"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/transport/amqp/internal/fault"
+	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
 )
 
-// CreditWait is the time that a message waits for credit. Artemis grants none while an address is
+// creditWait is the time that a message waits for credit. Artemis grants none while an address is
 // full. The message and all that wait behind it are then throttled.
-const CreditWait = time.Second
+const creditWait = time.Second
 
 // reattach is the time between two attempts to attach a link that the server refuses, unless it
 // refuses permanently. Each attempt ends one attempt of all messages that wait for it.
@@ -28,22 +29,22 @@ const reattach = time.Second
 // 128 KiB.
 const severalFrames = 64 << 10
 
-// A Receipt waits for the outcome of a transfer.
-type Receipt interface {
+// A receipt waits for the outcome of a transfer.
+type receipt interface {
 	Wait(ctx context.Context) (amqp.DeliveryState, error)
 }
 
-// A Sender is a link. Only the goroutine of a Link calls it.
-type Sender interface {
+// A linkSender is a link. Only the goroutine of a sendLink calls it.
+type linkSender interface {
 	// Transfer writes a message. The end of ctx ends only the wait for credit.
-	Transfer(ctx context.Context, m *amqp.Message) (Receipt, error)
+	Transfer(ctx context.Context, m *amqp.Message) (receipt, error)
 	Close()
 }
 
-// Options configure a [Link].
-type Options struct {
+// sendLinkOptions configure a [sendLink].
+type sendLinkOptions struct {
 	// Attach opens the link. It is called at the begin and after the link has ended.
-	Attach func() (Sender, error)
+	Attach func() (linkSender, error)
 
 	// Traffic returns the bytes written so far, and whether a write is under way. A message that
 	// makes progress does not wait for credit.
@@ -56,9 +57,9 @@ type Options struct {
 	Lost func() error
 }
 
-// A Link sends messages to one address. Several goroutines may call Send.
-type Link struct {
-	options Options
+// A sendLink sends messages to one address. Several goroutines may call Send.
+type sendLink struct {
+	options sendLinkOptions
 	queue   chan *transfer
 
 	mu      sync.Mutex
@@ -86,41 +87,41 @@ const (
 )
 
 type result struct {
-	receipt Receipt
+	receipt receipt
 	err     *tidegate.Error
 }
 
-// New returns a link and starts its goroutine, which ends with the connection.
-func New(o Options) *Link {
-	l := &Link{options: o, queue: make(chan *transfer, 64)}
+// newSendLink returns a link and starts its goroutine, which ends with the connection.
+func newSendLink(o sendLinkOptions) *sendLink {
+	l := &sendLink{options: o, queue: make(chan *transfer, 64)}
 	l.timer = time.AfterFunc(time.Hour, l.expire)
 	l.timer.Stop()
 	go l.run()
 	return l
 }
 
-// A Pending is a message that a link has or will have written.
-type Pending struct {
-	link *Link
+// A pending is a message that a link has or will have written.
+type pending struct {
+	link *sendLink
 	t    *transfer
 }
 
 // Send queues a message of size bytes. It blocks while the queue is full.
-func (l *Link) Send(ctx context.Context, m *amqp.Message, size int) (Pending, *tidegate.Error) {
+func (l *sendLink) Send(ctx context.Context, m *amqp.Message, size int) (pending, *tidegate.Error) {
 	t := &transfer{m: m, size: size, reply: make(chan result, 1)}
 	select {
 	case l.queue <- t:
-		return Pending{l, t}, nil
+		return pending{l, t}, nil
 	case <-l.options.Done:
-		return Pending{}, l.lost()
+		return pending{}, l.lost()
 	case <-ctx.Done():
-		return Pending{}, &tidegate.Error{Err: context.Cause(ctx), Message: "the message was not sent"}
+		return pending{}, &tidegate.Error{Err: context.Cause(ctx), Message: "the message was not sent"}
 	}
 }
 
 // Wait waits for the outcome of the message; nil means accepted. If ctx ends first, MaybeStored is
 // set if the message was written, or may still be written.
-func (p Pending) Wait(ctx context.Context) *tidegate.Error {
+func (p pending) Wait(ctx context.Context) *tidegate.Error {
 	var r result
 	select {
 	case r = <-p.t.reply:
@@ -149,22 +150,22 @@ func (p Pending) Wait(ctx context.Context) *tidegate.Error {
 	state, err := r.receipt.Wait(ctx)
 	switch {
 	case err == nil:
-		return fault.OfOutcome(state)
+		return convert.OfOutcome(state)
 	case ctx.Err() != nil:
 		return &tidegate.Error{Err: context.Cause(ctx), MaybeStored: true, Message: "the server did not respond in time"}
 	}
-	e := fault.OfLink(err)
+	e := convert.OfLink(err)
 	e.MaybeStored = true
 	return e
 }
 
-// grace is the time in which the goroutine of a link reacts to an interruption, if it does not
-// write.
-const grace = 100 * time.Millisecond
+// interruptGrace is the time in which the goroutine of a link reacts to an interruption, if it does
+// not write.
+const interruptGrace = 100 * time.Millisecond
 
 // settle returns the result of a transfer whose caller does not wait any longer.
-func (p Pending) settle() result {
-	t := time.NewTimer(grace)
+func (p pending) settle() result {
+	t := time.NewTimer(interruptGrace)
 	defer t.Stop()
 	select {
 	case r := <-p.t.reply:
@@ -175,8 +176,8 @@ func (p Pending) settle() result {
 }
 
 // lost is the error of a message that was not written before the link ended.
-func (l *Link) lost() *tidegate.Error {
-	e := fault.OfLink(l.options.Lost())
+func (l *sendLink) lost() *tidegate.Error {
+	e := convert.OfLink(l.options.Lost())
 	e.MaybeStored = false
 	e.NotConnected = e.Code == 0 || tidegate.Classify(e) == tidegate.ClassTransient
 	return e
@@ -186,7 +187,7 @@ func (l *Link) lost() *tidegate.Error {
 var errNoCredit = errors.New("the server has granted no credit for 1 s; its address, its memory or its disk is full")
 
 // expire ends the wait of the current transfer after CreditWait, unless its bytes make progress.
-func (l *Link) expire() {
+func (l *sendLink) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.armed = false
@@ -194,7 +195,7 @@ func (l *Link) expire() {
 		return
 	}
 	now := time.Now()
-	if now.Sub(l.since) >= CreditWait {
+	if now.Sub(l.since) >= creditWait {
 		written, writing := l.options.Traffic()
 		if !writing && (l.current.size < severalFrames || written-l.written < severalFrames) {
 			l.stop(errNoCredit)
@@ -202,12 +203,12 @@ func (l *Link) expire() {
 		}
 		l.since, l.written = now, written
 	}
-	l.timer.Reset(CreditWait - now.Sub(l.since))
+	l.timer.Reset(creditWait - now.Sub(l.since))
 	l.armed = true
 }
 
 // interrupt ends the wait of a transfer for credit.
-func (l *Link) interrupt(t *transfer, cause error) {
+func (l *sendLink) interrupt(t *transfer, cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.current == t {
@@ -215,8 +216,8 @@ func (l *Link) interrupt(t *transfer, cause error) {
 	}
 }
 
-func (l *Link) run() {
-	var sender Sender
+func (l *sendLink) run() {
+	var sender linkSender
 	ctx := context.Background() // replaced before its first use
 	var attached time.Time      // the last attempt that failed
 	var failed *tidegate.Error
@@ -241,7 +242,7 @@ func (l *Link) run() {
 		if sender == nil {
 			var err error
 			if sender, err = l.options.Attach(); err != nil {
-				sender, failed, attached = nil, fault.OfLink(err), time.Now()
+				sender, failed, attached = nil, convert.OfLink(err), time.Now()
 				if l.ended() { // the message was not written
 					failed = l.lost()
 				}
@@ -279,7 +280,7 @@ func (l *Link) run() {
 
 // pause waits until the next attempt to attach. The callers of the messages that wait for it do not
 // wait longer than their contexts.
-func (l *Link) pause(d time.Duration) {
+func (l *sendLink) pause(d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -291,7 +292,7 @@ func (l *Link) pause(d time.Duration) {
 	}
 }
 
-func (l *Link) ended() bool {
+func (l *sendLink) ended() bool {
 	select {
 	case <-l.options.Done:
 		return true
@@ -301,7 +302,7 @@ func (l *Link) ended() bool {
 }
 
 // transfer writes one message. It returns the context for the next one.
-func (l *Link) transfer(ctx context.Context, s Sender, t *transfer) (context.Context, result) {
+func (l *sendLink) transfer(ctx context.Context, s linkSender, t *transfer) (context.Context, result) {
 	written, _ := l.options.Traffic()
 	l.mu.Lock()
 	if l.stop == nil || ctx.Err() != nil {
@@ -311,7 +312,7 @@ func (l *Link) transfer(ctx context.Context, s Sender, t *transfer) (context.Con
 	}
 	l.current, l.since, l.written = t, time.Now(), written
 	if !l.armed {
-		l.timer.Reset(CreditWait)
+		l.timer.Reset(creditWait)
 		l.armed = true
 	}
 	l.mu.Unlock()
@@ -324,12 +325,12 @@ func (l *Link) transfer(ctx context.Context, s Sender, t *transfer) (context.Con
 	}
 	cause := context.Cause(ctx)
 	switch {
-	case fault.NoCredit(err) && errors.Is(cause, errNoCredit):
+	case convert.NoCredit(err) && errors.Is(cause, errNoCredit):
 		return ctx, result{err: &tidegate.Error{Code: tidegate.CodeTooManyRequests, Err: cause}}
-	case fault.NoCredit(err), cause != nil && errors.Is(err, context.Canceled): // the frame was not written
+	case convert.NoCredit(err), cause != nil && errors.Is(err, context.Canceled): // the frame was not written
 		return ctx, result{err: &tidegate.Error{Err: cause, Message: "the message was not sent"}}
 	}
-	e := fault.OfLink(err)
+	e := convert.OfLink(err)
 	if e.Code == 0 || tidegate.Classify(e) == tidegate.ClassTransient {
 		e.MaybeStored = true // go-amqp does not report whether it has written the frame
 	}
@@ -337,7 +338,7 @@ func (l *Link) transfer(ctx context.Context, s Sender, t *transfer) (context.Con
 }
 
 // drop ends all queued transfers with an error.
-func (l *Link) drop(e *tidegate.Error, most int) {
+func (l *sendLink) drop(e *tidegate.Error, most int) {
 	for range most {
 		select {
 		case t := <-l.queue:
