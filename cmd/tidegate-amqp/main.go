@@ -19,7 +19,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
-	"github.com/tidegate/tidegate/cmd/tidegate-amqp/internal/artemis"
 )
 
 func main() { os.Exit(cli.Process(run)) }
@@ -32,7 +31,7 @@ func run(ctx context.Context, args []string, a *cli.App) int {
 
 // root returns the tree of all commands.
 func root(a *cli.App) *cobra.Command {
-	a.Artemis = &cli.Artemis{Open: artemis.Open, Examine: artemis.Examine, Instead: artemis.Instead}
+	a.Artemis = &cli.Artemis{Open: open, Examine: examine, Instead: instead}
 	c := &cobra.Command{
 		Use:   "tidegate-amqp",
 		Short: "The command line of tidegate for Apache ActiveMQ Artemis, and for tidegate and RocketMQ",

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
-	"github.com/tidegate/tidegate/cmd/tidegate-amqp/internal/artemis"
 	"github.com/tidegate/tidegate/internal/amqppeer"
 )
 
@@ -163,7 +162,7 @@ func TestTreeWithoutServer(t *testing.T) {
 			}
 			continue
 		}
-		instead := artemis.Instead[name]
+		instead := instead[name]
 		seen[name] = true
 		want := "Artemis has no command for it."
 		if instead != "" {
@@ -176,7 +175,7 @@ func TestTreeWithoutServer(t *testing.T) {
 			t.Errorf("%s: exit code %d, want 2 and %q: %s%s", name, r.code, want, r.stdout, r.stderr)
 		}
 	}
-	for name := range artemis.Instead {
+	for name := range instead {
 		if !seen[name] {
 			t.Errorf("Instead has %q, which is no command that an Artemis lacks", name)
 		}

@@ -22,7 +22,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -385,7 +384,7 @@ func Process(run func(ctx context.Context, args []string, a *App) int) int {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		end(Signal{Signal: <-signals})
-		shell.EndBy(<-signals) // a second one ends the program at once, with the programs that it runs
+		endBy(<-signals) // a second one ends the program at once, with the programs that it runs
 	}()
 	// A write to a closed pipe then fails, and the command ends in order. Programs of --exec have
 	// the signal as usual, which they would not after signal.Ignore.
@@ -399,7 +398,7 @@ func (c *Call) Here(line string) string {
 	var flags strings.Builder
 	c.Command.Flags().Visit(func(f *pflag.Flag) {
 		if slices.Equal(f.Annotations[section], []string{connectionSection}) && f.Name != "timeout" && f.Name != "no-retry" {
-			flags.WriteString(" --" + f.Name + "=" + shell.Quote(f.Value.String()))
+			flags.WriteString(" --" + f.Name + "=" + output.Quote(f.Value.String()))
 		}
 	})
 	words := strings.Fields(line)
@@ -417,7 +416,7 @@ func (c *Call) Here(line string) string {
 // of the flags.
 func (c *Call) Again(further map[string]string) string {
 	var flags strings.Builder
-	add := func(name, value string) { flags.WriteString(" --" + name + "=" + shell.Quote(value)) }
+	add := func(name, value string) { flags.WriteString(" --" + name + "=" + output.Quote(value)) }
 	c.Command.Flags().Visit(func(f *pflag.Flag) {
 		if _, replaced := further[f.Name]; replaced {
 			return
@@ -433,7 +432,7 @@ func (c *Call) Again(further map[string]string) string {
 	for _, name := range slices.Sorted(maps.Keys(further)) {
 		add(name, further[name])
 	}
-	return shell.LineFlags(c.Command.CommandPath(), flags.String(), c.Args...)
+	return output.CommandFlags(c.Command.CommandPath(), flags.String(), c.Args...)
 }
 
 // Commands returns the commands.

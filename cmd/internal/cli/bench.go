@@ -20,7 +20,6 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/cmd/internal/bench"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -166,7 +165,7 @@ func (b *benchCommand) run(ctx context.Context, begin newLoad) (err error) {
 		return err
 	}
 	if server.Protect && b.Yes != server.Name {
-		return usagef(b.Command, "the context %q is protected, and a benchmark loads its server: repeat the command with --yes=%s", server.Name, shell.Quote(server.Name))
+		return usagef(b.Command, "the context %q is protected, and a benchmark loads its server: repeat the command with --yes=%s", server.Name, output.Quote(server.Name))
 	}
 	remove, err := b.prepare(ctx)
 	if err != nil {
@@ -283,7 +282,7 @@ func (b *benchCommand) createQueue(ctx context.Context, t Transport) error {
 		err = errors.Join(err, serr)
 	}
 	queue := b.load.Topic + "." + b.load.Group
-	b.Note("the queue %s stays; %s removes it", output.Safe(queue), shell.Mention("artemis queue delete --name "+shell.Quote(queue)))
+	b.Note("the queue %s stays; %s removes it", output.Safe(queue), output.Mention("artemis queue delete --name "+output.Quote(queue)))
 	return err
 }
 

@@ -22,7 +22,6 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -150,7 +149,7 @@ they are: in a file, or in the output of a command.`,
 		first := f.Current == ""
 		f.Current = cmp.Or(f.Current, name)
 		return func() {
-			c.Note("%s has %s; %s tests it", path, output.Safe(name), shell.Mention(c.Command.Root().Name()+" doctor"+shell.Flag("context", name)))
+			c.Note("%s has %s; %s tests it", path, output.Safe(name), output.Mention(c.Command.Root().Name()+" doctor"+output.Flag("context", name)))
 			if first {
 				c.Note("%s is now the current context", output.Safe(name))
 			}
@@ -257,7 +256,7 @@ func (f File) Get(name string) (Context, error) {
 	case ok:
 		return c, nil
 	case len(names) == 0:
-		return Context{}, fmt.Errorf("there is no context %q, and no other: create one with %s", name, shell.Mention(shell.LineFlags("tidegate context add", " --grpc HOST:PORT", name)))
+		return Context{}, fmt.Errorf("there is no context %q, and no other: create one with %s", name, output.Mention(output.CommandFlags("tidegate context add", " --grpc HOST:PORT", name)))
 	default:
 		suggestion := ""
 		if near := nearest.Name(name, names); near != "" {

@@ -14,7 +14,6 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
@@ -200,7 +199,7 @@ func (s *selection) examples(ctx context.Context, c *Call, client *admin.Client,
 }
 
 // place returns the flags that name the source of the letters.
-func (s *selection) place() string { return shell.Flag("in", s.in) + shell.Flag("as", s.as) }
+func (s *selection) place() string { return output.Flag("in", s.in) + output.Flag("as", s.as) }
 
 // nextOfTop notes the commands for the largest class.
 func (s *selection) nextOfTop(c *Call, classes []class) {
@@ -209,9 +208,9 @@ func (s *selection) nextOfTop(c *Call, classes []class) {
 	}
 	program, group := c.Command.Root().Name(), c.Args[0]
 	if id := classes[0].Example(); id != "" {
-		c.Note("one of the largest class: %s", c.Here(shell.LineFlags(program+" dead-letters show", s.place(), group, id)))
+		c.Note("one of the largest class: %s", c.Here(output.CommandFlags(program+" dead-letters show", s.place(), group, id)))
 	}
-	c.Note("send the class back: %s", c.Here(shell.LineFlags(program+" dead-letters redrive", shell.Flag("class", classes[0].Fingerprint)+s.place(), group)))
+	c.Note("send the class back: %s", c.Here(output.CommandFlags(program+" dead-letters redrive", output.Flag("class", classes[0].Fingerprint)+s.place(), group)))
 }
 
 func noLetters(group string, s *selection) string {
@@ -517,7 +516,7 @@ func (w *watchCommand) program(ctx context.Context, l status.DeadLetter) error {
 	if err := output.Line(&text, l); err != nil {
 		return err
 	}
-	p := shell.New(ctx, w.exec, nil, "TIDEGATE_MESSAGE_ID="+l.MessageID, "TIDEGATE_TOPIC="+l.Origin.Topic)
+	p := newProgram(ctx, w.exec, nil, "TIDEGATE_MESSAGE_ID="+l.MessageID, "TIDEGATE_TOPIC="+l.Origin.Topic)
 	p.Stdin, p.Stdout, p.Stderr = &text, unfiltered(w.Out), unfiltered(w.Err)
 	if err := p.Run(); err != nil && ctx.Err() == nil {
 		w.Note("the program failed for %s: %v", output.Safe(l.MessageID), err)
@@ -545,11 +544,11 @@ func newDeadLettersShow(a *App) *cobra.Command {
 			}
 			err = c.Show(l, l.MessageID, letterFields(l))
 			if err == nil && !c.JSON() && c.Format.Chosen != output.Name {
-				flags := shell.Flag("id", l.MessageID) + s.place()
+				flags := output.Flag("id", l.MessageID) + s.place()
 				if !c.Terminal {
 					flags += " --yes"
 				}
-				c.Note("send it back: %s; with changes: --edit 'sed s/OLD/NEW/', --set-tag, --set-key, --set-property", c.Here(shell.LineFlags(c.Command.Root().Name()+" dead-letters redrive", flags, c.Args[0])))
+				c.Note("send it back: %s; with changes: --edit 'sed s/OLD/NEW/', --set-tag, --set-key, --set-property", c.Here(output.CommandFlags(c.Command.Root().Name()+" dead-letters redrive", flags, c.Args[0])))
 			}
 			return err
 		}

@@ -12,6 +12,7 @@
 //   - result.go, terminal.go: print results; screens, keys, outputs that cannot control a terminal
 //   - watch.go, waiting.go: repeat a result; report why there is no result yet
 //   - job.go, template.go: the journal of a job that can be continued; texts with verbs
+//   - program.go, program_unix.go, program_other.go: the programs of users, which the shell runs
 //
 // The commands:
 //
@@ -21,7 +22,7 @@
 //   - topic.go, group.go: topics and groups, with settings.go; retry.go: retry preview, rewind
 //   - limits.go, apply.go, api.go: limits and addresses; apply and export; requests, audit
 //   - status.go, clients.go, check.go, top.go: the state of a broker; contexts.go: context
-//   - move.go, bench.go: the commands over packages move and bench beside this one
+//   - move.go: move, with carry.go (the run) and carryjournal.go; bench.go: over package bench
 //   - doctor.go, help.go, completion.go: doctor; help topics, version; completion
 //
 // views.go, groupview.go and topscreen.go turn the state of a broker into rows, screens and

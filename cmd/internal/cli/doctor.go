@@ -16,7 +16,6 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -329,7 +328,7 @@ func (d *Patient) create(tidegate, rocketMQ string) string {
 func (d *Patient) routeRemedy(err error) string {
 	switch {
 	case errors.Is(err, tidegate.ErrTopicNotFound):
-		return d.create(shell.Line("topic create", d.Topic), "updateTopic -t "+shell.Quote(d.Topic))
+		return d.create(output.Command("topic create", d.Topic), "updateTopic -t "+output.Quote(d.Topic))
 	case errors.Is(err, tidegate.ErrUnauthorized):
 		return "check the access key and its secret; signatures also need clocks that agree within minutes"
 	case errors.Is(err, tidegate.ErrForbidden):
@@ -409,12 +408,12 @@ func (d *Patient) lane(ctx context.Context, t Transport) {
 	}
 	settings, err := t.ConsumerSettings(bounded, d.Group, d.Topic)
 	if err != nil {
-		d.Failed("group", err, d.create(shell.Line("group create", d.Group), "updateSubGroup -g "+shell.Quote(d.Group)))
+		d.Failed("group", err, d.create(output.Command("group create", d.Group), "updateSubGroup -g "+output.Quote(d.Group)))
 		return
 	}
 	group, err := d.group(bounded)
 	if err != nil {
-		d.Failed("group", err, fmt.Sprintf("check the name ('tidegate group list'), or create it: %s; the first receive creates it too", shell.Line("tidegate group create", d.Group)))
+		d.Failed("group", err, fmt.Sprintf("check the name ('tidegate group list'), or create it: %s; the first receive creates it too", output.Command("tidegate group create", d.Group)))
 		return
 	}
 	order := map[bool]string{true: "in the order of message groups", false: "without order"}[settings.FIFO]

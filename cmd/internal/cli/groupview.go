@@ -11,7 +11,6 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // A progress is the state of a group in one topic.
@@ -190,7 +189,7 @@ func viewSentence(f *status.Fate, style output.TimeStyle, now time.Time) string 
 		}
 		return fmt.Sprintf("%s retries it %s (%s)%s", group, at(f.Due), again, because)
 	case "parked":
-		redrive := shell.Mention(shell.Line("tidegate parked redrive", f.Group))
+		redrive := output.Mention(output.Command("tidegate parked redrive", f.Group))
 		if f.Behind != nil {
 			return fmt.Sprintf("%s has parked its message group: it waits for %s%s; %s releases it", group, theMessage(f.Behind), because, redrive)
 		}
@@ -202,7 +201,7 @@ func viewSentence(f *status.Fate, style output.TimeStyle, now time.Time) string 
 			return group + " has given it up: its dead letter was sent back or purged, or it was sent again through a retry topic"
 		}
 		return fmt.Sprintf("%s has given it up after %s: it is a dead letter since %s%s; %s shows it",
-			group, output.Count(int64(f.Attempt), "attempt"), style.Time(f.DeadLetter.StoredAt, now), because, shell.Mention(shell.Line("tidegate dead-letters show", f.Group, f.DeadLetter.MessageID)))
+			group, output.Count(int64(f.Attempt), "attempt"), style.Time(f.DeadLetter.StoredAt, now), because, output.Mention(output.Command("tidegate dead-letters show", f.Group, f.DeadLetter.MessageID)))
 	}
 	return group + " is done with it: it was acknowledged, or a filter, the start position or a rewind has skipped it"
 }
@@ -350,7 +349,7 @@ var argument = regexp.MustCompile(`\{\d\}`)
 // more, if there is one.
 func why(group string, s *status.Subscription, now time.Time) (text output.Text, next string) {
 	key := "why " + s.Why
-	show := func(flags string) string { return shell.LineFlags("tidegate group show", flags, group) }
+	show := func(flags string) string { return output.CommandFlags("tidegate group show", flags, group) }
 	switch s.Why {
 	case "parked":
 		return phrase(key, output.Number(s.ParkedGroups), output.Number(s.Parked)), parkedCommand(group)
@@ -359,7 +358,7 @@ func why(group string, s *status.Subscription, now time.Time) (text output.Text,
 	case "held":
 		return holding(s.Held, now), show(" --clients")
 	case "filtered":
-		return phrase(key, output.Number(s.Filtered), output.UTC.Time(s.CountsSince, now)), "tidegate clients list" + shell.Flag("group", group) + " -o wide"
+		return phrase(key, output.Number(s.Filtered), output.UTC.Time(s.CountsSince, now)), "tidegate clients list" + output.Flag("group", group) + " -o wide"
 	case "throttled":
 		return phrase(key), "tidegate limits show"
 	case "idle":
@@ -374,7 +373,7 @@ func why(group string, s *status.Subscription, now time.Time) (text output.Text,
 	return text, "" // an older broker, or a newer one
 }
 
-func parkedCommand(group string) string { return shell.Line("tidegate parked list", group) }
+func parkedCommand(group string) string { return output.Command("tidegate parked list", group) }
 
 // holding is the sentence about the client that has held messages longest.
 func holding(h *status.Holding, now time.Time) (text output.Text) {

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tidegate/tidegate/cmd/internal/declare"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
+	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/internal/filelock"
 )
 
@@ -26,13 +26,13 @@ func (c *Call) job() string {
 	free := []string{"journal", "yes", "dry-run", "rate", "max", "max-failures", "workers", "wait", "lease", "follow", "dead-letters", "as"}
 	parts := []string{c.Command.CommandPath()}
 	for _, arg := range c.Args {
-		parts = append(parts, shell.Quote(arg))
+		parts = append(parts, output.Quote(arg))
 	}
 	c.Command.Flags().Visit(func(f *pflag.Flag) {
 		if len(f.Annotations[section]) > 0 || slices.Contains(free, f.Name) {
 			return // the connection and the output
 		}
-		parts = append(parts, "--"+f.Name+"="+shell.Quote(f.Value.String()))
+		parts = append(parts, "--"+f.Name+"="+output.Quote(f.Value.String()))
 	})
 	return strings.Join(parts, " ")
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
@@ -38,7 +37,7 @@ var (
 // A liner is a program of --exec-lines. It gets a message as a line and answers with a line. It is
 // for one message at a time.
 type liner struct {
-	program  *shell.Program
+	program  *program
 	end      context.CancelCauseFunc
 	input    io.WriteCloser
 	requests chan []byte
@@ -54,7 +53,7 @@ type liner struct {
 func (w *worker) start() (*liner, error) {
 	ctx, end := context.WithCancelCause(context.Background()) // it lives on after its message
 	l := &liner{
-		program: shell.New(ctx, w.execLines, errKilled), end: end,
+		program: newProgram(ctx, w.execLines, errKilled), end: end,
 		requests: make(chan []byte), answers: make(chan []byte, 1), exited: make(chan struct{}),
 		stderr: &passage{to: unfiltered(w.Err), turn: &w.out, byLine: true},
 	}
@@ -163,7 +162,7 @@ func (l *liner) ask(ctx context.Context, line []byte) ([]byte, error) {
 // ending describes the end of the program. It waits for it.
 func (l *liner) ending() error {
 	<-l.exited
-	_, code := shell.EndOf(l.err)
+	_, code := endOf(l.err)
 	text := ""
 	switch {
 	case l.closed:
@@ -204,8 +203,8 @@ func (w *worker) line(ctx context.Context, d *tidegate.Delivery) ended {
 		if fresh {
 			var err error
 			if l, err = w.start(); err != nil {
-				how, _ := shell.EndOf(err)
-				return ended{err: err, unusable: how == shell.Unusable}
+				how, _ := endOf(err)
+				return ended{err: err, unusable: how == unusable}
 			}
 		}
 		answer, err := l.ask(ctx, text.Bytes())

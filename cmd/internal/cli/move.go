@@ -16,9 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/cmd/internal/move"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/producer"
 )
@@ -121,7 +119,7 @@ func (m *moveCommand) run(ctx context.Context) error {
 // inspect returns the state of the source, which a RocketMQ does not report.
 func (m *moveCommand) inspect(ctx context.Context, source Server) (*moveState, error) {
 	if source.WithoutHTTP() {
-		shows := shell.Mention("mqadmin consumerProgress -g "+shell.Quote(m.group)) + " shows"
+		shows := output.Mention("mqadmin consumerProgress -g "+output.Quote(m.group)) + " shows"
 		if source.Kind == amqp {
 			shows = "'artemis queue stat' shows"
 		}
@@ -248,7 +246,7 @@ func (m *moveCommand) carry(ctx context.Context, source Server, to Transport, st
 	if err != nil {
 		return errors.Join(err, from.Close())
 	}
-	j, err := move.OpenJournal(m.journalFile)
+	j, err := openCarryJournal(m.journalFile)
 	if err != nil {
 		return errors.Join(err, p.Close(), from.Close())
 	}
@@ -262,7 +260,7 @@ func (m *moveCommand) carry(ctx context.Context, source Server, to Transport, st
 			m.workers = 1
 		}
 	}
-	o := move.Options{
+	o := carryOptions{
 		Source: from, Target: p, Group: m.group, Topic: m.Args[0], ToTopic: m.toTopic, Workers: m.workers, Lease: m.lease,
 		Wait: time.Second, Journal: j, Places: state != nil, Delay: m.targetType == "DELAY" || state != nil && state.Topic.Type == "DELAY",
 		OnMoved: func() { progress.Step(true) }, Note: func(text string) { m.Note("%s", output.Safe(text)) }, Done: func(ctx context.Context, idle time.Duration) (bool, error) { return m.done(ctx, state, idle) },
@@ -270,7 +268,7 @@ func (m *moveCommand) carry(ctx context.Context, source Server, to Transport, st
 	if m.rate > 0 {
 		o.Pace = rate.NewLimiter(rate.Limit(m.rate), 32).WaitN
 	}
-	report, err := move.Run(ctx, o)
+	report, err := carry(ctx, o)
 	progress.End()
 	err = errors.Join(err, j.Close(), p.Close())
 	var letters deadletter.Report
@@ -316,7 +314,7 @@ func (m *moveCommand) letters(ctx context.Context, from, to Transport, source Se
 }
 
 // result prints the report. A move that leaves messages ends with the exit code of a part.
-func (m *moveCommand) result(ctx context.Context, r move.Report, letters deadletter.Report, state *moveState, err error) error {
+func (m *moveCommand) result(ctx context.Context, r carryReport, letters deadletter.Report, state *moveState, err error) error {
 	left := int64(0)
 	if state != nil {
 		bounded, cancel := m.Bounded(context.WithoutCancel(ctx))
@@ -395,15 +393,15 @@ func (s moveState) Parallel() bool {
 func (s moveState) Creates(kind, context, topic, group string) (ofTopic, ofGroup string) {
 	t, g := s.Topic.Topic.WithDefaults(), s.Group.Group.WithDefaults()
 	if kind == amqp {
-		return fmt.Sprintf("artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", shell.Quote(topic+"."+group), shell.Quote(topic)), ""
+		return fmt.Sprintf("artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", output.Quote(topic+"."+group), output.Quote(topic)), ""
 	}
 	if kind == connectionRocketMQ {
 		order := ""
 		if g.FIFO || t.Type == settings.TopicFIFO {
 			order = " -o true"
 		}
-		return fmt.Sprintf("mqadmin updateTopic -n NAMESERVER -c CLUSTER -t %s -r %d -w %d -a +message.type=%s", shell.Quote(topic), t.Queues, t.Queues, t.Type),
-			fmt.Sprintf("mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g %s -r %d%s", shell.Quote(group), max(g.MaxAttempts-1, 0), order)
+		return fmt.Sprintf("mqadmin updateTopic -n NAMESERVER -c CLUSTER -t %s -r %d -w %d -a +message.type=%s", output.Quote(topic), t.Queues, t.Queues, t.Type),
+			fmt.Sprintf("mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g %s -r %d%s", output.Quote(group), max(g.MaxAttempts-1, 0), order)
 	}
 	var retry []string
 	for _, d := range g.Retry {
@@ -416,9 +414,9 @@ func (s moveState) Creates(kind, context, topic, group string) (ofTopic, ofGroup
 	if len(retry) > 0 {
 		set = append(set, "retry="+strings.Join(retry, " "))
 	}
-	at := shell.Flag("context", context)
-	return shell.LineFlags("tidegate topic create", at, topic, fmt.Sprintf("type=%s", t.Type), fmt.Sprintf("queues=%d", t.Queues)),
-		shell.LineFlags("tidegate group create", at, set...)
+	at := output.Flag("context", context)
+	return output.CommandFlags("tidegate topic create", at, topic, fmt.Sprintf("type=%s", t.Type), fmt.Sprintf("queues=%d", t.Queues)),
+		output.CommandFlags("tidegate group create", at, set...)
 }
 
 // never are the properties of messages that no move carries.
@@ -449,7 +447,7 @@ func (s moveState) stays() []string {
 		text string
 	}{
 		{s.Topic.HalfMessages, "of unresolved transactions: ready when their producer commits them"},
-		{s.Sees.Parked, "parked: ready after " + shell.Mention(shell.Line("tidegate parked redrive", s.Group.Name))},
+		{s.Sees.Parked, "parked: ready after " + output.Mention(output.Command("tidegate parked redrive", s.Group.Name))},
 	} {
 		if x.n > 0 {
 			lines = append(lines, fmt.Sprintf("%s %s", output.Count(x.n, "message"), x.text))
@@ -460,7 +458,7 @@ func (s moveState) stays() []string {
 
 // Print returns the result of a run: as a JSON document and as fields. letters is the number of
 // carried dead letters; now is the state of the source, or nil if it reports none.
-func printReport(r move.Report, letters int, now *moveState) (document map[string]any, fields []output.Field) {
+func printReport(r carryReport, letters int, now *moveState) (document map[string]any, fields []output.Field) {
 	document = map[string]any{
 		"moved": r.Moved, "sent_by_an_earlier_run": r.Earlier, "failed_before": r.Attempts, "unacknowledged": r.Unacked,
 		"dead_letters_moved": letters, "not_carried": never,

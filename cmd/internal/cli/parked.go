@@ -8,7 +8,6 @@ import (
 
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
@@ -87,7 +86,7 @@ func newParkedRedrive(a *App) *cobra.Command {
 			what = fmt.Sprintf("message group %s of group %s", output.Safe(s.MessageGroup), output.Safe(c.Args[0]))
 		}
 		if c.DryRun {
-			c.Note("would release %s; %s shows them", what, shell.Mention(c.Here(shell.Line("tidegate parked list", c.Args[0]))))
+			c.Note("would release %s; %s shows them", what, output.Mention(c.Here(output.Command("tidegate parked list", c.Args[0]))))
 			return nil
 		}
 		if err := c.Confirm("release "+what+"?", c.Args[0]); err != nil {

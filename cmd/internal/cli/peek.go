@@ -16,7 +16,6 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -539,7 +538,7 @@ func (tr *tracing) printTrace() error {
 	}
 	style, now := tr.Times.Chosen, time.Now()
 	for _, t := range tr.traced {
-		text := trace(t.Topic, tr.query.ID, &t.Trace, style, now) + t.viewRedriven.Text(func(id string) string { return tr.Here(shell.Line(tr.Command.Root().Name()+" trace", id)) })
+		text := trace(t.Topic, tr.query.ID, &t.Trace, style, now) + t.viewRedriven.Text(func(id string) string { return tr.Here(output.Command(tr.Command.Root().Name()+" trace", id)) })
 		if tr.Format.Chosen == output.Name {
 			text = output.Word(t.Topic) + "\n"
 		}

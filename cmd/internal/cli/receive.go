@@ -19,7 +19,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/transport"
@@ -171,7 +170,7 @@ func (r *receiveCommand) announce(ctx context.Context, group string) {
 	}
 	if _, err = client.Group(bounded, group); errors.Is(err, tidegate.ErrNotFound) {
 		r.Note("group %s is new, and this receive creates it; if the name is wrong: %s", output.Safe(group),
-			shell.Mention(r.Here(shell.Line(r.Command.Root().Name()+" group delete", group))))
+			output.Mention(r.Here(output.Command(r.Command.Root().Name()+" group delete", group))))
 	}
 }
 
@@ -314,7 +313,7 @@ func (r *receiveCommand) look(ctx context.Context, t Transport, sub consumer.Sub
 	if received == 0 && !r.follow {
 		more := ""
 		if r.progress {
-			more = fmt.Sprintf("; %s shows the group's progress", shell.Mention(r.Here(shell.Line(r.Command.Root().Name()+" group show", sub.Group))))
+			more = fmt.Sprintf("; %s shows the group's progress", output.Mention(r.Here(output.Command(r.Command.Root().Name()+" group show", sub.Group))))
 		}
 		r.Note("no message of %s for group %s within %v%s", output.Safe(sub.Topic), output.Safe(sub.Group), r.wait, more)
 	}

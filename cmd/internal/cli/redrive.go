@@ -17,7 +17,6 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
@@ -148,7 +147,7 @@ func redrive(ctx context.Context, c *Call, src deadletter.Source, o deadletter.O
 		case e.Event == "failed":
 			c.Note("%s failed: %s", output.Safe(e.MessageID), output.Safe(e.Why))
 		case e.Event == "redriven" && e.SentAs != "":
-			c.Note("%s was sent as %s; %s shows its deliveries", output.Safe(e.MessageID), output.Safe(e.SentAs), shell.Mention(c.Here(shell.Line(c.Command.Root().Name()+" trace", e.SentAs))))
+			c.Note("%s was sent as %s; %s shows its deliveries", output.Safe(e.MessageID), output.Safe(e.SentAs), output.Mention(c.Here(output.Command(c.Command.Root().Name()+" trace", e.SentAs))))
 		}
 		progress.Step(e.Event == "redriven")
 	}
@@ -326,7 +325,7 @@ func (e *edits) apply(ctx context.Context, m *tidegate.Message) error {
 // run passes a body through the program of --edit.
 func (e *edits) run(ctx context.Context, m *tidegate.Message) error {
 	var stdout, stderr bytes.Buffer
-	p := shell.New(ctx, e.program, nil, "TIDEGATE_MESSAGE_ID="+m.ID)
+	p := newProgram(ctx, e.program, nil, "TIDEGATE_MESSAGE_ID="+m.ID)
 	p.Stdin, p.Stdout, p.Stderr = bytes.NewReader(m.Body), &stdout, &stderr
 	if err := p.Run(); err != nil {
 		return fmt.Errorf("the program of --edit failed: %w: %s", err, lastLine(stderr.String()))

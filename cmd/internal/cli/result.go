@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // Options are the flags of the output.
@@ -159,7 +158,7 @@ func (c *Call) Confirm(question, name string) error {
 	case s.Protect && c.Yes == name:
 		return nil
 	case s.Protect:
-		return usagef(c.Command, "the context %q is protected: repeat the command with --yes=%s", s.Name, shell.Quote(name))
+		return usagef(c.Command, "the context %q is protected: repeat the command with --yes=%s", s.Name, output.Quote(name))
 	case c.Yes == "true" || c.Yes == name:
 		return nil
 	case c.Yes != "":

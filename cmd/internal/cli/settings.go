@@ -12,7 +12,6 @@ import (
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // A subject is how commands read and write the settings T of a topic or a consumer group S.
@@ -64,7 +63,7 @@ func newPut[T, S any](a *App, s *subject[T, S], verb string) *cobra.Command {
 		case err != nil && (verb == "set" || !errors.Is(err, tidegate.ErrNotFound)):
 			return s.unknown(c, ctx, client, err)
 		case err == nil && verb == "create":
-			return fmt.Errorf("%s %q exists; change it with %s", s.noun, name, shell.Mention(c.Here(shell.Line("tidegate "+cmd.Parent().Name()+" set", name)+" KEY=VALUE")))
+			return fmt.Errorf("%s %q exists; change it with %s", s.noun, name, output.Mention(c.Here(output.Command("tidegate "+cmd.Parent().Name()+" set", name)+" KEY=VALUE")))
 		}
 		wanted, patch, err := changed(c, before, file, c.Args[1:])
 		if err != nil {

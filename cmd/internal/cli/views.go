@@ -17,7 +17,6 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 )
 
@@ -210,13 +209,13 @@ func wrong(o status.Overview) []viewProblem {
 		if g.Inflight == 0 && g.Waiting == 0 {
 			text = output.Textf("%s ready and none in flight, the oldest message is %s old: does a consumer run?", output.Count(g.Ready, "message"), output.Duration(milliseconds(g.OldestMS)))
 		}
-		return text, shell.Line("tidegate group show", g.Group)
+		return text, output.Command("tidegate group show", g.Group)
 	})
 	group("held", w.Held, "held", func(g status.GroupSummary) (output.Text, string) {
-		return output.Textf("%s: if its handler hangs, restart it", heldBy(g.Held, o.Now)), shell.LineFlags("tidegate group show", " --clients", g.Group)
+		return output.Textf("%s: if its handler hangs, restart it", heldBy(g.Held, o.Now)), output.CommandFlags("tidegate group show", " --clients", g.Group)
 	})
 	group("dead-letters", w.DeadLetters, "dead", func(g status.GroupSummary) (output.Text, string) {
-		return output.Textf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), shell.Line("tidegate dead-letters top", g.Group)
+		return output.Textf("%s; %s came in the last hour", output.Count(g.DeadLettersStored, "dead letter"), output.Number(g.DeadLettersHour)), output.Command("tidegate dead-letters top", g.Group)
 	})
 	return out
 }

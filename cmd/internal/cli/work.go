@@ -16,7 +16,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/consumer"
 )
 
@@ -217,7 +216,7 @@ func (w *worker) stopIdle(wait time.Duration) {
 
 // program runs the program of --exec for one message.
 func (w *worker) program(ctx context.Context, d *tidegate.Delivery) ended {
-	p := shell.New(ctx, w.exec, consumer.ErrLeaseLost,
+	p := newProgram(ctx, w.exec, consumer.ErrLeaseLost,
 		"TIDEGATE_MESSAGE_ID="+d.ID, "TIDEGATE_TOPIC="+d.Topic, "TIDEGATE_TAG="+d.Tag, "TIDEGATE_KEYS="+strings.Join(d.Keys, ","),
 		"TIDEGATE_MESSAGE_GROUP="+d.MessageGroup, fmt.Sprintf("TIDEGATE_ATTEMPT=%d", d.Attempt))
 	stdout, stderr := &passage{to: unfiltered(w.Out), turn: &w.out}, &passage{to: unfiltered(w.Err), turn: &w.out}
@@ -227,12 +226,12 @@ func (w *worker) program(ctx context.Context, d *tidegate.Delivery) ended {
 	if err == nil {
 		return ended{err: oerr}
 	}
-	how, code := shell.EndOf(err)
+	how, code := endOf(err)
 	reason := cmp.Or(stderr.lastLine(), err.Error())
 	if code >= 0 {
 		reason = fmt.Sprintf("%s (exit code %d)", reason, code)
 	}
-	return ended{err: errors.New(reason), unusable: how == shell.Unusable, dead: how == shell.Exited && code != exitRetry}
+	return ended{err: errors.New(reason), unusable: how == unusable, dead: how == exited && code != exitRetry}
 }
 
 // ended is the result of the program for one message.

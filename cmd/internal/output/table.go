@@ -1,5 +1,5 @@
-// Package output prints results: tables for people, JSON for programs, names for xargs. Text of
-// messages and names cannot control the terminal.
+// Package output prints results: tables for people, JSON for programs, names for xargs, and
+// commands to copy. Text of messages and names cannot control the terminal.
 //
 // A terminal and a program get different forms of a table:
 //

@@ -11,8 +11,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 )
 
 // Bytes is a number of bytes. A table shows it as 1.2 GiB.
@@ -316,7 +314,7 @@ func Lines(text []byte) (safe, rest []byte) {
 }
 
 // Word returns a name for -o name: one line, and one word for xargs and for a POSIX shell.
-func Word(name string) string { return strings.ReplaceAll(shell.Quote(name), "\n", `\n`) }
+func Word(name string) string { return strings.ReplaceAll(Quote(name), "\n", `\n`) }
 
 // Cut returns a safe text that takes at most the given columns of a terminal. A longer text ends
 // with "…". Characters and escapes are kept whole.

@@ -1,6 +1,6 @@
 //go:build unix
 
-package shell
+package output
 
 import (
 	"os"
@@ -54,7 +54,7 @@ func TestQuoteForXargs(t *testing.T) {
 	dir := t.TempDir()
 	var in, want strings.Builder
 	for _, word := range words {
-		if strings.ContainsFunc(word, controls) {
+		if strings.ContainsFunc(word, hidden) {
 			continue
 		}
 		in.WriteString(Quote(word) + "\n")
@@ -74,11 +74,11 @@ func TestQuoteForXargs(t *testing.T) {
 // flags.
 func TestLine(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
-		{Line("tidegate trace", "x1"), "tidegate trace x1"},
-		{Line("tidegate trace", "--all"), "tidegate trace -- --all"},
-		{Line("tidegate dead-letters show", "a|b", "-x"), "tidegate dead-letters show -- 'a|b' -x"},
-		{LineFlags("tidegate group show", " --clients", "billing"), "tidegate group show billing --clients"},
-		{LineFlags("tidegate group show", " --clients", "-x"), "tidegate group show --clients -- -x"},
+		{Command("tidegate trace", "x1"), "tidegate trace x1"},
+		{Command("tidegate trace", "--all"), "tidegate trace -- --all"},
+		{Command("tidegate dead-letters show", "a|b", "-x"), "tidegate dead-letters show -- 'a|b' -x"},
+		{CommandFlags("tidegate group show", " --clients", "billing"), "tidegate group show billing --clients"},
+		{CommandFlags("tidegate group show", " --clients", "-x"), "tidegate group show --clients -- -x"},
 		{"x" + Flag("id", "a b") + Flag("as", "") + Flag("id", "-y"), "x --id 'a b' --id=-y"},
 		{Mention("tidegate trace x1"), "'tidegate trace x1'"},
 		{Mention("tidegate trace 'a b'"), "tidegate trace 'a b'"},

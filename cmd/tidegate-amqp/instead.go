@@ -1,8 +1,8 @@
-package artemis
+package main
 
-// Instead has Artemis's own command for each command that needs the HTTP API of tidegate, by the
+// instead has Artemis's own command for each command that needs the HTTP API of tidegate, by the
 // words of that command.
-var Instead = map[string]string{
+var instead = map[string]string{
 	"peek":    "artemis browser --destination fqqn://TOPIC::TOPIC.GROUP",
 	"find":    "artemis browser --destination fqqn://TOPIC::TOPIC.GROUP --filter EXPRESSION",
 	"top":     "artemis queue stat",

@@ -1,6 +1,6 @@
 //go:build unix
 
-package shell
+package cli
 
 import (
 	"os"
@@ -11,11 +11,11 @@ import (
 
 // separate gives the program a session of its own. With a process group alone, a program that reads
 // from the terminal would be stopped without end (SIGTTIN); without a terminal it gets an error.
-func (p *Program) separate() { p.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+func (p *program) separate() { p.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // signal sends a signal to the program and its children. It returns os.ErrProcessDone if there are
 // none.
-func (p *Program) signal(s syscall.Signal) error {
+func (p *program) signal(s syscall.Signal) error {
 	err := syscall.Kill(-p.Process.Pid, s)
 	if err == syscall.ESRCH {
 		return os.ErrProcessDone
@@ -23,15 +23,15 @@ func (p *Program) signal(s syscall.Signal) error {
 	return err
 }
 
-func (p *Program) kill() error      { return p.signal(syscall.SIGKILL) }
-func (p *Program) terminate() error { return p.signal(syscall.SIGTERM) }
+func (p *program) kill() error      { return p.signal(syscall.SIGKILL) }
+func (p *program) terminate() error { return p.signal(syscall.SIGTERM) }
 
 // childGrace is the time for children in the background to end after the program.
 const childGrace = 200 * time.Millisecond
 
 // endChildren ends the processes that the ended program has left. After the end of ctx they have
 // the same grace as the program.
-func (p *Program) endChildren() {
+func (p *program) endChildren() {
 	if p.terminate() != nil {
 		return // the usual case: there are none
 	}
@@ -48,7 +48,7 @@ func (p *Program) endChildren() {
 
 // left reports whether processes of the program are left. If this process is the first one of a
 // container, it also removes those that have ended: nobody else does.
-func (p *Program) left() bool {
+func (p *program) left() bool {
 	for {
 		if pid, err := syscall.Wait4(-p.Process.Pid, nil, syscall.WNOHANG, nil); err != nil || pid <= 0 {
 			return p.signal(0) == nil
@@ -64,12 +64,12 @@ func followSignals() {
 	if !signal.Ignored(syscall.SIGHUP) { // by nohup
 		signal.Notify(c, syscall.SIGHUP)
 	}
-	go func() { EndBy(<-c) }()
+	go func() { endBy(<-c) }()
 }
 
-// EndBy kills all programs, and ends this process by a signal as if it did not handle the signal.
-func EndBy(s os.Signal) {
-	KillAll()
+// endBy kills all programs, and ends this process by a signal as if it did not handle the signal.
+func endBy(s os.Signal) {
+	killAll()
 	signal.Reset(s)
 	if number, ok := s.(syscall.Signal); ok && syscall.Kill(os.Getpid(), number) == nil {
 		<-time.After(time.Second) // the signal ends the process before

@@ -1,4 +1,4 @@
-package artemis
+package main
 
 import (
 	"context"
@@ -10,12 +10,11 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/internal/output"
-	"github.com/tidegate/tidegate/cmd/internal/shell"
 	"github.com/tidegate/tidegate/transport"
 )
 
-// Examine tests the set-up as a client of Artemis, until the first step that fails.
-func Examine(ctx context.Context, d *cli.Patient) {
+// examine tests the set-up as a client of Artemis, until the first step that fails.
+func examine(ctx context.Context, d *cli.Patient) {
 	address := d.Server.Host()
 	if !d.Reach(ctx, "amqp", address, "Artemis listens on 5672 for AMQP, and on 61616 for all of its protocols") || !spoken(ctx, d, address) {
 		return
@@ -132,7 +131,7 @@ func topic(ctx context.Context, d *cli.Patient, t cli.Transport) bool {
 		remedy := "read the reason, and the log of the server"
 		switch {
 		case errors.Is(err, tidegate.ErrTopicNotFound):
-			remedy = fmt.Sprintf("create it: artemis address create --name %s --multicast; or set auto-create-addresses in its address settings", shell.Quote(d.Topic))
+			remedy = fmt.Sprintf("create it: artemis address create --name %s --multicast; or set auto-create-addresses in its address settings", output.Quote(d.Topic))
 		case errors.Is(err, tidegate.ErrForbidden):
 			remedy = fmt.Sprintf("give a role of the user the permission send for %s, and createAddress if the address does not exist (security-settings in broker.xml)", d.Topic)
 		}
@@ -164,10 +163,10 @@ func receive(ctx context.Context, d *cli.Patient, t cli.Transport) {
 	})
 	switch {
 	case errors.Is(err, tidegate.ErrTopicNotFound):
-		d.Failed("group", err, fmt.Sprintf("create the queue: artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers; or set auto-create-queues in the address settings", shell.Quote(queue), shell.Quote(d.Topic)))
+		d.Failed("group", err, fmt.Sprintf("create the queue: artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers; or set auto-create-queues in the address settings", output.Quote(queue), output.Quote(d.Topic)))
 		return
 	case errors.Is(err, tidegate.ErrNotFound):
-		d.Failed("dead letters", err, fmt.Sprintf("create the queue, or Artemis discards dead letters: artemis queue create --name %s --address %[1]s --anycast --durable --preserve-on-no-consumers --auto-create-address", shell.Quote(group+".DLQ")))
+		d.Failed("dead letters", err, fmt.Sprintf("create the queue, or Artemis discards dead letters: artemis queue create --name %s --address %[1]s --anycast --durable --preserve-on-no-consumers --auto-create-address", output.Quote(group+".DLQ")))
 		return
 	case errors.Is(err, tidegate.ErrForbidden):
 		d.Failed("group", err, fmt.Sprintf("give a role of the user the permission consume for %s and %s.DLQ, send for %s.DLQ, and createDurableQueue and createAddress if they do not exist (security-settings in broker.xml)", queue, group, group))

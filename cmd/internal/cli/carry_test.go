@@ -1,4 +1,4 @@
-package move
+package cli
 
 import (
 	"cmp"
@@ -229,9 +229,9 @@ var (
 	lapsed   = &tidegate.Error{Op: "Send", Subject: "moved", Code: 40300, Message: "forbidden"}
 )
 
-func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options {
+func testCarryOptions(t *testing.T, s *fakeSource, f *fakeTarget, journal string) carryOptions {
 	t.Helper()
-	j := assert.Value(OpenJournal(journal))(t)
+	j := assert.Value(openCarryJournal(journal))(t)
 	t.Cleanup(func() {
 		_ = j.Close() // some tests have closed it
 		for _, fault := range s.faults {
@@ -239,7 +239,7 @@ func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options
 		}
 	})
 	s.journal = journal
-	return Options{Source: s, Target: f, Group: "billing", Topic: "orders", ToTopic: "moved", Workers: 1, Lease: time.Minute, Journal: j,
+	return carryOptions{Source: s, Target: f, Group: "billing", Topic: "orders", ToTopic: "moved", Workers: 1, Lease: time.Minute, Journal: j,
 		Done: func(context.Context, time.Duration) (bool, error) { return true, nil }}
 }
 
@@ -248,10 +248,10 @@ func options(t *testing.T, s *fakeSource, f *fakeTarget, journal string) Options
 func TestRejectedMessageStopsItsGroup(t *testing.T) {
 	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "a"), deliver(4, "b"), deliver(5, "")}, {deliver(6, "a"), deliver(7, "b")}, {deliver(2, "a")}}} // id2 again
 	f := &fakeTarget{check: refuse("id2")}
-	o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
+	o := testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j"))
 	var notes []string
 	o.Note = func(text string) { notes = append(notes, text) }
-	r, err := Run(t.Context(), o)
+	r, err := carry(t.Context(), o)
 	assert.That(t, err == nil && r.Moved == 4 && r.Aside == 1 && r.Behind == 2, "%+v, %v", r, err)
 	if until := reopened(t, o.Journal); !until.IsZero() {
 		t.Errorf("all that stays was released, and the journal has a lease until %v", until)
@@ -275,8 +275,8 @@ func TestRejectedMessageStopsItsGroup(t *testing.T) {
 // be a dead letter after some runs.
 func TestMessageThatStaysKeepsItsAttempts(t *testing.T) {
 	s := &fakeSource{snoozes: true, batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a")}}}
-	o := options(t, s, &fakeTarget{check: refuse("id1")}, filepath.Join(t.TempDir(), "j"))
-	if r, err := Run(t.Context(), o); err != nil || r.Aside != 1 || r.Behind != 1 {
+	o := testCarryOptions(t, s, &fakeTarget{check: refuse("id1")}, filepath.Join(t.TempDir(), "j"))
+	if r, err := carry(t.Context(), o); err != nil || r.Aside != 1 || r.Behind != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if want := []string{"id1 0s", "id2 0s"}; !slices.Equal(s.snoozed, want) || slices.Contains(s.changed, "id1 0s") {
@@ -294,12 +294,12 @@ func TestIdleWorkerDoesNotEndTheRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &slowSource{from: time.Now(), d: deliver(1, "")}
-				o := options(t, &s.fakeSource, c.f, filepath.Join(t.TempDir(), "j"))
+				o := testCarryOptions(t, &s.fakeSource, c.f, filepath.Join(t.TempDir(), "j"))
 				o.Source, o.Workers, o.Wait = s, 2, time.Second
 				o.Pace = func(ctx context.Context, _ int) error { return backoff.Sleep(ctx, c.pace) }
 				o.Done = func(_ context.Context, idle time.Duration) (bool, error) { return idle >= 30*time.Second, nil }
 				began := time.Now()
-				r, err := Run(t.Context(), o)
+				r, err := carry(t.Context(), o)
 				if took := time.Since(began); err != nil || r.Moved != 1 || !slices.Equal(s.acked, []string{"id1"}) || took < 75*time.Second {
 					t.Errorf("%+v, %v after %v; acknowledged %q", r, err, took, s.acked)
 				}
@@ -313,10 +313,10 @@ func TestIdleWorkerDoesNotEndTheRun(t *testing.T) {
 func TestMessageAtTheEndOfTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowSource{from: time.Now().Add(1500 * time.Millisecond), d: deliver(1, "")}
-		o := options(t, &s.fakeSource, &fakeTarget{results: slices.Repeat([]error{away}, 1000)}, filepath.Join(t.TempDir(), "j"))
+		o := testCarryOptions(t, &s.fakeSource, &fakeTarget{results: slices.Repeat([]error{away}, 1000)}, filepath.Join(t.TempDir(), "j"))
 		o.Source, o.Workers, o.Wait = s, 2, 2*time.Second
 		s.first = time.Second // then the run ends, and the other worker still receives
-		if r, err := Run(t.Context(), o); err == nil || r.Moved != 0 || len(s.acked) > 0 {
+		if r, err := carry(t.Context(), o); err == nil || r.Moved != 0 || len(s.acked) > 0 {
 			t.Errorf("%+v, %v; acknowledged %q", r, err, s.acked)
 		}
 	})
@@ -328,12 +328,12 @@ func TestRejectionOfAllEnds(t *testing.T) {
 	for i := range 2 * maxAside {
 		s.batches = append(s.batches, []*tidegate.Delivery{deliver(i, "")})
 	}
-	r, err := Run(t.Context(), options(t, s, f, filepath.Join(t.TempDir(), "j")))
+	r, err := carry(t.Context(), testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j")))
 	if err == nil || !strings.Contains(err.Error(), "the target rejected 100 messages") || r.Aside != maxAside || len(s.acked) > 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	s, f = &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "")}, {deliver(2, "")}}}, &fakeTarget{results: []error{lapsed}}
-	if r, err := Run(t.Context(), options(t, s, f, filepath.Join(t.TempDir(), "j"))); !errors.Is(err, lapsed) || r.Moved != 0 || len(f.at) != 1 {
+	if r, err := carry(t.Context(), testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j"))); !errors.Is(err, lapsed) || r.Moved != 0 || len(f.at) != 1 {
 		t.Errorf("a fault of the configuration: %+v, %v after %d sends", r, err, len(f.at))
 	}
 }
@@ -342,7 +342,7 @@ func TestRejectionOfAllEnds(t *testing.T) {
 func TestKeyThatDoesNotFit(t *testing.T) {
 	s, f := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, ""), deliver(2, "")}}}, &fakeTarget{check: func(m *tidegate.Message) error { return m.Validate(tidegate.MaxBodySize) }}
 	s.batches[0][0].Properties = map[string]string{"name": strings.Repeat("x", tidegate.MaxPropertiesSize-len("name"))}
-	r, err := Run(t.Context(), options(t, s, f, filepath.Join(t.TempDir(), "j")))
+	r, err := carry(t.Context(), testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j")))
 	if err != nil || r.Moved != 2 || r.Keyless != 1 || r.Aside != 0 || len(f.stored["id1"].Keys) != 0 || !slices.Equal(f.stored["id2"].Keys, []string{"id2"}) {
 		t.Errorf("%+v, %v; stored %+v", r, err, f.stored)
 	}
@@ -382,13 +382,13 @@ func TestTwoMessagesWithOneID(t *testing.T) {
 			f, journal := &fakeTarget{}, filepath.Join(t.TempDir(), "j")
 			for n, run := range runs {
 				s := &fakeSource{batches: run, lose: order == "delivered twice"}
-				o := options(t, s, f, journal)
+				o := testCarryOptions(t, s, f, journal)
 				o.Places = places
 				f.lost = nil
 				if n == 0 && strings.HasPrefix(order, "killed") {
 					f.lost = lapsed // the messages are stored, and the run ends before it records that
 				}
-				if _, err := Run(t.Context(), o); (err != nil) != (f.lost != nil) {
+				if _, err := carry(t.Context(), o); (err != nil) != (f.lost != nil) {
 					t.Errorf("%s, %s: run %d: %v", name, order, n, err)
 				}
 				assert.NoError(t, o.Journal.Close())
@@ -403,8 +403,8 @@ func TestTwoMessagesWithOneID(t *testing.T) {
 // The new ID of a message is the same in every run, and not longer than a broker accepts.
 func TestNewID(t *testing.T) {
 	for _, id := range []string{"x", strings.Repeat("x", 255)} {
-		a, b := key{id, "3/10"}, key{id, "3/11"}
-		if again := (key{id, "3/10"}); len(a.newID()) > tidegate.MaxMessageIDLength || a.newID() != again.newID() || a.newID() == b.newID() || a.newID() == id {
+		a, b := carryKey{id, "3/10"}, carryKey{id, "3/11"}
+		if again := (carryKey{id, "3/10"}); len(a.newID()) > tidegate.MaxMessageIDLength || a.newID() != again.newID() || a.newID() == b.newID() || a.newID() == id {
 			t.Errorf("%q: %q and %q", id, a.newID(), b.newID())
 		}
 	}
@@ -416,7 +416,7 @@ func TestServersThatAreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeSource{failures: []error{away, away, errors.New("EOF")}, batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a")}}, ackFails: []error{away}}
 		f := &fakeTarget{results: slices.Repeat([]error{away}, 30)}
-		o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
+		o := testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j"))
 		looks := 0
 		o.Done = func(context.Context, time.Duration) (bool, error) {
 			if looks++; looks == 1 {
@@ -427,7 +427,7 @@ func TestServersThatAreAway(t *testing.T) {
 		var notes []string
 		o.Note = func(text string) { notes = append(notes, text) }
 		began := time.Now()
-		r, err := Run(t.Context(), o)
+		r, err := carry(t.Context(), o)
 		if err != nil || r.Moved != 2 || r.Unacked != 0 || !slices.Equal(f.sent, []string{"id1", "id2"}) || !slices.Equal(s.acked, []string{"id1", "id2"}) {
 			t.Errorf("%+v, %v; sent %q, acknowledged %q", r, err, f.sent, s.acked)
 		}
@@ -444,10 +444,10 @@ func TestServersThatAreAway(t *testing.T) {
 }
 
 // reopened closes a journal, and returns the end of the leases that the next run finds in it.
-func reopened(t *testing.T, j *Journal) time.Time {
+func reopened(t *testing.T, j *carryJournal) time.Time {
 	t.Helper()
 	assert.Must(t, j.Close())
-	again := assert.Value(OpenJournal(j.File.Name()))(t)
+	again := assert.Value(openCarryJournal(j.File.Name()))(t)
 	defer again.Close()
 	return again.LeasedUntil()
 }
@@ -457,13 +457,13 @@ func reopened(t *testing.T, j *Journal) time.Time {
 func TestLeasesOfAKilledRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		journal := filepath.Join(t.TempDir(), "j")
-		o := options(t, &fakeSource{}, &fakeTarget{}, journal)
+		o := testCarryOptions(t, &fakeSource{}, &fakeTarget{}, journal)
 		killed := time.Now()
 		assert.Must(t, o.Journal.Lease(killed.Add(time.Minute)))
 		if err := o.Journal.Close(); err != nil { // it writes no end
 			t.Fatal(err)
 		}
-		o = options(t, &fakeSource{}, &fakeTarget{}, journal)
+		o = testCarryOptions(t, &fakeSource{}, &fakeTarget{}, journal)
 		until := o.Journal.LeasedUntil()
 		if until.Before(killed.Add(time.Minute)) || until.After(killed.Add(time.Minute+10*time.Second)) {
 			t.Errorf("the leases end %v after the kill, want a minute", until.Sub(killed))
@@ -471,7 +471,7 @@ func TestLeasesOfAKilledRun(t *testing.T) {
 		o.Wait = time.Second
 		o.Source = &slowSource{fakeSource: fakeSource{}, from: killed.Add(time.Minute), d: deliver(1, "")}
 		o.Done = func(_ context.Context, idle time.Duration) (bool, error) { return idle >= 30*time.Second, nil }
-		r, err := Run(t.Context(), o)
+		r, err := carry(t.Context(), o)
 		if took := time.Since(killed); err != nil || r.Moved != 1 || took < 90*time.Second || took > 2*time.Minute {
 			t.Errorf("%+v, %v after %v", r, err, took)
 		}
@@ -510,8 +510,8 @@ func (s *slowSource) Receive(_ context.Context, r transport.ReceiveRequest) ([]*
 func TestLostAcknowledgement(t *testing.T) {
 	journal := filepath.Join(t.TempDir(), "j")
 	s, f := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "")}, {deliver(1, "")}}, lose: true}, &fakeTarget{}
-	o := options(t, s, f, journal)
-	r, err := Run(t.Context(), o)
+	o := testCarryOptions(t, s, f, journal)
+	r, err := carry(t.Context(), o)
 	assert.That(t, err == nil && r.Moved == 1 && r.Earlier == 1 && r.Unacked == 2, "%+v, %v", r, err)
 	if until := reopened(t, o.Journal); !until.IsZero() {
 		t.Errorf("the source delivers the message again, and the journal has a lease until %v", until)
@@ -521,18 +521,18 @@ func TestLostAcknowledgement(t *testing.T) {
 	assert.Must(t, assert.Err(file.WriteString(`{"event":"sent","messages":[{"id":"id`)))
 	assert.Must(t, file.Close())
 	s = &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, ""), deliver(2, "")}}}
-	o = options(t, s, f, journal)
-	r, err = Run(t.Context(), o)
+	o = testCarryOptions(t, s, f, journal)
+	r, err = carry(t.Context(), o)
 	if err != nil || r.Moved != 1 || r.Earlier != 1 || !slices.Equal(f.sent, []string{"id1", "id2"}) || !slices.Equal(s.acked, []string{"id1", "id2"}) {
 		t.Errorf("%+v, %v; sent %q, acknowledged %q", r, err, f.sent, s.acked)
 	}
-	if _, err := OpenJournal(journal); err == nil || !strings.Contains(err.Error(), "is in use by this process") {
+	if _, err := openCarryJournal(journal); err == nil || !strings.Contains(err.Error(), "is in use by this process") {
 		t.Errorf("the journal of a run was opened again: %v", err)
 	}
 	for _, text := range []string{"a note\n", "a note", `{"message_id":"1"}` + "\n", `{"message_id":"1"}`, "{}\n"} {
 		other := filepath.Join(t.TempDir(), "other")
 		assert.Must(t, os.WriteFile(other, []byte(text), 0o600))
-		if _, err := OpenJournal(other); err == nil || !strings.Contains(err.Error(), "line 1 is not an entry") {
+		if _, err := openCarryJournal(other); err == nil || !strings.Contains(err.Error(), "line 1 is not an entry") {
 			t.Errorf("%q was opened as a journal: %v", text, err)
 		}
 		if got, err := os.ReadFile(other); err != nil || string(got) != text {
@@ -580,7 +580,7 @@ func (f *cachedFile) has(event, id string) bool {
 func TestJournalIsOnDiskBefore(t *testing.T) {
 	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "")}, {deliver(4, "a")}}}
 	f := &fakeTarget{}
-	o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
+	o := testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j"))
 	disk := &cachedFile{File: o.Journal.File}
 	o.Journal.File = disk
 	f.check = func(m *tidegate.Message) error {
@@ -592,7 +592,7 @@ func TestJournalIsOnDiskBefore(t *testing.T) {
 			assert.That(t, disk.has(sentEvent, d.ID), "%s is acknowledged, and its send is not on disk", d.ID)
 		}
 	}
-	if r, err := Run(t.Context(), o); err != nil || r.Moved != 4 || len(s.acked) != 4 {
+	if r, err := carry(t.Context(), o); err != nil || r.Moved != 4 || len(s.acked) != 4 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	assert.That(t, !disk.has(sentEvent, "id5") && strings.Contains(disk.onDisk, "id4"), "the disk has %s", disk.onDisk)
@@ -605,8 +605,8 @@ func TestSendEndsBeforeTheLease(t *testing.T) {
 		for name, f := range map[string]*fakeTarget{"silent": {silent: true}, "away": {results: slices.Repeat([]error{away}, 1000)}} {
 			s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a")}}, extends: tidegate.ErrInvalidHandle}
 			began := time.Now()
-			o := options(t, s, f, filepath.Join(t.TempDir(), "j"))
-			r, err := Run(t.Context(), o)
+			o := testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j"))
+			r, err := carry(t.Context(), o)
 			if took := time.Since(began); err != nil || took != 50*time.Second || len(s.acked) > 0 || r.Moved != 0 {
 				t.Errorf("%s: %+v, %v after %v, acknowledged %q", name, r, err, took, s.acked)
 			}
@@ -628,7 +628,7 @@ func TestInterruptedWhileAway(t *testing.T) {
 			ctx, interrupt := context.WithCancel(t.Context())
 			time.AfterFunc(5*time.Second, interrupt)
 			began := time.Now()
-			_, err := Run(ctx, options(t, s, f, filepath.Join(t.TempDir(), "j")))
+			_, err := carry(ctx, testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j")))
 			if took := time.Since(began); !errors.Is(err, context.Canceled) || took > 16*time.Second || len(s.acked) > 0 {
 				t.Errorf("%s: %v after %v, acknowledged %q", name, err, took, s.acked)
 			}
@@ -642,16 +642,16 @@ func TestMessage(t *testing.T) {
 	d := deliver(1, "a")
 	d.Keys, d.Tag, d.StoredAt, d.TraceContext = []string{"k"}, "t", at, "00-x"
 	d.Properties = map[string]string{"color": "red", "DLQ_REASON": "why"}
-	m := Message(d, d.ID, "moved", false)
+	m := carried(d, d.ID, "moved", false)
 	if m.ID != "id1" || m.Topic != "moved" || !slices.Equal(m.Keys, []string{"k", "id1"}) || m.Tag != "t" || m.MessageGroup != "a" || m.TraceContext != "00-x" ||
 		len(m.Properties) != 1 || !m.DeliverAt.IsZero() || len(d.Keys) != 1 {
 		t.Errorf("the message is %+v", m)
 	}
-	if m := Message(d, d.ID, "moved", true); !m.DeliverAt.Equal(at) {
+	if m := carried(d, d.ID, "moved", true); !m.DeliverAt.Equal(at) {
 		t.Errorf("a message for a topic with delays is delivered at %v", m.DeliverAt)
 	}
 	d.Keys = []string{"id1"} // it was moved before
-	if m := Message(d, "id2", "moved", false); m.ID != "id2" || !slices.Equal(m.Keys, []string{"id1"}) {
+	if m := carried(d, "id2", "moved", false); m.ID != "id2" || !slices.Equal(m.Keys, []string{"id1"}) {
 		t.Errorf("a message that was moved before is %+v", m)
 	}
 }

@@ -1,8 +1,9 @@
-// Package move carries the backlog of a consumer group in a topic from one server to another. It
+package cli
+
+// This file carries the backlog of a consumer group in a topic from one server to another. It
 // receives a message, sends it to the target, records that in a journal, and acknowledges the
 // message at the source. A message is carried at least once, with its ID, and the messages of a
 // message group keep their order.
-package move
 
 import (
 	"cmp"
@@ -20,22 +21,22 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// A Source is the server that has the messages.
-type Source interface {
+// A carrySource is the server that has the messages.
+type carrySource interface {
 	transport.Receiver
 	transport.Settler
 	Capabilities(endpoint string) transport.Capabilities
 }
 
-// A Target sends messages; a producer.Producer is one.
-type Target interface {
+// A carryTarget sends messages; a producer.Producer is one.
+type carryTarget interface {
 	SendAsync(ctx context.Context, m *tidegate.Message, done func(tidegate.Receipt, error)) error
 }
 
-// Options are the settings of a run.
-type Options struct {
-	Source  Source
-	Target  Target
+// carryOptions are the settings of a run.
+type carryOptions struct {
+	Source  carrySource
+	Target  carryTarget
 	Group   string
 	Topic   string // of the source
 	ToTopic string
@@ -44,7 +45,7 @@ type Options struct {
 	Workers int
 	Lease   time.Duration // of a received message, extended while the target is away
 	Wait    time.Duration // the longest time of one receive without a message
-	Journal *Journal
+	Journal *carryJournal
 
 	// Pace waits before n messages are sent. Nil means no wait.
 	Pace func(ctx context.Context, n int) error
@@ -62,8 +63,8 @@ type Options struct {
 	Note func(text string)
 }
 
-// A Report counts the messages of a run.
-type Report struct {
+// A carryReport counts the messages of a run.
+type carryReport struct {
 	Moved    int64 `json:"moved"`
 	Earlier  int64 `json:"sent_by_an_earlier_run"` // and acknowledged by this one
 	Attempts int64 `json:"lost_attempts"`          // messages with failed attempts, which begin with 1 again
@@ -91,26 +92,26 @@ const (
 
 // A mover is one run. Its workers share it; mu guards the fields below it.
 type mover struct {
-	Options
+	carryOptions
 	mu      sync.Mutex
-	report  Report
+	report  carryReport
 	last    time.Time            // of the last message
 	inHand  int                  // workers that carry messages
 	failed  error                // of a worker
 	leased  int64                // messages that this run has received and neither acknowledged nor released
-	aside   map[key]bool         // messages that the target rejected
+	aside   map[carryKey]bool    // messages that the target rejected
 	stuck   map[string]bool      // their message groups
 	left    []*tidegate.Delivery // messages that stay
-	place   map[key]int          // of a message in left
+	place   map[carryKey]int     // of a message in left
 	waiting map[string]string    // servers that are away, with the reason
 }
 
-// Run moves messages until Done returns true, ctx ends, or an error that a repetition does not
+// carry moves messages until Done returns true, ctx ends, or an error that a repetition does not
 // cure. It repeats requests that fail because a server is away or throttles, and meanwhile extends
 // the leases of the messages in hand. After the end of ctx it waits for the receives under way,
 // Wait at most, and finishes the messages in hand, unless their target is away.
-func Run(ctx context.Context, o Options) (Report, error) {
-	m := &mover{Options: o, last: time.Now(), aside: map[key]bool{}, stuck: map[string]bool{}, place: map[key]int{}, waiting: map[string]string{}}
+func carry(ctx context.Context, o carryOptions) (carryReport, error) {
+	m := &mover{carryOptions: o, last: time.Now(), aside: map[carryKey]bool{}, stuck: map[string]bool{}, place: map[carryKey]int{}, waiting: map[string]string{}}
 	if until := o.Journal.LeasedUntil(); until.After(m.last) {
 		m.last = until
 	}
@@ -252,7 +253,7 @@ func (m *mover) carry(ctx context.Context, ds []*tidegate.Delivery) error {
 		m.inHand--
 		m.last = later(m.last, time.Now())
 	}()
-	keys, again := make([]key, len(ds)), make([]bool, len(ds))
+	keys, again := make([]carryKey, len(ds)), make([]bool, len(ds))
 	for i, d := range ds {
 		keys[i], again[i] = keyOf(d, m.Places), slices.Contains(d.Keys, d.ID)
 	}
@@ -286,7 +287,7 @@ func (m *mover) carry(ctx context.Context, ds []*tidegate.Delivery) error {
 	chains.Wait()
 	until := h.end()
 	var carried []*tidegate.Delivery
-	var carriedKeys []key
+	var carriedKeys []carryKey
 	var failed error
 	for i, err := range results {
 		switch {
@@ -401,7 +402,7 @@ func (m *mover) extend(ctx context.Context, ds []*tidegate.Delivery, latest time
 
 // stays reports whether a message stays at the source because the target rejected it, or an earlier
 // one of its message group.
-func (m *mover) stays(d *tidegate.Delivery, k key) bool {
+func (m *mover) stays(d *tidegate.Delivery, k carryKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.aside[k] || d.MessageGroup != "" && m.stuck[d.MessageGroup]
@@ -409,7 +410,7 @@ func (m *mover) stays(d *tidegate.Delivery, k key) bool {
 
 // setAside notes a message that the target rejects. It and the later ones of its message group
 // stay.
-func (m *mover) setAside(d *tidegate.Delivery, k key, err error) {
+func (m *mover) setAside(d *tidegate.Delivery, k carryKey, err error) {
 	m.mu.Lock()
 	m.aside[k] = true
 	if d.MessageGroup != "" {
@@ -426,7 +427,7 @@ func (m *mover) setAside(d *tidegate.Delivery, k key, err error) {
 
 // leave keeps a message that stays from being delivered again in this run. An error is one of the
 // journal.
-func (m *mover) leave(ctx context.Context, d *tidegate.Delivery, k key) error {
+func (m *mover) leave(ctx context.Context, d *tidegate.Delivery, k carryKey) error {
 	if err := m.Journal.Lease(time.Now().Add(asideFor)); err != nil {
 		return err
 	}
@@ -495,13 +496,13 @@ func chainsOf(ds []*tidegate.Delivery) [][]int {
 	return chains
 }
 
-// Message returns the message that the target gets: with the ID of the journal, the message's own
+// carried returns the message that the target gets: with the ID of the journal, the message's own
 // ID as a key too, and the delivery time of a delayed message.
 //
 // A message that has its ID as a key already was moved before, perhaps from this target. A tidegate
 // broker that stored the ID minutes ago would treat the message as a duplicate and drop it. The
 // journal gives it a new ID, and it keeps its key.
-func Message(d *tidegate.Delivery, id, topic string, delay bool) *tidegate.Message {
+func carried(d *tidegate.Delivery, id, topic string, delay bool) *tidegate.Message {
 	out := d.Forward(topic)
 	if out.ID = id; !slices.Contains(out.Keys, d.ID) {
 		out.Keys = append(slices.Clone(out.Keys), d.ID)
@@ -528,7 +529,7 @@ func (m *mover) send(ctx, sends context.Context, d *tidegate.Delivery, id string
 	waits, cancel := context.WithCancel(sends)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	out := Message(d, id, m.ToTopic, m.Delay)
+	out := carried(d, id, m.ToTopic, m.Delay)
 	keyless := false
 	for n := 0; ; n++ {
 		if sends.Err() != nil {
@@ -581,11 +582,11 @@ func (m *mover) stored(d *tidegate.Delivery, id string, keyless bool) {
 // settle records sent messages and acknowledges them. A message whose acknowledgement fails is
 // delivered again by the source; the journal then keeps it from a second send. Messages that the
 // journal cannot record are acknowledged too: else the next run would send them again.
-func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key) error {
+func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []carryKey) error {
 	if len(ds) == 0 {
 		return nil
 	}
-	var fresh []key
+	var fresh []carryKey
 	for _, k := range keys {
 		if !m.Journal.Sent(k) {
 			fresh = append(fresh, k)
@@ -616,10 +617,10 @@ func (m *mover) settle(ctx context.Context, ds []*tidegate.Delivery, keys []key)
 // acknowledge acknowledges deliveries, and repeats it until the end of ctx while the source is
 // away. It returns the keys of the acknowledged ones, and the number of those whose leases had
 // ended.
-func (m *mover) acknowledge(ctx context.Context, ds []*tidegate.Delivery, keys []key) (acked []key, gone int) {
+func (m *mover) acknowledge(ctx context.Context, ds []*tidegate.Delivery, keys []carryKey) (acked []carryKey, gone int) {
 	for n := 0; len(ds) > 0; n++ {
 		var rest []*tidegate.Delivery
-		var restKeys []key
+		var restKeys []carryKey
 		var failed error
 		for i, err := range m.Source.Ack(ctx, ds) {
 			switch {
@@ -650,4 +651,4 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-var _ Target = (*producer.Producer)(nil)
+var _ carryTarget = (*producer.Producer)(nil)

@@ -1,4 +1,4 @@
-package move
+package cli
 
 import (
 	"crypto/sha256"
@@ -26,40 +26,40 @@ const (
 // events are the events of all lines.
 var events = []string{"job", leaseEvent, intentEvent, sentEvent, ackedEvent, endEvent}
 
-// An entry is one line of a journal.
-type entry struct {
-	Event    string    `json:"event"`
-	Messages []record  `json:"messages,omitempty"`
-	Until    time.Time `json:"until,omitzero"` // of lease
+// An journalEntry is one line of a journal.
+type journalEntry struct {
+	Event    string          `json:"event"`
+	Messages []journalRecord `json:"messages,omitempty"`
+	Until    time.Time       `json:"until,omitzero"` // of lease
 }
 
-// A record identifies a message of an entry.
-type record struct {
-	key
+// A journalRecord identifies a message of an entry.
+type journalRecord struct {
+	carryKey
 	As string `json:"as,omitempty"` // of intent: its ID at the target, if it is another one
 }
 
-// A key identifies a message of the source. Two messages with one ID differ in At.
-type key struct {
+// A carryKey identifies a message of the source. Two messages with one ID differ in At.
+type carryKey struct {
 	ID string `json:"id"`
 	At string `json:"at,omitempty"`
 }
 
 // keyOf returns the key of a delivery, which is the same for each redelivery. places means that the
 // queue and the offset stay the same; otherwise the time of the send is a part of the key.
-func keyOf(d *tidegate.Delivery, places bool) key {
+func keyOf(d *tidegate.Delivery, places bool) carryKey {
 	switch {
 	case places && d.Queue >= 0 && d.Offset >= 0:
-		return key{d.ID, strconv.Itoa(d.Queue) + "/" + strconv.FormatInt(d.Offset, 10)}
+		return carryKey{d.ID, strconv.Itoa(d.Queue) + "/" + strconv.FormatInt(d.Offset, 10)}
 	case d.BornAt.IsZero():
-		return key{ID: d.ID}
+		return carryKey{ID: d.ID}
 	}
-	return key{d.ID, "born " + strconv.FormatInt(d.BornAt.UnixMilli(), 10)}
+	return carryKey{d.ID, "born " + strconv.FormatInt(d.BornAt.UnixMilli(), 10)}
 }
 
 // newID returns the ID at the target of a message whose own ID another message has there. It
 // depends on the key alone.
-func (k key) newID() string {
+func (k carryKey) newID() string {
 	const suffix, most = ".copy-", tidegate.MaxMessageIDLength
 	sum := sha256.Sum256([]byte(k.ID + "\x00" + k.At))
 	id := k.ID
@@ -73,26 +73,26 @@ func (k key) newID() string {
 // of a topic.
 const maxUsed = 262_144
 
-// A Journal records the messages that the target has and the source still can deliver. Several
+// A carryJournal records the messages that the target has and the source still can deliver. Several
 // goroutines may use it.
-type Journal struct {
+type carryJournal struct {
 	*filelock.Journal
 	mu     sync.Mutex
-	sent   map[key]bool      // and not acknowledged
-	names  map[key]string    // IDs at the target of messages that were not acknowledged
-	used   map[string]string // IDs at the target, with key.At of their messages
-	order  []string          // of used, a ring
-	next   int               // in order
-	leased time.Time         // no message of an earlier run is leased after it
-	until  time.Time         // of the last lease entry
+	sent   map[carryKey]bool   // and not acknowledged
+	names  map[carryKey]string // IDs at the target of messages that were not acknowledged
+	used   map[string]string   // IDs at the target, with key.At of their messages
+	order  []string            // of used, a ring
+	next   int                 // in order
+	leased time.Time           // no message of an earlier run is leased after it
+	until  time.Time           // of the last lease entry
 }
 
-// OpenJournal reads a journal and locks it for this process. It removes a last line that a crash
-// has cut off.
-func OpenJournal(path string) (j *Journal, err error) {
-	j = &Journal{sent: map[key]bool{}, names: map[key]string{}, used: map[string]string{}}
+// openCarryJournal reads a journal and locks it for this process. It removes a last line that a
+// crash has cut off.
+func openCarryJournal(path string) (j *carryJournal, err error) {
+	j = &carryJournal{sent: map[carryKey]bool{}, names: map[carryKey]string{}, used: map[string]string{}}
 	j.Journal, err = filelock.OpenJournal(path, ". The source removes the messages in hand that the target has; a later run carries the others", func(line []byte) error {
-		var e entry
+		var e journalEntry
 		if err := json.Unmarshal(line, &e); err != nil {
 			return err
 		}
@@ -108,10 +108,10 @@ func OpenJournal(path string) (j *Journal, err error) {
 
 // LeasedUntil returns the time until which an earlier run that did not end in order leases
 // messages.
-func (j *Journal) LeasedUntil() time.Time { return j.leased }
+func (j *carryJournal) LeasedUntil() time.Time { return j.leased }
 
 // apply changes the state by an entry.
-func (j *Journal) apply(e entry) {
+func (j *carryJournal) apply(e journalEntry) {
 	switch e.Event {
 	case leaseEvent:
 		j.until = e.Until
@@ -121,21 +121,21 @@ func (j *Journal) apply(e entry) {
 	for _, m := range e.Messages {
 		switch e.Event {
 		case intentEvent:
-			j.reserve(m.key, m.As)
+			j.reserve(m.carryKey, m.As)
 		case sentEvent:
-			j.sent[m.key] = true
-			if _, named := j.names[m.key]; !named {
-				j.reserve(m.key, "")
+			j.sent[m.carryKey] = true
+			if _, named := j.names[m.carryKey]; !named {
+				j.reserve(m.carryKey, "")
 			}
 		case ackedEvent:
-			delete(j.sent, m.key)
-			delete(j.names, m.key)
+			delete(j.sent, m.carryKey)
+			delete(j.names, m.carryKey)
 		}
 	}
 }
 
 // reserve gives a message its ID at the target; "" is its own.
-func (j *Journal) reserve(k key, as string) {
+func (j *carryJournal) reserve(k carryKey, as string) {
 	if as == "" {
 		as = k.ID
 	}
@@ -154,7 +154,7 @@ func (j *Journal) reserve(k key, as string) {
 }
 
 // Sent reports whether the target has a message that the source has not removed.
-func (j *Journal) Sent(k key) bool {
+func (j *carryJournal) Sent(k carryKey) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.sent[k]
@@ -163,10 +163,10 @@ func (j *Journal) Sent(k key) bool {
 // Name returns the ID at the target of each message, and records it before it is used. A message
 // has its own ID, except if the job has given that to another message, or if again is true. The ID
 // of a message stays the same, also in later runs.
-func (j *Journal) Name(messages []key, again []bool) ([]string, error) {
+func (j *carryJournal) Name(messages []carryKey, again []bool) ([]string, error) {
 	j.mu.Lock()
 	names := make([]string, len(messages))
-	var fresh []record
+	var fresh []journalRecord
 	for i, k := range messages {
 		as, known := j.names[k]
 		if !known {
@@ -174,7 +174,7 @@ func (j *Journal) Name(messages []key, again []bool) ([]string, error) {
 			if at, taken := j.used[as]; again[i] || taken && at != k.At {
 				as = k.newID()
 			}
-			r := record{key: k}
+			r := journalRecord{carryKey: k}
 			if as != k.ID {
 				r.As = as
 			}
@@ -184,11 +184,11 @@ func (j *Journal) Name(messages []key, again []bool) ([]string, error) {
 		names[i] = as
 	}
 	j.mu.Unlock()
-	return names, j.record(entry{Event: intentEvent, Messages: fresh}, true)
+	return names, j.record(journalEntry{Event: intentEvent, Messages: fresh}, true)
 }
 
 // Lease records that a receive leases messages until a time.
-func (j *Journal) Lease(until time.Time) error {
+func (j *carryJournal) Lease(until time.Time) error {
 	const ahead = 5 * time.Second // a run writes no more than one line in this time
 	j.mu.Lock()
 	covered := !until.After(j.until)
@@ -200,17 +200,17 @@ func (j *Journal) Lease(until time.Time) error {
 	if covered {
 		return nil
 	}
-	return j.record(entry{Event: leaseEvent, Until: until.UTC()}, false)
+	return j.record(journalEntry{Event: leaseEvent, Until: until.UTC()}, false)
 }
 
 // End records that the run leases no message.
-func (j *Journal) End() error { return j.record(entry{Event: endEvent}, false) }
+func (j *carryJournal) End() error { return j.record(journalEntry{Event: endEvent}, false) }
 
 // mark records the event sent or acked of messages.
-func (j *Journal) mark(event string, messages []key, sync bool) error {
-	e := entry{Event: event}
+func (j *carryJournal) mark(event string, messages []carryKey, sync bool) error {
+	e := journalEntry{Event: event}
 	for _, k := range messages {
-		e.Messages = append(e.Messages, record{key: k})
+		e.Messages = append(e.Messages, journalRecord{carryKey: k})
 	}
 	j.mu.Lock()
 	j.apply(e)
@@ -220,7 +220,7 @@ func (j *Journal) mark(event string, messages []key, sync bool) error {
 
 // record appends an entry and returns when it is on disk, if sync is set. It writes no entry
 // without messages or a time.
-func (j *Journal) record(e entry, sync bool) error {
+func (j *carryJournal) record(e journalEntry, sync bool) error {
 	if len(e.Messages) == 0 && slices.Contains([]string{intentEvent, sentEvent, ackedEvent}, e.Event) {
 		return nil
 	}

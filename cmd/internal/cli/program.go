@@ -1,5 +1,4 @@
-// Package shell runs the programs of users by the shell, and quotes words for it.
-package shell
+package cli
 
 import (
 	"context"
@@ -15,7 +14,7 @@ import (
 // it.
 const grace = 2 * time.Second
 
-// A Program is a program that the shell runs, with all of its children. On Unix they have a session
+// A program is a program that the shell runs, with all of its children. On Unix they have a session
 // of their own, so that Ctrl-C on the terminal does not reach them, and they end together:
 //
 //   - when the program ends, its children in the background end too;
@@ -23,17 +22,17 @@ const grace = 2 * time.Second
 //   - when the cause of ctx's end is atOnce, they are killed without a grace.
 //
 // On Windows only the shell itself is ended.
-type Program struct {
+type program struct {
 	*exec.Cmd
 	ctx    context.Context //nolint:containedctx // of the process, as in exec.Cmd
 	atOnce error
 	later  *time.Timer // kills the processes after the grace; set by Cancel
 }
 
-// New returns a program that has not started. The end of ctx with the cause atOnce leaves it no
-// grace; nil means no such cause. env is added to the environment of this process.
-func New(ctx context.Context, text string, atOnce error, env ...string) *Program {
-	p := &Program{Cmd: exec.CommandContext(ctx, "sh", "-c", text), ctx: ctx, atOnce: atOnce}
+// newProgram returns a program that has not started. The end of ctx with the cause atOnce leaves it
+// no grace; nil means no such cause. env is added to the environment of this process.
+func newProgram(ctx context.Context, text string, atOnce error, env ...string) *program {
+	p := &program{Cmd: exec.CommandContext(ctx, "sh", "-c", text), ctx: ctx, atOnce: atOnce}
 	p.Env = append(os.Environ(), env...)
 	p.WaitDelay = grace
 	p.separate()
@@ -48,12 +47,12 @@ func New(ctx context.Context, text string, atOnce error, env ...string) *Program
 }
 
 // urgent reports whether the program has to end without a grace.
-func (p *Program) urgent() bool {
+func (p *program) urgent() bool {
 	return p.ctx.Err() != nil && p.atOnce != nil && errors.Is(context.Cause(p.ctx), p.atOnce)
 }
 
 // Run starts the program and waits for its end.
-func (p *Program) Run() error {
+func (p *program) Run() error {
 	if err := p.Start(); err != nil {
 		return err
 	}
@@ -61,7 +60,7 @@ func (p *Program) Run() error {
 }
 
 // Start starts the program. The caller then calls Wait.
-func (p *Program) Start() error {
+func (p *program) Start() error {
 	if err := p.Cmd.Start(); err != nil {
 		return err
 	}
@@ -72,7 +71,7 @@ func (p *Program) Start() error {
 
 // Wait waits for the end of the program and of its children. An output that a child in the
 // background keeps open is no error.
-func (p *Program) Wait() error {
+func (p *program) Wait() error {
 	err := p.Cmd.Wait()
 	p.endChildren()
 	if p.later != nil {
@@ -91,13 +90,13 @@ var signals sync.Once
 // A programs is the set of the programs that run.
 type programs struct {
 	mu    sync.Mutex
-	all   map[*Program]struct{}
+	all   map[*program]struct{}
 	ended bool
 }
 
-var running = programs{all: map[*Program]struct{}{}}
+var running = programs{all: map[*program]struct{}{}}
 
-func (s *programs) add(p *Program) {
+func (s *programs) add(p *program) {
 	s.mu.Lock()
 	s.all[p] = struct{}{}
 	ended := s.ended
@@ -107,18 +106,18 @@ func (s *programs) add(p *Program) {
 	}
 }
 
-func (s *programs) remove(p *Program) {
+func (s *programs) remove(p *program) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, p)
 }
 
-// KillAll kills all programs that run, and each one that starts later, because this process ends
+// killAll kills all programs that run, and each one that starts later, because this process ends
 // without waiting for them.
-func KillAll() {
+func killAll() {
 	running.mu.Lock()
 	running.ended = true
-	var all []*Program
+	var all []*program
 	for p := range running.all {
 		all = append(all, p)
 	}
@@ -130,50 +129,50 @@ func KillAll() {
 
 // The exit codes of programs with a meaning of their own.
 const (
-	exitNotExecutable = 126 // POSIX, Shell Command Language: exit status for commands
-	exitNotFound      = 127
+	shellNotExecutable = 126 // POSIX, Shell Command Language: exit status for commands
+	shellNotFound      = 127
 
 	// A shell adds 128 to the number of the signal that ended its command.
 	exitSignal     = 129
 	exitLastSignal = 192
 )
 
-// An End is the way in which a program has ended.
-type End int
+// An programEnd is the way in which a program has ended.
+type programEnd int
 
 // The ends of programs.
 const (
-	Exited    End = iota // with an exit code of its own
-	Unusable             // the shell, or the program, was not found or cannot be executed
-	Signalled            // by a signal, or by one that the shell reports for the program
-	NotBegun             // it could not be started this time
+	exited    programEnd = iota // with an exit code of its own
+	unusable                    // the shell, or the program, was not found or cannot be executed
+	signalled                   // by a signal, or by one that the shell reports for the program
+	notBegun                    // it could not be started this time
 )
 
-// EndOf returns the end of a program by the error of Run or Wait, and its exit code; -1 if it has
+// endOf returns the end of a program by the error of Run or Wait, and its exit code; -1 if it has
 // none.
-func EndOf(err error) (End, int) {
+func endOf(err error) (programEnd, int) {
 	if err == nil {
-		return Exited, 0
+		return exited, 0
 	}
 	exit, ended := errors.AsType[*exec.ExitError](err)
 	switch {
 	case !ended && errors.Is(err, exec.ErrNotFound):
-		return Unusable, -1
+		return unusable, -1
 	case !ended:
-		return NotBegun, -1
+		return notBegun, -1
 	case exit.ExitCode() < 0:
-		return Signalled, -1
+		return signalled, -1
 	}
-	return Classify(exit.ExitCode()), exit.ExitCode()
+	return classify(exit.ExitCode()), exit.ExitCode()
 }
 
-// Classify returns the end of a program that a shell reports by an exit code.
-func Classify(code int) End {
+// classify returns the end of a program that a shell reports by an exit code.
+func classify(code int) programEnd {
 	switch {
-	case code == exitNotExecutable, code == exitNotFound:
-		return Unusable
+	case code == shellNotExecutable, code == shellNotFound:
+		return unusable
 	case code >= exitSignal && code <= exitLastSignal:
-		return Signalled
+		return signalled
 	}
-	return Exited
+	return exited
 }

@@ -1,4 +1,4 @@
-package shell
+package output
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ func Quote(text string) string {
 	if text != "" && text[0] != '=' && strings.IndexFunc(text, quotable) < 0 { // zsh expands =word
 		return text
 	}
-	if strings.IndexFunc(text, controls) < 0 {
+	if strings.IndexFunc(text, hidden) < 0 {
 		return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 	}
 	body := strings.TrimRight(text, "\n")
@@ -24,7 +24,7 @@ func Quote(text string) string {
 	for i := 0; i < len(body); {
 		r, size := utf8.DecodeRuneInString(body[i:])
 		switch {
-		case controls(r):
+		case hidden(r):
 			for _, c := range []byte(body[i : i+size]) {
 				fmt.Fprintf(&b, `\%03o`, c)
 			}
@@ -56,17 +56,17 @@ func quotable(r rune) bool {
 	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:,@%+=", r))
 }
 
-// controls reports whether a terminal can obey a character, or a text editor shows it as nothing.
-func controls(r rune) bool {
+// hidden reports whether a terminal can obey a character, or a text editor shows it as nothing.
+func hidden(r rune) bool {
 	return r == utf8.RuneError || r >= utf8.RuneSelf && !unicode.IsPrint(r) || unicode.IsControl(r)
 }
 
-// Line returns a command for a POSIX shell: its words, as they are, and its arguments, quoted. An
-// argument that begins with a minus is one and no flag.
-func Line(words string, args ...string) string { return LineFlags(words, "", args...) }
+// Command returns a command for a POSIX shell: its words, as they are, and its arguments, quoted.
+// An argument that begins with a minus is one and no flag.
+func Command(words string, args ...string) string { return CommandFlags(words, "", args...) }
 
-// LineFlags is [Line] with flags, as they are; see [Flag]. They come last if they can.
-func LineFlags(words, flags string, args ...string) string {
+// CommandFlags is [Command] with flags, as they are; see [Flag]. They come last if they can.
+func CommandFlags(words, flags string, args ...string) string {
 	quoted, minus := "", false
 	for _, arg := range args {
 		quoted += " " + Quote(arg)

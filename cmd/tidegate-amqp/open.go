@@ -1,5 +1,4 @@
-// Package artemis connects the commands of tidegate to Apache ActiveMQ Artemis.
-package artemis
+package main
 
 import (
 	"context"
@@ -10,8 +9,8 @@ import (
 	"github.com/tidegate/tidegate/transport/amqp"
 )
 
-// Open returns a connection to a server. It does not connect yet.
-func Open(ctx context.Context, s cli.Server) (cli.Transport, error) {
+// open returns a connection to a server. It does not connect yet.
+func open(ctx context.Context, s cli.Server) (cli.Transport, error) {
 	secret, err := s.Secret(ctx)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package move
+package cli
 
 import (
 	"errors"
@@ -19,12 +19,12 @@ import (
 // A journal of any length takes a bounded memory: it forgets the oldest of the IDs at the target.
 func TestJournalIsBounded(t *testing.T) {
 	const more = 1000
-	j := &Journal{sent: map[key]bool{}, names: map[key]string{}, used: map[string]string{}}
+	j := &carryJournal{sent: map[carryKey]bool{}, names: map[carryKey]string{}, used: map[string]string{}}
 	for i := range maxUsed + more {
-		k := key{ID: fmt.Sprint(i), At: "0/1"}
-		j.apply(entry{Event: intentEvent, Messages: []record{{key: k}}})
-		j.apply(entry{Event: sentEvent, Messages: []record{{key: k}}})
-		j.apply(entry{Event: ackedEvent, Messages: []record{{key: k}}})
+		k := carryKey{ID: fmt.Sprint(i), At: "0/1"}
+		j.apply(journalEntry{Event: intentEvent, Messages: []journalRecord{{carryKey: k}}})
+		j.apply(journalEntry{Event: sentEvent, Messages: []journalRecord{{carryKey: k}}})
+		j.apply(journalEntry{Event: ackedEvent, Messages: []journalRecord{{carryKey: k}}})
 	}
 	if len(j.used) != maxUsed || len(j.order) != maxUsed || len(j.sent)+len(j.names) > 0 {
 		t.Errorf("the journal has %d IDs at the target, %d in order, %d sent, %d names", len(j.used), len(j.order), len(j.sent), len(j.names))
@@ -64,9 +64,9 @@ func TestFullDiskUnderTheJournal(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "j")
 				batches := [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "")}}
 				s, f := &fakeSource{batches: batches}, &fakeTarget{}
-				o := options(t, s, f, path)
+				o := testCarryOptions(t, s, f, path)
 				o.Journal.File = &fullFile{File: o.Journal.File, event: event}
-				_, err := Run(t.Context(), o)
+				_, err := carry(t.Context(), o)
 				if !errors.Is(err, syscall.ENOSPC) || strings.Count(err.Error(), "the journal cannot be written") != 1 {
 					t.Errorf("the run ends with %v", err)
 				}
@@ -78,7 +78,7 @@ func TestFullDiskUnderTheJournal(t *testing.T) {
 				if s.journal = ""; len(f.sent) == 0 {
 					s.batches = [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "")}}
 				}
-				r, err := Run(t.Context(), options(t, s, f, path))
+				r, err := carry(t.Context(), testCarryOptions(t, s, f, path))
 				if err != nil || len(f.sent) != 3 || len(f.at) != 3 || len(s.acked) != 3 {
 					t.Errorf("the next run: %+v, %v; %d sends before it and %d now; the target has %q, the source removed %q", r, err, sends, len(f.at)-sends, f.sent, s.acked)
 				}

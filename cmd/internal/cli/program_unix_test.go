@@ -1,6 +1,6 @@
 //go:build unix
 
-package shell
+package cli
 
 import (
 	"context"
@@ -70,9 +70,9 @@ func TestChildrenEndWithTheProgram(t *testing.T) {
 			dir := t.TempDir()
 			assert.Must(t, os.WriteFile(filepath.Join(dir, "pids"), nil, 0o600))
 			var out strings.Builder
-			p := New(t.Context(), c.program, nil)
+			p := newProgram(t.Context(), c.program, nil)
 			p.Dir, p.Stdin, p.Stdout = dir, strings.NewReader(strings.Repeat("x", 1<<20)), &out
-			if _, code := EndOf(p.Run()); code != c.code {
+			if _, code := endOf(p.Run()); code != c.code {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
 			for _, pid := range processes(t, filepath.Join(dir, "pids"), c.n) {
@@ -105,7 +105,7 @@ func TestEndOfTheContext(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			ctx, cancel := context.WithCancelCause(t.Context())
-			p := New(ctx, c.program, lost)
+			p := newProgram(ctx, c.program, lost)
 			p.Dir = dir
 			assert.Must(t, p.Start())
 			pids := processes(t, filepath.Join(dir, "pids"), c.n)
@@ -123,7 +123,7 @@ func TestEndOfTheContext(t *testing.T) {
 
 // A program has no terminal that could stop it, and is not in the session of this process.
 func TestSessionOfItsOwn(t *testing.T) {
-	p := New(t.Context(), `(: < /dev/tty) 2> /dev/null && echo terminal; cat /proc/$$/stat 2> /dev/null | cut -d' ' -f1,5,6`, nil)
+	p := newProgram(t.Context(), `(: < /dev/tty) 2> /dev/null && echo terminal; cat /proc/$$/stat 2> /dev/null | cut -d' ' -f1,5,6`, nil)
 	out := assert.Value(p.Output())(t)
 	ids := strings.Fields(string(out))
 	if len(ids) != 3 || ids[0] != ids[1] || ids[0] != ids[2] {
@@ -135,17 +135,17 @@ func TestSessionOfItsOwn(t *testing.T) {
 func TestKillAll(t *testing.T) {
 	t.Cleanup(func() { running.ended = false })
 	dir := t.TempDir()
-	p := New(t.Context(), `trap "" TERM; sleep 1000 & echo $! >> pids; wait; sleep 1000`, nil)
+	p := newProgram(t.Context(), `trap "" TERM; sleep 1000 & echo $! >> pids; wait; sleep 1000`, nil)
 	p.Dir = dir
 	assert.Must(t, p.Start())
 	pid := processes(t, filepath.Join(dir, "pids"), 1)[0]
-	KillAll()
-	if end, _ := EndOf(p.Wait()); end != Signalled {
+	killAll()
+	if end, _ := endOf(p.Wait()); end != signalled {
 		t.Errorf("the program ended by %d", end)
 	}
 	ends(t, pid)
-	late := New(t.Context(), `trap "" TERM; sleep 1000`, nil)
-	if end, _ := EndOf(late.Run()); end != Signalled {
+	late := newProgram(t.Context(), `trap "" TERM; sleep 1000`, nil)
+	if end, _ := endOf(late.Run()); end != signalled {
 		t.Errorf("a program that started later ended by %d", end)
 	}
 }
@@ -153,20 +153,20 @@ func TestKillAll(t *testing.T) {
 // Exit codes of a shell: POSIX "Shell Command Language", 2.8.2; 255 is the exit code of ssh and of
 // exit -1.
 func TestClassify(t *testing.T) {
-	want := map[int]End{0: Exited, 1: Exited, 75: Exited, 125: Exited, 126: Unusable, 127: Unusable, 128: Exited, 129: Signalled, 137: Signalled, 143: Signalled, 192: Signalled, 193: Exited, 255: Exited}
+	want := map[int]programEnd{0: exited, 1: exited, 75: exited, 125: exited, 126: unusable, 127: unusable, 128: exited, 129: signalled, 137: signalled, 143: signalled, 192: signalled, 193: exited, 255: exited}
 	for code, end := range want {
-		if got := Classify(code); got != end {
+		if got := classify(code); got != end {
 			t.Errorf("exit code %d is %d, want %d", code, got, end)
 		}
 	}
-	for program, want := range map[string]End{"exit 3": Exited, "./no-such-program": Unusable, "/dev/null": Unusable, "kill -9 $$": Signalled, "sh -c 'kill -15 $$'; exit $?": Signalled} {
-		if got, code := EndOf(New(t.Context(), program, nil).Run()); got != want {
+	for program, want := range map[string]programEnd{"exit 3": exited, "./no-such-program": unusable, "/dev/null": unusable, "kill -9 $$": signalled, "sh -c 'kill -15 $$'; exit $?": signalled} {
+		if got, code := endOf(newProgram(t.Context(), program, nil).Run()); got != want {
 			t.Errorf("%s ended by %d, code %d, want %d", program, got, code, want)
 		}
 	}
-	p := New(t.Context(), "exit 0", nil)
+	p := newProgram(t.Context(), "exit 0", nil)
 	p.Path, p.Err = "", &os.PathError{Op: "exec", Path: "sh", Err: syscall.EAGAIN}
-	if got, _ := EndOf(p.Run()); got != NotBegun {
+	if got, _ := endOf(p.Run()); got != notBegun {
 		t.Errorf("a program that could not start ended by %d", got)
 	}
 }
