@@ -33,7 +33,7 @@ const (
 
 // A new class has to be decided in the packages below. Their tests TestEveryClass fail until then.
 //
-//	cmd/internal/move                 again: the repetition of a request
+//	cmd/internal/cli, carry.go        again: the repetition of a request
 //	consumer/deadletter               stepAfter: a failed send of a dead letter
 //	consumer/internal/verdict         the repetition of a settlement
 //	producer                          faultOf, decide, adapt, charge, ServeChecks

@@ -67,8 +67,8 @@ func sizes(f *transporttest.Fake) (sizes []int) {
 	return sizes
 }
 
-// messagesOf returns the first message of each call.
-func messagesOf(f *transporttest.Fake, method string) (msgs []*tidegate.Message) {
+// calledWith returns the first message of each call.
+func calledWith(f *transporttest.Fake, method string) (msgs []*tidegate.Message) {
 	for _, c := range f.Calls(method) {
 		msgs = append(msgs, c.Messages[0])
 	}
@@ -76,7 +76,7 @@ func messagesOf(f *transporttest.Fake, method string) (msgs []*tidegate.Message)
 }
 
 func ids(f *transporttest.Fake) (ids []string) {
-	for _, m := range messagesOf(f, "Send") {
+	for _, m := range calledWith(f, "Send") {
 		ids = append(ids, m.ID)
 	}
 	return ids

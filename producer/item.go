@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/producer/internal/retry"
 )
@@ -41,7 +40,7 @@ type item struct {
 	watched member[*item] // of the watch that ends the item of a SendAsync with its ctx
 	unwatch func() bool   // ends the watch that the item left as the last one; nil otherwise
 
-	entry ledger.Entry[*item] // used by the ledger first, later by the functions
+	entry entry[*item] // used by the ledger first, later by the functions
 }
 
 // An origin is the way on which a message came to the producer.

@@ -63,7 +63,7 @@
 //     through its topic; end gives it a result. Before the type topic is the trace of a throttled
 //     Send
 //   - item.go: a message with its limits, history and state; the watches of the callers' contexts
-//   - internal/ledger: the bound of messages without a result, and the functions of SendAsync
+//   - ledger.go: the bound of messages without a result, and the functions of SendAsync
 //   - internal/plan: which messages the next request has, and when it begins; pure. queue.go has
 //     the messages of a topic, lane.go a server with its pauses, server.go the gathering rule
 //   - request.go: route asks the transport for a lane; start, limit and send make the call

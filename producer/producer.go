@@ -15,7 +15,6 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/internal/tally"
-	"github.com/tidegate/tidegate/producer/internal/ledger"
 	"github.com/tidegate/tidegate/producer/internal/plan"
 	"github.com/tidegate/tidegate/producer/internal/retry"
 	"github.com/tidegate/tidegate/transport"
@@ -227,10 +226,10 @@ type Producer struct {
 	serversMu sync.Mutex // acquired under a topic's lock
 	servers   map[string]*server
 
-	ledger    *ledger.Ledger[*item]
-	functions *ledger.Functions[*item] // of SendAsync
-	spooler   *spooler                 // nil without Options.Spool
-	calls     atomic.Int64             // of SendLane under way, over all topics
+	ledger    *ledger[*item]
+	functions *functions[*item] // of SendAsync
+	spooler   *spooler          // nil without Options.Spool
+	calls     atomic.Int64      // of SendLane under way, over all topics
 	closed    atomic.Bool
 	life      context.Context //nolint:containedctx // for settings requests that no call waits for; Close ends it
 	end       context.CancelCauseFunc
@@ -273,8 +272,8 @@ func New(t Transport, opts Options) (*Producer, error) {
 	if p.lanes == nil {
 		p.lanes = single{t}
 	}
-	p.ledger = ledger.New[*item](opts.MaxPending, opts.MaxPendingBytes)
-	p.functions = ledger.NewFunctions(p.ledger, entryOf, p.call)
+	p.ledger = newLedger[*item](opts.MaxPending, opts.MaxPendingBytes)
+	p.functions = newFunctions(p.ledger, entryOf, p.call)
 	p.observer, _ = opts.Limiter.(observer)
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
@@ -376,16 +375,16 @@ var errNilMessage = &SendError{Reason: StopInvalid, Cause: &tidegate.Error{
 // message until its end. A message without a message group may go to the spool if the producer is
 // full. One with a group may not, because older messages of the group may be in the producer.
 func (p *Producer) admit(it *item, blocked func()) (err *SendError) {
-	when := ledger.Wait
+	when := fullWait
 	switch {
 	case p.opts.WhenFull == RejectWhenFull:
-		when = ledger.Reject
+		when = fullReject
 	case p.opts.WhenFull == SpoolWhenFull && it.Message.MessageGroup == "":
-		when = ledger.Spool
+		when = fullSpool
 		it.wake = make(chan struct{}) // before Enter, because Close can end the message from then on
 	}
-	var place *ledger.Entrant[*item]
-	admission, full := ledger.Ended, error(nil)
+	var place *entrant[*item]
+	admission, full := placeEnded, error(nil)
 	if it.ctx.Err() == nil {
 		place, admission, full = p.ledger.Enter(it.ctx, it, &it.entry, it.Size, when)
 	}
@@ -396,17 +395,17 @@ func (p *Producer) admit(it *item, blocked func()) (err *SendError) {
 		admission = p.ledger.Await(it.ctx, place)
 	}
 	switch admission {
-	case ledger.Admitted, ledger.Forced:
-		it.full = admission == ledger.Forced
+	case placeAdmitted, placeForced:
+		it.full = admission == placeForced
 		if p.opts.Budget != nil {
 			p.opts.Budget.Earn(1)
 		}
 		return nil
-	case ledger.Closed:
+	case placeClosed:
 		err = it.fail(StopClosed, errProducerClosed)
-	case ledger.Full:
+	case placeFull:
 		err = it.fail(StopFull, fmt.Errorf("%w: %w", ErrFull, full))
-	case ledger.Ended:
+	case placeEnded:
 		err = it.contextEnded()
 	}
 	it.topic.release()
@@ -415,13 +414,13 @@ func (p *Producer) admit(it *item, blocked func()) (err *SendError) {
 
 // resultOf returns the ledger's class of an item with a result. It also reports whether the item
 // has a function of SendAsync.
-func resultOf(it *item) (e *ledger.Entry[*item], r ledger.Result, called bool) {
-	results := [...]ledger.Result{delivered: ledger.Delivered, spooled: ledger.Spooled, failed: ledger.Failed, aborted: ledger.Aborted}
+func resultOf(it *item) (e *entry[*item], r leaveResult, called bool) {
+	results := [...]leaveResult{delivered: leftDelivered, spooled: leftSpooled, failed: leftFailed, aborted: leftAborted}
 	switch r = results[it.state]; {
 	case it.origin == fromSpool && it.state == delivered:
-		r = ledger.Drained
+		r = leftDrained
 	case it.origin == fromSpool:
-		r = ledger.LeftInSpool
+		r = leftInSpool
 	}
 	return &it.entry, r, it.done != nil
 }
@@ -780,7 +779,7 @@ func (t *topic) leave(it *item, aborted bool) (left bool) {
 }
 
 // entryOf returns the ledger's record of an item.
-func entryOf(it *item) *ledger.Entry[*item] { return &it.entry }
+func entryOf(it *item) *entry[*item] { return &it.entry }
 
 // call calls the function that SendAsync was given for an item.
 func (p *Producer) call(it *item) {

@@ -38,7 +38,7 @@ func TestTransaction(t *testing.T) {
 		}
 		p := newProducer(t, f, producer.Options{Checker: committed})
 		tx, err := p.Begin(t.Context(), message())
-		if err != nil || tx.Receipt().TransactionID == "" || tx.Receipt().Attempts != 1 || messagesOf(f, "SendHalf")[0].ID == "" {
+		if err != nil || tx.Receipt().TransactionID == "" || tx.Receipt().Attempts != 1 || calledWith(f, "SendHalf")[0].ID == "" {
 			t.Fatalf("%+v, %v", tx, err)
 		}
 		for range 2 { // repeating it is harmless
@@ -69,8 +69,8 @@ func TestHalfMessagesAreNotRetried(t *testing.T) {
 			if name == "permanent" {
 				want = producer.StopPermanent
 			}
-			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(messagesOf(f, "SendHalf")) != 1 || time.Since(start) != 0 {
-				t.Errorf("%s: %+v after %d half messages", name, e, len(messagesOf(f, "SendHalf")))
+			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(calledWith(f, "SendHalf")) != 1 || time.Since(start) != 0 {
+				t.Errorf("%s: %+v after %d half messages", name, e, len(calledWith(f, "SendHalf")))
 			}
 			assert.That(t, len(seen) == 1 && seen[0].Stop == want, "%s: observed %+v", name, seen)
 		})
@@ -178,7 +178,7 @@ func TestTransactionsNeedATransactorAndAChecker(t *testing.T) {
 	}
 	p.Close()
 	assert.Is(t, "after Close", assert.Err(p.Begin(t.Context(), message())), tidegate.ErrClosed)
-	assert.Equal(t, "half messages", len(messagesOf(f, "SendHalf")), 0)
+	assert.Equal(t, "half messages", len(calledWith(f, "SendHalf")), 0)
 }
 
 func TestTransact(t *testing.T) {
@@ -216,7 +216,7 @@ func TestTransact(t *testing.T) {
 				}()
 				_, err := p.Transact(t.Context(), message(), func(_ context.Context, m *tidegate.Message) error {
 					calls++
-					assert.That(t, m.ID != "" && m.ID == messagesOf(f, "SendHalf")[0].ID,
+					assert.That(t, m.ID != "" && m.ID == calledWith(f, "SendHalf")[0].ID,
 						"%s: the message has the ID %q", name, m.ID)
 					if tt.panics {
 						panic("the user's")
@@ -575,10 +575,10 @@ func TestHalfMessageWithoutAServer(t *testing.T) {
 				called = true
 				return nil
 			})
-			assert.That(t, errors.Is(err, tt.want) && called == (tt.want == nil) && (!called || r.Attempts == tt.attempts) && len(messagesOf(f, "SendHalf")) == tt.attempts,
-				"%+v, %v after %d half messages; local transaction called: %v", r, err, len(messagesOf(f, "SendHalf")), called)
-			for _, m := range messagesOf(f, "SendHalf") {
-				assert.Equal(t, "the attempts have the IDs and", m.ID, messagesOf(f, "SendHalf")[0].ID)
+			assert.That(t, errors.Is(err, tt.want) && called == (tt.want == nil) && (!called || r.Attempts == tt.attempts) && len(calledWith(f, "SendHalf")) == tt.attempts,
+				"%+v, %v after %d half messages; local transaction called: %v", r, err, len(calledWith(f, "SendHalf")), called)
+			for _, m := range calledWith(f, "SendHalf") {
+				assert.Equal(t, "the attempts have the IDs and", m.ID, calledWith(f, "SendHalf")[0].ID)
 			}
 		})
 	}
@@ -599,7 +599,7 @@ func TestHalfMessageWithoutATransactionID(t *testing.T) {
 	f := &transporttest.Fake{}
 	p := newProducer(t, unnamed{f}, producer.Options{Checker: committed})
 	tx, err := p.Begin(t.Context(), message())
-	if e := sendError(t, err); tx != nil || e.Reason != producer.StopPermanent || !e.MaybeStored || len(messagesOf(f, "SendHalf")) != 1 {
-		t.Errorf("%+v, %v after %d half messages; want a permanent failure of one that may be stored", tx, e, len(messagesOf(f, "SendHalf")))
+	if e := sendError(t, err); tx != nil || e.Reason != producer.StopPermanent || !e.MaybeStored || len(calledWith(f, "SendHalf")) != 1 {
+		t.Errorf("%+v, %v after %d half messages; want a permanent failure of one that may be stored", tx, e, len(calledWith(f, "SendHalf")))
 	}
 }

@@ -1,5 +1,5 @@
 // Package policy lets a consumer retry some messages differently from others: by topic, tag or
-// property.
+// property. Its decisions are pure functions.
 //
 //	opts := consumer.PushOptions{Policies: []policy.Policy{
 //		{MaxAttempts: 10}, // every message

@@ -13,8 +13,8 @@ import (
 // The ceilings of the layout. They go down with the work, and up only for a new capability, by
 // packages that the commit names.
 var ceilings = map[string]struct{ packages, files, single int }{
-	"the root module":      {packages: 77, files: 331, single: 20},
-	"the whole repository": {packages: 92, files: 366, single: 26},
+	"the root module":      {packages: 74, files: 331, single: 12},
+	"the whole repository": {packages: 84, files: 366, single: 16},
 }
 
 // A room is a package with code: a directory with a Go file that is no test.
@@ -22,7 +22,7 @@ type room struct {
 	dir       string
 	files     int
 	lines     int
-	importers map[string]bool // packages whose code imports it
+	importers map[string]bool // packages whose code imports it, also in nested modules
 	pure      bool            // its comment claims pure functions, and it has tests
 }
 
@@ -63,7 +63,7 @@ func rooms(t *testing.T, nested bool) map[string]*room {
 		claims[s.dir] = claims[s.dir] || claimsPurity(s)
 	}
 	for _, s := range load(t, sources) {
-		if s.test() || list[s.dir] == nil {
+		if s.test() || strings.HasPrefix(s.dir, "examples") { // examples are programs of users
 			continue
 		}
 		for _, spec := range s.file.Imports {

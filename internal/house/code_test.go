@@ -226,7 +226,7 @@ func TestOneWayToTheTerminal(t *testing.T) {
 			}
 		}
 		for n := range ast.Preorder(s.file) {
-			if selects(n, "json", "NewEncoder") && s.path != "cmd/internal/output/table.go" && s.path != "cmd/internal/move/journal.go" {
+			if selects(n, "json", "NewEncoder") && s.path != "cmd/internal/output/table.go" && s.path != "cmd/internal/cli/carryjournal.go" {
 				t.Errorf("%s: a JSON encoder that does not escape all characters that control a terminal: use output.Encode or output.Line", fset.Position(n.Pos()))
 			}
 		}
@@ -446,9 +446,7 @@ var typedErrors = map[string]string{
 	"producer":                         "a SendError gets its attempts and its reason from the callers",
 	"ratelimit":                        "the exported methods add the subject",
 	"transport/amqp":                   "the callers read MaybeStored and NotConnected",
-	"transport/amqp/internal/conn":     "as transport/amqp",
-	"transport/amqp/internal/fault":    "as transport/amqp",
-	"transport/amqp/internal/sending":  "as transport/amqp",
+	"transport/amqp/internal/convert":  "as transport/amqp",
 	"transport/held":                   "as transport/amqp",
 	"transport/rest":                   "it is never nil",
 	"transport/rocketmq":               "the callers read Code, MaybeStored and NotConnected",

@@ -9,7 +9,7 @@ import (
 )
 
 // pureClaim is the sentence in the first paragraph of a package comment that is checked.
-var pureClaim = regexp.MustCompile(`(?i)\bpure (functions?|decisions?|rules?|code|logic)\b|\bis pure\b|without clock, lock`)
+var pureClaim = regexp.MustCompile(`(?i)\bpure (functions?|decisions?|rules?|code|logic)\b|\bis pure\b|(without|no) (a )?clock, lock`)
 
 // impure are the imports, and clock the functions of package time, that a pure package has none of:
 // locks, I/O and the time of the machine.

@@ -1,5 +1,5 @@
-// Package filter decides which messages a subscription wants: by tag, or by a
-// SQL92 expression over the message's properties, as RocketMQ has them.
+// Package filter decides which messages a subscription wants: by tag, or by a SQL92 expression over
+// the message's properties, as RocketMQ has them. Its decisions are pure functions.
 package filter
 
 import (
