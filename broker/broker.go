@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -11,7 +10,6 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
-	"github.com/tidegate/tidegate/internal/powerloss"
 )
 
 // Options are the settings of a broker. The zero value is a broker in memory without limits of the
@@ -103,14 +101,6 @@ type Memory struct{ fs vfs.FS }
 
 // NewMemory returns an empty directory in memory.
 func NewMemory() *Memory { return &Memory{fs: vfs.NewMem()} }
-
-func init() { //nolint:gochecknoinits // a seam for tests of this module, without exported names
-	powerloss.NewMemory = func() any { return &Memory{fs: vfs.NewCrashableMem()} }
-	powerloss.Lose = func(memory any, rnd *rand.Rand) {
-		m := memory.(*Memory)
-		m.fs = m.fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
-	}
-}
 
 // A Broker stores topics, consumer groups and messages. [Open] opens one. Several goroutines can
 // call its methods at the same time.

@@ -13,8 +13,8 @@ import (
 // The ceilings of the layout. They go down with the work, and up only for a new capability, by
 // packages that the commit names.
 var ceilings = map[string]struct{ packages, files, single int }{
-	"the root module":      {packages: 74, files: 331, single: 12},
-	"the whole repository": {packages: 84, files: 366, single: 16},
+	"the root module":      {packages: 73, files: 330, single: 12},
+	"the whole repository": {packages: 83, files: 365, single: 15},
 }
 
 // A room is a package with code: a directory with a Go file that is no test.

@@ -89,7 +89,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/filelock", "internal/httpapi"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
-	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/powerloss", "internal/tally", "internal/wallclock", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
+	"broker":          {imports: []string{"", "transport", "backoff", "ratelimit", "internal/address", "internal/tally", "internal/wallclock", "broker/settings", "broker/status"}, tests: []string{"producer"}}, // the example
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
@@ -118,7 +118,6 @@ var importTable = map[string]row{
 	"internal/model":      {},                                                     // tests only: random models
 	"internal/assert":     {},                                                     // tests only: checks in one line
 	"internal/house":      {},                                                     // tests only
-	"internal/powerloss":  {},                                                     // a seam of broker for tests
 
 	"internal/console": { // the files of the web console, for broker/server and the program
 		tests: []string{"", "internal/httpapi"},

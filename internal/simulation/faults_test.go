@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
-	"github.com/tidegate/tidegate/internal/powerloss"
 )
 
 // A kind is a kind of fault.
@@ -138,7 +140,7 @@ type site struct {
 	faults []fault                       // that concern requests
 	count  atomic.Int64                  // of requests, for the choice of those that a fault concerns
 	cuts   atomic.Int64                  // faults that disconnect the broker at present
-	memory *broker.Memory                // of powerloss.NewMemory
+	memory *broker.Memory                // a crashable one if the power fails
 	lost   atomic.Int64                  // when the power failed last, from the start of the world; 0 for never
 	engine atomic.Pointer[broker.Broker] // for in-process clients; nil while the broker restarts
 }
@@ -154,7 +156,21 @@ func (s *site) cut() {
 func (s *site) losePower(f fault) {
 	s.cut()
 	s.lost.Store(int64(s.w.now()))
-	powerloss.Lose(s.memory, newDice(s.w.plan.seed, fmt.Sprint("power ", s.number, f.at)).Rand)
+	rnd := newDice(s.w.plan.seed, fmt.Sprint("power ", s.number, f.at)).Rand
+	fs := files(s.memory)
+	*fs = (*fs).(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rnd.IntN(101), RNG: rnd})
+}
+
+// crashable returns a directory that can lose what is not synced. It is slower than others.
+func crashable() *broker.Memory {
+	m := broker.NewMemory()
+	*files(m) = vfs.NewCrashableMem()
+	return m
+}
+
+// files returns the field of a Memory, which has no exported name: no user needs it.
+func files(m *broker.Memory) *vfs.FS {
+	return (*vfs.FS)(reflect.ValueOf(m).Elem().FieldByName("fs").Addr().UnsafePointer())
 }
 
 // mend ends a fault that disconnects the broker.

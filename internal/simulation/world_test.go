@@ -13,7 +13,6 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/internal/powerloss"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
@@ -59,7 +58,7 @@ func newWorld(t *testing.T, p *plan) *world {
 	for i := range p.brokers {
 		memory := broker.NewMemory()
 		if slices.ContainsFunc(p.faults, func(f fault) bool { return f.kind == powerLoss && f.broker == i }) {
-			memory = powerloss.NewMemory().(*broker.Memory)
+			memory = crashable()
 		}
 		s := &site{w: w, number: i, memory: memory, Broker: brokertest.NewWith(t, brokertest.Options{
 			Broker: broker.Options{CacheBytes: 1 << 20, Memory: memory},
