@@ -101,45 +101,6 @@ func (e *env) call(ctx context.Context, name string) (*rmqpb.Status, error) {
 	return st, nil
 }
 
-// Every RPC has a row in the table, and rejects clients without credentials, with wrong ones, or
-// with too few rights. Telemetry and NotifyClientTermination need credentials alone.
-func TestEveryRPCIsGuarded(t *testing.T) {
-	e := start(t, server.Options{Access: someAccess()})
-	methods := rmqpb.File_tidegate_rmq_v2_service_proto.Services().Get(0).Methods()
-	rows := map[string]bool{}
-	for i := range methods.Len() {
-		name := string(methods.Get(i).Name())
-		rows[name] = true
-		assert.That(t, auth.RPCs[name] != nil, "%s is not in rpcNeeds: add the permission that it needs", name)
-		at := time.Now().UTC().Format("20060102T150405Z")
-		for who, ctx := range map[string]context.Context{
-			"no key":       e.ctx(),
-			"no client ID": t.Context(), // the check of the ID comes afterwards
-			"wrong secret": as(t.Context(), "client", wire.HeaderDateTime, at, wire.HeaderAuthorization, signature("root", "wrong", at)),
-			"two headers":  as(signed(t.Context(), "root"), "client", wire.HeaderAuthorization, "x"),
-		} {
-			st, err := e.call(ctx, name)
-			if err != nil {
-				t.Errorf("%s by %s: %v", name, who, err)
-				continue
-			}
-			refused(named{t, name + " by " + who}, st, tidegate.CodeUnauthorized)
-		}
-		if name == "NotifyClientTermination" || name == "Telemetry" || name == "Heartbeat" {
-			continue // empty, these three name no topic and no group
-		}
-		st, err := e.call(signed(t.Context(), "nothing"), name)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		refused(named{t, name}, st, tidegate.CodeForbidden, "nothing is not permitted to")
-	}
-	for name := range auth.RPCs {
-		assert.That(t, rows[name], "rpcNeeds has %s, which is no RPC", name)
-	}
-}
-
 // Every HTTP route there is has a row in the table, and the other way around.
 func TestEveryRouteIsGuarded(t *testing.T) {
 	e := start(t, server.Options{Access: someAccess()})

@@ -284,9 +284,17 @@ func TestAdminDeadLetters(t *testing.T) {
 	const path = "/v1/groups/g/dead-letters"
 	adminCall(t, e, "GET", path, "", 200, `"dead_letters": []`)
 	adminCall(t, e, "GET", "/v1/groups/h/dead-letters", "", 404, "40403")
-	fail(t, e, "normal", "", 3)
+	fail(t, e, "normal", "", 4)
 
 	var page status.DeadLetterPage
+	assert.Must(t, json.Unmarshal([]byte(adminCall(t, e, "GET", path, "", 200)), &page))
+	newest := page.DeadLetters[3].MessageID
+	adminCall(t, e, "DELETE", path+"?topic=normal&limit=1&order=largest", "", 400, "order")
+	adminCall(t, e, "DELETE", path+"?topic=normal&dry_run=true", "", 200, `"purged": 4`)
+	adminCall(t, e, "DELETE", path+"?topic=normal&limit=1&order=newest", "", 200, `"purged": 1`)
+	text := adminCall(t, e, "GET", path, "", 200)
+	assert.That(t, strings.Count(text, `"body_size"`) == 3 && !strings.Contains(text, newest), "without %s: %s", newest, text)
+	page = status.DeadLetterPage{}
 	assert.Must(t, json.Unmarshal([]byte(adminCall(t, e, "GET", path+"?limit=2&topic=normal&reason=delivery&since=2020-01-01T00:00:00Z", "", 200)), &page))
 	assert.MustThat(t, len(page.DeadLetters) == 2 && page.Next != "", "%+v", page)
 	l := page.DeadLetters[0]
@@ -355,7 +363,10 @@ func TestAdminRejectsUnknownParameters(t *testing.T) {
 	} {
 		adminCall(t, e, c.method, c.path, c.body, 400, "40000", c.word)
 	}
+	adminCall(t, e, "POST", "/v1/topics/normal/purge?dry_run=true", "", 200, `"messages": 3`)
 	adminCall(t, e, "GET", "/v1/topics/normal", "", 200, `"stored_messages": 3`)
+	adminCall(t, e, "POST", "/v1/topics/normal/purge?dry_run=false", "", 200, `"messages": 3`)
+	adminCall(t, e, "GET", "/v1/topics/normal", "", 200, `"stored_messages": 0`)
 	adminCall(t, e, "GET", "/v1/groups/g", "", 200, `"parked": 1`)
 	adminCall(t, e, "DELETE", "/v1/groups/g/dead-letters?all=true", "", 200, `"purged": 3`)
 	adminCall(t, e, "GET", "/healthz?now=1", "", 200) // some probes add parameters against caches

@@ -58,15 +58,26 @@ func TestHTTPMessage(t *testing.T) {
 		x.ok("/v1/groups/g/change-invisible-duration", `{"handle":"`+d.Handle+`","invisible_duration":"1h"}`, &changed)
 		assert.That(t, time.Until(changed.InvisibleUntil) == time.Hour && changed.Handle != d.Handle, "changed %+v", changed)
 		x.failed("/v1/groups/g/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, "replaced")
+		// Released at once, and without an attempt after a time.
+		x.ok("/v1/groups/g/change-invisible-duration", `{"handle":"`+changed.Handle+`","invisible_duration":"0s"}`, nil)
+		began = time.Now()
+		attempt := x.take("normal", `{}`, 1)[0]
+		d = attempt
+		settle("snooze", `,"delay":"5s"`)
+		if d = x.take("normal", `{"wait":"20s"}`, 1)[0]; d.Attempt != attempt.Attempt || time.Since(began) != 5*time.Second || time.Until(d.InvisibleUntil) != 30*time.Second {
+			t.Errorf("attempt %d after %v, invisible until %v; want %d after 5s for 30s", d.Attempt, time.Since(began), d.InvisibleUntil, attempt.Attempt)
+		}
 		// The end.
-		x.ok("/v1/groups/g/acknowledge", `{"handles":["`+changed.Handle+`"]}`, nil)
+		x.ok("/v1/groups/g/acknowledge", `{"handles":["`+d.Handle+`"]}`, nil)
 		x.take("normal", `{"wait":"20s"}`, 0)
 
 		x.ok("/v1/topics/normal/messages", `{"body_text":"häßlich"}`, &sent)
 		if d = x.take("normal", `{"text":true,"push":true}`, 1)[0]; d.ID != sent.ID || len(sent.ID) != 34 || d.Body != nil || d.BodyText != "häßlich" {
 			t.Errorf("received %+v", d)
 		}
-		settle("dead-letter", `,"reason":"ugly","attempt":5`)
+		var done server.RetryResult
+		x.ok("/v1/groups/g/dead-letter", `{"handle":"`+d.Handle+`","reason":"ugly","attempt":5}`, &done)
+		assert.Equal(t, "the fate", fmt.Sprint(done.Fate), "dead_letter")
 		settle("dead-letter", "") // it does nothing
 		d = x.take("%25DLQ%25g", `{}`, 1)[0]
 		if d.ID != sent.ID || d.Properties[protocol.PropertyDeadLetterReason] != "ugly" || d.Properties[protocol.PropertyDeadLetterAttempts] != "5" {
@@ -263,6 +274,9 @@ func TestHTTPRejections(t *testing.T) {
 		{"/v1/groups/g/change-invisible-duration", `{"handle":"x"}`, 400, 40011, []string{"missing"}},
 		{"/v1/groups/g/snooze", `{"handle":"x"}`, 400, 40011, []string{"delay is missing"}},
 		{"/v1/groups/g/snooze", `{"handle":"x","delay":"1s"}`, 400, 40013, nil},
+		{"/v1/groups/g/snooze", `{"handle":"x","delay":"5"}`, 400, 40000, []string{"delay"}},
+		{ack, `{"handles":"x"}`, 400, 40000, []string{"handles"}},
+		{receive, `{"max_bytes":-1}`, 400, 40000, []string{"max_bytes"}},
 		{receive, `{"repeat":true}`, 400, 40000, []string{"attempt ID"}},
 		{"/v1/groups/g/dead-letter", `{}`, 400, 40013, nil},
 	} {

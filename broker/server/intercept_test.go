@@ -307,16 +307,6 @@ func TestHTTPIntercept(t *testing.T) {
 	})
 }
 
-// A panic of the engine becomes an error response, or the end of a stream.
-func TestHTTPSurvivesTheEngine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		logger, logged := testLog()
-		x := startWeb(t, server.Options{Logger: logger}, &faulty{poll: func(context.Context) error { panic("ouch") }})
-		x.failed("/v1/groups/g/topics/normal/receive", `{}`, 500, 50001, "ouch")
-		assert.That(t, strings.Contains(logged.String(), "ouch"), "log %s", logged)
-	})
-}
-
 func TestHTTPMetrics(t *testing.T) {
 	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
 		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)

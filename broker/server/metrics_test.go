@@ -558,17 +558,6 @@ func TestMonitoringOfFailures(t *testing.T) {
 	}
 }
 
-// A check that finds nothing anywhere would prove nothing.
-func TestMonitoringParts(t *testing.T) {
-	metrics, labels := parts(`histogram_quantile(0.99, sum by (le, rpc) (rate(a_bucket{code!~"x|y z",instance=~"$i"}[5m]))) > 2 * typo and on (group) b_total == 0`)
-	if want := []string{"a_bucket", "typo", "b_total"}; !slices.Equal(metrics, want) {
-		t.Errorf("metrics %q, want %q", metrics, want)
-	}
-	if want := []string{"code", "instance", "le", "rpc", "group"}; !slices.Equal(labels, want) {
-		t.Errorf("labels %q, want %q", labels, want)
-	}
-}
-
 // An operation without calls has no durations, which are 18 series each: they were 7 of 10 series
 // of an idle broker. Its responses are counted from 0 on.
 func TestSeriesOfAnIdleBroker(t *testing.T) {

@@ -480,27 +480,6 @@ func TestSummaryPageIsBounded(t *testing.T) {
 	})
 }
 
-// The summary view has only the names that the key may observe, also in the total.
-func TestSummaryPagesOfAKey(t *testing.T) {
-	withServer(t, server.Options{Access: tableAccess()}, func(t *testing.T, e *env) {
-		for key, want := range map[string][]string{"owner": {"normal"}, "producer": {}, "monitor": {"fifo", "normal"}} {
-			r := httptest.NewRequest("GET", "https://h/v1/topics?view=summary", nil)
-			r.SetBasicAuth(key, secretMark+key)
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, r)
-			var page server.TopicSummaries
-			decode(t, w.Body.Bytes(), &page)
-			got := []string{}
-			for _, topic := range page.Topics {
-				got = append(got, topic.Name)
-			}
-			if !slices.Equal(got, want) || page.Total != int64(len(want)) {
-				t.Errorf("%s sees %v of %d, want %v", key, got, page.Total, want)
-			}
-		}
-	})
-}
-
 // A list shows the changes of topics and groups at once, also within the second of a list before.
 func TestSummariesAfterChanges(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {

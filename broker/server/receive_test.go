@@ -87,26 +87,6 @@ func TestReceivedMessage(t *testing.T) {
 	})
 }
 
-// A frame is used again for the next message: nothing of the one before may stay.
-func TestFrameForgets(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		e.send(
-			msg("normal", "1", func(m *rmqpb.Message) {
-				m.UserProperties = map[string]string{"a": "b"}
-				m.SystemProperties.Tag, m.SystemProperties.Keys, m.SystemProperties.TraceContext = new("t"), []string{"k"}, new("x")
-			}),
-			msg("normal", "2"), msg("normal", "3"), msg("normal", "4"))
-		_, ms := e.receive(e.ctx(), receiveRequest("normal"))
-		assert.MustEqual(t, "messages", len(ms), 4)
-		for _, m := range ms {
-			p := m.GetSystemProperties()
-			if first := p.GetMessageId() == "1"; !first && (p.Tag != nil || p.Keys != nil || p.TraceContext != nil || len(m.GetUserProperties()) > 0) {
-				t.Errorf("message %s has something of another: %v", p.GetMessageId(), m)
-			}
-		}
-	})
-}
-
 // An empty receive returns 40401 at the end of the time that longPoll computes.
 func TestReceiveTiming(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {

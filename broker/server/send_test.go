@@ -452,17 +452,6 @@ func TestSendToSeveralTopics(t *testing.T) {
 	})
 }
 
-// Topics that all fail in the same way have a result each: the text names the topic.
-func TestSendToSeveralMissingTopics(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderFeatures, wire.FeatureTopics)
-		r := assert.Value(e.SendMessage(ctx, &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("north", "a"), msg("south", "b")}}))(t)
-		if len(r.GetEntries()) != 2 || !strings.Contains(r.GetEntries()[0].GetStatus().GetMessage(), "north") || !strings.Contains(r.GetEntries()[1].GetStatus().GetMessage(), "south") {
-			t.Errorf("entries %v", r.GetEntries())
-		}
-	})
-}
-
 // Middleware is called with one topic, so a server with one gets no request of several.
 func TestMiddlewareGetsOneTopic(t *testing.T) {
 	withServer(t, server.Options{Intercept: func(ctx context.Context, _ server.Call, next func(context.Context) error) error { return next(ctx) }}, func(t *testing.T, e *env) {
