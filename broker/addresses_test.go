@@ -77,8 +77,7 @@ func TestAddressSettingsInherit(t *testing.T) {
 	}
 	check("before.it", -1, "before.*", "#")
 	check("after", 3, "#")
-	assert.Must(t, b.Close())
-	b = open(t, broker.Options{Dir: "data"}.On(fs))
+	b = reopen(t, b, fs)
 	check("before.it", -1, "before.*", "#")
 	assert.Must(t, b.DeleteAddressSettings(t.Context(), "before.*"))
 	check("before.it", 3, "#")
@@ -202,8 +201,7 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		is(true)
 		ack()
 		is(true) // one is left
-		assert.Must(t, b.Close())
-		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		b = reopen(t, b, fs)
 		is(true)
 		putAddress(t, b, "DLQ.#", settings.Address{AutoDeleteQueues: new(false)})
 		ack()
@@ -346,9 +344,8 @@ func TestRetryPolicy(t *testing.T) {
 		{[]string{"ever"}, engine.RetryPolicy{MaxAttempts: -1, Ladder: backoff.Steps{0}}},
 	} {
 		got := serve(b).RetryPolicy(settings.Group{}, c.topics...)
-		if got.MaxAttempts != c.want.MaxAttempts || !slices.Equal(got.Ladder, c.want.Ladder) {
-			t.Errorf("%q: %+v, want %+v", c.topics, got, c.want)
-		}
+		assert.That(t, got.MaxAttempts == c.want.MaxAttempts && slices.Equal(got.Ladder, c.want.Ladder),
+			"%q: %+v, want %+v", c.topics, got, c.want)
 	}
 }
 
@@ -474,11 +471,9 @@ func TestCollisionsAreAvoided(t *testing.T) {
 			return times
 		}
 		before := due()
-		if len(slices.Compact(slices.Clone(before))) != 8 || before[0] < 50*time.Second || before[7] > 151*time.Second {
-			t.Errorf("the retries are due at %v", before)
-		}
-		assert.Must(t, b.Close())
-		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		assert.That(t, len(slices.Compact(slices.Clone(before))) == 8 && before[0] >= 50*time.Second && before[7] <= 151*time.Second,
+			"the retries are due at %v", before)
+		b = reopen(t, b, fs)
 		<-time.After(time.Second) // the timeouts are noticed again
 		after := due()
 		assert.That(t, slices.Equal(before, after), "after a restart they are due at %v, before at %v", after, before)

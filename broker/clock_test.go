@@ -76,8 +76,7 @@ func TestStartAfterALongStop(t *testing.T) {
 // After a crash the newest message counts.
 func TestStartAfterIdleTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		fs := vfs.NewCrashableMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		b, fs := openData(t)
 		putTopic(t, b, "t", settings.Topic{})
 		sendN(t, b, "t", 1, 1)
 		time.Sleep(24 * time.Hour)
@@ -131,9 +130,8 @@ func TestFailedStartDoesNotTrustTheClock(t *testing.T) {
 		fault(b.Engine().Parts().Store, []byte("not a record"))
 		assert.Must(t, b.Close())
 		time.Sleep(80 * time.Hour) // and the clock is wrong
-		if _, err := broker.Open(broker.Options{Dir: "data"}.On(fs)); err == nil {
-			t.Fatal("the broker opens a directory with a faulty record")
-		}
+		assert.MustThat(t, assert.Err(broker.Open(broker.Options{Dir: "data"}.On(fs))) != nil,
+			"the broker opens a directory with a faulty record")
 		s := assert.Value(store.Open(store.Options{Dir: "data", FS: fs, Logger: slog.New(slog.DiscardHandler), CacheBytes: 1 << 20, MemTableBytes: 1 << 20}))(t)
 		fault(s, []byte("{}"))
 		assert.Must(t, s.Close())
@@ -206,9 +204,8 @@ func TestAgeLimitWithDistrustedClock(t *testing.T) {
 		stepAhead(b, 90*time.Minute) // the message is half an hour old without the step
 		sendN(t, b, "t", 1, 1)
 		elapse(wallclock.Pause + time.Second)
-		if r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]; r.Err == nil {
-			t.Error("the limit does not apply after the time was accepted")
-		}
+		assert.That(t, send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err != nil,
+			"the limit does not apply after the time was accepted")
 	})
 }
 
@@ -271,9 +268,8 @@ func startStepped(t *testing.T, program, dir string, env ...string) *stepped {
 	out := assert.Value(cmd.StdoutPipe())(t)
 	assert.Must(t, cmd.Start())
 	s := &stepped{t, cmd, in, bufio.NewScanner(out)}
-	if got := s.answer(); got != "open <nil>" {
-		t.Fatal(got)
-	}
+	got := s.answer()
+	assert.MustThat(t, got == "open <nil>", "%+v", got)
 	return s
 }
 
@@ -398,8 +394,7 @@ func TestLongestDuplicateWindow(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []settings.TopicType{settings.TopicDelay, settings.TopicTransaction, settings.TopicNormal} {
 		subtest(t, string(kind), func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Type: kind, DuplicateWindow: settings.Duration(settings.MaxDuration), Retention: settings.Retention{Time: -1}})
 			first := ""
 			for range 3 {

@@ -372,9 +372,8 @@ func (c *combined) do(rnd *rand.Rand, tame bool) {
 	case n == 53:
 		_ = c.b.DeleteAddressSettings(ctx, combinedPatterns[rnd.IntN(len(combinedPatterns))])
 	case n < 56:
-		if _, err := c.b.PutGroup(ctx, group, combinedGroup(rnd, group)); err != nil && c.anew.Load() != int64(c.step) {
-			c.t.Error(err)
-		}
+		_, err := c.b.PutGroup(ctx, group, combinedGroup(rnd, group))
+		assert.That(c.t, err == nil || c.anew.Load() == int64(c.step), "%+v", err)
 	case n < 59:
 		c.putTopic(rnd, topic, tame)
 	case n == 59:
@@ -476,9 +475,8 @@ func (c *combined) audit() {
 	release()
 	for _, s := range serve(b).Stats().Topics {
 		d := assert.Value(b.Topic(s.Name))(c.t)
-		if s.Stored != (status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}) {
-			c.t.Errorf("%s has %+v in the statistics, and %d messages, %d bytes", s.Name, s.Stored, d.StoredMessages, d.StoredBytes)
-		}
+		assert.That(c.t, s.Stored == (status.Backlog{Messages: d.StoredMessages, Bytes: d.StoredBytes}),
+			"%s has %+v in the statistics, and %d messages, %d bytes", s.Name, s.Stored, d.StoredMessages, d.StoredBytes)
 	}
 }
 
@@ -521,9 +519,8 @@ func (c *combined) auditAll(p engine.Parts) {
 		delete(subs, k)
 		ahead += c.auditSubscription(p.Store, s, leases, cursors)
 	}
-	if len(leases) > 0 || len(cursors) > 0 || len(subs) > 0 {
-		c.t.Errorf("left on disk: leases %v, cursors %v, subscriptions %v", leases, cursors, subs)
-	}
+	assert.That(c.t, len(leases) <= 0 && len(cursors) <= 0 && len(subs) <= 0,
+		"left on disk: leases %v, cursors %v, subscriptions %v", leases, cursors, subs)
 	assert.Equal(c.t, "bytes are counted as read ahead are", p.Env.Reads.Ahead(), ahead)
 }
 
@@ -649,9 +646,8 @@ func ownerOf(d *tidegate.Delivery) []string {
 // delivered checks a delivery of a receive that began in a step. mu is held.
 func (c *combined) delivered(d *tidegate.Delivery, began int, owned bool) {
 	id := d.Properties["k"]
-	if len(d.Body) == 0 || string(d.Body) != strings.Repeat(id, len(d.Body)/max(1, len(id))) {
-		c.t.Errorf("%s has the body %.50q", id, d.Body)
-	}
+	assert.That(c.t, len(d.Body) != 0 && string(d.Body) == strings.Repeat(id, len(d.Body)/max(1, len(id))),
+		"%s has the body %.50q", id, d.Body)
 	h := assert.Value(consume.ParseHandle(d.Handle))(c.t)
 	key := copyOf{h.Group, h.Place}
 	for _, g := range ownerOf(d) {
@@ -695,9 +691,8 @@ func (c *combined) delivered(d *tidegate.Delivery, began int, owned bool) {
 	if copied.step < c.step {
 		copied.earlier, copied.step = copied.attempt, c.step
 	}
-	if d.Attempt < copied.earlier {
-		c.t.Errorf("%s was delivered to %s in attempt %d after %d", id, d.ConsumerGroup, d.Attempt, copied.earlier)
-	}
+	assert.That(c.t, d.Attempt >= copied.earlier,
+		"%s was delivered to %s in attempt %d after %d", id, d.ConsumerGroup, d.Attempt, copied.earlier)
 	copied.attempt = max(copied.attempt, d.Attempt)
 	if d.ConsumerGroup == "o" && d.MessageGroup != "" && original {
 		at := orderKey(h, d.MessageGroup)
@@ -896,9 +891,8 @@ func (c *combined) empty() {
 	elapse(10 * time.Minute)
 	c.audit()
 	for _, t := range c.b.Topics() {
-		if len(t.Groups) > 0 && (t.StoredMessages != 0 || t.StoredBytes != 0) || t.HalfMessages != 0 {
-			c.t.Errorf("%s is left with %d messages, %d bytes, %d half messages", t.Name, t.StoredMessages, t.StoredBytes, t.HalfMessages)
-		}
+		assert.That(c.t, (len(t.Groups) <= 0 || t.StoredMessages == 0 && t.StoredBytes == 0) && t.HalfMessages == 0,
+			"%s is left with %d messages, %d bytes, %d half messages", t.Name, t.StoredMessages, t.StoredBytes, t.HalfMessages)
 	}
 }
 

@@ -336,9 +336,7 @@ func TestOwnedLeaseHasAMaximum(t *testing.T) {
 			putTopic(t, b, "t", settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Push: true}, Owner: "c"})
-			if err != nil || len(ds) != 1 {
-				t.Fatal(ds, err)
-			}
+			assert.MustThat(t, err == nil && len(ds) == 1, "%+v, %+v", ds, err)
 			start := time.Now()
 			for time.Since(start) < want {
 				got := countsOf(t, b, "g")
@@ -366,9 +364,7 @@ func TestSnooze(t *testing.T) {
 			receive := func() *tidegate.Delivery {
 				t.Helper()
 				ds, err := b.Receive(t.Context(), r)
-				if err != nil || len(ds) != 1 {
-					t.Fatal(ds, err)
-				}
+				assert.MustThat(t, err == nil && len(ds) == 1, "%+v, %+v", ds, err)
 				return ds[0]
 			}
 			settle(t, b, receive(), transport.Verdict{Kind: transport.Retry})
@@ -385,8 +381,7 @@ func TestSnooze(t *testing.T) {
 				}
 				switch i {
 				case 4:
-					assert.Must(t, b.Close())
-					b = open(t, broker.Options{Dir: "data"}.On(fs))
+					b = reopen(t, b, fs)
 				case 6:
 					putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 				}

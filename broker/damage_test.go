@@ -123,9 +123,8 @@ func TestDamageIsCountedAndLosesNothingElse(t *testing.T) {
 			b, err := broker.Open(crashOptions(fs))
 			if err != nil {
 				refused++
-				if !strings.Contains(err.Error(), "data directory") || !strings.Contains(err.Error(), "data") {
-					t.Errorf("%s: the error does not name the place: %v", r.what, err)
-				}
+				assert.That(t, strings.Contains(err.Error(), "data directory") && strings.Contains(err.Error(), "data"),
+					"%s: the error does not name the place: %v", r.what, err)
 				continue
 			}
 			damaged := r.verify(t, b)
@@ -270,9 +269,8 @@ func TestLostEndOfAQueue(t *testing.T) {
 				want := after - restart
 				for i := range want {
 					ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: 10 * time.Second, Wait: time.Second})
-					if len(ds) != 1 || ds[0].Attempt != 1+restart || fifo && ds[0].ID != fmt.Sprint("new", i) {
-						t.Fatalf("start %d, %d of %d: %+v", restart, i, want, ds)
-					}
+					assert.MustThat(t, len(ds) == 1 && ds[0].Attempt == 1+restart && (!fifo || ds[0].ID == fmt.Sprint("new", i)),
+						"start %d, %d of %d: %+v", restart, i, want, ds)
 					if fifo || i == 0 && restart == 0 {
 						assert.Must(t, b.Ack(t.Context(), ds)[0])
 					}
@@ -343,8 +341,7 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []settings.TopicType{settings.TopicTransaction, settings.TopicDelay} {
 		synctest.Test(t, func(t *testing.T) {
-			fs := vfs.NewCrashableMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Type: kind})
 			sendOne := func(id string) tidegate.Receipt {
 				m := &tidegate.Message{ID: id, Topic: "t", Body: []byte(id)}
@@ -370,8 +367,7 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 					corruptRecord(t, b, []byte(k))
 				}
 			}
-			assert.Must(t, b.Close())
-			b = open(t, broker.Options{Dir: "data"}.On(fs))
+			b = reopen(t, b, fs)
 			for id, r := range receipts {
 				again := sendOne(id)
 				assert.That(t, (again == r) == (id != "damaged"), "%s: %s sent again: %+v, first %+v", kind, id, again, r)
@@ -404,8 +400,7 @@ func TestOpeningSkipsCorruptPendingMessages(t *testing.T) {
 // again, so the response must be an error.
 func TestDeadLetterOfALostDelivery(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		fs := vfs.NewCrashableMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		b, fs := openData(t)
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
@@ -421,8 +416,7 @@ func TestDeadLetterOfALostDelivery(t *testing.T) {
 // once: then it is redelivered.
 func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		fs := vfs.NewCrashableMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		b, fs := openData(t)
 		putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
@@ -431,9 +425,8 @@ func TestMessageInFlightSurvivesRetentionAndPowerLoss(t *testing.T) {
 		time.Sleep(time.Until(due) - time.Millisecond)
 		assert.MustEqual(t, "the message is not there", len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})), 1)
 		elapse(2 * time.Millisecond)
-		if stored(t, b, "t") != 1 || topic.Queues()[0].Low().Offset != 1 {
-			t.Fatal("the cursor did not pass the message, or the message was not kept")
-		}
+		assert.MustThat(t, stored(t, b, "t") == 1 && topic.Queues()[0].Low().Offset == 1,
+			"the cursor did not pass the message, or the message was not kept")
 		b = open(t, broker.Options{Dir: "data"}.On(fs.CrashClone(vfs.CrashCloneCfg{})))
 		assert.Equal(t, "after the power failure", subscriptionOf(t, b, "g").Backlog.Messages, 1)
 		elapse(time.Minute)
@@ -522,9 +515,8 @@ func TestAutomaticQueueThatIsARetryTopicStays(t *testing.T) {
 		b.Ack(t.Context(), receive(t, b, transport.ReceiveRequest{Group: "w", Topic: "DLQ.t"}))
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "later", Body: []byte("later")})
 		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) {
-			if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: 5 * time.Minute}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: 5 * time.Minute})
+			assert.MustThat(t, err == nil, "%+v", err)
 		}
 		for _, d := range receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 8}) { // the dead letter, from the retry topic
 			b.Ack(t.Context(), []*tidegate.Delivery{d})
@@ -553,8 +545,7 @@ func TestReadErrorAmongDelayedMessages(t *testing.T) {
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Appendf(nil, "%0120d", i), DeliverAt: at.Add(time.Duration(i))})
 		}
-		assert.Must(t, b.Close())
-		b = open(t, broker.Options{Dir: "data"}.On(fs)) // which reads the first block
+		b = reopen(t, b, fs) // which reads the first block
 		left.Store(1)
 		<-time.After(time.Hour + 2*time.Second)
 		synctest.Wait()
@@ -580,8 +571,7 @@ func TestHoleUpToTheEndIsNoBacklog(t *testing.T) {
 	for name, take := range holes {
 		for from := range int64(2) {
 			subtest(t, fmt.Sprint(name, " ", from), func(t *testing.T) {
-				fs := vfs.NewMem()
-				b := open(t, broker.Options{Dir: "data"}.On(fs))
+				b, fs := openData(t)
 				putTopic(t, b, "t", settings.Topic{Queues: 1})
 				putTopic(t, b, "dead", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Bytes: 30}, DuplicateWindow: -1})
 				putGroup(t, b, "g", settings.Group{})

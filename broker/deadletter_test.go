@@ -42,8 +42,7 @@ func TestDeadLetterOnceAcrossACrash(t *testing.T) {
 		policy := s.Policy().Rules()
 		dying := departing(s, func(p *consume.Progress) { p.Expire(&policy, time.Now().Add(time.Minute)) })
 		startOnDisk(t, b, dying)
-		assert.Must(t, b.Close())
-		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		b = reopen(t, b, fs)
 		<-time.After(2 * time.Minute) // the lease, still there, runs out
 		synctest.Wait()
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
@@ -163,8 +162,7 @@ func TestDeadLetterThatFails(t *testing.T) {
 	} {
 		for _, restart := range []bool{false, true} {
 			subtest(t, fmt.Sprintf("%s, restart %t", name, restart), func(t *testing.T) {
-				fs := vfs.NewMem()
-				b := open(t, broker.Options{Dir: "data"}.On(fs))
+				b, fs := openData(t)
 				putTopic(t, b, "t", settings.Topic{Queues: 1})
 				mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 				r := transport.ReceiveRequest{Group: "g", Topic: "t", Push: c.push, InvisibleDuration: time.Minute}
@@ -192,9 +190,8 @@ func TestDeadLetterThatFails(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
 		over := deletedMeanwhile(t, b)
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"}); err == nil {
-			t.Error("it was confirmed, and there is no dead letter")
-		}
+		assert.That(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})) != nil,
+			"it was confirmed, and there is no dead letter")
 		over()
 		elapse(2 * time.Second)
 		assert.NoError(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "r"})))
@@ -261,9 +258,8 @@ func TestParkedDeadLetterThatFails(t *testing.T) {
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:3/1"))
 		expectState(t, b, 0, 0, 0, 0, 0, 0)
 		page, err := b.DeadLetters("g", status.DeadLetterQuery{})
-		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Origin.Reason != before[0].Reason {
-			t.Errorf("%+v, %v", page, err)
-		}
+		assert.That(t, err == nil && len(page.DeadLetters) == 1 && page.DeadLetters[0].Origin.Reason == before[0].Reason,
+			"%+v, %v", page, err)
 		assert.Equal(t, "reasons are left over", parkedReasons(t, b), 0)
 	})
 }
@@ -308,9 +304,8 @@ func TestRequestedDeadLettersAreKept(t *testing.T) {
 			for range 10 {
 				settle(t, b, one(t, b, "g", "t"), transport.Verdict{Kind: transport.Retry, Delay: time.Second})
 			}
-			if done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true}); err != nil || done.Messages != 1 {
-				t.Fatal(done, err)
-			}
+			done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true})
+			assert.MustThat(t, err == nil && done.Messages == 1, "%+v, %+v", done, err)
 		}},
 	} {
 		subtest(t, name, func(t *testing.T) {
@@ -443,9 +438,7 @@ func TestClaimedAttemptsAreBounded(t *testing.T) {
 	d.Attempt = math.MaxInt32
 	settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter})
 	page, err := b.DeadLetters("g", status.DeadLetterQuery{})
-	if err != nil || len(page.DeadLetters) != 1 {
-		t.Fatal(page, err)
-	}
+	assert.MustThat(t, err == nil && len(page.DeadLetters) == 1, "%+v, %+v", page, err)
 	assert.Equal(t, "the dead letter has attempts", page.DeadLetters[0].Origin.Attempts, 1<<20)
 }
 
@@ -489,8 +482,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 		"address and retry topics": {dla, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}, []string{"DLA"}, "DLA"},
 	} {
 		subtest(t, name, func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Queues: 1})
 			putAddress(t, b, "t", c.address)
 			other := c.group
@@ -555,9 +547,8 @@ func TestDeadLettersInNoTopic(t *testing.T) {
 	if _, err := b.DeadLetters("g", status.DeadLetterQuery{In: "u"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
 		t.Error(err)
 	}
-	if _, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t", To: "t"}); err == nil {
-		t.Error("dead letters are sent to where they are")
-	}
+	assert.That(t, assert.Err(b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t", To: "t"})) != nil,
+		"dead letters are sent to where they are")
 	g, err := b.Group("g")
 	assert.That(t, err == nil && len(g.DeadLetterTopics) == 0, "%q, %v", g.DeadLetterTopics, err)
 }
@@ -684,10 +675,6 @@ func TestRecoveryAfterCrashIsLogged(t *testing.T) {
 		}
 		b.Close()
 		begin(crashed)
-		for _, want := range []string{"level=WARN", "did not close", "stored_messages=5", "deliveries_in_flight=2"} {
-			if !strings.Contains(log.String(), want) {
-				t.Errorf("no %q in\n%s", want, log.String())
-			}
-		}
+		assert.Contains(t, "the log", log.String(), "level=WARN", "did not close", "stored_messages=5", "deliveries_in_flight=2")
 	})
 }

@@ -32,8 +32,7 @@ func TestDelay(t *testing.T) {
 		}
 		for i, want := range []time.Duration{0, 0, time.Second, time.Minute, 90 * time.Second, time.Hour, 3 * time.Hour} {
 			if i == 3 || i == 6 {
-				assert.Must(t, b.Close())
-				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				b = reopen(t, b, fs)
 			}
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: 25 * time.Hour})
 			assert.MustThat(t, len(ds) == 1, "message %d: %d deliveries", i, len(ds))
@@ -88,8 +87,7 @@ func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]settings.Limit{"messages": {Messages: 100}, "bytes": {Bytes: 1000}} {
 		subtest(t, name, func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, MaxBacklog: limit})
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 			send := func(after time.Duration) error {
@@ -142,9 +140,8 @@ func TestDelayedMessagesAreCounted(t *testing.T) {
 			t.Helper()
 			for range 2 {
 				info, err := b.Topic("t")
-				if err != nil || info.DelayedMessages != want || info.DelayedBytes != 10*want {
-					t.Errorf("%s: %d messages, %d bytes wait, want %d; %v", when, info.DelayedMessages, info.DelayedBytes, want, err)
-				}
+				assert.That(t, err == nil && info.DelayedMessages == want && info.DelayedBytes == 10*want,
+					"%s: %d messages, %d bytes wait, want %d; %v", when, info.DelayedMessages, info.DelayedBytes, want, err)
 				b = reopen(t, b, fs)
 			}
 		}
@@ -248,9 +245,8 @@ func TestPurgeWhileDelayedMessagesAreSent(t *testing.T) {
 		}
 		select {
 		case r := <-done:
-			if r.err != nil || r.removed != (status.Backlog{Messages: 3, Bytes: 3}) {
-				t.Errorf("purged %+v, %v; want the 3 that were there", r.removed, r.err)
-			}
+			assert.That(t, r.err == nil && r.removed == (status.Backlog{Messages: 3, Bytes: 3}),
+				"purged %+v, %v; want the 3 that were there", r.removed, r.err)
 		default:
 			t.Error("it continues as long as messages are sent")
 		}
@@ -294,8 +290,7 @@ func TestPurgeTopic(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []settings.TopicType{settings.TopicNormal, settings.TopicFIFO, settings.TopicDelay} {
 		subtest(t, string(kind), func(t *testing.T) {
-			fs := vfs.NewCrashableMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Type: kind, Queues: 2})
 			putGroup(t, b, "g", settings.Group{FIFO: kind == settings.TopicFIFO, MaxAttempts: 2})
 			var msgs []*tidegate.Message
@@ -369,9 +364,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 		})
 		dying.Start()
 		ms, offsets, err := b.Engine().Parts().Store.Read(s.Topic().ID(), 0, c.From, c.To, c.Limit, 1000)
-		if err != nil || len(ms) != 4 {
-			t.Fatal(ms, err)
-		}
+		assert.MustThat(t, err == nil && len(ms) == 4, "%+v, %+v", ms, err)
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
 			t.Fatal(removed, err)
 		}
@@ -455,8 +448,7 @@ func TestDeletionLeavesNothing(t *testing.T) {
 // message with the same ID is a new one, delivered once.
 func TestPurgeRemovesHalfMessages(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		fs := vfs.NewCrashableMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		b, fs := openData(t)
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 		putTopic(t, b, "other", settings.Topic{Type: settings.TopicTransaction})
 		const n = 2*engine.CheckBatch + 3
@@ -464,9 +456,8 @@ func TestPurgeRemovesHalfMessages(t *testing.T) {
 		for i := range n {
 			receipts = append(receipts, sendHalf(t, b, fmt.Sprintf("%04d", i)))
 		}
-		if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "other", Topic: "other", Body: []byte("x")}, 0); r.Err != nil {
-			t.Fatal(r.Err)
-		}
+		r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "other", Topic: "other", Body: []byte("x")}, 0)
+		assert.MustThat(t, r.Err == nil, "%+v", r.Err)
 		assert.Must(t, endTransaction(t, b, receipts[1], transport.Commit))
 		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed != (status.Backlog{Messages: n, Bytes: 4 * n}) {
 			t.Errorf("removed %+v, %v; want all %d", removed, err, n)
@@ -509,9 +500,8 @@ func TestPurgeMeetsTheEndOfATransaction(t *testing.T) {
 		elapse(6 * time.Second)
 		release := holdTransactions(t, b)
 		elapse(30 * time.Second)
-		if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "p", Topic: "purged", Body: []byte("12")}, 0); r.Err != nil {
-			t.Fatal(r.Err)
-		}
+		r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "p", Topic: "purged", Body: []byte("12")}, 0)
+		assert.MustThat(t, r.Err == nil, "%+v", r.Err)
 		purged := make(chan error, 1)
 		go func() {
 			removed, err := b.PurgeTopic(t.Context(), "purged")

@@ -96,13 +96,11 @@ func TestMessagesByModel(t *testing.T) {
 				assert.MustThat(t, err == nil, "%+v: %v", q, err)
 				for _, m := range page.Messages {
 					got = append(got, m.ID)
-					if (m.Body != nil) != q.Contents || (m.Keys != nil) != q.Contents {
-						t.Fatalf("the contents of %s: %q, want them: %v", m.ID, m.Body, q.Contents)
-					}
+					assert.MustThat(t, (m.Body != nil) == q.Contents && (m.Keys != nil) == q.Contents,
+						"the contents of %s: %q, want them: %v", m.ID, m.Body, q.Contents)
 				}
-				if page.Complete != (page.Next == "") || page.Complete && page.Left != 0 {
-					t.Fatalf("complete %v, next %q, left %d", page.Complete, page.Next, page.Left)
-				}
+				assert.MustThat(t, page.Complete == (page.Next == "") && (!page.Complete || page.Left == 0),
+					"complete %v, next %q, left %d", page.Complete, page.Next, page.Left)
 				if page.Complete {
 					break
 				}
@@ -143,9 +141,8 @@ func TestMessagesBounds(t *testing.T) {
 	putTopic(t, b, "t", settings.Topic{Queues: 2})
 	sendN(t, b, "t", 10_500, 1)
 	page, err := serve(b).Messages("t", status.MessageQuery{MessageFilter: status.MessageFilter{Tag: "none"}}, 0)
-	if err != nil || page.Complete || page.Scanned == 0 || page.Scanned > 10_000 || page.Scanned+page.Left != 10_500 {
-		t.Fatalf("the first call: %+v, %v", page, err)
-	}
+	assert.MustThat(t, err == nil && !page.Complete && page.Scanned != 0 && page.Scanned <= 10_000 && page.Scanned+page.Left == 10_500,
+		"the first call: %+v, %v", page, err)
 	total := page.Scanned
 	for n := 0; !page.Complete; n++ {
 		if page, err = serve(b).Messages("t", status.MessageQuery{MessageFilter: status.MessageFilter{Tag: "none"}, After: page.Next}, 0); err != nil || n > 1000 {
@@ -158,9 +155,8 @@ func TestMessagesBounds(t *testing.T) {
 	putTopic(t, b, "large", settings.Topic{Queues: 1})
 	sendN(t, b, "large", 20, 1<<20)
 	page, err = serve(b).Messages("large", status.MessageQuery{Contents: true}, 3<<20)
-	if err != nil || len(page.Messages) < 1 || len(page.Messages) > 4 || page.Complete {
-		t.Errorf("a page of 3 MiB has %d messages of 1 MiB, %v", len(page.Messages), err)
-	}
+	assert.That(t, err == nil && len(page.Messages) >= 1 && len(page.Messages) <= 4 && !page.Complete,
+		"a page of 3 MiB has %d messages of 1 MiB, %v", len(page.Messages), err)
 	if page, err = serve(b).Messages("large", status.MessageQuery{Contents: true}, 1); err != nil || len(page.Messages) != 1 {
 		t.Errorf("a page of 1 byte has %d messages, %v; want one, so that a reader continues", len(page.Messages), err)
 	}
@@ -294,9 +290,8 @@ func TestTraceStates(t *testing.T) {
 		expect := func(id, state string, attempt int) status.Fate {
 			t.Helper()
 			f := fateOf(t, b, "t", id)
-			if f.Group != "g" || f.State != state || f.Attempt != attempt {
-				t.Errorf("the fate of %s is %+v, want %s with attempt %d", id, f, state, attempt)
-			}
+			assert.That(t, f.Group == "g" && f.State == state && f.Attempt == attempt,
+				"the fate of %s is %+v, want %s with attempt %d", id, f, state, attempt)
 			return f
 		}
 		f := expect("2", "new", 0)
@@ -394,9 +389,8 @@ func TestTracePending(t *testing.T) {
 		assert.Must(t, assert.Err(b.Recall(t.Context(), "later", handle)))
 		tr = find("later", "d")
 		assert.That(t, tr.DeliverAt.IsZero(), "the recalled message: %+v", tr)
-		if r := serve(b).SendHalf(t.Context(), &tidegate.Message{Topic: "half", ID: "h", Body: []byte("x")}, 0); r.Err != nil {
-			t.Fatal(r.Err)
-		}
+		r := serve(b).SendHalf(t.Context(), &tidegate.Message{Topic: "half", ID: "h", Body: []byte("x")}, 0)
+		assert.MustThat(t, r.Err == nil, "%+v", r.Err)
 		tr = find("half", "h")
 		assert.That(t, tr.Half, "the half message: %+v", tr)
 		tr = find("half", "x")

@@ -95,9 +95,8 @@ func TestParkedMessageGroup(t *testing.T) {
 		slices.SortFunc(ds, func(x, y *tidegate.Delivery) int { return strings.Compare(x.ID, y.ID) })
 		ackDeliveries(t, b, ds[1:])
 		failDeliveries(t, b, ds[:1])
-		if _, err := b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry}); err == nil {
-			t.Error("the handle of a parked message is accepted")
-		}
+		assert.That(t, assert.Err(b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry})) != nil,
+			"the handle of a parked message is accepted")
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:2/1"))
 		sends("a:4", "b:3")
 		ackDeliveries(t, b, expectMessages(t, receives(), "b:3/1"))
@@ -110,8 +109,7 @@ func TestParkedMessageGroup(t *testing.T) {
 			t.Errorf("parked: %+v", p)
 		}
 
-		assert.Must(t, b.Close())
-		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		b = reopen(t, b, fs)
 		sends, receives = fifoOf(t, b)
 		expectMessages(t, receives(), "")
 		time.Sleep(time.Hour)
@@ -132,9 +130,8 @@ func TestParkedMessageGroup(t *testing.T) {
 			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("a:%d/1", i)))
 		}
 		expectState(t, b, 0, 0, 0, 0, 0, 0)
-		if _, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{Topic: "t", MessageGroup: "a"}); err == nil {
-			t.Error("no message is parked, and its redrive is accepted")
-		}
+		assert.That(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{Topic: "t", MessageGroup: "a"})) != nil,
+			"no message is parked, and its redrive is accepted")
 	})
 }
 
@@ -157,9 +154,8 @@ func TestParkedByTimeout(t *testing.T) {
 			t.Fatalf("the first page: %+v, %v", page, err)
 		}
 		page, err = b.Parked("g", status.ParkedQuery{Limit: 1, After: page.Next})
-		if err != nil || len(page.Groups) != 1 || page.Groups[0].MessageGroup != "b" || page.Next != "" {
-			t.Fatalf("the second page: %+v, %v", page, err)
-		}
+		assert.MustThat(t, err == nil && len(page.Groups) == 1 && page.Groups[0].MessageGroup == "b" && page.Next == "",
+			"the second page: %+v, %v", page, err)
 		done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{DeadLetter: true})
 		assert.MustThat(t, err == nil && done == (status.ParkedRedrive{MessageGroups: 2, Messages: 3}), "%+v, %v", done, err)
 		synctest.Wait()
@@ -192,8 +188,7 @@ func TestBlockedMessageGroup(t *testing.T) {
 			sends(fmt.Sprint("b:", attempt))
 			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("b:%d/1", attempt)))
 			if attempt == 3 {
-				assert.Must(t, b.Close())
-				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				b = reopen(t, b, fs)
 				synctest.Wait()
 				sends, receives = fifoOf(t, b)
 				expectState(t, b, 0, 0, 1, 0, 0, 1)
@@ -244,9 +239,8 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 		assert.That(t, err == nil && page.Groups[0].Reason == "used up" && page.Groups[0].Attempts == 2, "%+v, %v", page, err)
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
 		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
-		if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"}); err == nil {
-			t.Error("the handle from before the redrive is accepted")
-		}
+		assert.That(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"})) != nil,
+			"the handle from before the redrive is accepted")
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:3/1"))
 	})
@@ -257,8 +251,7 @@ func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
 func TestParkedMessageGroupIsLong(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const n = consume.MaxHeld + 1000
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		b, fs := openData(t)
 		sends, receives := fifo(t, b, settings.OnExhaustedPark)
 		for from := 0; from < n; from += 1000 {
 			var ms []*tidegate.Message
@@ -285,8 +278,7 @@ func TestParkedMessageGroupIsLong(t *testing.T) {
 			return sum
 		}
 		assert.Equal(t, "leases in memory", leases(), 1)
-		assert.Must(t, b.Close())
-		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		b = reopen(t, b, fs)
 		_, receives = fifoOf(t, b)
 		expectState(t, b, 0, 0, 0, n, 1, 0)
 		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
@@ -397,9 +389,8 @@ func loseParked(t *testing.T, seed uint64) {
 		}
 	}
 	// A message that is in flight for an hour was in the consumer's hands when the power failed.
-	if s.Backlog.Messages != s.Ready+s.Inflight || s.Inflight > groups || s.Parked != 0 || s.Inflight == 0 && s.Ready > 0 {
-		t.Errorf("the group is left with %+v", s)
-	}
+	assert.That(t, s.Backlog.Messages == s.Ready+s.Inflight && s.Inflight <= groups && s.Parked == 0 && (s.Inflight != 0 || s.Ready <= 0),
+		"the group is left with %+v", s)
 }
 
 // A blocked message group is still blocked after a restart, in every state of its head, also if the
@@ -428,8 +419,7 @@ func TestBlockedAcrossARestart(t *testing.T) {
 		}, 0},
 	} {
 		subtest(t, name, func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Hour)}})
 			putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock, NegativeAck: settings.NegativeAck{MaxRedeliveries: 1}})
 			mustSend(t, b, &tidegate.Message{ID: "0", Topic: "t", MessageGroup: "a", Body: []byte("x")})
@@ -470,8 +460,7 @@ func TestReadyIsWhatReceivesGet(t *testing.T) {
 	t.Parallel()
 	for _, then := range []settings.OnExhausted{settings.OnExhaustedPark, settings.OnExhaustedBlock} {
 		subtest(t, string(then), func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
 			putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: then, FIFORetryInterval: settings.Duration(time.Hour)})
 			parks := then == settings.OnExhaustedPark
@@ -487,9 +476,8 @@ func TestReadyIsWhatReceivesGet(t *testing.T) {
 				check := func(of string, ready, inflight, waiting, parked, blocked, parkedGroups, blockedGroups, backlog int64) {
 					t.Helper()
 					got := status.Subscription{Ready: ready, WaitingRetry: waiting, Parked: parked, Blocked: blocked, ParkedGroups: parkedGroups, BlockedGroups: blockedGroups}
-					if got != want || inflight != 0 || backlog != ready+waiting+parked+blocked {
-						t.Errorf("%s, %s: %+v, %d in flight, backlog %d; want %+v", when, of, got, inflight, backlog, want)
-					}
+					assert.That(t, got == want && inflight == 0 && backlog == ready+waiting+parked+blocked,
+						"%s, %s: %+v, %d in flight, backlog %d; want %+v", when, of, got, inflight, backlog, want)
 				}
 				groups := append(b.Groups(), func() status.Group { g, _ := b.Group("g"); return g }())
 				for _, g := range groups {
@@ -500,16 +488,14 @@ func TestReadyIsWhatReceivesGet(t *testing.T) {
 				survey := serve(b).Survey()
 				row := survey.Groups[0]
 				check("the survey", row.Ready, row.Inflight, row.WaitingRetry, row.Parked, row.Blocked, row.ParkedGroups, row.BlockedGroups, row.Backlog.Messages)
-				if row.Why != why || (row.UndeliveredMS > 0) != (ready > 0) {
-					t.Errorf("%s, the survey: why is %q, undelivered %d ms", when, row.Why, row.UndeliveredMS)
-				}
+				assert.That(t, row.Why == why && (row.UndeliveredMS > 0) == (ready > 0),
+					"%s, the survey: why is %q, undelivered %d ms", when, row.Why, row.UndeliveredMS)
 				sum := survey.Totals
 				check("the totals", sum.Ready, sum.Inflight, sum.WaitingRetry, sum.Parked, sum.Blocked, sum.ParkedGroups, sum.BlockedGroups, sum.Backlog.Messages)
 				m := serve(b).Stats().Groups[0]
 				check("the metrics", m.Ready, m.Inflight, m.WaitingRetry, m.Parked, m.Blocked, m.ParkedGroups, m.BlockedGroups, m.Backlog.Messages)
-				if (m.UndeliveredMS > 0) != (ready > 0) || m.OldestMS == 0 {
-					t.Errorf("%s, the metrics: the oldest undelivered message is %d ms old, the oldest %d", when, m.UndeliveredMS, m.OldestMS)
-				}
+				assert.That(t, (m.UndeliveredMS > 0) == (ready > 0) && m.OldestMS != 0,
+					"%s, the metrics: the oldest undelivered message is %d ms old, the oldest %d", when, m.UndeliveredMS, m.OldestMS)
 			}
 			send := func(group string, n int) {
 				for range n {
@@ -520,9 +506,8 @@ func TestReadyIsWhatReceivesGet(t *testing.T) {
 			list := func(want int64) status.ParkedGroup {
 				t.Helper()
 				page, err := b.Parked("g", status.ParkedQuery{State: map[bool]string{true: "parked", false: "blocked"}[parks]})
-				if err != nil || len(page.Groups) != 1 || page.Groups[0].Messages != want {
-					t.Fatalf("the list is %+v, %v; want one with %d messages", page, err, want)
-				}
+				assert.MustThat(t, err == nil && len(page.Groups) == 1 && page.Groups[0].Messages == want,
+					"the list is %+v, %v; want one with %d messages", page, err, want)
 				if other, err := b.Parked("g", status.ParkedQuery{State: map[bool]string{true: "blocked", false: "parked"}[parks]}); err != nil || len(other.Groups) != 0 {
 					t.Errorf("the list of the other state is %+v, %v", other, err)
 				}

@@ -96,9 +96,8 @@ func TestFilter(t *testing.T) {
 			got += len(ds)
 		}
 		g, err := b.Group("g")
-		if err != nil || got != 50 || g.Topics[0].Backlog.Messages != 50 {
-			t.Errorf("%d messages, backlog %+v, %v; want 50, 50", got, g.Topics, err)
-		}
+		assert.That(t, err == nil && got == 50 && g.Topics[0].Backlog.Messages == 50,
+			"%d messages, backlog %+v, %v; want 50, 50", got, g.Topics, err)
 		ds := receive(t, b, transport.ReceiveRequest{Group: "sql", Topic: "t", Max: 32, Filter: tidegate.Filter{SQL: true, Expression: "TAGS IN ('tag0', 'tag2') AND n BETWEEN 10 AND 19"}})
 		assert.Equal(t, "by SQL got", len(ds), 5)
 		assert.Equal(t, "another group got", len(receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "t", Max: 32})), 32)
@@ -244,9 +243,7 @@ func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
-		if err != nil || len(ds) != 1 {
-			t.Fatal(ds, err)
-		}
+		assert.MustThat(t, err == nil && len(ds) == 1, "%+v, %+v", ds, err)
 		time.Sleep(30 * time.Second)
 		serve(b).Touch("c")
 		subscriptions(b)[0].Stop()
@@ -319,9 +316,8 @@ func TestRetriesAndNewMessagesShare(t *testing.T) {
 				}
 				synctest.Wait()
 			}
-			if fresh < 200 || retried < 100 {
-				t.Errorf("batches of %d: %d of 200 new messages and %d retries were delivered", batch, fresh, retried)
-			}
+			assert.That(t, fresh >= 200 && retried >= 100,
+				"batches of %d: %d of 200 new messages and %d retries were delivered", batch, fresh, retried)
 		})
 	}
 }
@@ -379,9 +375,8 @@ func TestAdmit(t *testing.T) {
 				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Second},
 				Memory:         room,
 			})
-			if len(ds) != want || (want == 0) != errors.Is(err, errNoSpace) {
-				t.Fatalf("with space for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
-			}
+			assert.MustThat(t, len(ds) == want && (want == 0) == errors.Is(err, errNoSpace),
+				"with space for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
 			for _, d := range ds {
 				assert.That(t, d.Attempt == attempt, "offset %d comes with attempt %d, want %d", d.Offset, d.Attempt, attempt)
 			}
@@ -410,9 +405,8 @@ func TestSharedRetryTopicWithFilters(t *testing.T) {
 			for _, topic := range []string{"t1", "t2"} {
 				putTopic(t, b, topic, settings.Topic{})
 				mustSend(t, b, &tidegate.Message{Topic: topic, ID: topic, Tag: "b", Body: []byte("x")})
-				if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.RetryTopic, Level: 1}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", topic), transport.Verdict{Kind: transport.RetryTopic, Level: 1})
+				assert.MustThat(t, err == nil, "%+v", err)
 			}
 			elapse(time.Second)
 			filtered := transport.ReceiveRequest{Group: "g", Topic: "t1", Filter: tidegate.Filter{Expression: "a"}, Wait: time.Second, Max: 32}
@@ -465,9 +459,8 @@ func TestRemovedMessageIsNotAcknowledged(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		kill(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", InvisibleDuration: time.Second})
-		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 1 {
-			t.Fatal(done, err)
-		}
+		done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
+		assert.MustThat(t, err == nil && done.Purged == 1, "%+v, %+v", done, err)
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "%DLQ%g", Wait: time.Minute}); len(ds) != 0 {
 			t.Errorf("%+v was delivered", ds[0])
 		}
@@ -485,9 +478,8 @@ func TestStartLatestKeepsRetries(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
 		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
 		putGroup(t, b, "g", settings.Group{Start: settings.StartLatest, RetryTopic: settings.RetryTopic{Enabled: true}})
-		if _, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second})
+		assert.MustThat(t, err == nil, "%+v", err)
 		elapse(time.Minute) // it is in the retry topic, from which no receive has come
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second})
 		assert.That(t, len(ds) == 1 && string(ds[0].Body) == "x", "the retry is not delivered: %+v", ds)
@@ -499,8 +491,7 @@ func TestStartLatestKeepsRetries(t *testing.T) {
 // among the dead letters.
 func TestStartLatest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		fs := vfs.NewCrashableMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		b, fs := openData(t)
 		putTopic(t, b, "t", settings.Topic{Queues: 3})
 		putTopic(t, b, "%DLQ%h", settings.Topic{Queues: 1})
 		for i := range 10 {
@@ -540,9 +531,8 @@ func TestGroupHasFilteredAndHeld(t *testing.T) {
 		g, err := b.Group("billing")
 		assert.MustThat(t, err == nil && len(g.Topics) == 1, "%+v, %v", g, err)
 		s := g.Topics[0]
-		if s.Filtered != 3 || !s.CountsSince.Equal(opened) {
-			t.Errorf("skipped %d since %v, want 3 since %v", s.Filtered, s.CountsSince, opened)
-		}
+		assert.That(t, s.Filtered == 3 && s.CountsSince.Equal(opened),
+			"skipped %d since %v, want 3 since %v", s.Filtered, s.CountsSince, opened)
 		until := begin.Add(time.Hour)
 		if s.Held != nil && !s.Held.Until.Equal(until) {
 			until = begin.Add(time.Minute + 2*time.Hour) // of the other message, which began at the same time

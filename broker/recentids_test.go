@@ -30,8 +30,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 	for range soak(2) {
 		synctest.Test(t, func(t *testing.T) {
 			const window = time.Minute
-			fs := vfs.NewCrashableMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			config := settings.Topic{Queues: 1 + rnd.IntN(3), DuplicateWindow: settings.Duration(window)}
 			putTopic(t, b, "t", config)
 			type sent struct {
@@ -56,8 +55,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 			for range 40 {
 				switch rnd.IntN(8) {
 				case 0:
-					assert.Must(t, b.Close())
-					b = open(t, broker.Options{Dir: "data"}.On(fs))
+					b = reopen(t, b, fs)
 					resend(50)
 				case 1:
 					fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
@@ -97,8 +95,7 @@ func TestIDsSurviveRestartsAtRandom(t *testing.T) {
 // record: others may even be damaged.
 func TestOpeningReadsTheIndex(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		fs := vfs.NewCrashableMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		b, fs := openData(t)
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		const n = 3*store.MaxRecentIDs + 10
 		for i := range n {
@@ -141,8 +138,7 @@ func TestOpeningReadsTheIndex(t *testing.T) {
 func TestIndexIsForgotten(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const window = time.Minute
-		fs := vfs.NewCrashableMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		b, fs := openData(t)
 		config := settings.Topic{Queues: 2, DuplicateWindow: settings.Duration(window)}
 		count := func() (n int) {
 			awaitWrites(t, b)
@@ -181,13 +177,11 @@ func TestIndexIsForgotten(t *testing.T) {
 				none := config
 				none.DuplicateWindow = -1
 				putTopic(t, b, "t", none)
-				assert.Must(t, b.Close())
-				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				b = reopen(t, b, fs)
 				<-time.After(window)
 			}},
 			{"a start and silence", func() {
-				assert.Must(t, b.Close())
-				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				b = reopen(t, b, fs)
 				<-time.After(3 * window)
 			}},
 			{"a start with expired IDs", func() {
@@ -307,8 +301,7 @@ func TestDuplicates(t *testing.T) {
 			again := sendID("t", "a")
 			assert.That(t, again == first && again.Err == nil, "repeated: %+v, want %+v", again, first)
 			if i == 1 {
-				assert.Must(t, b.Close())
-				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				b = reopen(t, b, fs)
 			}
 		}
 		stored("t", 1)

@@ -79,9 +79,8 @@ func TestReconsumeLater(t *testing.T) {
 		for times := 1; times <= 16; times++ {
 			asked := time.Now()
 			r := assert.Value(serve(b).ReconsumeLater(t.Context(), d, transport.Verdict{Kind: transport.RetryTopic}))(t)
-			if r.Topic != "topic1-sub1-RETRY" || r.Times != times || r.DeadLetter || ids[r.MessageID] {
-				t.Fatalf("retry %d: %+v", times, r)
-			}
+			assert.MustThat(t, r.Topic == "topic1-sub1-RETRY" && r.Times == times && !r.DeadLetter && !ids[r.MessageID],
+				"retry %d: %+v", times, r)
 			ids[r.MessageID] = true
 			assert.MustIs(t, "the original is not acknowledged", b.Ack(t.Context(), []*tidegate.Delivery{d})[0], tidegate.ErrInvalidHandle)
 			d = one(t, b, "sub1", "topic1") // of the original topic
@@ -200,9 +199,8 @@ func TestRetryTopicWakes(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "retried", Body: []byte("x")})
-		if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour})
+		assert.MustThat(t, err == nil, "%+v", err)
 		start := time.Now()
 		time.AfterFunc(time.Minute, func() { mustSend(t, b, &tidegate.Message{Topic: "t", ID: "new", Body: []byte("x")}) })
 		if d := one(t, b, "g", "t"); d.ID != "new" || time.Since(start) != time.Minute {
@@ -235,8 +233,7 @@ func TestReconsumeOnceAcrossACrash(t *testing.T) {
 		retry := &deadletter.Retry{ID: "m2", Times: 1, From: "t", Due: time.Now().Add(time.Hour)}
 		d.Redirect("t-g-RETRY", retry)
 		startOnDisk(t, b, d)
-		assert.Must(t, b.Close())
-		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		b = reopen(t, b, fs)
 		if d := one(t, b, "g", "t"); d.ID != "m2" || d.Topic != "t" {
 			t.Errorf("%s of %s was delivered", d.ID, d.Topic)
 		} else if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
@@ -454,9 +451,8 @@ func TestTwoPairsWithOneRetryTopic(t *testing.T) {
 		for _, p := range pairs {
 			for range 3 {
 				d := one(t, b, p.group, p.topic)
-				if d.Topic != p.topic || !strings.HasPrefix(d.Properties[protocol.PropertyOriginMessageID], p.topic) {
-					t.Errorf("%s got a message of %s: %v", p.group, d.Topic, d.Properties)
-				}
+				assert.That(t, d.Topic == p.topic && strings.HasPrefix(d.Properties[protocol.PropertyOriginMessageID], p.topic),
+					"%s got a message of %s: %v", p.group, d.Topic, d.Properties)
 				ackDeliveries(t, b, []*tidegate.Delivery{d})
 			}
 			if ds := receive(t, b, transport.ReceiveRequest{Group: p.group, Topic: p.topic, Wait: time.Hour}); len(ds) != 0 {
@@ -497,9 +493,8 @@ func TestRetryTopicIsDeletedWhileAReceiveWaits(t *testing.T) {
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 			if busy {
 				mustSend(t, b, &tidegate.Message{Topic: "t", ID: "lost", Body: []byte("x")})
-				if _, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}); err != nil {
-					t.Fatal(err)
-				}
+				_, err := serve(b).ReconsumeLater(t.Context(), one(t, b, "g", "t"), transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour})
+				assert.MustThat(t, err == nil, "%+v", err)
 			}
 			start := time.Now()
 			time.AfterFunc(time.Minute, func() {
@@ -545,9 +540,8 @@ func TestRetryTopicOfTwoGroups(t *testing.T) {
 		putGroup(t, b, "h", settings.Group{RetryTopic: c.h}) // not enabled: nothing goes there
 		c.h.Enabled = true
 		_, err := b.PutGroup(t.Context(), "h", settings.Group{RetryTopic: c.h})
-		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "retry_topic.topic") {
-			t.Errorf("%+v beside %+v: %v", c.h, c.g, err)
-		}
+		assert.That(t, (err == nil) == c.ok && (err == nil || strings.Contains(err.Error(), "retry_topic.topic")),
+			"%+v beside %+v: %v", c.h, c.g, err)
 	}
 }
 
@@ -577,8 +571,7 @@ func TestNegativeAck(t *testing.T) {
 			asked := time.Now()
 			assert.Must(t, serve(b).NegativeAck(t.Context(), d, 0))
 			if attempt == 20 {
-				assert.Must(t, b.Close())
-				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				b = reopen(t, b, fs)
 			}
 			if g, err := b.Group("g"); err != nil || g.Topics[0].Backlog.Messages != 1 || g.Topics[0].Acked != 0 {
 				t.Fatalf("while it waits the group has %+v, %v", g.Topics, err)

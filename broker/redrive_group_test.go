@@ -57,8 +57,7 @@ func TestRedriveToOneGroup(t *testing.T) {
 		"shared retry topics": {RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming272, DeadLetterTopic: "%DLQ%g"}},
 	} {
 		subtest(t, name, func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Queues: 2})
 			putGroup(t, b, "g", group)
 			nothing(t, b, "g", "t")
@@ -133,6 +132,9 @@ func TestRedriveToOneGroupWakes(t *testing.T) {
 		ids := []string{<-got, <-got}
 		if slices.Sort(ids); !slices.Equal(ids, []string{"a", "b"}) {
 			t.Errorf("the receives got %q", ids)
+		}
+		for _, s := range serve(b).Stats().Groups {
+			assert.That(t, s.Waiting == 0, "%d receives are left in line for %s", s.Waiting, s.Topic)
 		}
 	})
 }
@@ -310,18 +312,16 @@ func checkClasses(t *testing.T, b *broker.Broker, group, in string) (all int64) 
 			c := &page.Classes[i]
 			got[c.Fingerprint] += c.Count
 			share += c.Share
-			if c.Count > before || protocol.Fingerprint(c.Topic, c.Reason) != c.Fingerprint {
-				t.Errorf("the class %+v follows one of %d", c, before)
-			}
+			assert.That(t, c.Count <= before && protocol.Fingerprint(c.Topic, c.Reason) == c.Fingerprint,
+				"the class %+v follows one of %d", c, before)
 			before = c.Count
 		}
 		if after = page.Next; after == "" {
 			break
 		}
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) || all > 0 && (share < .999 || share > 1.001) {
-		t.Errorf("group %s has the classes %v in %q, with a share of %v; its letters have %v", group, got, in, share, want)
-	}
+	assert.That(t, fmt.Sprint(got) == fmt.Sprint(want) && (all <= 0 || share >= .999 && share <= 1.001),
+		"group %s has the classes %v in %q, with a share of %v; its letters have %v", group, got, in, share, want)
 	return all
 }
 
@@ -334,8 +334,7 @@ func TestClassesAreExact(t *testing.T) {
 
 func countLetters(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 7))
-	fs := vfs.NewCrashableMem()
-	b := open(t, broker.Options{Dir: "data"}.On(fs))
+	b, fs := openData(t)
 	prepare := func() {
 		putTopic(t, b, "t", settings.Topic{Queues: 2})
 		putTopic(t, b, "addressed", settings.Topic{Queues: 1})
@@ -349,13 +348,10 @@ func countLetters(t *testing.T, seed uint64) {
 		ds, err := b.Receive(t.Context(), transport.ReceiveRequest{
 			Group: group, Topic: topic, Queue: transport.AnyQueue, Max: 1 + rnd.IntN(8), InvisibleDuration: 30 * time.Second,
 		})
-		if err != nil && !errors.Is(err, tidegate.ErrNotFound) {
-			t.Error(err)
-		}
+		assert.That(t, err == nil || errors.Is(err, tidegate.ErrNotFound), "%+v", err)
 		for _, d := range ds {
-			if _, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Reason: fmt.Sprintf("%c %d", 'a'+rnd.IntN(5), rnd.IntN(9))}); err != nil {
-				t.Error(err)
-			}
+			_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Reason: fmt.Sprintf("%c %d", 'a'+rnd.IntN(5), rnd.IntN(9))})
+			assert.That(t, err == nil, "%+v", err)
 		}
 	}
 	group := func() string { return []string{"g", "h"}[rnd.IntN(2)] }
@@ -378,24 +374,17 @@ func countLetters(t *testing.T, seed uint64) {
 		case n < 23:
 			in := in()
 			_, err := b.RedriveDeadLetters(t.Context(), group(), selection(in))
-			if err != nil && !errors.Is(err, tidegate.ErrNotFound) {
-				t.Error(err)
-			}
+			assert.That(t, err == nil || errors.Is(err, tidegate.ErrNotFound), "%+v", err)
 		case n < 26:
 			in := in()
 			_, err := b.PurgeDeadLetters(t.Context(), group(), selection(in))
-			if err != nil && !errors.Is(err, tidegate.ErrNotFound) {
-				t.Error(err)
-			}
+			assert.That(t, err == nil || errors.Is(err, tidegate.ErrNotFound), "%+v", err)
 		case n == 26:
 			_, err := b.PurgeTopic(t.Context(), []string{"%DLQ%g", "DLA"}[rnd.IntN(2)])
-			if err != nil && !errors.Is(err, tidegate.ErrNotFound) {
-				t.Error(err)
-			}
+			assert.That(t, err == nil || errors.Is(err, tidegate.ErrNotFound), "%+v", err)
 		case n == 27:
-			if err := b.DeleteTopic(t.Context(), []string{"%DLQ%h", "DLA"}[rnd.IntN(2)]); err != nil && !errors.Is(err, tidegate.ErrNotFound) {
-				t.Error(err)
-			}
+			err := b.DeleteTopic(t.Context(), []string{"%DLQ%h", "DLA"}[rnd.IntN(2)])
+			assert.That(t, err == nil || errors.Is(err, tidegate.ErrNotFound), "%+v", err)
 		case n == 28:
 			putTopic(t, b, "DLA", settings.Topic{Queues: 2, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 			elapse(time.Duration(rnd.IntN(3)) * time.Minute)
@@ -425,8 +414,7 @@ func countLetters(t *testing.T, seed uint64) {
 func TestClassesAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const n = 1005
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data"}.On(fs))
+		b, fs := openData(t)
 		putTopic(t, b, "t", settings.Topic{Queues: 1})
 		name := func(i int) string { // without digits
 			return string([]byte{'a' + byte(i/676), 'a' + byte(i/26%26), 'a' + byte(i%26)})
@@ -442,9 +430,8 @@ func TestClassesAreBounded(t *testing.T) {
 			if page.Other != nil {
 				rest = page.Other.Count
 			}
-			if len(page.Classes) != classes || rest != other || page.Letters != letters || page.Next != "" {
-				t.Errorf("%d classes and %d other of %d letters, want %d, %d, %d", len(page.Classes), rest, page.Letters, classes, other, letters)
-			}
+			assert.That(t, len(page.Classes) == classes && rest == other && page.Letters == letters && page.Next == "",
+				"%d classes and %d other of %d letters, want %d, %d, %d", len(page.Classes), rest, page.Letters, classes, other, letters)
 		}
 		check(1000, 5, n)
 		b = reopen(t, b, fs)
@@ -556,9 +543,8 @@ func readNewest(t *testing.T, seed uint64) {
 		dry := sel
 		dry.DryRun = true
 		would, err := b.PurgeDeadLetters(t.Context(), "g", dry)
-		if err != nil || !slices.Equal(all(status.DeadLetterQuery{Limit: 1000, Newest: sel.Newest}), before) {
-			t.Fatalf("a dry run changed the letters: %v", err)
-		}
+		assert.MustThat(t, err == nil && slices.Equal(all(status.DeadLetterQuery{Limit: 1000, Newest: sel.Newest}), before),
+			"a dry run changed the letters: %v", err)
 		done, err := b.PurgeDeadLetters(t.Context(), "g", sel)
 		assert.MustThat(t, err == nil && done == would, "%+v, %v; the dry run was %+v", done, err, would)
 		left := all(status.DeadLetterQuery{Limit: 1000, Newest: sel.Newest})

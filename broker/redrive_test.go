@@ -116,8 +116,7 @@ func TestDeadLettersAreRedriven(t *testing.T) {
 				t.Errorf("once more: %+v, %v", done, err)
 			}
 			if round == 2 { // its place is not given away
-				assert.Must(t, b.Close())
-				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				b = reopen(t, b, fs)
 				if topic, err := b.Topic("%DLQ%g"); err != nil || topic.StoredMessages != 0 || topic.StoredBytes != 0 {
 					t.Errorf("after a restart the dead letters' topic is %+v, %v", topic, err)
 				}
@@ -190,9 +189,8 @@ func TestRedriveStopsAtAThrottle(t *testing.T) {
 		}
 		putTopic(t, b, "t", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 5}})
 		done, err := b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
-		if !errors.Is(err, tidegate.ErrThrottled) || done.Redriven != 5 || done.Throttle == nil || done.Next != "0-5" {
-			t.Fatalf("%+v, %v", done, err)
-		}
+		assert.MustThat(t, errors.Is(err, tidegate.ErrThrottled) && done.Redriven == 5 && done.Throttle != nil && done.Next == "0-5",
+			"%+v, %v", done, err)
 		assert.Equal(t, "left", strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "), "m5 m6 m7 m8")
 		ackDeliveries(t, b, receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}))
 		done, err = b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{After: done.Next})
@@ -218,8 +216,7 @@ func TestDeadLettersArePurged(t *testing.T) {
 			assert.That(t, err == nil && topic.StoredMessages == 2 && topic.StoredBytes == 20, "the topic is %+v, %v", topic, err)
 			assert.Equal(t, "left", strings.Join(listLetters(t, b, status.DeadLetterFilter{}), " "), "m2 m4")
 			if round == 0 {
-				assert.Must(t, b.Close())
-				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				b = reopen(t, b, fs)
 			}
 		}
 		time.Sleep(time.Minute)
@@ -305,9 +302,8 @@ func TestKeptDeadLettersAreLeftAlone(t *testing.T) {
 		kill(t, b, &tidegate.Message{Topic: "t", ID: "new", Body: []byte("x")})
 		assert.Equal(t, "are listed", fmt.Sprint(listLetters(t, b, status.DeadLetterFilter{})), "[new]")
 		assert.Equal(t, "dead letters are stored", stored(t, b, "%DLQ%g"), 2)
-		if done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{}); err != nil || done.Purged != 1 {
-			t.Error(done, err)
-		}
+		done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{})
+		assert.That(t, err == nil && done.Purged == 1, "%+v, %+v", done, err)
 		assert.Equal(t, "dead letters are stored", stored(t, b, "%DLQ%g"), 1)
 		assert.NoError(t, b.Ack(t.Context(), d)[0])
 		elapse(2 * time.Minute)
@@ -335,8 +331,7 @@ func TestEditedRedrive(t *testing.T) {
 			"no retry topics": {}, "retry topics": {RetryTopic: settings.RetryTopic{Enabled: true, DeadLetterTopic: "%DLQ%g"}},
 		} {
 			subtest(t, fmt.Sprint(name, ", alone: ", alone), func(t *testing.T) {
-				fs := vfs.NewMem()
-				b := open(t, broker.Options{Dir: "data"}.On(fs))
+				b, fs := openData(t)
 				putTopic(t, b, "t", settings.Topic{Queues: 2})
 				putGroup(t, b, "g", group)
 				nothing(t, b, "g", "t")
@@ -347,15 +342,13 @@ func TestEditedRedrive(t *testing.T) {
 				for round := 1; round <= 2; round++ {
 					id, body := fmt.Sprint("m.redrive-", round), fmt.Sprint("body ", round)
 					done, err := edit(t, b, alone, status.DeadLetterEdit{BodyText: body, Tag: &tag, Keys: []string{}, Properties: map[string]*string{"p": &value, "r": nil}})
-					if err != nil || done != (status.DeadLetterRedrive{Redriven: 1, SentAs: id}) {
-						t.Fatalf("round %d: %+v, %v", round, done, err)
-					}
+					assert.MustThat(t, err == nil && done == (status.DeadLetterRedrive{Redriven: 1, SentAs: id}),
+						"round %d: %+v, %v", round, done, err)
 					left := listLetters(t, b, status.DeadLetterFilter{})
 					assert.That(t, len(left) <= 0, "round %d: %v are dead letters still", round, left)
 					f := fateOfGroup(t, b, "g")
-					if f.RedrivenAs != id && round == 1 || alone && f.Topic != "%RETRY%g_t" {
-						t.Errorf("round %d: the trace has %+v", round, f)
-					}
+					assert.That(t, (f.RedrivenAs == id || round != 1) && (!alone || f.Topic == "%RETRY%g_t"),
+						"round %d: the trace has %+v", round, f)
 					b = reopen(t, b, fs)
 					if alone {
 						nothing(t, b, "h", "t")
@@ -446,9 +439,8 @@ func TestEditedRedriveRejects(t *testing.T) {
 				assert.That(t, err == nil && done == (status.DeadLetterRedrive{}), "another place: %+v, %v, want no effect", done, err)
 			}
 		}
-		if string(l.Body) != "x" || !slices.Equal(listLetters(t, b, status.DeadLetterFilter{}), []string{"m"}) {
-			t.Errorf("the letter is %+v", l)
-		}
+		assert.That(t, string(l.Body) == "x" && slices.Equal(listLetters(t, b, status.DeadLetterFilter{}), []string{"m"}),
+			"the letter is %+v", l)
 		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}); len(ds) > 0 {
 			t.Errorf("%+v came", ds[0])
 		}
@@ -505,8 +497,7 @@ func TestRetriedDeadLettersAreRedriven(t *testing.T) {
 		}},
 	} {
 		subtest(t, name, func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Type: c.topic})
 			putGroup(t, b, "g", retries)
 			m := &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x"), Properties: map[string]string{"k": "v"}}
@@ -594,9 +585,8 @@ func TestCloseStopsARedrive(t *testing.T) {
 			go func() {
 				defer close(ended)
 				moved, next, err := move(t, b)
-				if !errors.Is(err, tidegate.ErrClosed) || moved == 0 || moved == n || next == "" {
-					t.Errorf("%d of %d, continue at %q, %v", moved, n, next, err)
-				}
+				assert.That(t, errors.Is(err, tidegate.ErrClosed) && moved != 0 && moved != n && next != "",
+					"%d of %d, continue at %q, %v", moved, n, next, err)
 			}()
 			synctest.Wait()
 			go b.Close()

@@ -146,9 +146,8 @@ func TestRepeatedReceiveOfAnyGroup(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{ID: "first", Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Hour}
 		ds := expectMessages(t, receive(t, b, r), "first/1")
-		if _, err := serve(b).ReconsumeLater(t.Context(), ds[0], transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := serve(b).ReconsumeLater(t.Context(), ds[0], transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second})
+		assert.MustThat(t, err == nil, "%+v", err)
 		time.Sleep(time.Minute)
 		named := func(id string) transport.ReceiveRequest {
 			r := r
@@ -329,9 +328,8 @@ func TestLeasePages(t *testing.T) {
 			retries += d.WaitingRetry
 			flights += d.Inflight
 			// Of 24, 28, 32, 36 and 40 minutes, two are within half an hour.
-			if d.Until != nil && time.Duration(*d.Until) == 30*time.Minute && d.WaitingRetry != 2 {
-				t.Errorf("%d retries come within 10 to 30 minutes", d.WaitingRetry)
-			}
+			assert.That(t, d.Until == nil || time.Duration(*d.Until) != 30*time.Minute || d.WaitingRetry == 2,
+				"%d retries come within 10 to 30 minutes", d.WaitingRetry)
 		}
 		if retries != 5 || flights != 10 || !s.Now.Equal(begin) || !s.NextRetry.Equal(begin.Add(24*time.Minute)) || !s.NextLeaseEnd.Equal(begin.Add(21*time.Minute)) {
 			t.Errorf("%d retries and %d leases: %+v", retries, flights, s)

@@ -107,9 +107,8 @@ func TestPurgeOfAParkedTopic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		fs := vfs.NewMem()
 		b := parkedTopic(t, fs, settings.Retention{Time: -1}, 10)
-		if removed, err := b.PurgeTopic(t.Context(), "t"); err != nil || removed.Messages != 10 {
-			t.Fatal(removed, err)
-		}
+		removed, err := b.PurgeTopic(t.Context(), "t")
+		assert.MustThat(t, err == nil && removed.Messages == 10, "%+v, %+v", removed, err)
 		for range 2 {
 			s := subscriptionOf(t, b, "g")
 			if s.Backlog != (status.Backlog{}) || s.Parked+s.ParkedGroups+s.Ready+s.Inflight+s.WaitingRetry != 0 || stored(t, b, "t") != 0 {
@@ -144,8 +143,7 @@ func TestRetentionOfDeadLettersWithHoles(t *testing.T) {
 		},
 	} {
 		subtest(t, name, func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Queues: 1, Retention: settings.Retention{Time: -1}})
 			putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
 			putTopic(t, b, "%DLQ%g", settings.Topic{Queues: 1, DuplicateWindow: -1})
@@ -217,8 +215,7 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 	t.Parallel()
 	for _, queues := range []int{1, 3} {
 		subtest(t, fmt.Sprint(queues), func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1})
 			putTopic(t, b, "back", settings.Topic{})
 			putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
@@ -258,9 +255,8 @@ func TestRetentionByBytesOfDeadLettersWithHoles(t *testing.T) {
 				}
 			}
 			letters(9)
-			if done, err := b.RedriveDeadLetters(t.Context(), "g", sel(2, 9)); err != nil || done.Redriven != 7 {
-				t.Fatal(done, err)
-			}
+			done, err := b.RedriveDeadLetters(t.Context(), "g", sel(2, 9))
+			assert.MustThat(t, err == nil && done.Redriven == 7, "%+v, %+v", done, err)
 			letters(3)
 			has("500 bytes", 0, 1, 9, 10, 11)
 			b = reopen(t, b, fs)

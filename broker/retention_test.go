@@ -66,8 +66,7 @@ func TestRetentionByTime(t *testing.T) {
 		age    time.Duration
 	}{{"t", settings.Duration(time.Hour), time.Hour}, {"%DLQ%g", settings.Duration(time.Hour), time.Hour}, {"t", settings.Duration(time.Second), 2 * time.Minute}} {
 		subtest(t, fmt.Sprint(c), func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, c.topic, settings.Topic{Queues: 1, Retention: settings.Retention{Time: c.config}})
 			sendN(t, b, c.topic, 10, 100)
 			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: c.topic, Max: 4})
@@ -243,9 +242,8 @@ func TestRetentionOfConsumed(t *testing.T) {
 	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		putTopic(t, b, "t", settings.Topic{Queues: 2, Retention: settings.Retention{Consumed: true}})
 		for _, g := range []string{"one", "two"} {
-			if ds := receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t"}); len(ds) != 0 {
-				t.Fatal(ds)
-			}
+			ds := receive(t, b, transport.ReceiveRequest{Group: g, Topic: "t"})
+			assert.MustThat(t, len(ds) == 0, "%+v", ds)
 		}
 		b = reopen(t, b, fs)
 		mustSend(t, b, &tidegate.Message{ID: "twice", Topic: "t", Body: make([]byte, 10)})
@@ -404,9 +402,8 @@ func TestDiskIsReclaimed(t *testing.T) {
 			elapse(time.Minute)
 			after, st := sizeOf(t, dir), serve(b).Stats().MessageStore
 			t.Logf("%d KiB before, %d after; with the logs %d", before>>10, after>>10, st.Disk>>10)
-			if before < 8*mb || after > 5*mb || st.Disk > 12*mb {
-				t.Errorf("%d bytes on disk before, %d after; Pebble reports %d", before, after, st.Disk)
-			}
+			assert.That(t, before >= 8*mb && after <= 5*mb && st.Disk <= 12*mb,
+				"%d bytes on disk before, %d after; Pebble reports %d", before, after, st.Disk)
 			assert.Equal(t, "messages of another topic", len(receiveAll(t, b, "other")), 64)
 		})
 	}
@@ -422,8 +419,7 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 		cause          engine.RemovalCause
 	}{{false, false, 1, engine.RemovedTime}, {false, true, 1, engine.RemovedTime}, {true, false, 1, engine.RemovedPurge}} {
 		subtest(t, fmt.Sprintf("%+v", c), func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})
 			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})
 			sendN(t, b, "t", 3, 100)
@@ -449,9 +445,8 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 			elapse(2 * time.Minute)
 			assert.Equal(t, "messages are left", stored(t, b, "t"), c.remaining)
 			st := serve(b).Stats().Topics[0]
-			if st.Removed[c.cause] != 3-c.remaining || st.Stored.Bytes != c.remaining*100 {
-				t.Errorf("removed %v, %d bytes are left", st.Removed, st.Stored.Bytes)
-			}
+			assert.That(t, st.Removed[c.cause] == 3-c.remaining && st.Stored.Bytes == c.remaining*100,
+				"removed %v, %d bytes are left", st.Removed, st.Stored.Bytes)
 			if s := subscriptionOf(t, b, "g"); s.Backlog != (status.Backlog{Messages: c.remaining, Bytes: c.remaining * 100}) || s.Inflight != c.remaining {
 				t.Errorf("the group has %+v", s)
 			}
@@ -495,9 +490,8 @@ func TestDiskOfHalfMessagesIsReclaimed(t *testing.T) {
 		for i := range 12 {
 			body := make([]byte, mb)
 			_, _ = noise.Read(body)
-			if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: body}, time.Hour); r.Err != nil {
-				t.Fatal(r.Err)
-			}
+			r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: body}, time.Hour)
+			assert.MustThat(t, r.Err == nil, "%+v", r.Err)
 		}
 		before := sizeOf(t, dir)
 		removed, err := b.PurgeTopic(t.Context(), "t")

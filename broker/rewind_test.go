@@ -32,8 +32,7 @@ func TestRewoundMessageDiesAgain(t *testing.T) {
 			assert.MustEqual(t, "dead letters in round", len(receiveAll(t, b, "%DLQ%g")), round)
 			assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{0: 0}})))
 			if round == 2 {
-				assert.Must(t, b.Close())
-				b = open(t, broker.Options{Dir: "data"}.On(fs))
+				b = reopen(t, b, fs)
 			}
 		}
 	})
@@ -56,8 +55,7 @@ func TestRewindEndsParking(t *testing.T) {
 				expectState(t, b, 0, 0, 0, 3, 1, 0)
 				continue
 			}
-			assert.Must(t, b.Close())
-			b = open(t, broker.Options{Dir: "data"}.On(fs))
+			b = reopen(t, b, fs)
 			_, receives = fifoOf(t, b)
 		}
 		for i := 1; i <= 3; i++ {
@@ -370,8 +368,7 @@ func TestRewindThrottlesSends(t *testing.T) {
 				break
 			}
 		}
-		if refusedAt < stored*3/4 || takenAt == 0 || takenAt > 500 {
-			t.Errorf("rejected from a lag of %d messages on, accepted again at %d; want soon after the rewind, and within 500", refusedAt, takenAt)
-		}
+		assert.That(t, refusedAt >= stored*3/4 && takenAt != 0 && takenAt <= 500,
+			"rejected from a lag of %d messages on, accepted again at %d; want soon after the rewind, and within 500", refusedAt, takenAt)
 	})
 }

@@ -118,9 +118,8 @@ func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
 	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
 	first := b.Send(t.Context(), inGroup("g", "1", "2", "3"))
 	again := b.Send(t.Context(), inGroup("g", "1", "2", "3", "4", "5"))
-	if again[0] != first[0] || again[1] != first[1] || again[2] != first[2] || again[3].Err != nil || again[4].Err != nil {
-		t.Errorf("%+v, first %+v", again, first)
-	}
+	assert.That(t, again[0] == first[0] && again[1] == first[1] && again[2] == first[2] && again[3].Err == nil && again[4].Err == nil,
+		"%+v, first %+v", again, first)
 	if got, want := bodiesOf(t, b), "1 2 3 4 5"; got != want {
 		t.Errorf("stored %s, want %s", got, want)
 	}
@@ -243,9 +242,8 @@ func TestRequestsTakeTheQueuesInTurn(t *testing.T) {
 		}
 		for topic, by := range used {
 			for q := range queues {
-				if by[q] != requests/queues*messages {
-					t.Errorf("topic %s: messages by queue %v; want as many in each of %d", topic, by, queues)
-				}
+				assert.That(t, by[q] == requests/queues*messages,
+					"topic %s: messages by queue %v; want as many in each of %d", topic, by, queues)
 			}
 		}
 	})
@@ -346,12 +344,9 @@ func TestClientQuota(t *testing.T) {
 		}
 		assert.That(t, accepted >= 50 && accepted <= 55, "%d accepted in 5 s, want 50 to 55", accepted)
 		e, ok := errors.AsType[*tidegate.Error](refusal)
-		if !ok || !errors.Is(refusal, tidegate.ErrThrottled) || e.RetryAfter <= 0 || e.RetryAfter > 100*time.Millisecond {
-			t.Errorf("the refusal is %#v", refusal)
-		}
-		for _, w := range []string{"530 TOO_MANY_REQUESTS", `"greedy"`, "10 messages a second", "burst 5"} {
-			assert.That(t, strings.Contains(refusal.Error(), w), "the text does not contain %q: %v", w, refusal)
-		}
+		assert.That(t, ok && errors.Is(refusal, tidegate.ErrThrottled) && e.RetryAfter > 0 && e.RetryAfter <= 100*time.Millisecond,
+			"the refusal is %#v", refusal)
+		assert.Contains(t, "the error", fmt.Sprint(refusal), "530 TOO_MANY_REQUESTS", `"greedy"`, "10 messages a second", "burst 5")
 		for _, client := range []string{"modest", ""} {
 			assert.NoError(t, send(client), "client %q", client)
 		}

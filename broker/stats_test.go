@@ -36,14 +36,12 @@ func TestStats(t *testing.T) {
 			return serve(b).Append(t.Context(), []engine.Incoming{m})[0].Err
 		}
 		for i := range 4 { // the fourth is beyond the client's quota
-			if err := send(engine.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("a", i)}, Client: "c"}); (err != nil) != (i == 3) {
-				t.Fatal(i, err)
-			}
+			err := send(engine.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("a", i)}, Client: "c"})
+			assert.MustThat(t, (err != nil) == (i == 3), "%+v, %+v", i, err)
 		}
 		for i := range 4 { // the last two are beyond the topic's limit
-			if err := send(engine.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("b", i)}}); (err != nil) != (i > 1) {
-				t.Fatal(i, err)
-			}
+			err := send(engine.Incoming{Message: &tidegate.Message{ID: fmt.Sprint("b", i)}})
+			assert.MustThat(t, (err != nil) == (i > 1), "%+v, %+v", i, err)
 		}
 		assert.MustThat(t, send(engine.Incoming{Message: &tidegate.Message{ID: ""}}) != nil, "a message without an ID was accepted")
 		time.Sleep(7 * time.Second)
@@ -65,9 +63,8 @@ func TestStats(t *testing.T) {
 			t.Errorf("message log: %d commits, %v records, %d bytes; want at least 6 commits with the topic's 2 records and 5 messages",
 				n, st.MessageStore.CommitRecords.Sum, st.MessageStore.CommitBytes)
 		}
-		if st.MessageStore.Fsync.Count() == 0 || st.MessageStore.Disk == 0 || st.GroupStore.Disk == 0 {
-			t.Errorf("no fsync, or no file: %+v", st.MessageStore)
-		}
+		assert.That(t, st.MessageStore.Fsync.Count() != 0 && st.MessageStore.Disk != 0 && st.GroupStore.Disk != 0,
+			"no fsync, or no file: %+v", st.MessageStore)
 
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2, InvisibleDuration: time.Minute, Push: true})
 		settle(t, b, ds[0], transport.Verdict{Kind: transport.Retry, Delay: time.Second})
@@ -156,9 +153,8 @@ func TestEngineDoesNotImportPrometheus(t *testing.T) {
 	for _, name := range names {
 		f := assert.Value(parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly))(t)
 		for _, i := range f.Imports {
-			if strings.Contains(i.Path.Value, "prometheus") && name != filepath.Join("internal", "store", "histogram.go") {
-				t.Errorf("%s imports %s: the engine returns its Stats, package server turns them into metrics", name, i.Path.Value)
-			}
+			assert.That(t, !strings.Contains(i.Path.Value, "prometheus") || name == filepath.Join("internal", "store", "histogram.go"),
+				"%s imports %s: the engine returns its Stats, package server turns them into metrics", name, i.Path.Value)
 		}
 	}
 }
@@ -235,9 +231,8 @@ func TestSurvey(t *testing.T) {
 		if c := s.Counters; c.Accepted != (status.Backlog{Messages: 13, Bytes: 65}) || c.Delivered != 5 || c.Acked != 1 || c.DeadLetters != 1 || c.Rejected["throttled"] != 1 || c.Throttled["topic backlog messages"] != 1 {
 			t.Errorf("counters %+v", c)
 		}
-		if len(s.Throttles) != 1 || s.Throttles[0].Subject != "orders" || !s.Throttles[0].On {
-			t.Errorf("throttles %+v, want that of orders", s.Throttles)
-		}
+		assert.That(t, len(s.Throttles) == 1 && s.Throttles[0].Subject == "orders" && s.Throttles[0].On,
+			"throttles %+v, want that of orders", s.Throttles)
 
 		time.Sleep(66 * time.Minute)
 		if g := serve(b).Survey().Groups[0]; g.DeadLettersHour != 0 || g.DeadLetters != 1 || g.DeadLettersStored != 1 {
@@ -251,9 +246,8 @@ func TestSurvey(t *testing.T) {
 		assert.Must(t, b.DeleteTopic(t.Context(), "quiet"))
 		putTopic(t, b, "a", settings.Topic{Queues: 1})
 		s = serve(b).Survey()
-		if len(s.Topics) != 3 || s.Topics[1].Name != "a" || len(s.Groups) != 1 || s.Groups[0].Group != "unused" {
-			t.Errorf("after changes, topics %+v, groups %+v", s.Topics, s.Groups)
-		}
+		assert.That(t, len(s.Topics) == 3 && s.Topics[1].Name == "a" && len(s.Groups) == 1 && s.Groups[0].Group == "unused",
+			"after changes, topics %+v, groups %+v", s.Topics, s.Groups)
 	})
 }
 
@@ -476,9 +470,8 @@ func TestHistoryOfACaller(t *testing.T) {
 		if *of.LeftOut != (engine.HistoryLeftOut{}) || !slices.Equal(of.Total.Accepted, n.Accepted) || of.Total.Counters != (engine.HistoryCounters{Accepted: n.Counters.Accepted}) {
 			t.Errorf("the total of %s alone is %+v, left out %+v", kept, of.Total, of.LeftOut)
 		}
-		if slices.Max(of.Total.Backlog)+slices.Max(of.Total.Delivered)+slices.Max(of.Total.Acked) != 0 {
-			t.Errorf("the total of a caller without groups has %+v", of.Total)
-		}
+		assert.That(t, slices.Max(of.Total.Backlog)+slices.Max(of.Total.Delivered)+slices.Max(of.Total.Acked) == 0,
+			"the total of a caller without groups has %+v", of.Total)
 		assert.Equal(t, "left out of two topics", *some(kept, lost).LeftOut, (engine.HistoryLeftOut{Topics: 1}))
 		if of := some(); *of.LeftOut != (engine.HistoryLeftOut{}) || of.Total.Counters != (engine.HistoryCounters{}) || len(of.Total.Accepted) != 0 {
 			t.Errorf("a caller without a name gets %+v", of.Total)
@@ -551,9 +544,8 @@ func TestFailures(t *testing.T) {
 			assert.MustThat(t, err == nil && len(trace.Messages) == 1, "%+v, %v", trace, err)
 			c.want.MessageID = ""
 			for _, f := range trace.Messages[0].Groups {
-				if f.Group == "g" && (len(f.Failures) != 1 || f.Failures[0] != c.want) {
-					t.Errorf("the trace has %+v, want %+v", f.Failures, c.want)
-				}
+				assert.That(t, f.Group != "g" || len(f.Failures) == 1 && f.Failures[0] == c.want,
+					"the trace has %+v, want %+v", f.Failures, c.want)
 			}
 		})
 	}

@@ -286,9 +286,7 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 			putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: name == transport.RetryTopic.String()}})
 			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 			ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute})
-			if err != nil || len(ds) != 1 {
-				t.Fatal(ds, err)
-			}
+			assert.MustThat(t, err == nil && len(ds) == 1, "%+v, %+v", ds, err)
 
 			dead, cancel := context.WithCancelCause(t.Context())
 			cancel(errImpatient)
@@ -303,9 +301,8 @@ func TestSettlementsEndWithTheirContext(t *testing.T) {
 			defer cancelLate()
 			err = settle(b, ctx, ds[0])
 			assert.Equal(t, "returned after", time.Since(start), 3*time.Second)
-			if !errors.Is(err, errImpatient) || !errors.As(err, &e) || !e.MaybeStored {
-				t.Errorf("%v, want the cause of the context, and that it may be done", err)
-			}
+			assert.That(t, errors.Is(err, errImpatient) && errors.As(err, &e) && e.MaybeStored,
+				"%v, want the cause of the context, and that it may be done", err)
 			fs.hold(false)
 			synctest.Wait()
 			assert.Is(t, "acknowledged afterwards", b.Ack(t.Context(), ds)[0], tidegate.ErrInvalidHandle)
@@ -382,9 +379,8 @@ func TestRepeatedDeadLettersLeaveNothingBehind(t *testing.T) {
 			_, err := b.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter})
 			cancel()
 			var e *tidegate.Error
-			if !errors.Is(err, errImpatient) || !errors.As(err, &e) || !e.MaybeStored {
-				t.Fatalf("request %d: %v, want the cause of the context, and that it may be done", i, err)
-			}
+			assert.MustThat(t, errors.Is(err, errImpatient) && errors.As(err, &e) && e.MaybeStored,
+				"request %d: %v, want the cause of the context, and that it may be done", i, err)
 			synctest.Wait()
 			if i == 0 {
 				before = runtime.NumGoroutine()
@@ -658,9 +654,8 @@ func TestCommitsWaitForRoom(t *testing.T) {
 			if r := <-done; r.err != nil {
 				ids[r.id] = false
 				refused++
-				if !errors.Is(r.err, tidegate.ErrThrottled) || !strings.Contains(r.err.Error(), "write stall") {
-					t.Errorf("a send without space: %v", r.err)
-				}
+				assert.That(t, errors.Is(r.err, tidegate.ErrThrottled) && strings.Contains(r.err.Error(), "write stall"),
+					"a send without space: %v", r.err)
 			}
 		}
 		assert.That(t, refused >= n/2, "%d of %d are refused", refused, n)

@@ -85,16 +85,14 @@ func TestGroupBacklogAndBytesThrottle(t *testing.T) {
 		putTopic(t, b, "free", settings.Topic{MaxBacklog: settings.Limit{Messages: 1 << 40}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 999)}, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0]
-		if !errors.Is(r.Err, tidegate.ErrThrottled) || !strings.Contains(r.Err.Error(), "topic backlog bytes") {
-			t.Errorf("by bytes: %v", r.Err)
-		}
+		assert.That(t, errors.Is(r.Err, tidegate.ErrThrottled) && strings.Contains(r.Err.Error(), "topic backlog bytes"),
+			"by bytes: %v", r.Err)
 		putGroup(t, b, "slow", settings.Group{MaxBacklog: settings.Limit{Messages: 2}})
 		receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "free"})
 		mustSend(t, b, &tidegate.Message{Topic: "free", Body: make([]byte, 2000)}, &tidegate.Message{Topic: "free", Body: []byte("x")})
 		r = send(t, b, &tidegate.Message{Topic: "free", Body: []byte("x")})[0]
-		if !errors.Is(r.Err, tidegate.ErrThrottled) || !strings.Contains(r.Err.Error(), `group backlog messages of "slow"`) {
-			t.Errorf("by group: %v", r.Err)
-		}
+		assert.That(t, errors.Is(r.Err, tidegate.ErrThrottled) && strings.Contains(r.Err.Error(), `group backlog messages of "slow"`),
+			"by group: %v", r.Err)
 		putGroup(t, b, "slow", settings.Group{}) // lifted while running
 		mustSend(t, b, &tidegate.Message{Topic: "free", Body: []byte("x")})
 	})
@@ -173,9 +171,7 @@ func steadyDrain(t *testing.T, limit settings.Limit, rate float64, batch, groups
 			break
 		}
 		e, _ := errors.AsType[*tidegate.Error](err)
-		if e == nil || e.Code != tidegate.CodeTooManyRequests {
-			t.Fatal(err)
-		}
+		assert.MustThat(t, e != nil && e.Code == tidegate.CodeTooManyRequests, "%+v", err)
 		tolds = append(tolds, told{time.Now(), e.RetryAfter})
 	}
 	end := time.Now()
@@ -245,9 +241,8 @@ func TestThrottledClientsShare(t *testing.T) {
 			t.Errorf("%d were accepted while %d were drained", total, want)
 		}
 		for i, n := range took {
-			if n < total/clients/2 || n > 2*total/clients {
-				t.Errorf("client %d sent %d; an equal share is %d: %v", i, n, total/clients, took)
-			}
+			assert.That(t, n >= total/clients/2 && n <= 2*total/clients,
+				"client %d sent %d; an equal share is %d: %v", i, n, total/clients, took)
 		}
 		assert.That(t, serve(b).Stats().Throttled[engine.FairShare] != 0, "no client was rejected for its share")
 	})
@@ -381,11 +376,7 @@ func TestStartLogsSetLimits(t *testing.T) {
 		assert.Must(t, b.Close())
 		var log strings.Builder
 		open(t, broker.Options{Dir: "data", Logger: slog.New(slog.NewTextHandler(&log, nil)), MaxBacklog: settings.Limit{Messages: 12}}.On(fs))
-		for _, w := range []string{"set in use", "34", "12", "/v1/throttle"} {
-			if !strings.Contains(log.String(), w) {
-				t.Errorf("the log does not contain %q: %s", w, log.String())
-			}
-		}
+		assert.Contains(t, "the log", log.String(), "set in use", "34", "12", "/v1/throttle")
 	})
 }
 
@@ -447,9 +438,7 @@ func TestAgeThrottlesSends(t *testing.T) {
 			t.Helper()
 			err := send(topic)
 			assert.MustThat(t, errors.Is(err, tidegate.ErrThrottled), "a send to %s: %v", topic, err)
-			for _, w := range words {
-				assert.That(t, strings.Contains(err.Error(), w), "the text does not contain %q: %v", w, err)
-			}
+			assert.Contains(t, "the error", fmt.Sprint(err), words...)
 		}
 		taken := func(topic string) {
 			t.Helper()
@@ -589,9 +578,8 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 		assert.MustThat(t, sent != 500, "500 MiB do not stall it")
 		time.Sleep(2 * time.Second)
 		err := send0(t, b, 1)
-		if !errors.Is(err, tidegate.ErrThrottled) || !strings.Contains(err.Error(), "write stall is 2s, the limit is 1s") {
-			t.Errorf("after 2 s: %v", err)
-		}
+		assert.That(t, errors.Is(err, tidegate.ErrThrottled) && strings.Contains(err.Error(), "write stall is 2s, the limit is 1s"),
+			"after 2 s: %v", err)
 		ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Max: 1, InvisibleDuration: time.Minute})
 		assert.That(t, err == nil && len(ds) == 1, "receiving: %d, %v", len(ds), err)
 		fs.hold(false)
@@ -648,9 +636,8 @@ func limited(tb testing.TB, most int64) (*engine.Limits, *engine.Topic) {
 	all := settings.Limit{Messages: most, Bytes: 1 << 40, Age: settings.Duration(time.Hour)}
 	putTopic(tb, b, "t", settings.Topic{MaxBacklog: all, MaxRate: settings.Rate{MessagesPerSecond: 1e9, BytesPerSecond: 1e12}})
 	putGroup(tb, b, "g", settings.Group{MaxBacklog: settings.Limit{Messages: 1 << 40, Bytes: 1 << 40, Age: settings.Duration(time.Hour)}})
-	if _, err := b.Receive(tb.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute}); err != nil {
-		tb.Fatal(err)
-	}
+	_, err := b.Receive(tb.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute})
+	assert.MustThat(tb, err == nil, "%+v", err)
 	mustSend(tb, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 	return b.Engine().Parts().Limits, topicOf(tb, b, "t")
 }

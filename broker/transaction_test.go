@@ -27,9 +27,8 @@ import (
 func sendHalf(tb testing.TB, b *broker.Broker, id string) tidegate.Receipt {
 	tb.Helper()
 	r := serve(b).SendHalf(tb.Context(), &tidegate.Message{ID: id, Topic: "t", Body: []byte(id), Properties: map[string]string{"k": "v"}}, 0)
-	if r.Err != nil || r.Receipt.TransactionID == "" || r.Receipt.Queue != -1 || r.Receipt.MessageID != id {
-		tb.Fatalf("the response to a half message is %+v", r)
-	}
+	assert.MustThat(tb, r.Err == nil && r.Receipt.TransactionID != "" && r.Receipt.Queue == -1 && r.Receipt.MessageID == id,
+		"the response to a half message is %+v", r)
 	return r.Receipt
 }
 
@@ -86,8 +85,7 @@ func TestTransactions(t *testing.T) {
 				wantCode(t, "a committed one is ended again", endTransaction(t, b, toCommit, how), tidegate.CodeInternalServerError)
 				wantCode(t, "one rolled back is ended again", endTransaction(t, b, gone, how), tidegate.CodeInternalServerError)
 			}
-			assert.Must(t, b.Close())
-			b = open(t, broker.Options{Dir: "data"}.On(fs))
+			b = reopen(t, b, fs)
 		}
 		if st := serve(b).Stats().Topics[0]; st.Stored.Messages != 1 || st.Transactions == nil || st.Half != 1 {
 			t.Errorf("after restarts: %+v, %+v; want one message and one half message", st, st.Transactions)
@@ -144,8 +142,7 @@ func TestTransactionDuplicates(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction, MaxBacklog: settings.Limit{Messages: 1}})
 		a, c := sendHalf(t, b, "a"), sendHalf(t, b, "c")
 		assert.Equal(t, "repeated", sendHalf(t, b, "a"), a)
-		assert.Must(t, b.Close())
-		b = open(t, broker.Options{Dir: "data"}.On(fs))
+		b = reopen(t, b, fs)
 		assert.Equal(t, "repeated after a restart", sendHalf(t, b, "a"), a)
 		assert.Must(t, endTransaction(t, b, a, transport.Commit))
 		// The topic is throttled now. This limit applies to new half messages, not to commits.
@@ -153,9 +150,8 @@ func TestTransactionDuplicates(t *testing.T) {
 		assert.Equal(t, "repeated while throttled", sendHalf(t, b, "c"), c)
 		assert.NoError(t, endTransaction(t, b, c, transport.Commit))
 		r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: "a", Topic: "t", Body: []byte("a")}, 0)
-		if r.Err != nil || r.Receipt.Queue < 0 || r.Receipt.TransactionID == "" {
-			t.Errorf("repeated after the commit: %+v; want where it is, and a transaction ID", r)
-		}
+		assert.That(t, r.Err == nil && r.Receipt.Queue >= 0 && r.Receipt.TransactionID != "",
+			"repeated after the commit: %+v; want where it is, and a transaction ID", r)
 		wantCode(t, "its transaction", endTransaction(t, b, r.Receipt, transport.Commit), tidegate.CodeInternalServerError)
 		if st := serve(b).Stats().Topics[0]; st.Stored.Messages != 2 || st.Half != 0 || st.Duplicates != 3 {
 			t.Errorf("stored %+v, %+v; want 2 messages", st, st.Transactions)
@@ -163,9 +159,8 @@ func TestTransactionDuplicates(t *testing.T) {
 		putTopic(t, b, "t", settings.Topic{})
 		e := sendHalf(t, b, "e")
 		assert.Must(t, endTransaction(t, b, e, transport.Rollback))
-		if anew := sendHalf(t, b, "e"); anew.TransactionID == e.TransactionID {
-			t.Error("a message sent again after its roll back has the old transaction")
-		}
+		assert.That(t, sendHalf(t, b, "e").TransactionID != e.TransactionID,
+			"a message sent again after its roll back has the old transaction")
 	})
 }
 
@@ -286,8 +281,7 @@ func TestTransactionChecks(t *testing.T) {
 	t.Parallel()
 	for _, restart := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			fs := vfs.NewMem()
-			b := open(t, broker.Options{Dir: "data"}.On(fs))
+			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Type: settings.TopicTransaction})
 			var a asked
 			a.of(b)
@@ -396,9 +390,8 @@ func TestTransactionChecksAfterALongStop(t *testing.T) {
 		sendHalf(t, b, "m")
 		putTopic(t, b, "last", settings.Topic{Type: settings.TopicTransaction, Transaction: settings.Transaction{CheckMax: 1}})
 		half := func(topic string, firstCheck time.Duration) {
-			if r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: topic, Topic: topic, Body: []byte("x")}, firstCheck); r.Err != nil {
-				t.Fatal(r.Err)
-			}
+			r := serve(b).SendHalf(t.Context(), &tidegate.Message{ID: topic, Topic: topic, Body: []byte("x")}, firstCheck)
+			assert.MustThat(t, r.Err == nil, "%+v", r.Err)
 		}
 		half("last", 0)
 		<-time.After(7 * time.Second) // of the last one every check is made
@@ -439,9 +432,8 @@ func TestManyTransactionsDueAtOnce(t *testing.T) {
 		const n = 2*engine.CheckBatch + 1
 		for i := range n {
 			m := &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: make([]byte, 1+(i%32/31)*(engine.CheckBytes/12))}
-			if r := serve(b).SendHalf(t.Context(), m, 0); r.Err != nil {
-				t.Fatal(r.Err)
-			}
+			r := serve(b).SendHalf(t.Context(), m, 0)
+			assert.MustThat(t, r.Err == nil, "%+v", r.Err)
 		}
 		<-time.After(6 * time.Second)
 		synctest.Wait()

@@ -311,9 +311,8 @@ func TestCredentials(t *testing.T) {
 		} {
 			c := client(t, e.URL, admin.Options{Credentials: tidegate.Credentials{AccessKey: tt.key, SecretKey: tt.secret}, TLS: trust(e)})
 			_, err := c.PutTopic(t.Context(), tt.topic, settings.Topic{})
-			if !errors.Is(err, tt.want) {
-				t.Errorf("https %v, %q with %q on %q: %v, want %v", https, tt.key, tt.secret, tt.topic, err, tt.want)
-			}
+			assert.That(t, errors.Is(err, tt.want),
+				"https %v, %q with %q on %q: %v, want %v", https, tt.key, tt.secret, tt.topic, err, tt.want)
 			if err == nil {
 				continue
 			}

@@ -72,9 +72,8 @@ func TestChaosDuplicates(t *testing.T) {
 		}
 		_, of := consumeWith(t, b, brokertest.Chaos{Duplicate: 1}, 100)
 		for body, s := range of {
-			if !slices.Equal(s.attempts, []int{1, 1}) {
-				t.Errorf("message %s was delivered with attempts %v, want twice with attempt 1", body, s.attempts)
-			}
+			assert.That(t, slices.Equal(s.attempts, []int{1, 1}),
+				"message %s was delivered with attempts %v, want twice with attempt 1", body, s.attempts)
 		}
 	})
 }
@@ -88,9 +87,8 @@ func TestChaosPostpones(t *testing.T) {
 		_, of := consumeWith(t, b, brokertest.Chaos{Seed: 1, Late: 0.5, Lateness: 10 * time.Minute}, 200)
 		late := 0
 		for body, s := range of {
-			if !slices.Equal(s.attempts, []int{1}) {
-				t.Errorf("message %s was delivered with attempts %v, want once with attempt 1", body, s.attempts)
-			}
+			assert.That(t, slices.Equal(s.attempts, []int{1}),
+				"message %s was delivered with attempts %v, want once with attempt 1", body, s.attempts)
 			if s.times[0] > time.Minute {
 				late++
 			}
@@ -184,9 +182,7 @@ func TestSimpleAfterALostChange(t *testing.T) {
 			s, err := consumer.NewSimple(b.Client(), consumer.Subscription{Group: "billing", Topic: "orders"}, consumer.SimpleOptions{})
 			assert.Must(t, err)
 			ds, err := s.Receive(t.Context(), 1)
-			if err != nil || len(ds) != 1 {
-				t.Fatal(ds, err)
-			}
+			assert.MustThat(t, err == nil && len(ds) == 1, "%+v, %+v", ds, err)
 			late := *ds[0]
 			remove := b.Intercept(func(ctx context.Context, _ server.Call, next func(context.Context) error) error {
 				return errors.Join(next(ctx), brokertest.ErrConnectionLost)
@@ -298,9 +294,8 @@ func TestRestartKeepsTheData(t *testing.T) {
 				assert.NoError(t, c.Ack(t.Context(), d))
 			}
 		}
-		if got[ids[0]] || got[held[0].ID] || len(got) != 2 {
-			t.Errorf("after the restart: %v, want all but the acknowledged message", got)
-		}
+		assert.That(t, !got[ids[0]] && !got[held[0].ID] && len(got) == 2,
+			"after the restart: %v, want all but the acknowledged message", got)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -107,6 +108,16 @@ func MustThat(tb testing.TB, holds bool, format string, args ...any) {
 	if !holds {
 		tb.Helper()
 		tb.Fatalf(format, args...)
+	}
+}
+
+// Contains reports the words that a text lacks.
+func Contains(tb testing.TB, what, text string, words ...string) {
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			tb.Helper()
+			tb.Errorf("%s does not contain %q: %s", what, w, text)
+		}
 	}
 }
 

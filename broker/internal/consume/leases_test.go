@@ -181,9 +181,8 @@ func TestMarkOfAChangeEndsWithItsHandle(t *testing.T) {
 	for name, end := range map[string]func(*Progress, Handle){
 		"release": func(p *Progress, h Handle) { p.Release(h, now) },
 		"redrive": func(p *Progress, h Handle) {
-			if out, err := p.Settle(h, transport.Verdict{Kind: transport.Retry}, 0, policy, now); err != nil || out.To != Parked {
-				t.Fatal(out, err)
-			}
+			out, err := p.Settle(h, transport.Verdict{Kind: transport.Retry}, 0, policy, now)
+			assert.MustThat(t, err == nil && out.To == Parked, "%+v, %+v", out, err)
 			groups, _, _ := p.Redrive("a", false, now)
 			assert.MustThat(t, groups == 1, "%d message groups are redriven", groups)
 		},

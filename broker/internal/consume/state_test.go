@@ -39,9 +39,8 @@ func TestStateMachineIsDocumented(t *testing.T) {
 	for line := range strings.Lines(table) {
 		words := strings.Fields(strings.TrimPrefix(line, "//"))
 		doc = append(doc, strings.Join(words, " "))
-		if words[0] == before[0] && words[1] == before[1] && rank[words[3]] < rank[before[3]] {
-			t.Errorf("%q stands below a row that holds before it", line)
-		}
+		assert.That(t, words[0] != before[0] || words[1] != before[1] || rank[words[3]] >= rank[before[3]],
+			"%q stands below a row that holds before it", line)
 		before = words
 	}
 	slices.Sort(doc)

@@ -233,9 +233,8 @@ func TestSubscribeIsCompletedAfterItsContext(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cause := errors.New("the client left")
 		time.AfterFunc(0, func() { cancel(cause) })
-		if _, err := c.Subscribe(ctx, "g", "t"); err != nil && !errors.Is(err, cause) {
-			t.Fatal(err)
-		}
+		_, err := c.Subscribe(ctx, "g", "t")
+		assert.MustThat(t, err == nil || errors.Is(err, cause), "%+v", err)
 		closeStore()
 		inMemory := c.Find(g.ID(), tp.ID()) != nil
 		again, _ := open(t, fs)
@@ -261,8 +260,7 @@ func TestFIFOChangesBeforeTheFirstSubscription(t *testing.T) {
 // While the disk does not respond, repeated first receives wait for one creation of their
 // subscription: a client that gives up and tries again leaves no goroutine for each try.
 func TestOneCreationOfASubscriptionRuns(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		c, closeStore := open(t, vfs.NewMem())
 		tp, g := topicAndGroup(t, c, "")
 		calls := c.config.Env.Calls.(*calls)
@@ -365,8 +363,7 @@ func TestTopicGrowsDuringAFirstReceive(t *testing.T) {
 
 // An automatic queue that is about to be deleted is created explicitly: it stays.
 func TestPutKeepsAnAutomaticQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		c, _ := open(t, vfs.NewMem())
 		tp := assert.Value(c.OwnTopic(t.Context(), "DLQ.t", settings.Topic{Queues: 1}, true))(t)
 		fill(t, c, tp, 2)

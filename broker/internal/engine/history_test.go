@@ -54,9 +54,8 @@ func TestHistory(t *testing.T) {
 		for i := range p.Counts {
 			got = append(got, [2]int64{p.Counts[i][In], p.Gauges[i][Backlog]})
 		}
-		if p.First != c.first || lost || !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s: from slot %d on, lost %v, %v; want from slot %d on %v", name, p.First, lost, got, c.first, c.want)
-		}
+		assert.That(t, p.First == c.first && !lost && reflect.DeepEqual(got, c.want),
+			"%s: from slot %d on, lost %v, %v; want from slot %d on %v", name, p.First, lost, got, c.first, c.want)
 	}
 }
 
@@ -332,9 +331,8 @@ func TestBusiestAreKept(t *testing.T) {
 			least = min(least, rate(i))
 		}
 	}
-	if kept < 100 || int(least) < subjects-2*kept {
-		t.Errorf("%d of %d subjects are kept, the least busy one with %d messages a round", kept, subjects, least)
-	}
+	assert.That(t, kept >= 100 && int(least) >= subjects-2*kept,
+		"%d of %d subjects are kept, the least busy one with %d messages a round", kept, subjects, least)
 	p, lost := h.Read(h.Total(), Hour)
 	assert.That(t, !lost && len(p.Counts) == 361, "the total has %d slots", len(p.Counts))
 

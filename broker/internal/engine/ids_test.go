@@ -173,12 +173,10 @@ func TestRun(t *testing.T) {
 			assert.That(t, got == fresh, "%s: fresh at %d: %t", name, now, got)
 		}
 		left := r.Take(3)
-		if !slices.EqualFunc(written, c.written, slices.Equal) || !slices.Equal(left.Hashes, c.left) {
-			t.Errorf("%s: written %d, left %d; want %d and %d", name, written, left.Hashes, c.written, c.left)
-		}
-		if left.Queue != 3 || left.First() != c.first || left.End != last.offset+1 || left.At.UnixNano() != last.at {
-			t.Errorf("%s: the record is %+v", name, left)
-		}
+		assert.That(t, slices.EqualFunc(written, c.written, slices.Equal) && slices.Equal(left.Hashes, c.left),
+			"%s: written %d, left %d; want %d and %d", name, written, left.Hashes, c.written, c.left)
+		assert.That(t, left.Queue == 3 && left.First() == c.first && left.End == last.offset+1 && left.At.UnixNano() == last.at,
+			"%s: the record is %+v", name, left)
 		if r.Len() != 0 || r.Fresh(window, time.Unix(0, last.at)) {
 			t.Errorf("%s: %d are left", name, r.Len())
 		}

@@ -106,8 +106,7 @@ func (f *fixture) bury(id string) {
 
 // One redrive, purge or other holder runs at a time.
 func TestHold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.bury("a")
 		release := assert.Value(f.Hold(t.Context()))(t)
@@ -128,33 +127,6 @@ func TestHold(t *testing.T) {
 			t.Errorf("the other purge returned %v", err)
 		}
 	})
-}
-
-func TestCheckRetryNames(t *testing.T) {
-	t.Parallel()
-	with := func(naming settings.RetryNaming, topic string) settings.RetryTopic {
-		return settings.RetryTopic{Enabled: true, Naming: naming, Topic: topic}.WithDefaults()
-	}
-	other := func(c settings.RetryTopic) []*Group {
-		return []*Group{newGroup("h", 2, settings.Group{RetryTopic: c}.WithDefaults())}
-	}
-	for name, c := range map[string]struct {
-		mine, other settings.RetryTopic
-		clash       bool
-	}{
-		"none configured":   {with("", ""), with("", ""), false},
-		"same name":         {with("", "r"), with("", "r"), true},
-		"name by 2.9.2":     {with("", "t-h-RETRY"), with("", ""), true},
-		"name by 2.7.2":     {with("", "h-RETRY"), with(settings.RetryNaming272, ""), true},
-		"of the other":      {with("", ""), with("", "t-g-RETRY"), true},
-		"other names":       {with("", "r"), with("", "q"), false},
-		"other is disabled": {with("", "r"), settings.RetryTopic{Topic: "r"}, false},
-		"disabled":          {settings.RetryTopic{Topic: "r"}, with("", "r"), false},
-	} {
-		err := checkRetryNames("g", &c.mine, slices.Values(other(c.other)))
-		e, ok := errors.AsType[*tidegate.Error](err)
-		assert.That(t, ok == c.clash && (!ok || e.Code == tidegate.CodeBadRequest), "%s: %v, want an error: %v", name, err, c.clash)
-	}
 }
 
 // progress is a subscription with a fixed progress in each queue.
@@ -226,8 +198,7 @@ func elapse(d time.Duration) {
 
 // Disk space that the store failed to return is returned a minute later.
 func TestReclaimIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		r := newRemover(t, nil)
 		r.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 5, To: 5}, retention.ReclaimBytes) // an empty range cannot be compacted
 		r.ReclaimSoon()
@@ -241,8 +212,7 @@ func TestReclaimIsTriedAgain(t *testing.T) {
 
 // Little removed space is not returned: a compaction costs more.
 func TestLittleIsNotReclaimed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		r := newRemover(t, nil)
 		r.Freed().Add(store.Range{Topic: 1, Queue: 0, From: 4, To: 6}, retention.ReclaimBytes-1)
 		r.ReclaimSoon()
@@ -253,8 +223,7 @@ func TestLittleIsNotReclaimed(t *testing.T) {
 
 // A look finds the topics whose round is due, and the time of the next one.
 func TestLook(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		all, now := topics{}, time.Now()
 		r := newRemover(t, all)
 		add := func(id uint32, due time.Duration) {
@@ -284,8 +253,7 @@ func TestLook(t *testing.T) {
 
 // A deleted topic leaves the space of its messages; a topic that was never used leaves nothing.
 func TestTopicDeleted(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		r := newRemover(t, nil)
 		unused := newTopic(TopicConfig{ID: 1, Name: "unused"}, settings.Topic{Queues: 3})
 		r.TopicDeleted(unused)

@@ -28,6 +28,12 @@ func startMaintenance(t *testing.T) *maintenance {
 	return l
 }
 
+// bubble runs a test in a bubble, beside others.
+func bubble(t *testing.T, f func(*testing.T)) {
+	t.Parallel()
+	synctest.Test(t, f)
+}
+
 // recorder is a step that notes when it ran.
 type recorder struct {
 	mu   sync.Mutex
@@ -80,8 +86,7 @@ func TestLoopLooksAtTheClockAgain(t *testing.T) {
 
 // If the wall clock is set ahead, a step is at most a minute late.
 func TestClockSetAhead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		l, r := startMaintenance(t), recordRuns()
 		task := l.Add(taskConfig{Step: r.step})
 		task.Wake(time.Now().Add(3 * time.Hour).Round(0))
@@ -118,8 +123,7 @@ func stepped(t time.Time, d time.Duration) time.Time {
 
 // A Wake during a step is not lost, and no step runs beside another one of its task.
 func TestWakeDuringAStep(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		l, r := startMaintenance(t), recordRuns()
 		var under atomic.Int32
 		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
@@ -140,8 +144,7 @@ func TestWakeDuringAStep(t *testing.T) {
 }
 
 func TestPauseAfterErrors(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		var log bytes.Buffer
 		l := newMaintenance(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), nil)
 		l.Start()
@@ -182,8 +185,7 @@ func TestPauseAfterErrors(t *testing.T) {
 
 // A step that fails and returns a time runs again then.
 func TestErrorWithATime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		l, r := startMaintenance(t), recordRuns()
 		task := l.Add(taskConfig{Pause: time.Second, MaxPause: time.Second, Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 			_, _ = r.step(ctx, now)
@@ -199,8 +201,7 @@ func TestErrorWithATime(t *testing.T) {
 
 // The work after a step may wait for a holder, and the next step waits for both.
 func TestFollow(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		l, r := startMaintenance(t), recordRuns()
 		var task *Task
 		fails := true
@@ -234,8 +235,7 @@ func TestFollow(t *testing.T) {
 }
 
 func TestStartAndStop(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		l, r := newMaintenance(t.Context(), slog.New(slog.DiscardHandler), nil), recordRuns()
 		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
 			_, _ = r.step(ctx, now)
@@ -266,8 +266,7 @@ func TestStartAndStop(t *testing.T) {
 
 // Stop waits neither for a holder of a task that is due, nor does the end of the context.
 func TestStopWhileATaskIsHeld(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l, r := newMaintenance(ctx, slog.New(slog.DiscardHandler), nil), recordRuns()
 		l.Start()
@@ -470,9 +469,8 @@ func runModel(t *testing.T, rnd *rand.Rand) {
 	for i, w := range workers {
 		w.mu.Lock()
 		assert.That(t, len(w.work) <= 0, "task %d has %d pieces of work left, after %v without an event", i, len(w.work), longest)
-		if most := w.wakes + w.failures + w.done; w.steps > most {
-			t.Errorf("task %d took %d steps for %d wakes, %d failures and %d pieces of work", i, w.steps, w.wakes, w.failures, w.done)
-		}
+		assert.That(t, w.steps <= (w.wakes+w.failures+w.done),
+			"task %d took %d steps for %d wakes, %d failures and %d pieces of work", i, w.steps, w.wakes, w.failures, w.done)
 		w.mu.Unlock()
 	}
 }
@@ -488,8 +486,7 @@ func checkHeldWork(t *testing.T, l *maintenance, workers []*worker) {
 		w.mu.Lock()
 		held := len(w.work)
 		w.mu.Unlock()
-		if held > 0 && !running && w.task.Due().IsZero() {
-			t.Errorf("task %d has %d pieces of work, and neither a step under way nor a due time", i, held)
-		}
+		assert.That(t, held <= 0 || running || !w.task.Due().IsZero(),
+			"task %d has %d pieces of work, and neither a step under way nor a due time", i, held)
 	}
 }

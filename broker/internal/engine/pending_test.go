@@ -198,8 +198,7 @@ func (f *pendingFixture) half(t *fakeTopic, id string) (h store.HalfID) {
 // After a start with a clock that is behind, checks of transactions and the retries of the broker
 // come after the duration for which they were set. Other delayed messages keep their time.
 func TestRecoverWithClockBehind(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := openPending(t, vfs.NewMem())
 		a := f.topics[1]
 		id := f.half(a, "half")
@@ -219,9 +218,7 @@ func TestRecoverWithClockBehind(t *testing.T) {
 			t.Errorf("the check is due %v after the start, %v; want %v", is.Due.Sub(now), err, timeout)
 		}
 		all, err := f.store.DelayedOf(a.id, store.StoredDelayed{}, 9)
-		if err != nil || len(all) != 2 {
-			t.Fatal(all, err)
-		}
+		assert.MustThat(t, err == nil && len(all) == 2, "%+v, %+v", all, err)
 		for _, d := range all {
 			m, ok, err := f.store.GetDelayed(d.Delayed)
 			want := map[string]time.Time{"user": user.Due, "retry": now.Add(10 * time.Second)}[m.ID]
@@ -236,8 +233,7 @@ func TestRecoverWithClockBehind(t *testing.T) {
 
 // The task of the delayed messages is never held for long, and a canceled recall ends at once.
 func TestRecallEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := openPending(t, vfs.NewMem())
 		d := f.delay(f.topics[1], "1", time.Hour)
 		release := assert.Value(f.delayed.Task.Hold(t.Context()))(t)
@@ -253,8 +249,7 @@ func TestRecallEndsWithItsContext(t *testing.T) {
 
 // Without room on the disk a transaction is not given up.
 func TestGiveUpWaitsForRoom(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := openPending(t, vfs.NewMem())
 		f.created.Store(1) // the next creation succeeds
 		f.short.Store(true)
@@ -482,8 +477,7 @@ func TestSchedule(t *testing.T) {
 		before.Checks = x.checks
 		now := before.Due.Add(x.late)
 		after, giveUp := c.Next(before, now)
-		if giveUp != x.giveUp || !giveUp && (!after.Due.Equal(now.Add(x.next)) || after.Checks != x.checks+1) {
-			t.Errorf("%s: %+v, %t; want after %v, %t", name, after, giveUp, x.next, x.giveUp)
-		}
+		assert.That(t, giveUp == x.giveUp && (giveUp || after.Due.Equal(now.Add(x.next)) && after.Checks == x.checks+1),
+			"%s: %+v, %t; want after %v, %t", name, after, giveUp, x.next, x.giveUp)
 	}
 }

@@ -296,8 +296,7 @@ func watching(w *Watch) *Request {
 // A watch is at each source of its receive. The source that wakes it forgets it, the end removes it
 // from the others.
 func TestWatchLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := newSubscriptionFixture(t)
 		s := f.subscribe(false)
 		retry := newSubscription(&f.Env, f.group, f.create("retry", settings.Topic{Queues: 1}), false)
@@ -336,8 +335,7 @@ func TestWatchLeavesNothingBehind(t *testing.T) {
 
 // A receive that looks for messages several times decides each time about its watch.
 func TestWatchOfAReceiveThatLooksAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := newSubscriptionFixture(t)
 		s := f.subscribe(false)
 		w, woken := newWatch()
@@ -401,8 +399,7 @@ func TestWatchOfOutdatedSources(t *testing.T) {
 
 // The end of a subscription wakes its watches: the next receive reports the reason.
 func TestCloseWakesWatches(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := newSubscriptionFixture(t)
 		s := f.subscribe(false)
 		w, woken := newWatch()

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -55,8 +54,7 @@ func codeOf(err error) tidegate.Code {
 // A topic accepts only messages of its type. A topic of dead letters also accepts messages with a
 // message group or a delivery time, because dead letters keep the fields of the message.
 func TestTopicsAcceptTheirType(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := NewSending(SendingConfig{Directory: newDirectory(), MaxBodySize: 10})
 		kinds := map[string]Incoming{
 			"NORMAL":      {},
@@ -90,8 +88,7 @@ func TestTopicsAcceptTheirType(t *testing.T) {
 
 // Each invalid message has the code of its fault, and a message at a limit is valid.
 func TestInvalidMessages(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		s := NewSending(SendingConfig{Directory: newDirectory(), MaxBodySize: 10})
 		now := time.Now()
 		for name, c := range map[string]struct {
@@ -145,36 +142,6 @@ func appendingOf(groups ...string) (*appending, *Topic) {
 		a.messages[i].Message = &tidegate.Message{Topic: to.Name(), MessageGroup: groups[i]}
 	}
 	return a, to
-}
-
-// After a rejected message, the later messages of its message group are rejected with the same
-// error. Earlier messages, other message groups and messages without a group are not.
-func TestRejectionsKeepTheOrder(t *testing.T) {
-	t.Parallel()
-	full := &tidegate.Error{Code: tidegate.CodeTooManyRequests, Message: "full"}
-	for name, c := range map[string]struct {
-		groups   []string
-		rejected int // the message that a limit rejects
-		want     []int
-	}{
-		"the first of a group":    {[]string{"a", "a", "b", "a"}, 0, []int{0, 1, 3}},
-		"the second of a group":   {[]string{"a", "a", "b", "a"}, 1, []int{1, 3}},
-		"the last of a group":     {[]string{"a", "a", "b", "a"}, 3, []int{3}},
-		"a message without group": {[]string{"", "", "a"}, 0, []int{0}},
-	} {
-		a, to := appendingOf(c.groups...)
-		a.reject(c.rejected, to, full, "backlog")
-		var got []int
-		for i := range c.groups {
-			if i == c.rejected || a.rejectedBefore(i, to) {
-				got = append(got, i)
-			}
-			if err := a.results[i].Err; err != nil && codeOf(err) != tidegate.CodeTooManyRequests {
-				t.Errorf("%s: message %d: %v", name, i, err)
-			}
-		}
-		assert.That(t, slices.Equal(got, c.want), "%s: the messages %v are rejected, want %v", name, got, c.want)
-	}
 }
 
 // If the whole rest is rejected, messages that have a result keep it.
@@ -291,8 +258,7 @@ func openLimits(t *testing.T, s settings.Limits) *Limits {
 // Check takes a message from the rate of its topic. Without a message it takes nothing, and a topic
 // of dead letters has no limits.
 func TestCheckTakesFromTheRate(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		l := openLimits(t, settings.Limits{})
 		config := settings.Topic{MaxRate: settings.Rate{MessagesPerSecond: 1, Burst: 2}}.WithDefaults()
 		slow := newTopic(TopicConfig{Name: "slow"}, config)
@@ -319,29 +285,6 @@ func TestCheckTakesFromTheRate(t *testing.T) {
 			th := l.Check(slow, time.Now(), by)
 			assert.That(t, th == nil, "after a change to %+v: %v", c.MaxRate, th)
 		}
-	})
-}
-
-// Set changes nothing if a value is invalid. An unchanged quota keeps the used burst of a client.
-func TestSetAndQuota(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		quota := settings.Limits{ClientQuota: settings.Quota{MessagesPerSecond: .5}}
-		l := openLimits(t, quota)
-		assert.Must(t, l.WithinQuota("c"))
-		bad := quota
-		bad.MaxBacklog.Messages = -1
-		if err := l.Set(bad); err == nil || l.Settings() != quota {
-			t.Errorf("after %v the limits are %+v", err, l.Settings())
-		}
-		quota.MaxBacklog.Messages = 5
-		assert.Must(t, l.Set(quota))
-		err := l.WithinQuota("c")
-		wait := tidegate.RetryAfter(err)
-		assert.That(t, errors.Is(err, tidegate.ErrThrottled) && wait == 2*time.Second, "above the quota: %v, wait %v", err, wait)
-		assert.NoError(t, l.WithinQuota("other"), "another client")
-		assert.Must(t, l.Set(settings.Limits{}))
-		assert.NoError(t, l.WithinQuota("c"), "without a quota")
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/filter"
-	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/assert"
@@ -118,8 +117,7 @@ func message(id, tag string) store.Message {
 // Skipping messages, those of other tags or of blocked message groups, is done in large steps, and
 // a receive can end in between.
 func TestSkippingIsInBoundedSteps(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := newSubscriptionFixture(t)
 		const n = 3 * consume.MaxSkipped
 		for sent := 0; sent < n; sent += 1024 {
@@ -138,9 +136,7 @@ func TestSkippingIsInBoundedSteps(t *testing.T) {
 		for calls := 0; ; calls++ {
 			before := next()
 			grants, _, w, err := s.take(&Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}, match: nothing})
-			if len(grants) != 0 || err != nil {
-				t.Fatal(grants, err)
-			}
+			assert.MustThat(t, len(grants) == 0 && err == nil, "%+v, %+v", grants, err)
 			if w != nil {
 				if next() != n || calls < 3 {
 					t.Errorf("it waits at %d after %d calls", next(), calls)
@@ -157,8 +153,7 @@ func TestSkippingIsInBoundedSteps(t *testing.T) {
 // Nothing expires while Open restores a group: the head of a message group would be parked, or
 // become a dead letter, while the messages after it are not known yet.
 func TestNothingExpiresDuringRestore(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := newSubscriptionFixture(t)
 		f.send(message("a", ""))
 		s := f.subscribe(true)
@@ -177,31 +172,10 @@ func TestNothingExpiresDuringRestore(t *testing.T) {
 	})
 }
 
-// A receive under way fails with the reason for which its subscription is closed.
-func TestCloseEndsReceives(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newSubscriptionFixture(t)
-		s := f.subscribe(false)
-		ended := make(chan error, 1)
-		go func() {
-			_, err := s.Receive(t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1, Wait: time.Hour}})
-			ended <- err
-		}()
-		synctest.Wait()
-		start := time.Now()
-		s.Close(refusal.GroupNotFound("g"))
-		if err := <-ended; !errors.Is(err, tidegate.ErrNotFound) || time.Since(start) != 0 {
-			t.Errorf("the receive ended with %v after %v", err, time.Since(start))
-		}
-	})
-}
-
 // There are two messages and two receives, one of which reads a fixed queue. With either choice of
 // the other receive, neither receive waits without need.
 func TestWokenReceiveWakesTheNext(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := newSubscriptionFixture(t)
 		f.topic = f.create("two queues", settings.Topic{Queues: 2})
 		s := f.subscribe(false)
@@ -383,9 +357,7 @@ func TestLastHour(t *testing.T) {
 func (f *subscriptionFixture) receive(s *Subscription) consume.Handle {
 	f.t.Helper()
 	ds, err := s.Receive(f.t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1, InvisibleDuration: time.Minute}})
-	if err != nil || len(ds) != 1 {
-		f.t.Fatal(ds, err)
-	}
+	assert.MustThat(f.t, err == nil && len(ds) == 1, "%+v, %+v", ds, err)
 	h, err := consume.ParseHandle(ds[0].Handle)
 	assert.Must(f.t, err)
 	return h
@@ -395,8 +367,7 @@ var giveUp = transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}
 
 // A repeated request fails if the first one does.
 func TestRepeatedDeadLetterFailsWithTheFirst(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		f := newSubscriptionFixture(t)
 		f.send(message("a", ""))
 		s := f.subscribe(false)

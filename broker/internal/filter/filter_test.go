@@ -147,9 +147,8 @@ func TestSQLErrorsSayWhere(t *testing.T) {
 	} {
 		_, err := SQL(expression)
 		e, ok := errors.AsType[*Error](err)
-		if !ok || e.Position != want.at || !strings.Contains(e.Reason, want.says) {
-			t.Errorf("%.30q: %v, want %q at position %d", expression, err, want.says, want.at)
-		}
+		assert.That(t, ok && e.Position == want.at && strings.Contains(e.Reason, want.says),
+			"%.30q: %v, want %q at position %d", expression, err, want.says, want.at)
 	}
 }
 

@@ -287,9 +287,8 @@ func TestBytesAtRandom(t *testing.T) {
 		}
 		held := s.held(after)
 		assert.That(t, held <= limit, "seed %d: %d bytes are held, the limit is %d", seed, held, limit)
-		if youngest-time.Millisecond > oldest {
-			t.Errorf("seed %d: a message of %v is removed, and one of %v stays", seed, youngest, oldest)
-		}
+		assert.That(t, youngest-time.Millisecond <= oldest,
+			"seed %d: a message of %v is removed, and one of %v stays", seed, youngest, oldest)
 		for i := range after { // one message less would not be enough
 			before := slices.Clone(after)
 			found := s.in(store.Range{Queue: uint16(i), To: after[i]})

@@ -63,9 +63,8 @@ func FuzzDecodeMessage(f *testing.F) {
 			assert.MustIs(t, "the error does not report a damaged record", err, errCorrupt)
 			return
 		}
-		if iderr != nil || id != m.ID || !at.Equal(m.StoredAt) {
-			t.Fatalf("the ID is %q, stored at %v, %v; want those of %+v", id, at, iderr, m)
-		}
+		assert.MustThat(t, iderr == nil && id == m.ID && at.Equal(m.StoredAt),
+			"the ID is %q, stored at %v, %v; want those of %+v", id, at, iderr, m)
 		err := decodeMessage(m.AppendTo(nil), &again)
 		assert.MustThat(t, err == nil && recordEqualMessages(m, again), "written and read back: %+v, %v; want %+v", again, err, m)
 	})
@@ -239,9 +238,8 @@ func FuzzSmallRecords(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{1}, 32))
 	f.Add([]byte{0xff})
 	f.Fuzz(func(t *testing.T, v []byte) {
-		if _, err := decodeCursor(v); err != nil && !errors.Is(err, errCorrupt) {
-			t.Error(err)
-		}
+		_, err := decodeCursor(v)
+		assert.That(t, err == nil || errors.Is(err, errCorrupt), "%+v", err)
 		if r, err := decodeRemoved(v); err != nil && !errors.Is(err, errCorrupt) || err == nil && (r.Messages < 0 || r.End < r.Messages) {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -280,13 +278,11 @@ func FuzzDecodeMark(f *testing.F) {
 	f.Add(slices.Repeat([]byte{0xff}, 16))
 	f.Fuzz(func(t *testing.T, v []byte) {
 		m, err := decodeMark(v)
-		if (err == nil) != (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) || m.Offset < 0 || m.Bytes < 0 {
-			t.Errorf("%x: %+v, %v", v, m, err)
-		}
+		assert.That(t, (err == nil) == (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) && m.Offset >= 0 && m.Bytes >= 0,
+			"%x: %+v, %v", v, m, err)
 		_, n, err := decodeWaiting(make([]byte, 5), v)
-		if (err == nil) != (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) || err == nil && n != (Waiting{m.Offset, m.Bytes}) {
-			t.Errorf("%x: %+v, %v", v, n, err)
-		}
+		assert.That(t, (err == nil) == (len(v) == 16 && v[0] < 0x80 && v[8] < 0x80) && (err != nil || n == (Waiting{m.Offset, m.Bytes})),
+			"%x: %+v, %v", v, n, err)
 	})
 }
 

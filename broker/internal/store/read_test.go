@@ -101,9 +101,8 @@ func TestTailIsBounded(t *testing.T) {
 	for _, p := range s.tail.chunks {
 		size += cap(p.b)
 	}
-	if size > tailChunks*tailChunk || len(s.tail.queues) > size/10_000 {
-		t.Errorf("the tail has %d bytes and %d queues; chunks allow %d bytes", size, len(s.tail.queues), tailChunks*tailChunk)
-	}
+	assert.That(t, size <= tailChunks*tailChunk && len(s.tail.queues) <= size/10_000,
+		"the tail has %d bytes and %d queues; chunks allow %d bytes", size, len(s.tail.queues), tailChunks*tailChunk)
 	if ms, _ := s.tail.read(1, 0, 0, 1, 1, 1); ms != nil {
 		t.Error("the oldest message is still there")
 	}
@@ -202,9 +201,8 @@ func TestReader(t *testing.T) {
 				if err != nil || ok == removed[p] {
 					t.Fatalf("%+v: found %v, removed %v: %v", p, ok, removed[p], err)
 				}
-				if ok && (m.ID != fmt.Sprint(p.Queue, p.Offset) || !bytes.Equal(m.Body, body(p))) {
-					t.Fatalf("%+v is message %q with %d bytes", p, m.ID, len(m.Body))
-				}
+				assert.MustThat(t, !ok || m.ID == fmt.Sprint(p.Queue, p.Offset) && bytes.Equal(m.Body, body(p)),
+					"%+v is message %q with %d bytes", p, m.ID, len(m.Body))
 			}
 			r.Close()
 			rnd.Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
@@ -303,9 +301,8 @@ func TestQueueBeginning(t *testing.T) {
 			t.Fatal(err)
 		}
 		q, err := s.Queue(1, 2)
-		if err != nil || q.First != (Mark{Offset: c.to, Bytes: 3 * c.to}) || q.End != (Mark{Offset: 10, Bytes: 30}) {
-			t.Errorf("%+v, %v", q, err)
-		}
+		assert.That(t, err == nil && q.First == (Mark{Offset: c.to, Bytes: 3 * c.to}) && q.End == (Mark{Offset: 10, Bytes: 30}),
+			"%+v, %v", q, err)
 		var got []int64
 		for o, m := range q.Leftovers {
 			got = append(got, o)
@@ -347,9 +344,8 @@ func TestSpilled(t *testing.T) {
 	for _, mg := range []string{"a", "ab", "b", "\xff", ""} {
 		for from, want := range map[int64][]int64{0: {1, 2}, 2: {2, 300}, 3: {300}, 301: nil} {
 			ls, offsets, err := s.Spilled(7, 3, 1, mg, from, 2)
-			if err != nil || !slices.Equal(offsets, want) || len(ls) != len(want) {
-				t.Errorf("message group %q from %d: %v, %v", mg, from, offsets, err)
-			}
+			assert.That(t, err == nil && slices.Equal(offsets, want) && len(ls) == len(want),
+				"message group %q from %d: %v, %v", mg, from, offsets, err)
 			for i, l := range ls {
 				assert.That(t, l.Group == mg && l.Size == offsets[i] && l.State == 7, "%+v", l)
 			}
@@ -387,80 +383,4 @@ func TestSpilled(t *testing.T) {
 	expect(15, 1, 1)
 	add(func(b *Batch) { b.DeleteSubscription(7, 3) })
 	expect(0, 0, 0)
-}
-
-// Times and bytes of a queue with gaps, against counting.
-func TestSeekAgainstCounting(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
-	s, err := openDir("data", vfs.NewMem())
-	assert.Must(t, err)
-	defer s.Close()
-	start := time.Unix(1_000_000, 0)
-	const n = 200
-	var stored [n]time.Time
-	var before [n + 1]int64
-	at := start
-	if err := s.Messages.Add(func(b *Batch) {
-		for i := range n {
-			at = at.Add(time.Duration(rnd.IntN(3)) * time.Second)
-			m := Message{Message: tidegate.Message{Body: make([]byte, rnd.IntN(9))}, StoredAt: at}
-			stored[i], before[i+1] = at, before[i]+int64(len(m.Body))
-			m.Cumulative = before[i+1]
-			b.PutMessage(Place{Topic: 1, Queue: 0, Offset: int64(i)}, &m)
-		}
-		b.PutMessage(Place{Topic: 1, Queue: 1, Offset: 0}, &Message{StoredAt: start})
-	}, nil).Wait(); err != nil {
-		t.Fatal(err)
-	}
-	gone := map[int64]bool{}
-	for round := range 4 {
-		for range 300 {
-			from := rnd.Int64N(n)
-			to := from + rnd.Int64N(n-from+1)
-			when := start.Add(time.Duration(rnd.IntN(2*n)) * time.Second)
-			got, err := s.FirstThat(Range{Topic: 1, Queue: 0, From: from, To: to}, func(m Stored) bool { return !m.At.Before(when) })
-			assert.MustThat(t, err == nil && got >= from && got <= to, "%d to %d: %d, %v", from, to, got, err)
-			for i := from; i < to; i++ {
-				if !gone[i] && (i >= got) == stored[i].Before(when) {
-					t.Fatalf("round %d: the first since %v in %d to %d is %d, but %d was stored at %v", round, when, from, to, got, i, stored[i])
-				}
-			}
-			b, ok, err := s.BytesBefore(1, 0, from)
-			last := int64(n) - 1
-			for gone[last] {
-				last--
-			}
-			if want := before[from]; err != nil || ok != (from <= last) || ok && (b != want && !gone[from] || b < want) {
-				t.Fatalf("%d bytes before %d, %v, %v; want %d", b, from, ok, err, want)
-			}
-		}
-		if err := s.Messages.Add(func(b *Batch) {
-			for range 30 {
-				i := rnd.Int64N(n)
-				gone[i] = true
-				b.DeleteMessage(Place{Topic: 1, Queue: 0, Offset: i})
-			}
-			b.PutRemoved(1, 0, Removed{Messages: int64(len(gone)), End: n, Sum: before[n]})
-		}, nil).Wait(); err != nil {
-			t.Fatal(err)
-		}
-		q, err := s.Queue(1, 0)
-		if err != nil || q.End != (Mark{Offset: n, Bytes: before[n]}) || q.Removed.Messages != int64(len(gone)) {
-			t.Errorf("%+v, %v", q, err)
-		}
-	}
-	if err := s.Messages.Add(func(b *Batch) {
-		for i := range int64(n) {
-			b.DeleteMessage(Place{Topic: 1, Queue: 0, Offset: i})
-		}
-	}, nil).Wait(); err != nil {
-		t.Fatal(err)
-	}
-	q, err := s.Queue(1, 0)
-	if err != nil || q.First != (Mark{}) || q.End != (Mark{Offset: n, Bytes: before[n]}) || q.Removed.Messages != int64(len(gone)) {
-		t.Errorf("an empty queue is %+v, %v", q, err)
-	}
-	if _, ok, err := s.BytesBefore(1, 0, 5); ok || err != nil {
-		t.Errorf("an empty queue reports bytes: %v, %v", ok, err)
-	}
 }

@@ -83,9 +83,7 @@ func TestReplacedValues(t *testing.T) {
 					s.Close()
 					t.Fatal("it was opened")
 				}
-				for _, w := range []string{files[1], "restore", "--accept-data-loss"} {
-					assert.That(t, strings.Contains(err.Error(), w), "the error does not contain %q: %v", w, err)
-				}
+				assert.Contains(t, "the error", fmt.Sprint(err), files[1], "restore", "--accept-data-loss")
 				s, err = acceptLoss(fs)
 			}
 			assert.Must(t, err)
@@ -219,9 +217,8 @@ func TestCorruptValuesAreNotRewritten(t *testing.T) {
 					t.Fatal(start, err)
 				}
 				if read {
-					if _, _, err := s.Read(1, 0, 10, 20, 32, 1<<20); !IsDamage(err) {
-						t.Fatal(start, err)
-					}
+					_, _, err := s.Read(1, 0, 10, 20, 32, 1<<20)
+					assert.MustThat(t, IsDamage(err), "%+v, %+v", start, err)
 				}
 				if err := s.messages.DeleteRange([]byte{0}, appendMessageKey(nil, Place{Topic: 1, Queue: 0, Offset: 10}), nil); err != nil {
 					t.Fatal(start, err)
@@ -229,12 +226,10 @@ func TestCorruptValuesAreNotRewritten(t *testing.T) {
 				for i := range int64(50) {
 					m := sampleMessage()
 					m.Body = make([]byte, 300)
-					if err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: 5 + i%3}, &m) }, nil).Wait(); err != nil {
-						t.Fatal(start, err)
-					}
-					if err := s.messages.Flush(); err != nil {
-						t.Fatal(start, err)
-					}
+					err := s.Messages.Add(func(b *Batch) { b.PutMessage(Place{Topic: 1, Queue: 0, Offset: 5 + i%3}, &m) }, nil).Wait()
+					assert.MustThat(t, err == nil, "%+v, %+v", start, err)
+					err = s.messages.Flush()
+					assert.MustThat(t, err == nil, "%+v, %+v", start, err)
 				}
 				if n := s.messages.Metrics().Compact.FailedCount; n > 0 {
 					t.Errorf("%s: %d compactions failed", start, n)
@@ -290,9 +285,8 @@ func TestTableEnd(t *testing.T) {
 	} {
 		end := tableEnd(tt.first, next)
 		assert.That(t, bytes.Equal(end, tt.end), "%s: the table ends at %q, want %q", tt.name, end, tt.end)
-		if end != nil && bytes.Compare(end, tt.first) <= 0 {
-			t.Errorf("%s: the end %q is not after the first key %q", tt.name, end, tt.first)
-		}
+		assert.That(t, end == nil || bytes.Compare(end, tt.first) > 0,
+			"%s: the end %q is not after the first key %q", tt.name, end, tt.first)
 	}
 }
 
@@ -320,18 +314,16 @@ func TestTablesEndWithTheirQueue(t *testing.T) {
 			if len(from) != messageKeyLen || len(to) != messageKeyLen {
 				continue
 			}
-			if level == 0 || splitMessageKey(from).Queue != splitMessageKey(to).Queue {
-				t.Errorf("a table of level %d has the messages from %x to %x", level, from, to)
-			}
+			assert.That(t, level != 0 && splitMessageKey(from).Queue == splitMessageKey(to).Queue,
+				"a table of level %d has the messages from %x to %x", level, from, to)
 			ofQueue[splitMessageKey(from).Queue]++
 		}
 	}
 	assert.That(t, len(ofQueue) == queues, "tables by queue: %v, want some for each of %d", ofQueue, queues)
 	for q := range uint16(queues) {
 		ms, _, err := s.Read(1, q, 0, messages, messages, 1<<40)
-		if err != nil || len(ms) != messages || ms[messages-1].ID != fmt.Sprint(q, messages-1) {
-			t.Errorf("queue %d: %d messages, %v", q, len(ms), err)
-		}
+		assert.That(t, err == nil && len(ms) == messages && ms[messages-1].ID == fmt.Sprint(q, messages-1),
+			"queue %d: %d messages, %v", q, len(ms), err)
 	}
 }
 

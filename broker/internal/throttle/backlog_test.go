@@ -387,9 +387,8 @@ func TestAges(t *testing.T) {
 			if got, want := a.Oldest()/AgeTick, slices.Min(there)/AgeTick; got != want {
 				t.Fatalf("seed %d, step %d: the oldest is of tick %d, want %d", seed, step, got, want)
 			}
-			if len(a.entries) > 2*len(there)+1 {
-				t.Fatalf("seed %d, step %d: %d entries for %d messages", seed, step, len(a.entries), len(there))
-			}
+			assert.MustThat(t, len(a.entries) <= 2*len(there)+1,
+				"seed %d, step %d: %d entries for %d messages", seed, step, len(a.entries), len(there))
 		}
 	}
 }

@@ -68,9 +68,8 @@ func TestPaceOfSteadyDrains(t *testing.T) {
 		check := func(i int, seconds float64) {
 			t.Helper()
 			got, bytes := p.rate(at(seconds))
-			if i >= 3 && seconds > 0.25 && (got < rate/2 || got > rate*2 || math.Abs(bytes/got-7) > 0.001) {
-				t.Fatalf("%s: after %g s, in step %d, it is %g messages and %g bytes a second", what, seconds, i, got, bytes)
-			}
+			assert.MustThat(t, i < 3 || seconds <= 0.25 || got >= rate/2 && got <= rate*2 && math.Abs(bytes/got-7) <= 0.001,
+				"%s: after %g s, in step %d, it is %g messages and %g bytes a second", what, seconds, i, got, bytes)
 		}
 		last := 0.0
 		for i := range steps {
@@ -224,9 +223,8 @@ func TestRateWaitIsRight(t *testing.T) {
 			}
 			refused++
 			s := r.Refused(m, wait, limit, now)
-			if !s.On || s.Since != now || s.Mark != int64(math.Ceil(limit.of(m))) {
-				t.Fatalf("%+v: refused at %v with %+v", limit, now, s)
-			}
+			assert.MustThat(t, s.On && s.Since == now && s.Mark == int64(math.Ceil(limit.of(m))),
+				"%+v: refused at %v with %+v", limit, now, s)
 			now = now.Add(s.RetryAfter)
 			_, again := r.Take(limit, 5, now)
 			assert.MustThat(t, again <= 0, "%+v: the push-back is %v, and then %v more", limit, s.RetryAfter, again)
@@ -364,9 +362,8 @@ func TestStorage(t *testing.T) {
 					if l.is.On {
 						on = append(on, l.name)
 					}
-					if l.is.On == l.is.Since.IsZero() || !l.is.On && l.is.RetryAfter != 0 {
-						t.Errorf("step %d: %s is %+v", i, l.name, l.is)
-					}
+					assert.That(t, l.is.On != l.is.Since.IsZero() && (l.is.On || l.is.RetryAfter == 0),
+						"step %d: %s is %+v", i, l.name, l.is)
 				}
 				got := strings.Join(on, " ")
 				assert.That(t, got == step.on, "step %d: %q refuse sends, want %q", i, got, step.on)
