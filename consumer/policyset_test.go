@@ -15,8 +15,7 @@ import (
 
 func set(t *testing.T, list ...policy.Policy) *policySet {
 	t.Helper()
-	s := assert.Value(newPolicySet(list...))(t)
-	return s
+	return assert.Value(newPolicySet(list...))(t)
 }
 
 // precedence has policies that all match one message, the most specific first.

@@ -80,9 +80,7 @@ func BenchmarkSendAsync(b *testing.B) {
 		for b.Loop() {
 			wg.Add(1)
 			assert.Must(b, p.SendAsync(b.Context(), msg, func(_ tidegate.Receipt, err error) {
-				if err != nil {
-					b.Error(err)
-				}
+				assert.NoError(b, err)
 				wg.Done()
 			}))
 		}

@@ -109,9 +109,7 @@ func bubbled() int {
 	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(", synctest bubble "))
 }
 
-func message() *tidegate.Message {
-	return &tidegate.Message{Topic: "orders", Body: []byte("hello")}
-}
+func message() *tidegate.Message { return &tidegate.Message{Topic: "orders", Body: []byte("hello")} }
 
 func sendError(t *testing.T, err error) *producer.SendError {
 	t.Helper()

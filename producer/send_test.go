@@ -197,9 +197,7 @@ func TestRetriesSpread(t *testing.T) {
 				mu.Unlock()
 				return nil
 			}), producer.Options{})
-			wg.Go(func() {
-				assert.NoError(t, assert.Err(p.Send(t.Context(), message())))
-			})
+			wg.Go(func() { assert.NoError(t, assert.Err(p.Send(t.Context(), message()))) })
 		}
 		wg.Wait()
 		for b, n := range buckets {

@@ -22,8 +22,7 @@ var errThrottled = &tidegate.Error{Code: tidegate.CodeTooManyRequests, Message: 
 
 func newAdaptive(t *testing.T, o ratelimit.AdaptiveOptions) *ratelimit.Adaptive {
 	t.Helper()
-	a := assert.Value(ratelimit.NewAdaptive(o))(t)
-	return a
+	return assert.Value(ratelimit.NewAdaptive(o))(t)
 }
 
 // A server that admits 1 000 requests a second is offered 5 000: it must be kept

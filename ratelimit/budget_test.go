@@ -11,8 +11,7 @@ import (
 
 func newBudget(t *testing.T, o ratelimit.BudgetOptions) *ratelimit.Budget {
 	t.Helper()
-	b := assert.Value(ratelimit.NewBudget(o))(t)
-	return b
+	return assert.Value(ratelimit.NewBudget(o))(t)
 }
 
 // A server that fails every request gets at most 1.1 requests a call once the

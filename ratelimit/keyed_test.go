@@ -17,8 +17,7 @@ import (
 
 func newKeyed[K comparable](t *testing.T, limit rate.Limit, burst int, idle time.Duration) *Keyed[K] {
 	t.Helper()
-	k := assert.Value(NewKeyed[K](limit, burst, idle))(t)
-	return k
+	return assert.Value(NewKeyed[K](limit, burst, idle))(t)
 }
 
 func TestNewKeyedRejects(t *testing.T) {

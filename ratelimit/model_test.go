@@ -17,9 +17,7 @@ import (
 
 // sequences runs a model in a bubble for each sequence.
 func sequences(t *testing.T, f func(t *testing.T, r *rand.Rand)) {
-	model.Run(t, 1000, func(t *testing.T, r *rand.Rand) {
-		synctest.Test(t, func(t *testing.T) { f(t, r) })
-	})
+	model.Run(t, 1000, func(t *testing.T, r *rand.Rand) { synctest.Test(t, func(t *testing.T) { f(t, r) }) })
 }
 
 // A line models the goroutines of the callers that wait at one bucket: the first one sleeps until

@@ -39,8 +39,7 @@ var errThrottle = &tidegate.Error{Code: tidegate.CodeTooManyRequests}
 
 func adaptive(t *testing.T, o AdaptiveOptions) *Adaptive {
 	t.Helper()
-	a := assert.Value(NewAdaptive(o))(t)
-	return a
+	return assert.Value(NewAdaptive(o))(t)
 }
 
 // Throttles within 100 ms lower the rate once.

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
@@ -41,8 +40,7 @@ func (c counting) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*t
 // letter. A letter in its last attempt is listed and can be sent back; if it stays, the listing
 // ends with an error.
 func TestQueueNeedsAttempts(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.fail("always", "a", "b")
 		list := func(most, had int) string {
 			q := p.queue()

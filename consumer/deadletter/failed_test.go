@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
@@ -18,8 +17,7 @@ import (
 // A letter that failed was not sent back. If it is gone at the next run, for example because an
 // operator has purged it, the job does not record it as sent.
 func TestFailedLettersAreNotRecovered(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.fail("always", "m")
 		assert.Must(t, p.DeleteTopic(t.Context(), "orders"))
 		o := deadletter.Options{Journal: filepath.Join(t.TempDir(), "journal"), MaxFailureShare: 1}
@@ -48,20 +46,17 @@ func TestNegativeMaxFailureSharePermitsNone(t *testing.T) {
 		{"none", -1, 9, deadletter.ErrTooManyFailures},
 		{"a tenth", 0.1, 19, nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				p.fail("always", ids("m", 20)...)
-				edits := 0
-				report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: tt.most, Edit: func(*tidegate.Message) error {
-					if edits++; edits == 5 {
-						return errors.New("by the test")
-					}
-					return nil
-				}})
-				assert.That(t, errors.Is(err, tt.err) && report.Redriven == tt.redriven && report.Failed == 1,
-					"%+v, %v; want %d sent back, 1 failed, and %v", report, err, tt.redriven, tt.err)
-			})
+		placedAs(t, tt.name, func(t *testing.T, p *place) {
+			p.fail("always", ids("m", 20)...)
+			edits := 0
+			report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: tt.most, Edit: func(*tidegate.Message) error {
+				if edits++; edits == 5 {
+					return errors.New("by the test")
+				}
+				return nil
+			}})
+			assert.That(t, errors.Is(err, tt.err) && report.Redriven == tt.redriven && report.Failed == 1,
+				"%+v, %v; want %d sent back, 1 failed, and %v", report, err, tt.redriven, tt.err)
 		})
 	}
 }
@@ -72,23 +67,19 @@ func TestEditKeepsIDAndTopic(t *testing.T) {
 		"ID":    func(m *tidegate.Message) { m.ID = "another" },
 		"topic": func(m *tidegate.Message) { m.Topic = "another" },
 	} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				p.fail("always", "m")
-				report, err := p.redrive(p.source(), deadletter.Options{Edit: func(m *tidegate.Message) error { edit(m); return nil }})
-				if left := p.left(p.source()); err != nil || report.Failed != 1 || report.Redriven != 0 || len(left) != 1 {
-					t.Errorf("%+v, %v, %q left; want the letter failed and left", report, err, left)
-				}
-			})
+		placedAs(t, name, func(t *testing.T, p *place) {
+			p.fail("always", "m")
+			report, err := p.redrive(p.source(), deadletter.Options{Edit: func(m *tidegate.Message) error { edit(m); return nil }})
+			if left := p.left(p.source()); err != nil || report.Failed != 1 || report.Redriven != 0 || len(left) != 1 {
+				t.Errorf("%+v, %v, %q left; want the letter failed and left", report, err, left)
+			}
 		})
 	}
 }
 
 // A queue of a group whose topic of dead letters does not exist has no letters. This is no error.
 func TestQueueWithoutATopic(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		assert.Equal(t, "letters", len(p.left(p.queue())), 0)
 		report, err := p.redrive(p.queue(), deadletter.Options{})
 		assert.That(t, err == nil && report.Seen == 0, "%+v, %v", report, err)
@@ -97,8 +88,7 @@ func TestQueueWithoutATopic(t *testing.T) {
 
 // A dry run removes nothing, and counts two letters with one ID as a run would send them.
 func TestDryRunRemovesNothing(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.CreateTopic("orders", settings.Topic{DuplicateWindow: -1}) // duplicates are stored
 		p.fail("always", "m", "m", "n")
 		for range 2 {

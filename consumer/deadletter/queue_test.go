@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/assert"
@@ -21,8 +20,7 @@ import (
 // After the end of ctx, a listing releases its letters, so that the next listing finds them before
 // their leases end.
 func TestCancelledListingReleases(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.fail("always", "a", "b", "c")
 		enough := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -62,8 +60,7 @@ func (r *recording) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 // The journal has the result of a letter before the letter is removed. After a crash between the
 // two, the next run would otherwise not know that the letter was sent.
 func TestResultBeforeRemoval(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.fail("always", "a", "b", "c")
 		client := &recording{Client: p.rest, t: t, journal: filepath.Join(t.TempDir(), "journal")}
 		q := p.queue()

@@ -24,8 +24,7 @@ import (
 // A journal that ends with intents shows a crash. A letter that no longer exists was sent back. A
 // letter that exists is sent now. One that became a dead letter again meanwhile is not sent again.
 func TestAfterACrash(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.fail("always", "gone", "there", "back")
 		if _, err := p.c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{DeadLetterFilter: status.DeadLetterFilter{MessageIDs: []string{"back"}}}); err != nil {
 			t.Fatal(err)
@@ -102,8 +101,7 @@ func (p *place) tap(before func(), loses func() bool) deadletter.Broker {
 
 // The response to every redrive is lost. The letters that have left were sent back.
 func TestLostResponses(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.fail("always", ids("m", 50)...)
 		report, err := p.redrive(p.tap(func() {}, func() bool { return true }), deadletter.Options{})
 		assert.That(t, err == nil && report.Redriven == 50 && report.Failed == 0, "%+v, %v, want 50", report, err)
@@ -122,33 +120,30 @@ func TestNextGenerationStays(t *testing.T) {
 		{name: "sent back by another job", before: true},
 		{name: "lost response", loses: true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				p.fail("always", ids("m", 3)...)
-				posts, responses := 0, 0
-				src := p.tap(func() {
-					if posts++; tt.before && posts == 1 {
-						_, err := p.c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
-						assert.That(t, err == nil, "%v", err)
-						p.giveUp("still", 3)
-					}
-				}, func() bool {
-					if responses++; tt.loses && responses == 1 {
-						p.giveUp("still", 3)
-						return true
-					}
-					return false
-				})
-				report, err := p.redrive(src, deadletter.Options{})
-				assert.That(t, err == nil && report.Redriven == 3 && report.Failed == 0, "%+v, %v, want 3 sent back", report, err)
-				for l, err := range deadletter.List(t.Context(), p.source(), deadletter.Filter{}, false) {
-					assert.That(t, err == nil && l.Generation() == 1,
-						"%s: generation %d, %v, want 1", l.Message.ID, l.Generation(), err)
+		placedAs(t, tt.name, func(t *testing.T, p *place) {
+			p.fail("always", ids("m", 3)...)
+			posts, responses := 0, 0
+			src := p.tap(func() {
+				if posts++; tt.before && posts == 1 {
+					_, err := p.c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
+					assert.That(t, err == nil, "%v", err)
+					p.giveUp("still", 3)
 				}
-				assert.Equal(t, "are left", len(p.left(p.source())), 3)
-				assert.Equal(t, "came once more", len(bodies(p.receive("billing", "orders", 100))), 0)
+			}, func() bool {
+				if responses++; tt.loses && responses == 1 {
+					p.giveUp("still", 3)
+					return true
+				}
+				return false
 			})
+			report, err := p.redrive(src, deadletter.Options{})
+			assert.That(t, err == nil && report.Redriven == 3 && report.Failed == 0, "%+v, %v, want 3 sent back", report, err)
+			for l, err := range deadletter.List(t.Context(), p.source(), deadletter.Filter{}, false) {
+				assert.That(t, err == nil && l.Generation() == 1,
+					"%s: generation %d, %v, want 1", l.Message.ID, l.Generation(), err)
+			}
+			assert.Equal(t, "are left", len(p.left(p.source())), 3)
+			assert.Equal(t, "came once more", len(bodies(p.receive("billing", "orders", 100))), 0)
 		})
 	}
 }
@@ -187,8 +182,7 @@ func TestEditOnOlderBroker(t *testing.T) {
 }
 
 func TestRedriveRejects(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		other := filepath.Join(t.TempDir(), "other")
 		assert.Must(t, os.WriteFile(other, []byte("{\"event\":\"begin\",\"group\":\"shipping\"}\n"), 0o600))
 		text := filepath.Join(t.TempDir(), "text")

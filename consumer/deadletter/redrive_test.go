@@ -43,6 +43,17 @@ func newPlace(t *testing.T, b *brokertest.Broker) *place {
 	return &place{b, t, c, r}
 }
 
+// placed and placedAs run a test, and a subtest, with a place.
+func placed(t *testing.T, test func(t *testing.T, p *place)) {
+	t.Helper()
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) { test(t, newPlace(t, b)) })
+}
+
+func placedAs(t *testing.T, name string, test func(t *testing.T, p *place)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { placed(t, test) })
+}
+
 // fail sends messages with these IDs and makes dead letters of them for this reason.
 func (p *place) fail(reason string, ids ...string) {
 	p.t.Helper()
@@ -107,9 +118,7 @@ func (p *place) left(src deadletter.Source) (ids []string) {
 	return ids
 }
 
-func (p *place) source() deadletter.Broker {
-	return deadletter.Broker{Client: p.c, Group: "billing"}
-}
+func (p *place) source() deadletter.Broker { return deadletter.Broker{Client: p.c, Group: "billing"} }
 
 func (p *place) queue() deadletter.Queue {
 	return deadletter.Queue{Transport: p.rest, Group: "billing", As: "undertaker", Lease: time.Minute, Wait: time.Second}
@@ -129,15 +138,12 @@ func (p *place) redrive(src deadletter.Source, o deadletter.Options) (deadletter
 // bySource runs a test with each kind of source, on a broker of its own.
 func bySource(t *testing.T, test func(t *testing.T, p *place, source func() deadletter.Source)) {
 	for _, kind := range []string{"broker", "queue"} {
-		t.Run(kind, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				test(t, p, func() deadletter.Source {
-					if kind == "broker" {
-						return p.source()
-					}
-					return p.queue()
-				})
+		placedAs(t, kind, func(t *testing.T, p *place) {
+			test(t, p, func() deadletter.Source {
+				if kind == "broker" {
+					return p.source()
+				}
+				return p.queue()
 			})
 		})
 	}
@@ -198,8 +204,7 @@ func TestRedrive(t *testing.T) {
 //
 // Filter and dry run of a redrive.
 func TestDryRun(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.fail("a", ids("a", 5)...)
 		p.fail("b", ids("b", 3)...)
 		for _, src := range []deadletter.Source{p.source(), p.queue()} {
@@ -218,8 +223,7 @@ func TestDryRun(t *testing.T) {
 // An edited message is stored under an ID of its own and replaces the dead letter; one that Edit
 // rejects stays.
 func TestEdit(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.fail("typo", ids("m", 3)...)
 		report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: 1, Edit: func(m *tidegate.Message) error {
 			if string(m.Body) == "m001" {
@@ -300,8 +304,7 @@ func TestThrottled(t *testing.T) {
 // The end of ctx ends a redrive; run again, it continues.
 func TestCancelled(t *testing.T) {
 	enough := errors.New("enough")
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.fail("always", ids("m", 100)...)
 		journal := filepath.Join(t.TempDir(), "journal")
 		ctx, cancel := context.WithCancelCause(t.Context())

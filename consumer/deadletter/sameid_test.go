@@ -12,7 +12,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
-	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
@@ -36,28 +35,25 @@ func TestSameIDInTwoTopics(t *testing.T) {
 		{"queue", queue, []deadletter.Options{{}}},
 		{"queue, the second topic first", queue, []deadletter.Options{{Filter: deadletter.Filter{Topic: "returns"}}, {}}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				p.CreateTopic("returns", settings.Topic{})
-				for _, topic := range []string{"orders", "returns"} {
-					p.die(topic, "17", topic, "always")
-				}
-				journal, redriven := filepath.Join(t.TempDir(), "journal"), 0
-				for _, o := range tt.runs {
-					o.Journal = journal
-					report, err := p.redrive(tt.source(p), o)
-					assert.That(t, err == nil && report.Failed+report.Returned+report.Recovered+report.Unresolved == 0,
-						"%+v, %v", report, err)
-					redriven += report.Redriven
-				}
-				assert.Equal(t, "letters sent back", redriven, 2)
-				for _, topic := range []string{"orders", "returns"} {
-					got := bodies(p.receive("billing", topic, 1))
-					assert.That(t, slices.Equal(got, []string{topic}), "%s: %q came, want its message", topic, got)
-				}
-				assert.Equal(t, "are left", len(p.left(tt.source(p))), 0)
-			})
+		placedAs(t, tt.name, func(t *testing.T, p *place) {
+			p.CreateTopic("returns", settings.Topic{})
+			for _, topic := range []string{"orders", "returns"} {
+				p.die(topic, "17", topic, "always")
+			}
+			journal, redriven := filepath.Join(t.TempDir(), "journal"), 0
+			for _, o := range tt.runs {
+				o.Journal = journal
+				report, err := p.redrive(tt.source(p), o)
+				assert.That(t, err == nil && report.Failed+report.Returned+report.Recovered+report.Unresolved == 0,
+					"%+v, %v", report, err)
+				redriven += report.Redriven
+			}
+			assert.Equal(t, "letters sent back", redriven, 2)
+			for _, topic := range []string{"orders", "returns"} {
+				got := bodies(p.receive("billing", topic, 1))
+				assert.That(t, slices.Equal(got, []string{topic}), "%s: %q came, want its message", topic, got)
+			}
+			assert.Equal(t, "are left", len(p.left(tt.source(p))), 0)
 		})
 	}
 }
@@ -94,32 +90,29 @@ func TestTwoLettersWithOneID(t *testing.T) {
 		{"queue in two runs", queue, []deadletter.Options{{Limit: 1}, {}}, 1, nil},
 		{"queue, the second alone", queue, []deadletter.Options{{Filter: deadletter.Filter{Reason: "b"}}}, 0, []string{"a"}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-				p := newPlace(t, b)
-				p.twins()
-				p.CreateTopic("long", settings.Topic{})
-				journal, redriven, renamed := filepath.Join(t.TempDir(), "journal"), 0, 0
-				for _, o := range tt.runs {
-					o.Journal, o.To = journal, "long"
-					report, err := p.redrive(tt.source(p), o)
-					assert.That(t, err == nil && report.Returned+report.Recovered+report.Unresolved == 0, "%+v, %v", report, err)
-					redriven, renamed = redriven+report.Redriven, renamed+report.Renamed
-				}
-				assert.That(t, redriven == 2-len(tt.left) && renamed == tt.renamed,
-					"%d letters sent back, %d under a new ID, want %d and %d", redriven, renamed, 2-len(tt.left), tt.renamed)
-				want := slices.DeleteFunc([]string{"a", "b"}, func(body string) bool { return slices.Contains(tt.left, body) })
-				got := bodies(p.receive("audit", "long", 2))
-				slices.Sort(got)
-				assert.Slices(t, "the target has", got, want)
-				if left := p.left(tt.source(p)); len(left) != len(tt.left) {
-					t.Errorf("%q are left, want %q", left, tt.left)
-				}
-				for l, err := range deadletter.List(t.Context(), tt.source(p), deadletter.Filter{}, true) {
-					assert.That(t, err == nil && slices.Contains(tt.left, string(l.Message.Body)),
-						"the letter %q is left (%v), want %q", l.Message.Body, err, tt.left)
-				}
-			})
+		placedAs(t, tt.name, func(t *testing.T, p *place) {
+			p.twins()
+			p.CreateTopic("long", settings.Topic{})
+			journal, redriven, renamed := filepath.Join(t.TempDir(), "journal"), 0, 0
+			for _, o := range tt.runs {
+				o.Journal, o.To = journal, "long"
+				report, err := p.redrive(tt.source(p), o)
+				assert.That(t, err == nil && report.Returned+report.Recovered+report.Unresolved == 0, "%+v, %v", report, err)
+				redriven, renamed = redriven+report.Redriven, renamed+report.Renamed
+			}
+			assert.That(t, redriven == 2-len(tt.left) && renamed == tt.renamed,
+				"%d letters sent back, %d under a new ID, want %d and %d", redriven, renamed, 2-len(tt.left), tt.renamed)
+			want := slices.DeleteFunc([]string{"a", "b"}, func(body string) bool { return slices.Contains(tt.left, body) })
+			got := bodies(p.receive("audit", "long", 2))
+			slices.Sort(got)
+			assert.Slices(t, "the target has", got, want)
+			if left := p.left(tt.source(p)); len(left) != len(tt.left) {
+				t.Errorf("%q are left, want %q", left, tt.left)
+			}
+			for l, err := range deadletter.List(t.Context(), tt.source(p), deadletter.Filter{}, true) {
+				assert.That(t, err == nil && slices.Contains(tt.left, string(l.Message.Body)),
+					"the letter %q is left (%v), want %q", l.Message.Body, err, tt.left)
+			}
 		})
 	}
 }
@@ -127,8 +120,7 @@ func TestTwoLettersWithOneID(t *testing.T) {
 // A letter that somebody removes during the run is not sent, and its request does not remove an
 // earlier letter with the same ID, which was not sent.
 func TestSecondLetterWithOneIDIsGone(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		p := newPlace(t, b)
+	placed(t, func(t *testing.T, p *place) {
 		p.twins()
 		report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: 1, Edit: func(m *tidegate.Message) error {
 			if string(m.Body) == "b" {

@@ -1,4 +1,4 @@
-// Command transport shows how to write a transport for another server: memory.go is
+// Command transport shows how to write a transport for another server: type memory is
 // a transport to a server in this process, and memory_test.go runs the suite of package
 // transporttest on it. A producer and a consumer work with it like with every other transport. The
 // handler fails once, so the message is delivered twice.

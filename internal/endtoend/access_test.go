@@ -76,9 +76,7 @@ func shopAt(t *testing.T, to producer.Transport, spools bool) *shop {
 	if s.producer, err = producer.New(to, o); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		assert.NoError(t, errors.Join(s.producer.Close(), s.spool.Close()))
-	})
+	t.Cleanup(func() { assert.NoError(t, errors.Join(s.producer.Close(), s.spool.Close())) })
 	return s
 }
 

@@ -121,9 +121,7 @@ func idleClients(b *testing.B, address string, topics []string) {
 		if err != nil {
 			return err
 		}
-		consumers.Go(func() {
-			assert.NoError(b, p.Run(ctx))
-		})
+		consumers.Go(func() { assert.NoError(b, p.Run(ctx)) })
 		return until(b, func(ctx context.Context) error {
 			_, err := c.ConsumerSettings(ctx, "g", topics[1])
 			return err

@@ -50,9 +50,7 @@ func serveEcho(b *testing.B) string {
 }
 
 // serveDisk serves a broker with a directory, as tidegate serve --data does.
-func serveDisk(b *testing.B) string {
-	return serveDiskWith(b, settings.Topic{}, settings.Group{})
-}
+func serveDisk(b *testing.B) string { return serveDiskWith(b, settings.Topic{}, settings.Group{}) }
 
 // serveDiskWith is serveDisk with the settings of the topic t and the group g.
 func serveDiskWith(b *testing.B, topic settings.Topic, group settings.Group) string {
@@ -68,8 +66,7 @@ func serveDiskWith(b *testing.B, topic settings.Topic, group settings.Group) str
 }
 
 func listenTCP(b *testing.B) net.Listener {
-	lis := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(b)
-	return lis
+	return assert.Value(net.Listen("tcp", "127.0.0.1:0"))(b)
 }
 
 // rawCalls are sends of one message by the generated client, on up to four connections.

@@ -66,12 +66,8 @@ func TestTransactOverAFailover(t *testing.T) {
 			}}))(t)
 			ctx, stop := context.WithCancel(t.Context())
 			var background sync.WaitGroup
-			background.Go(func() {
-				assert.NoError(t, c.Run(ctx))
-			})
-			background.Go(func() {
-				assert.NoError(t, p.ServeChecks(ctx, "orders"))
-			})
+			background.Go(func() { assert.NoError(t, c.Run(ctx)) })
+			background.Go(func() { assert.NoError(t, p.ServeChecks(ctx, "orders")) })
 			time.Sleep(time.Second)
 
 			if tt.before {

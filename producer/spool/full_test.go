@@ -102,9 +102,7 @@ func TestDrainOnAFullDisk(t *testing.T) {
 // from the last file. A power failure brings back neither.
 func TestRemovedFilesStayRemoved(t *testing.T) {
 	r := seeded(t)
-	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
-		s := openMem(t, d)
+	onMemDisk(t, func(t *testing.T, d *memDisk, s *Spool) {
 		for i := range 40 {
 			put(t, s, message(fmt.Sprintf("%04d", i), ""))
 		}
@@ -125,9 +123,7 @@ func TestRemovedFilesStayRemoved(t *testing.T) {
 
 // A removal that the disk rejects is written by the next Drain, and the message is not sent again.
 func TestARemovalThatFailsIsNotASecondSend(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
-		s := openMem(t, d)
+	onMemDisk(t, func(t *testing.T, d *memDisk, s *Spool) {
 		var want []string
 		for i := range 6 {
 			m := message(fmt.Sprintf("%04d", i), []string{"a", "b", ""}[i%3])
@@ -239,9 +235,7 @@ func TestAFailedSyncIsNoSuccess(t *testing.T) {
 // A message that the server rejects is kept if the disk has no space for its reason; the messages
 // of other groups leave the spool meanwhile, and it is rejected when there is space.
 func TestARejectionOnAFullDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
-		s := openMem(t, d)
+	onMemDisk(t, func(t *testing.T, d *memDisk, s *Spool) {
 		put(t, s, message("poison", "p"), message("behind", "p"))
 		accepted := append(fillUp(t, s, d, 20_000), "behind")
 		f := &server{}

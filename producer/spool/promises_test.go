@@ -55,9 +55,7 @@ func TestOpenWaitsForAnotherProcess(t *testing.T) {
 
 // Close waits for concurrent Puts, and their messages are in the spool.
 func TestCloseWaitsForPuts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
-		s := openMem(t, d)
+	onMemDisk(t, func(t *testing.T, d *memDisk, s *Spool) {
 		var syncs atomic.Int64
 		d.beforeSync = func() {
 			if syncs.Add(1) == 1 {
@@ -84,9 +82,7 @@ func TestDamageIsLoggedWithoutALogger(t *testing.T) {
 	before := slog.Default()
 	defer slog.SetDefault(before)
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
-		s := openMem(t, d)
+	onMemDisk(t, func(t *testing.T, d *memDisk, s *Spool) {
 		put(t, s, message("1", ""), message("2", ""))
 		e := s.index.all[0]
 		assert.Must(t, s.Close())

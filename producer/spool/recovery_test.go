@@ -44,8 +44,16 @@ var quiet = slog.New(slog.DiscardHandler)
 
 func openMem(t *testing.T, d *memDisk) *Spool {
 	t.Helper()
-	s := assert.Value(openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10))(t)
-	return s
+	return assert.Value(openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10))(t)
+}
+
+// onMemDisk runs a test in a bubble, with a spool on a disk in memory.
+func onMemDisk(t *testing.T, test func(t *testing.T, d *memDisk, s *Spool)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d := newMemDisk()
+		test(t, d, openMem(t, d))
+	})
 }
 
 // A state is where each message is: pending, rejected or nowhere.
@@ -331,9 +339,7 @@ func TestOpenRejectsAFile(t *testing.T) {
 
 // Concurrent Puts share an fsync: those that arrive during a write are in the next one together.
 func TestPutsShareAnFsync(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
-		s := openMem(t, d)
+	onMemDisk(t, func(t *testing.T, d *memDisk, s *Spool) {
 		syncs := 0
 		d.beforeSync = func() {
 			syncs++
@@ -342,9 +348,7 @@ func TestPutsShareAnFsync(t *testing.T) {
 		start := time.Now()
 		var wg sync.WaitGroup
 		for i := range 6 { // all of them are in one segment
-			wg.Go(func() {
-				assert.NoError(t, s.Put(t.Context(), message(fmt.Sprint(i), "")))
-			})
+			wg.Go(func() { assert.NoError(t, s.Put(t.Context(), message(fmt.Sprint(i), ""))) })
 		}
 		wg.Wait()
 		if took := time.Since(start); syncs > 2 || took != time.Duration(syncs)*10*time.Millisecond {
@@ -358,9 +362,7 @@ func TestPutsShareAnFsync(t *testing.T) {
 // A damaged file keeps its bytes: when its messages have left, it is renamed, and Open reports it
 // no longer.
 func TestADamagedFileIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
-		s := openMem(t, d)
+	onMemDisk(t, func(t *testing.T, d *memDisk, s *Spool) {
 		for i := range 30 {
 			put(t, s, message(fmt.Sprint(i), "g"))
 		}

@@ -163,9 +163,7 @@ func TestPendingMessagesAreNotChanged(t *testing.T) {
 // A requeued message is pending only, without a reason and a time of rejection, also after a
 // restart.
 func TestRequeueRemovesTheRejection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
-		s := openMem(t, d)
+	onMemDisk(t, func(t *testing.T, d *memDisk, s *Spool) {
 		put(t, s, message("1", ""))
 		f := &server{}
 		f.setFail(func(*tidegate.Message) error { return errRefused })

@@ -46,8 +46,7 @@ func acknowledge(t *testing.T, ids bool) {
 		Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 100, InvisibleDuration: time.Minute, Wait: time.Second,
 	}
 	receive := func() []*tidegate.Delivery {
-		ds := assert.Value(c.Receive(t.Context(), request))(t)
-		return ds
+		return assert.Value(c.Receive(t.Context(), request))(t)
 	}
 	receive() // creates the queue
 	for i := range 50 {

@@ -170,9 +170,7 @@ func TestFirstError(t *testing.T) {
 		write(t, c, "lost")
 		var wg sync.WaitGroup
 		for range 3 {
-			wg.Go(func() {
-				assert.Is(t, "flush", c.flush(), errBroken)
-			})
+			wg.Go(func() { assert.Is(t, "flush", c.flush(), errBroken) })
 		}
 		synctest.Wait()
 		w.free <- struct{}{}

@@ -38,9 +38,7 @@ func endpoint(send, ping func() error) *transporttest.Fake {
 func pair(t *testing.T, a, b transport.Transport, o failover.Options) *failover.Transport {
 	t.Helper()
 	x := assert.Value(failover.New([]failover.Endpoint{{Name: "a", Transport: a}, {Name: "b", Transport: b}}, o))(t)
-	t.Cleanup(func() {
-		assert.NoError(t, x.Close())
-	})
+	t.Cleanup(func() { assert.NoError(t, x.Close()) })
 	return x
 }
 

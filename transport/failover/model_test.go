@@ -84,9 +84,7 @@ func (x *timed) Ping(ctx context.Context, _ ...string) error {
 // that fails for one that works. After their end sends return to the first endpoint and stay, and
 // all messages are received. Probes are bounded by the time, and switches by the failures.
 func TestModel(t *testing.T) {
-	model.Run(t, 60, func(t *testing.T, r *rand.Rand) {
-		synctest.Test(t, func(t *testing.T) { sequence(t, r) })
-	})
+	model.Run(t, 60, func(t *testing.T, r *rand.Rand) { synctest.Test(t, func(t *testing.T) { sequence(t, r) }) })
 }
 
 func sequence(t *testing.T, r *rand.Rand) {

@@ -18,9 +18,7 @@ func over(t *testing.T, b *brokertest.Broker, o rest.Options) *rest.Client {
 	t.Helper()
 	o.Dialer = b.DialHTTP
 	c := assert.Value(rest.New(b.HTTPAddress(), o))(t)
-	t.Cleanup(func() {
-		assert.NoError(t, c.Close())
-	})
+	t.Cleanup(func() { assert.NoError(t, c.Close()) })
 	return c
 }
 

@@ -291,8 +291,7 @@ func awaiting(t *testing.T, d time.Duration) context.Context {
 func TestAwaitConnection(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		for _, outage := range []time.Duration{2 * time.Second, 18 * time.Second, 168 * time.Second} {
-			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t, newNetwork(), testAddr)
+			serving(t, func(t *testing.T, s *fakeServer) {
 				var dials atomic.Int64
 				c := newClient(t, s.net, func(o *rocketmq.Options) {
 					o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {

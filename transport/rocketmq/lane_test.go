@@ -27,8 +27,7 @@ import (
 
 func laneOf(t *testing.T, c *rocketmq.Client, r transport.LaneRequest) transport.Lane {
 	t.Helper()
-	lane := assert.Value(c.Lane(t.Context(), r))(t)
-	return lane
+	return assert.Value(c.Lane(t.Context(), r))(t)
 }
 
 func several(n int) []*tidegate.Message {

@@ -217,8 +217,7 @@ func TestRepeatedReceiveReleasesNothing(t *testing.T) {
 
 // A body of exactly the maximum size is received, with any other fields in its frame.
 func TestReceiveTheLargestBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		const passable = 64 << 20
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			sendMessage(st, func(m *rmqpb.Message) { m.Body, m.SystemProperties.BodyDigest = make([]byte, passable), nil })
@@ -287,8 +286,7 @@ func TestCloseBounded(t *testing.T) {
 // A handler may call methods of the values that it gets, so no record has a nil error.
 func TestLogsHaveNoNilErrors(t *testing.T) {
 	for name, code := range map[string]rmqpb.Code{"released": rmqpb.Code_OK, "refused": rmqpb.Code_INVALID_RECEIPT_HANDLE} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t, newNetwork(), testAddr)
+		serving(t, func(t *testing.T, s *fakeServer) {
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 				sendMessage(st, nil)
 				<-st.Context().Done()
@@ -477,8 +475,7 @@ func TestCancelledReceiveWaitsForItsReleases(t *testing.T) {
 
 // Many messages in one frame are as many as in frames of their own.
 func TestReceivePacked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			st.Send(&rmqpb.ReceiveMessageResponse{Packed: []*rmqpb.Message{delivered(nil), delivered(nil)}})
 			return st.Send(&rmqpb.ReceiveMessageResponse{
@@ -495,8 +492,7 @@ func TestReceivePacked(t *testing.T) {
 
 // Bytes that are no protobuf end the receive with an error that may be retried.
 func TestReceiveGarbage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 			m := &rmqpb.ReceiveMessageResponse{}
 			m.ProtoReflect().SetUnknown([]byte{0x0a, 0x01, 0xff}) // a status that is none
@@ -585,8 +581,7 @@ func TestShortReceiveOutlastsTheServersMinimum(t *testing.T) {
 // is behind: a clock 3 s behind would end a lease of 2 s immediately.
 func TestReportedInvisibleTimeNeedsNoClock(t *testing.T) {
 	for behind, reported := range map[time.Duration]bool{0: true, time.Second: false, 3 * time.Second: true, 4 * time.Second: true, time.Hour: true} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t, newNetwork(), testAddr)
+		serving(t, func(t *testing.T, s *fakeServer) {
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 				sendStatus(st, rmqpb.Code_OK)
 				sendMessage(st, func(m *rmqpb.Message) {

@@ -31,9 +31,7 @@ func TestRouteRefresh(t *testing.T) {
 	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		var wg sync.WaitGroup
 		for i := range 50 {
-			wg.Go(func() {
-				sent(t, c, message(fmt.Sprint(i)))
-			})
+			wg.Go(func() { sent(t, c, message(fmt.Sprint(i))) })
 		}
 		wg.Wait()
 		expectTimes(t, "routes", s.of("QueryRoute"), 0)
@@ -214,8 +212,7 @@ func expectAll(t *testing.T, c *rocketmq.Client, name string, good func(error) b
 }
 
 func TestFixedEndpoint(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		s.route = routed(queues("10.0.0.1:9", "b", 1))
 		c := newClient(t, s.net, func(o *rocketmq.Options) { o.FixedEndpoint = true })
 		if r, err := sendOne(t.Context(), c, message("x")); err != nil || r.Endpoint != testAddr {
@@ -388,9 +385,7 @@ func TestQueuesOfAnotherServerAreNotKept(t *testing.T) {
 func TestQueuesOfOldGroupsAreForgotten(t *testing.T) {
 	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 		s.features = "queues"
-		ask := func(group string) {
-			assert.Must(t, assert.Err(c.Queues(t.Context(), group, "t")))
-		}
+		ask := func(group string) { assert.Must(t, assert.Err(c.Queues(t.Context(), group, "t"))) }
 		const groups = 100
 		for g := range groups {
 			for range 6 {
@@ -414,8 +409,7 @@ func TestQueuesOfOldGroupsAreForgotten(t *testing.T) {
 // Servers come and go, each with an address and a name of its own. The client's memory of them does
 // not grow. The deliveries of a server can be settled until their leases end.
 func TestVanishedServersAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		addr := func(i int) string { return fmt.Sprintf("10.0.%d.%d:8081", i/250, i%250+1) }
 		var at atomic.Int64
 		s.route = func() *rmqpb.QueryRouteResponse {

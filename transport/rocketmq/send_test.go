@@ -53,8 +53,7 @@ func sent(t *testing.T, c *rocketmq.Client, m *tidegate.Message) tidegate.Receip
 }
 
 func TestSend(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		c := newClient(t, s.net, func(o *rocketmq.Options) { o.Compression = 100 })
 		m := &tidegate.Message{ID: "id", Topic: "t", Tag: "a", Keys: []string{"k"}, Properties: map[string]string{"p": "v"},
 			TraceContext: "00-1", DeliverAt: time.Now().Add(time.Hour), Body: make([]byte, 1000)}
@@ -293,8 +292,7 @@ func TestSendWithoutEntry(t *testing.T) {
 
 func TestThrottled(t *testing.T) {
 	for trailer, want := range map[string]time.Duration{"": 0, "1500": 1500 * time.Millisecond, "-5": -1, "soon": -1} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t, newNetwork(), testAddr)
+		serving(t, func(t *testing.T, s *fakeServer) {
 			s.send = func(ctx context.Context, _ *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
 				if trailer != "" {
 					grpc.SetTrailer(ctx, metadata.Pairs(wire.TrailerPushBack, trailer))
@@ -385,8 +383,7 @@ func TestSendFailures(t *testing.T) {
 
 // A send that fails for lack of a route never reports MaybeStored.
 func TestNothingIsStoredByAskingForTheRoute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		s.route = func() *rmqpb.QueryRouteResponse { time.Sleep(10 * time.Second); return nil }
 		_, err := sendOne(t.Context(), newClient(t, s.net, nil), message("m"))
 		assert.That(t, err != nil && !err.MaybeStored && errors.Is(err, tidegate.ErrUnavailable),

@@ -305,6 +305,12 @@ func served(t *testing.T, test func(t *testing.T, s *fakeServer, c *rocketmq.Cli
 	})
 }
 
+// serving runs a test in a bubble, with a server.
+func serving(t *testing.T, test func(t *testing.T, s *fakeServer)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newServer(t, newNetwork(), testAddr)) })
+}
+
 // bubble and servedAs run a subtest in a bubble.
 func bubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()

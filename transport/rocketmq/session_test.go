@@ -47,8 +47,7 @@ func expectTimes(t *testing.T, what string, calls []got, want ...time.Duration) 
 }
 
 func TestSettings(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		c := newClient(t, s.net, func(o *rocketmq.Options) { o.Namespace = "ns" })
 		// The settings that RocketMQ 5.2 pushes, adapted: no backoff shorter than the default,
 		// and a fixed interval for ordered messages (RocketMQ: consumption retry).
@@ -248,8 +247,7 @@ func (b *lockedBuffer) String() string {
 // Lost streams are opened again with the backoff, which starts again after a
 // stream that worked; a caller that waits has to wait a second at most.
 func TestSessionReopened(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		var broken atomic.Bool
 		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
 			if broken.Load() {
@@ -326,8 +324,7 @@ func (c *counted) Close() error {
 
 // The client handles each command that a server may send on the stream.
 func TestCommands(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		s.features = "batch"
 		asked := false
 		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
@@ -413,8 +410,7 @@ func TestSettingsAnnounceAllSubscriptions(t *testing.T) {
 
 // A server that asks every session for a new connection gets one.
 func TestReconnectOnceForAllSessions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		asked := time.Now().Add(time.Minute)
 		s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {
 			if left := time.Until(asked); left > 0 {
@@ -520,8 +516,7 @@ func sinceStart(step, last time.Duration) (list []time.Duration) {
 
 // Sessions with one server that announces it take turns: one heartbeat in 10 s is enough.
 func TestSessionsShareHeartbeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		s.features = "heartbeats"
 		openGroups(t, newClient(t, s.net, nil), 5)
 		time.Sleep(time.Minute)
@@ -570,8 +565,7 @@ func TestHeartbeatsOnOtherServers(t *testing.T) {
 // session ends after 30 s without use.
 func TestHeartbeatTurnsEnd(t *testing.T) {
 	for turn := range 5 { // of the session that ends
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t, newNetwork(), testAddr)
+		serving(t, func(t *testing.T, s *fakeServer) {
 			s.features = "heartbeats"
 			s.heartbeat = func() *rmqpb.Status {
 				if time.Since(s.began) == 20*time.Second {
@@ -599,8 +593,7 @@ func TestHeartbeatTurnsEnd(t *testing.T) {
 // same status must not lead to further settings, because it may be the response to settings.
 func TestServerAsksForSettings(t *testing.T) {
 	for features, want := range map[string]int{"heartbeats": 2, "batch": 1} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t, newNetwork(), testAddr)
+		serving(t, func(t *testing.T, s *fakeServer) {
 			s.features = features
 			var asked atomic.Bool
 			s.telemetry = func(st rmqpb.MessagingService_TelemetryServer) error {

@@ -153,8 +153,7 @@ func TestSettleElsewhere(t *testing.T) {
 }
 
 func TestChangeRetryDeadLetter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		code := rmqpb.Code_OK
 		s.change = func(r *rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 			return &rmqpb.ChangeInvisibleDurationResponse{Status: &rmqpb.Status{Code: code}, ReceiptHandle: "new"}
@@ -278,8 +277,7 @@ func TestRetryResult(t *testing.T) {
 		{nil, transport.RetryResult{}},
 		{[]string{"7", "parked"}, transport.RetryResult{Fate: transport.FateParked}},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t, newNetwork(), testAddr)
+		serving(t, func(t *testing.T, s *fakeServer) {
 			s.changeTrailer = metadata.MD{wire.TrailerRetry: tt.trailer}
 			got, err := newClient(t, s.net, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: time.Second, Reason: "out of stock: Müller"})
 			assert.That(t, err == nil && got == tt.want, "%q: %+v, %v; want %+v", tt.trailer, got, err, tt.want)
@@ -300,8 +298,7 @@ func TestRetryBySchedule(t *testing.T) {
 		-time.Second:         {nil, 0},
 		time.Minute:          {nil, time.Minute},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t, newNetwork(), testAddr)
+		serving(t, func(t *testing.T, s *fakeServer) {
 			s.features = "suspend, retry"
 			_, err := newClient(t, s.net, nil).Settle(t.Context(), delivery("h", testAddr), transport.Verdict{Kind: transport.Retry, Delay: after})
 			assert.MustThat(t, err == nil, "%v", err)
@@ -318,8 +315,7 @@ func TestRetryBySchedule(t *testing.T) {
 // client of a simple consumer opens such a session first.
 func TestRetryOfSimpleConsumer(t *testing.T) {
 	for _, features := range []string{"", "suspend"} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newServer(t, newNetwork(), testAddr)
+		serving(t, func(t *testing.T, s *fakeServer) {
 			s.features = features
 			s.receive = empty
 			c := newClient(t, s.net, func(o *rocketmq.Options) { o.ClientID = "me" })

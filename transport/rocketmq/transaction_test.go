@@ -222,9 +222,7 @@ func untilRequest(c net.Conn, end func(net.Conn)) {
 }
 
 // goAway reports to the client that no stream was processed.
-func goAway(c net.Conn) {
-	_, _ = c.Write([]byte{0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-}
+func goAway(c net.Conn) { _, _ = c.Write([]byte{0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}) }
 
 // RocketMQ reports a transaction that it does not have as an internal error with a text. The error
 // matches ErrNotFound then, and the request has certainly changed nothing. Other internal errors do
@@ -338,8 +336,7 @@ func TestRecall(t *testing.T) {
 
 // RequestTimeout bounds a request also if the caller's deadline is later, except for a send.
 func TestRequestTimeoutHoldsBesideADeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		c := newClient(t, s.net, func(o *rocketmq.Options) { o.RequestTimeout = 4 * time.Second })
 		sent(t, c, message("0"))
 		release := make(chan struct{})
@@ -438,8 +435,7 @@ func TestFailedReadsStoreNothing(t *testing.T) {
 
 // The routes of all topics in use are refreshed, also of more topics than are queried at a time.
 func TestAllRoutesAreRefreshed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, newNetwork(), testAddr)
+	serving(t, func(t *testing.T, s *fakeServer) {
 		c := newClient(t, s.net, func(o *rocketmq.Options) { o.RouteRefresh = time.Minute })
 		const topics, rounds = 24, 4 // 8 are queried at a time
 		for range rounds {

@@ -323,9 +323,7 @@ func TestTableOfTheVersionBefore(t *testing.T) {
 					// Several processes start with the new version while messages are handled.
 					var wg sync.WaitGroup
 					for range 4 {
-						wg.Go(func() {
-							assert.NoError(t, s.CreateTable(t.Context()))
-						})
+						wg.Go(func() { assert.NoError(t, s.CreateTable(t.Context())) })
 					}
 					for i := range 20 {
 						wg.Go(func() {

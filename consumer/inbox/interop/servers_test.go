@@ -267,9 +267,7 @@ func (s *server) open(t *testing.T, driver, options string) *sql.DB {
 func open(t *testing.T, driver, dsn string) *sql.DB {
 	t.Helper()
 	db := assert.Value(sql.Open(driver, dsn))(t)
-	t.Cleanup(func() {
-		assert.NoError(t, db.Close())
-	})
+	t.Cleanup(func() { assert.NoError(t, db.Close()) })
 	db.SetMaxOpenConns(8)
 	return db
 }

@@ -84,9 +84,7 @@ func runModel(t *testing.T, r *rand.Rand) {
 }
 
 // start starts up to n handlers.
-func (c *consumer) start(n int) {
-	c.running = max(c.running, min(c.running+n, c.Limit(c.full)))
-}
+func (c *consumer) start(n int) { c.running = max(c.running, min(c.running+n, c.Limit(c.full))) }
 
 func (c *consumer) handled(failed bool) {
 	if c.running > 0 {

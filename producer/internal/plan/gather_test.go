@@ -20,9 +20,7 @@ type loop struct {
 	flying []*Request[numbered, struct{}]
 }
 
-func newLoop(t *testing.T) *loop {
-	return &loop{t: t, now: time.Unix(1000, 0)}
-}
+func newLoop(t *testing.T) *loop { return &loop{t: t, now: time.Unix(1000, 0)} }
 
 // add queues n messages one after the other.
 func (l *loop) add(n int) {

@@ -19,9 +19,7 @@ type desk struct {
 	lanes  int // lanes that the queue has requested
 }
 
-func newDesk(t *testing.T) *desk {
-	return &desk{t: t, now: time.Unix(1000, 0)}
-}
+func newDesk(t *testing.T) *desk { return &desk{t: t, now: time.Unix(1000, 0)} }
 
 func (d *desk) add(group string) *Item[numbered, struct{}] {
 	d.number++

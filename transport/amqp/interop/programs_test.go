@@ -37,9 +37,7 @@ func consume(t testing.TB, c *amqp.Client, sub consumer.Subscription, h consumer
 func sends(t testing.TB, c *amqp.Client, o producer.Options) *producer.Producer {
 	t.Helper()
 	p := assert.Value(producer.New(c, o))(t)
-	t.Cleanup(func() {
-		assert.NoError(t, p.Close())
-	})
+	t.Cleanup(func() { assert.NoError(t, p.Close()) })
 	return p
 }
 
@@ -121,9 +119,7 @@ func TestProducerWaitsForSpace(t *testing.T) {
 	}})
 	var wg sync.WaitGroup
 	for range 100 {
-		wg.Go(func() {
-			assert.NoError(t, assert.Err(p.Send(t.Context(), message(topic, 2048))))
-		})
+		wg.Go(func() { assert.NoError(t, assert.Err(p.Send(t.Context(), message(topic, 2048)))) })
 	}
 	for { // until the address is full
 		mu.Lock()

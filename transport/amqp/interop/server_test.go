@@ -112,9 +112,7 @@ func start(t testing.TB, o artemis.Options) *artemis.Server {
 	maps.Copy(p, o.Properties)
 	o.Properties = p
 	s := assert.Value(artemis.Start(t.Context(), o))(t)
-	t.Cleanup(func() {
-		assert.NoError(t, s.Close())
-	})
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	return s
 }
 
@@ -122,9 +120,7 @@ func start(t testing.TB, o artemis.Options) *artemis.Server {
 func client(t testing.TB, address string, o amqp.Options) *amqp.Client {
 	t.Helper()
 	c := assert.Value(amqp.New(address, o))(t)
-	t.Cleanup(func() {
-		assert.NoError(t, c.Close())
-	})
+	t.Cleanup(func() { assert.NoError(t, c.Close()) })
 	return c
 }
 

@@ -171,14 +171,12 @@ func (x *target) producer(o producer.Options) *producer.Producer {
 // send sends a message that has to be accepted.
 func (x *target) send(p *producer.Producer, m *tidegate.Message) tidegate.Receipt {
 	x.t.Helper()
-	r := assert.Value(p.Send(x.ctx, m))(x.t)
-	return r
+	return assert.Value(p.Send(x.ctx, m))(x.t)
 }
 
 func (x *target) simple(sub consumer.Subscription) *consumer.Simple {
 	x.t.Helper()
-	c := assert.Value(consumer.NewSimple(x.client, sub, consumer.SimpleOptions{InvisibleDuration: 10 * time.Second, LongPolling: 5 * time.Second}))(x.t)
-	return c
+	return assert.Value(consumer.NewSimple(x.client, sub, consumer.SimpleOptions{InvisibleDuration: 10 * time.Second, LongPolling: 5 * time.Second}))(x.t)
 }
 
 // take receives and acknowledges n messages. A topic of dead letters need not exist yet.

@@ -6,9 +6,7 @@ import (
 )
 
 // at returns the time a number of milliseconds after the start of a run.
-func at(ms int) time.Time {
-	return time.Unix(1_000_000, 0).Add(time.Duration(ms) * time.Millisecond)
-}
+func at(ms int) time.Time { return time.Unix(1_000_000, 0).Add(time.Duration(ms) * time.Millisecond) }
 
 func TestCells(t *testing.T) {
 	ms := time.Millisecond

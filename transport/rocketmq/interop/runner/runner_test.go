@@ -274,9 +274,7 @@ func TestUpAgain(t *testing.T) {
 	_, before := s.Processes()
 	var all sync.WaitGroup
 	for range 3 {
-		all.Go(func() {
-			assert.NoError(t, assert.Err(Up(t.Context(), o)))
-		})
+		all.Go(func() { assert.NoError(t, assert.Err(Up(t.Context(), o))) })
 	}
 	all.Wait()
 	_, after := s.Processes()
