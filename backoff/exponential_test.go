@@ -260,11 +260,3 @@ func FuzzExponential(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkExponentialDelay(b *testing.B) {
-	e := Default()
-	b.ReportAllocs()
-	for b.Loop() {
-		e.Delay(3)
-	}
-}

@@ -3,7 +3,6 @@ package producer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -559,33 +558,4 @@ func TestEndedCtxHidesNoAdmission(t *testing.T) {
 			}
 		}
 	})
-}
-
-// BenchmarkBlockedCallers measures one message of a full ledger: its result admits the next one.
-// The time must not depend on the number of callers that wait.
-func BenchmarkBlockedCallers(b *testing.B) {
-	for _, callers := range []int{50, 5_000, 40_000} {
-		b.Run(fmt.Sprint(callers), func(b *testing.B) {
-			l := newLedger[*entry[int]](1, 1<<20)
-			blocked := make([]*entrant[*entry[int]], 0, callers)
-			first := &entry[*entry[int]]{}
-			l.admit(first)
-			for range callers {
-				w := &entrant[*entry[int]]{entry: &entry[*entry[int]]{}, granted: make(chan struct{})}
-				w.place.Value, w.spools.Value = w, w
-				l.queue.PushBack(&w.place)
-				blocked = append(blocked, w)
-			}
-			under := first
-			one := make([]*entry[int], 1)
-			for i := 0; b.Loop(); i++ {
-				e := under
-				under = l.queue.First().entry
-				l.Leave(one, func(*entry[int]) (*entry[*entry[int]], leaveResult, bool) { return e, leftDelivered, false })
-				w := blocked[i%callers] // it waits again
-				w.granted = make(chan struct{})
-				l.queue.PushBack(&w.place)
-			}
-		})
-	}
 }
