@@ -133,6 +133,20 @@ func sleepFor(ctx context.Context, d time.Duration) {
 	}
 }
 
+// within returns a ctx that ends after d, and with the test.
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func noErrors(t *testing.T, errs []error) {
+	t.Helper()
+	for i, err := range errs {
+		assert.NoError(t, err, "message %d", i)
+	}
+}
+
 // sendAll sends messages at the same time and returns their errors in order.
 func sendAll(ctx context.Context, p *producer.Producer, msgs []*tidegate.Message) []error {
 	errs := make([]error, len(msgs))

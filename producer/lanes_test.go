@@ -30,9 +30,7 @@ func TestCallsShareRequests(t *testing.T) {
 		}}
 		p := newProducer(t, f, producer.Options{})
 		start := time.Now()
-		for i, err := range sendAll(t.Context(), p, numbered(64)) {
-			assert.NoError(t, err, "message %d", i)
-		}
+		noErrors(t, sendAll(t.Context(), p, numbered(64)))
 		took := time.Since(start)
 		assert.That(t, took <= 20*time.Millisecond, "64 sends took %v, want at most two round trips of 10ms", took)
 		if sizes := sizes(f); len(sizes) > 4 {
@@ -211,12 +209,9 @@ func TestRetriesAwaitTheConnection(t *testing.T) {
 			return nil
 		}}
 		p := newProducer(t, f, producer.Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
+		ctx := within(t, 30*time.Second)
 		start := time.Now()
-		for i, err := range sendAll(ctx, p, numbered(100)) {
-			assert.NoError(t, err, "message %d", i)
-		}
+		noErrors(t, sendAll(ctx, p, numbered(100)))
 		assert.Equal(t, "took, the server was back after 2s", time.Since(start), 2*time.Second)
 	})
 }

@@ -146,8 +146,7 @@ func TestShutdownIsBounded(t *testing.T) {
 			assert.Must(t, p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { results++ }))
 		}
 		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
+		ctx := within(t, patience)
 		start := time.Now()
 		a, err := p.Shutdown(ctx)
 		if took := time.Since(start); took != patience || !errors.Is(err, context.DeadlineExceeded) || len(a.Undelivered) != 3 {
@@ -175,8 +174,7 @@ func TestShutdownReturnsTheUndelivered(t *testing.T) {
 			assert.Must(t, p.SendAsync(t.Context(), m, func(tidegate.Receipt, error) {}))
 			synctest.Wait()
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := within(t, time.Second)
 		start := time.Now()
 		a, err := p.Shutdown(ctx)
 		assert.MustThat(t, errors.Is(err, context.DeadlineExceeded) && len(a.Undelivered) == 3 && time.Since(start) == time.Second,
@@ -242,8 +240,7 @@ func TestFlush(t *testing.T) {
 			p.Send(t.Context(), message())
 			later = true
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
+		ctx := within(t, 100*time.Millisecond)
 		assert.Is(t, "with too little time", p.Flush(ctx), context.DeadlineExceeded)
 		err := p.Flush(t.Context())
 		assert.That(t, err == nil && called == 3, "%v, %d of 3 called", err, called)
@@ -264,8 +261,7 @@ func TestLifecycleInAnyOrder(t *testing.T) {
 			for range 10 {
 				op := rnd.IntN(5)
 				wg.Go(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(op)*time.Second)
-					defer cancel()
+					ctx := within(t, time.Duration(op)*time.Second)
 					switch op {
 					case 0:
 						p.Close()

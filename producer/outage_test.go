@@ -62,9 +62,7 @@ func TestAttemptsWithoutAConnectionDoNotCount(t *testing.T) {
 			return errs
 		}
 		p := newProducer(t, f, producer.Options{})
-		for i, err := range sendAll(t.Context(), p, numbered(200)) {
-			assert.NoError(t, err, "message %d", i)
-		}
+		noErrors(t, sendAll(t.Context(), p, numbered(200)))
 		took := time.Since(start)
 		assert.That(t, took <= d+1500*time.Millisecond, "the last message was stored %v after the return of the connection", took-d)
 		assert.That(t, first.Load() >= 20,
@@ -136,8 +134,7 @@ func TestBlackHoleLeavesTimeForTheNext(t *testing.T) {
 			return nil
 		})
 		p := newProducer(t, f, producer.Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
+		ctx := within(t, 3*time.Second)
 		start := time.Now()
 		r, err := p.Send(ctx, message())
 		assert.That(t, err == nil && r.Attempts == 2 && time.Since(start) == time.Second,
@@ -191,8 +188,7 @@ func TestBlackHolesLeaveTimeForTheLast(t *testing.T) {
 		}
 		var told []producer.Attempt
 		p := newProducer(t, f, producer.Options{OnAttempt: func(a producer.Attempt) { told = append(told, a) }})
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
+		ctx := within(t, 3*time.Second)
 		start := time.Now()
 		r, err := p.Send(ctx, message())
 		assert.That(t, err == nil && r.Attempts == 3 && time.Since(start) == 2*time.Second,
@@ -240,8 +236,7 @@ func TestSpoolAtTheDeadline(t *testing.T) {
 			s := newSpool(t, spool.Options{})
 			p := newProducer(t, f, producer.Options{Spool: s, MaxAttempts: 100})
 			start := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			defer cancel()
+			ctx := within(t, 2*time.Second)
 			var mu sync.Mutex
 			spooled := 0
 			check := func(r tidegate.Receipt, err error) {
@@ -289,8 +284,7 @@ func TestSpoolOfARequestAtTheDeadline(t *testing.T) {
 		synctest.Wait()
 		var results []string
 		for i, limit := range []time.Duration{2500 * time.Millisecond, 2 * time.Second, 2700 * time.Millisecond} {
-			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			defer cancel()
+			ctx := within(t, limit)
 			assert.Must(t, p.SendAsync(ctx, grouped(fmt.Sprint(i)), func(r tidegate.Receipt, err error) {
 				results = append(results, fmt.Sprint(r.MessageID, " ", r.Spooled, " ", err))
 			}))
@@ -326,8 +320,7 @@ func TestDeadlineBehindARequestOfTheGroup(t *testing.T) {
 			first <- err
 		}()
 		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
+		ctx := within(t, 2*time.Second)
 		start := time.Now()
 		if r, err := p.Send(ctx, grouped("2")); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 2*time.Second {
 			t.Errorf("%+v, %v after %v; want the deadline after 2s", r, err, time.Since(start))

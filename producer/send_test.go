@@ -85,8 +85,7 @@ func TestRouteThatWasGood(t *testing.T) {
 // number of retries for each call to prevent retries from blocking links"
 func TestDeadlineIsHonouredExactly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+123*time.Microsecond)
-		defer cancel()
+		ctx := within(t, 10*time.Second+123*time.Microsecond)
 		p := newProducer(t, always(throttled(time.Hour)), producer.Options{})
 		start := time.Now()
 		_, err := p.Send(ctx, message())
@@ -167,8 +166,7 @@ func TestLimiter(t *testing.T) {
 		if got, want := gaps(f), []time.Duration{time.Second, time.Second}; !reflect.DeepEqual(got, want) {
 			t.Errorf("gaps %v, want %v: the limiter is asked before every attempt", got, want)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
+		ctx := within(t, 100*time.Millisecond)
 		_, err := p.Send(ctx, message())
 		if e := sendError(t, err); e.Reason != producer.StopLimiter || e.Attempts != 0 || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)

@@ -102,8 +102,7 @@ func TestCallerThatGivesUpSpoilsNothing(t *testing.T) {
 			}
 		}
 		p := newProducer(t, f, producer.Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
+		ctx := within(t, 10*time.Millisecond)
 		if s, err := p.Effective(ctx, "orders"); !errors.Is(err, context.DeadlineExceeded) || s.MaxAttempts != 3 {
 			t.Errorf("Effective of a caller that gives up: %+v, %v", s, err)
 		}

@@ -214,8 +214,7 @@ func TestSpoolWhenFull(t *testing.T) {
 		}
 		r, err := p.Send(t.Context(), named("sync"))
 		assert.That(t, err == nil && r.Spooled, "%+v, %v", r, err)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := within(t, time.Second)
 		if _, err := p.Send(ctx, inGroup("grouped", "g")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a message of a message group did not wait: %v", err)
 		}
@@ -248,8 +247,7 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 				}
 			}
 			if op == "Shutdown" {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
+				ctx := within(t, time.Second)
 				assert.Is(t, "Shutdown returned", assert.Err(p.Shutdown(ctx)), context.DeadlineExceeded)
 			}
 			p.Close()

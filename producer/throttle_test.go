@@ -33,9 +33,7 @@ func TestThrottledLaneProbes(t *testing.T) {
 			return nil
 		}}
 		p := newProducer(t, f, producer.Options{MaxThrottles: producer.UntilContextEnds})
-		for i, err := range sendAll(t.Context(), p, numbered(256)) {
-			assert.NoError(t, err, "message %d", i)
-		}
+		noErrors(t, sendAll(t.Context(), p, numbered(256)))
 		refused := 0
 		for _, c := range f.Calls("Send") {
 			if c.At.Sub(start) < 5*time.Second {
@@ -111,9 +109,7 @@ func TestThrottledLaneOpensSoon(t *testing.T) {
 				first = min(first, a.Began.Sub(start))
 			}
 		}})
-		for i, err := range sendAll(t.Context(), p, numbered(256)) {
-			assert.NoError(t, err, "message %d", i)
-		}
+		noErrors(t, sendAll(t.Context(), p, numbered(256)))
 		assert.That(t, first <= 300*time.Millisecond, "the first success after %v; the server accepted from 100 ms on", first)
 		if took := time.Since(start); took > 1500*time.Millisecond { // a throttled message waits 1.2 s at most
 			t.Errorf("all messages after %v", took)
@@ -134,9 +130,7 @@ func TestShortPushBacksExhaustNobodyEarly(t *testing.T) {
 			return nil
 		}}
 		p := newProducer(t, f, producer.Options{})
-		for i, err := range sendAll(t.Context(), p, numbered(200)) {
-			assert.NoError(t, err, "message %d", i)
-		}
+		noErrors(t, sendAll(t.Context(), p, numbered(200)))
 		took := time.Since(start)
 		assert.That(t, took <= 4*time.Second, "took %v", took)
 	})
@@ -159,8 +153,7 @@ func TestPausedLaneFailsEarly(t *testing.T) {
 		}()
 		synctest.Wait()
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
+		ctx := within(t, 3*time.Second)
 		_, err := p.Send(ctx, message())
 		if e := sendError(t, err); e.Reason != producer.StopDeadline || e.Attempts != 0 || e.Needed != 4100*time.Millisecond || e.Remaining != 3*time.Second {
 			t.Errorf("got %+v", e)
@@ -197,8 +190,7 @@ func TestPausedLaneFailsEarlyBesideALostOne(t *testing.T) {
 		}()
 		synctest.Wait()
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
+		ctx := within(t, 10*time.Second)
 		for range 2 {
 			_, err := p.Send(ctx, message())
 			e := sendError(t, err)
@@ -324,8 +316,7 @@ func TestTopicsShareALimiterAfterAShortThrottle(t *testing.T) {
 		for range 2 {
 			for i := range 200 {
 				wg.Go(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-					defer cancel()
+					ctx := within(t, 30*time.Second)
 					msg := message()
 					msg.Topic = fmt.Sprintf("topic-%d", i)
 					assert.NoError(t, assert.Err(p.Send(ctx, msg)))

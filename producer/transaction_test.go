@@ -492,8 +492,7 @@ func TestShutdownReportsAHalfMessage(t *testing.T) {
 			result <- err
 		}()
 		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
+		ctx := within(t, time.Second)
 		a, err := p.Shutdown(ctx)
 		if !errors.Is(err, context.DeadlineExceeded) || a.Accepted != 1 || len(a.Undelivered) != 1 ||
 			!a.Undelivered[0].MaybeStored || a.Undelivered[0].Message.ID == "" {
@@ -540,8 +539,7 @@ func TestServeChecksReturnsSoonAfterAService(t *testing.T) {
 			return codeError(tidegate.CodeInternalServerError)
 		}}
 		p := newProducer(t, f, producer.Options{Checker: committed})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
+		ctx := within(t, time.Hour)
 		assert.NoError(t, p.ServeChecks(ctx, "orders"))
 		assert.That(t, len(waits) == quick+1 && waits[quick-1] >= 4*waits[0] && waits[quick] <= 2*waits[0],
 			"waits %v; want that after the service like the first one, and less than those before it", waits)
