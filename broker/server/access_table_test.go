@@ -248,8 +248,7 @@ func TestPermissionsOfEachRoute(t *testing.T) {
 					if key != "" {
 						r.SetBasicAuth(key, secretMark+key)
 					}
-					w := httptest.NewRecorder()
-					e.s.Handler().ServeHTTP(w, r)
+					w := e.serve(r)
 					cancel()
 					got := tidegate.Code(protocol.CodeOK) // or any error of an allowed request
 					switch w.Code {
@@ -263,9 +262,7 @@ func TestPermissionsOfEachRoute(t *testing.T) {
 			}
 		}
 		for _, rt := range e.s.Routes() {
-			if !rows[rt.Method+" "+rt.Path] {
-				t.Errorf("%s %s is not in routeTable: add the permission that it needs", rt.Method, rt.Path)
-			}
+			assert.That(t, rows[rt.Method+" "+rt.Path], "%s %s is not in routeTable: add the permission that it needs", rt.Method, rt.Path)
 		}
 	})
 }
@@ -330,19 +327,12 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 		for _, topic := range []string{"normal", "hidden-topic"} {
 			for i := range 4 {
 				m := &tidegate.Message{ID: fmt.Sprint("m", i), Topic: topic, Body: []byte("content-body"), Keys: []string{"content-key"}, Properties: map[string]string{"p": "content-property"}}
-				if r := e.b.Send(ctx, []*tidegate.Message{m}); r[0].Err != nil {
-					t.Fatal(r[0].Err)
-				}
+				assert.Must(t, e.b.Send(ctx, []*tidegate.Message{m})[0].Err)
 			}
 			for _, group := range groups[topic] {
-				ds, err := e.b.Receive(ctx, transport.ReceiveRequest{Group: group, Topic: topic, Queue: -1, Max: 3, InvisibleDuration: time.Hour})
-				if err != nil || len(ds) != 3 {
-					t.Fatal(ds, err)
-				}
+				ds := e.lease(3, transport.ReceiveRequest{Group: group, Topic: topic, Queue: -1, Max: 3, InvisibleDuration: time.Hour})
 				assert.Must(t, assert.Err(e.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "why"})))
-				if _, err := e.b.Settle(ctx, ds[1], transport.Verdict{Kind: transport.Retry, Delay: time.Hour, Reason: "why"}); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(e.b.Settle(ctx, ds[1], transport.Verdict{Kind: transport.Retry, Delay: time.Hour, Reason: "why"})))
 			}
 		}
 		for client, in := range map[string]*rmqpb.Settings{"hidden-sender": producer("hidden-topic"), "hidden-consumer": subscriber("hidden-topic"), "both": producer("normal", "hidden-topic"), "own": subscriber("normal", "near-topic")} {
@@ -366,8 +356,7 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 			defer cancel()
 			r := httptest.NewRequestWithContext(ctx, "GET", "https://h"+path, nil)
 			r.SetBasicAuth(key, secretMark+key)
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, r)
+			w := e.serve(r)
 			return w.Code, w.Body.String()
 		}
 		paths := []string{
@@ -627,24 +616,20 @@ func TestNoSecretIsDisclosed(t *testing.T) {
 					continue // it waits for settings
 				}
 				st, err := e.call(as(t.Context(), "client", wire.HeaderDateTime, date, wire.HeaderAuthorization, authorization), name)
-				if st.GetCode() == rmqpb.Code_OK && err == nil && !good {
-					t.Errorf("%s, %s: %s is allowed", authorization, date, name)
-				}
+				assert.That(t, st.GetCode() != rmqpb.Code_OK || err != nil || good, "%s, %s: %s is allowed", authorization, date, name)
 				fmt.Fprintln(&said, st, err)
 			}
 			r := httptest.NewRequest("GET", "/v1/topics", nil)
 			r.Header.Set("Authorization", authorization)
 			r.Header.Set("X-Mq-Date-Time", date)
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, r)
+			w := e.serve(r)
 			fmt.Fprintln(&said, w.Code, w.Header(), w.Body)
 		}
 	}
 	for _, k := range []string{"sesame-root", "root", "sesame-"} {
 		r := httptest.NewRequest("GET", "https://h/v1/topics", nil)
 		r.SetBasicAuth(k, "sesame-oh")
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r)
+		w := e.serve(r)
 		fmt.Fprintln(&said, w.Code, w.Header(), w.Body)
 	}
 	_, metrics := scrapedBy(t, e.s)

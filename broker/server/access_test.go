@@ -112,16 +112,12 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 		needs, known := auth.Routes[pattern]
 		assert.That(t, known, "%q is not in httpNeeds: add the permission that it needs", pattern)
 		method, path := rt.Method, strings.NewReplacer("{topic}", "normal", "{group}", "g").Replace(rt.Path)
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		w := e.serve(httptest.NewRequest(method, path, nil))
 		if open := w.Code != http.StatusUnauthorized; open != (needs == nil) {
 			t.Errorf("%s without credentials: %d", pattern, w.Code)
 		}
 		if needs != nil && rt.Op != "live" { // its stream has no end; routeTable has the route
-			r := httptest.NewRequest(method, "https://h"+path, nil)
-			r.SetBasicAuth("nothing", secretMark+"nothing")
-			w = httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, r)
+			w = e.asKey("nothing", method, path, "")
 			if refused := w.Code == http.StatusForbidden; refused == slices.Contains(forEveryKey, pattern) {
 				t.Errorf("%s by a key without rights: %d %s", pattern, w.Code, w.Body)
 			}
@@ -273,9 +269,7 @@ func TestClientsAreOfTheirKey(t *testing.T) {
 		}()
 		synctest.Wait()
 		for _, key := range []string{"producer", "consumer"} {
-			if _, err := e.NotifyClientTermination(signed(t.Context(), key), &rmqpb.NotifyClientTerminationRequest{}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(e.NotifyClientTermination(signed(t.Context(), key), &rmqpb.NotifyClientTerminationRequest{})))
 			synctest.Wait()
 			if ended := len(parked) == 1; ended != (key == "consumer") {
 				t.Errorf("a termination by %s ended the receive: %t", key, ended)
@@ -376,8 +370,7 @@ func TestHTTPCredentials(t *testing.T) {
 			r = httptest.NewRequest("GET", "https://h/v1/topics", nil)
 		}
 		c.edit(r)
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r)
+		w := e.serve(r)
 		assert.That(t, w.Code == c.status, "%s: %d %s", name, w.Code, w.Body)
 		challenges := w.Header().Values("WWW-Authenticate")
 		if want := map[bool]int{false: 2, true: 1}[c.from == far || name == "nothing, by a script"]; w.Code == 401 && (len(challenges) != want || !slices.Contains(challenges, "MQv2-HMAC-SHA1")) || w.Code != 401 && challenges != nil {
@@ -413,11 +406,7 @@ func TestHandlesOverHTTP(t *testing.T) {
 	}
 	own, foreign := handle("normal", "g"), handle("fifo", "g")
 	post := func(path, body string) *httptest.ResponseRecorder {
-		r := httptest.NewRequest("POST", "https://h"+path, strings.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		r.SetBasicAuth("consumer", secretMark+"consumer")
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r)
+		w := e.asKey("consumer", "POST", path, body)
 		return w
 	}
 	for _, c := range []struct {
@@ -487,9 +476,7 @@ func TestRetriesOverHTTP(t *testing.T) {
 				return got.Messages[0].Handle
 			}
 			for _, settle := range []string{"change-invisible-duration", "snooze", "retry", "negative-acknowledge", "reconsume-later", "dead-letter", "acknowledge"} {
-				if r := e.b.Send(t.Context(), []*tidegate.Message{{ID: settle, Topic: "orders", Body: []byte("x")}}); r[0].Err != nil {
-					t.Fatal(r[0].Err)
-				}
+				assert.Must(t, e.b.Send(t.Context(), []*tidegate.Message{{ID: settle, Topic: "orders", Body: []byte("x")}})[0].Err)
 				post(200, "reconsume-later", `{"handle":%q,"delay":"1s"}`, take())
 				h := take()
 				switch settle {
@@ -528,21 +515,13 @@ func TestReconsumeLaterNeedsToSend(t *testing.T) {
 		}
 		c := server.AccessConfig{Keys: []server.Key{{Name: "consumer", Secrets: []server.Secret{server.NewSecret("s")}, Allow: allow}}}
 		e := start(t, server.Options{Access: c, MinLongPolling: 1})
-		if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}); err != nil {
-			t.Fatal(err)
-		}
-		if r := e.b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "normal", Body: []byte("x")}}); r[0].Err != nil {
-			t.Fatal(r[0].Err)
-		}
-		ds, err := e.b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: -1, InvisibleDuration: time.Minute})
-		if err != nil || len(ds) != 1 {
-			t.Fatal(ds, err)
-		}
+		assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})))
+		assert.Must(t, e.b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "normal", Body: []byte("x")}})[0].Err)
+		ds := e.lease(1, transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: -1, InvisibleDuration: time.Minute})
 		r := httptest.NewRequest("POST", "https://h/v1/groups/g/reconsume-later", strings.NewReader(fmt.Sprintf(`{"handle":%q,"delay":"1s"}`, ds[0].Handle)))
 		r.Header.Set("Content-Type", "application/json")
 		r.SetBasicAuth("consumer", "s")
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r)
+		w := e.serve(r)
 		assert.That(t, w.Code == status, "with a right to send to %q: %d %s, want %d", granted, w.Code, w.Body, status)
 	}
 }
@@ -607,8 +586,7 @@ func TestBodiesNeedRights(t *testing.T) {
 		r := httptest.NewRequest(c.method, "https://h"+c.path, strings.NewReader(c.body))
 		r.Header.Set("Content-Type", "application/json")
 		r.SetBasicAuth("team", "s")
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r)
+		w := e.serve(r)
 		assert.That(t, w.Code == c.status, "%s %s %s: %d %s, want %d", c.method, c.path, c.body, w.Code, w.Body, c.status)
 	}
 }
@@ -624,16 +602,12 @@ func TestKeysOfDeadLettersNeedRights(t *testing.T) {
 	if r := e.b.Send(ctx, []*tidegate.Message{{Topic: "normal", ID: "01", Body: []byte("x"), Keys: []string{"the-key"}, Tag: "the-tag", Properties: map[string]string{"p": "the-property"}}})[0]; r.Err != nil {
 		t.Fatal(r.Err)
 	}
-	ds, err := e.b.Receive(ctx, transport.ReceiveRequest{Group: "g", Topic: "normal", Max: 1, InvisibleDuration: time.Minute, Queue: transport.AnyQueue})
-	if err != nil || len(ds) != 1 {
-		t.Fatal(ds, err)
-	}
+	ds := e.lease(1, transport.ReceiveRequest{Group: "g", Topic: "normal", Max: 1, InvisibleDuration: time.Minute, Queue: transport.AnyQueue})
 	assert.Must(t, assert.Err(e.b.Settle(ctx, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "the-reason"})))
 	for key, reads := range map[string]bool{"observer": false, "owner": false, "reader": true} {
 		r := httptest.NewRequest("GET", "https://h/v1/groups/g/dead-letters", http.NoBody)
 		r.SetBasicAuth(key, "of "+key)
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r)
+		w := e.serve(r)
 		for text, want := range map[string]bool{"the-key": reads, "the-property": reads, "the-tag": true, "the-reason": true} {
 			if w.Code != 200 || strings.Contains(w.Body.String(), text) != want {
 				t.Errorf("%s sees %q: %t, want %t: %d %s", key, text, !want, want, w.Code, w.Body)
@@ -652,9 +626,7 @@ func TestAbandonedTransactionsAreNoGroupsOwn(t *testing.T) {
 			}}
 		}
 		e := withTransactions(t, server.Options{Access: server.AccessConfig{Keys: []server.Key{key("orders", "orders*"), key("all", "*")}}})
-		if _, err := e.b.PutTopic(t.Context(), "tx", settings.Topic{Transaction: settings.Transaction{CheckMax: 1}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "tx", settings.Topic{Transaction: settings.Transaction{CheckMax: 1}})))
 		half := msg("tx", "half", sys(func(p *rmqpb.SystemProperties) { p.MessageType = rmqpb.MessageType_TRANSACTION }))
 		if r, err := e.SendMessage(signed(t.Context(), "all"), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{half}}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
 			t.Fatal(r, err)

@@ -164,8 +164,7 @@ func TestAdmin(t *testing.T) {
 // A server that ends, and an engine that is closed, are alive but not ready.
 func TestReadiness(t *testing.T) {
 	get := func(e *env, path string) (int, string) {
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		w := e.serve(httptest.NewRequest("GET", path, nil))
 		return w.Code, w.Body.String()
 	}
 	ending, closed := start(t, server.Options{}), start(t, server.Options{})
@@ -179,8 +178,7 @@ func TestReadiness(t *testing.T) {
 			t.Errorf("%s: readyz %d %s", name, code, body)
 		}
 	}
-	w := httptest.NewRecorder()
-	closed.s.Handler().ServeHTTP(w, httptest.NewRequest("PUT", "/v1/topics/x", strings.NewReader("{}")))
+	w := closed.serve(httptest.NewRequest("PUT", "/v1/topics/x", strings.NewReader("{}")))
 	assert.That(t, w.Code == 503, "PUT to a closed engine: %d %s", w.Code, w.Body)
 }
 
@@ -224,8 +222,7 @@ func TestAdministrationTypes(t *testing.T) {
 			if as != "" {
 				r.Header.Set("Content-Type", as)
 			}
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, r)
+			w := e.serve(r)
 			if text := w.Body.String(); w.Code != c.status && (c.status == 415 || w.Code/100 != 2) {
 				t.Errorf("%s %s as %q: %d %s, want %d", c.method, c.path, as, w.Code, text, c.status)
 			} else if c.status == 415 && (!strings.Contains(text, as) || !strings.Contains(text, "-H 'Content-Type: application/json'")) {
@@ -474,9 +471,7 @@ func TestAddressSettingsOverHTTP(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s %v, want %d", c.method, c.path, c.body, resp.StatusCode, body, err, c.status)
 		}
 		for _, w := range c.words {
-			if !strings.Contains(string(body), w) {
-				t.Errorf("%s %s %s: %s does not contain %s", c.method, c.path, c.body, body, w)
-			}
+			assert.That(t, strings.Contains(string(body), w), "%s %s %s: %s does not contain %s", c.method, c.path, c.body, body, w)
 		}
 	}
 }
@@ -484,9 +479,7 @@ func TestAddressSettingsOverHTTP(t *testing.T) {
 // A consumer over HTTP that leaves the interval to the broker has that of the address.
 func TestRetryOverHTTPHasTheAddressDelay(t *testing.T) {
 	e := start(t, server.Options{MinLongPolling: 1})
-	if _, err := e.b.PutAddressSettings(t.Context(), "normal", settings.Address{RedeliveryDelay: new(settings.Milliseconds(1))}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(e.b.PutAddressSettings(t.Context(), "normal", settings.Address{RedeliveryDelay: new(settings.Milliseconds(1))})))
 	e.send(msg("normal", "m"))
 	handle := assert.Value(json.Marshal(e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()))(t)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/groups/g/retry", strings.NewReader(`{"attempt":1,"handle":`+string(handle)+`}`))
@@ -494,9 +487,7 @@ func TestRetryOverHTTPHasTheAddressDelay(t *testing.T) {
 	w := httptest.NewRecorder()
 	begin := time.Now()
 	checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
-	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"delay": "1ms"`) {
-		t.Fatalf("%d %s", w.Code, w.Body)
-	}
+	assert.MustThat(t, w.Code == http.StatusOK && strings.Contains(w.Body.String(), `"delay": "1ms"`), "%d %s", w.Code, w.Body)
 	m := e.one(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.LongPollingTimeout = durationpb.New(8 * time.Second) }))
 	if m.GetSystemProperties().GetDeliveryAttempt() != 2 || time.Since(begin) > 9*time.Second {
 		t.Errorf("attempt %d came after %v, not after a millisecond", m.GetSystemProperties().GetDeliveryAttempt(), time.Since(begin))
@@ -515,9 +506,7 @@ func TestRetryOverHTTP(t *testing.T) {
 		checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
 		assert.MustThat(t, w.Code == status, "POST %s %s: %d %s, want %d", path, body, w.Code, w.Body, status)
 		for _, word := range words {
-			if !strings.Contains(w.Body.String(), word) {
-				t.Errorf("POST %s %s: %s does not contain %s", path, body, w.Body, word)
-			}
+			assert.That(t, strings.Contains(w.Body.String(), word), "POST %s %s: %s does not contain %s", path, body, w.Body, word)
 		}
 	}
 	handle := func(m *rmqpb.Message) string {
@@ -583,9 +572,7 @@ func TestRedriveToOneGroupOverHTTP(t *testing.T) {
 			return ds
 		}
 		e.b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "normal", Body: []byte("x")}})
-		if _, err := e.b.Settle(t.Context(), receive("g")[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.Settle(t.Context(), receive("g")[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"})))
 		assert.Must(t, e.b.Ack(t.Context(), receive("h"))[0])
 		for body, want := range map[string]int{`{}`: 403, `{"topic": "normal"}`: 403, `{"to_group_only": true, "to": "normal"}`: 400} {
 			if code, _ := post("g", body); code != want {
@@ -620,10 +607,7 @@ func TestEditedRedriveOverHTTP(t *testing.T) {
 			server.Key{Name: "sender", Secrets: []server.Secret{server.NewSecret(secretMark + "sender")}, Allow: []server.Rule{admin, send}})
 		e := start(t, server.Options{Access: access})
 		e.b.Send(t.Context(), []*tidegate.Message{{ID: "m", Topic: "normal", Body: []byte("x")}})
-		ds, err := e.b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: -1, InvisibleDuration: 1e9})
-		if err != nil || len(ds) != 1 {
-			t.Fatal(ds, err)
-		}
+		ds := e.lease(1, transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: -1, InvisibleDuration: 1e9})
 		assert.Must(t, assert.Err(e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "no"})))
 		page, err := e.b.DeadLetters("g", status.DeadLetterQuery{})
 		if err != nil || len(page.DeadLetters) != 1 {
@@ -660,10 +644,7 @@ func TestEditedRedriveOverHTTP(t *testing.T) {
 		if err != nil || len(ds) != 1 || ds[0].ID != "m.redrive-1" || string(ds[0].Body) != large || ds[0].Properties["p"] != "v" {
 			t.Errorf("%d messages came (%v), want the edited one", len(ds), err)
 		}
-		r := httptest.NewRequest("GET", "https://h/v1/audit?operation=redriveDeadLetters", nil)
-		r.SetBasicAuth("root", secretMark+"root")
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r)
+		w := e.asKey("root", "GET", "/v1/audit?operation=redriveDeadLetters", "")
 		var records status.AuditPage
 		decode(t, w.Body.Bytes(), &records)
 		var with int

@@ -218,9 +218,7 @@ func clientsThatVanish(t *testing.T) {
 	}
 	assert.Equal(t, "messages", len(got), n)
 	group, err := e.b.Group("g")
-	if err != nil || group.Topics[0].Backlog != (status.Backlog{}) {
-		t.Errorf("backlog %+v, %v; want none", group.Topics, err)
-	}
+	assert.That(t, err == nil && group.Topics[0].Backlog == (status.Backlog{}), "backlog %+v, %v; want none", group.Topics, err)
 	synctest.Wait()
 	if now, stacks := goroutines(); now > before {
 		t.Errorf("%d goroutines before, %d after:\n%s", before, now, stacks)

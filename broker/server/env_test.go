@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +31,7 @@ import (
 	"github.com/tidegate/tidegate/internal/httpapi"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // An env is an engine behind a server on an in-memory network, with a client.
@@ -218,10 +220,33 @@ func (e *env) receive(ctx context.Context, r *rmqpb.ReceiveMessageRequest) (*rmq
 func (e *env) one(ctx context.Context, r *rmqpb.ReceiveMessageRequest) *rmqpb.Message {
 	e.t.Helper()
 	st, ms := e.receive(ctx, r)
-	if st.GetCode() != rmqpb.Code_OK || len(ms) != 1 {
-		e.t.Fatalf("receive: %v, %d messages; want OK and 1", st, len(ms))
-	}
+	assert.MustThat(e.t, st.GetCode() == rmqpb.Code_OK && len(ms) == 1, "receive: %v, %d messages; want OK and 1", st, len(ms))
 	return ms[0]
+}
+
+// lease receives n messages from the engine.
+func (e *env) lease(n int, r transport.ReceiveRequest) []*tidegate.Delivery {
+	e.t.Helper()
+	ds, err := e.b.Receive(e.t.Context(), r)
+	assert.MustThat(e.t, err == nil && len(ds) == n, "received %d messages, %v; want %d", len(ds), err, n)
+	return ds
+}
+
+// serve returns the response of the HTTP API to a request.
+func (e *env) serve(r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	e.s.Handler().ServeHTTP(w, r)
+	return w
+}
+
+// asKey returns the response to a request over TLS with the secret of a key. The body is JSON.
+func (e *env) asKey(key, method, path, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "https://h"+path, strings.NewReader(body))
+	r.SetBasicAuth(key, secretMark+key)
+	if body != "" {
+		r.Header.Set("Content-Type", server.TypeJSON)
+	}
+	return e.serve(r)
 }
 
 // named puts a name before every failure: a bubble has no subtests.

@@ -311,9 +311,7 @@ func all(t *testing.T, g *auditRing, q status.AuditQuery) (subjects []string) {
 	t.Helper()
 	for {
 		page := assert.Value(g.Page(&q))(t)
-		if q.Limit > 0 && len(page.Records) > q.Limit {
-			t.Fatalf("a page of %d has %d records", q.Limit, len(page.Records))
-		}
+		assert.MustThat(t, q.Limit <= 0 || len(page.Records) <= q.Limit, "a page of %d has %d records", q.Limit, len(page.Records))
 		for _, r := range page.Records {
 			subjects = append(subjects, r.Subject)
 		}

@@ -306,8 +306,7 @@ func TestHTTPHeaders(t *testing.T) {
 		{"POST", "/v1/topics/normal/messages", []string{"Content-Type", server.TypeText, "Origin", "https://evil.example"}, 403, 40300, []string{"evil.example"}},
 		{"DELETE", "/v1/topics/normal", []string{"Sec-Fetch-Site", "cross-site"}, 403, 40300, nil},
 	} {
-		w := httptest.NewRecorder()
-		x.s.Handler().ServeHTTP(w, x.request(t.Context(), c.method, c.path, strings.NewReader(`{"body":"eA=="}`), c.header...))
+		w := x.serve(x.request(t.Context(), c.method, c.path, strings.NewReader(`{"body":"eA=="}`), c.header...))
 		var p server.Problem
 		decode(t, w.Body.Bytes(), &p)
 		x.problem(c.method+" "+c.path+fmt.Sprint(c.header), w.Code, p, c.status, c.code, c.words...)
@@ -373,9 +372,7 @@ func TestUnknownPathNamesTheNearestRoute(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
-		if w.Code != 404 || !strings.Contains(w.Body.String(), want) {
-			t.Errorf("%s: %d %s, want %s", path, w.Code, w.Body, want)
-		}
+		assert.That(t, w.Code == 404 && strings.Contains(w.Body.String(), want), "%s: %d %s, want %s", path, w.Code, w.Body, want)
 	}
 }
 
@@ -392,9 +389,7 @@ func TestBadLadderIsNamed(t *testing.T) {
 // A failure without an interval: the group's interval after that attempt passes.
 func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
-		if _, err := x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{time.Second, 9 * time.Second}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{time.Second, 9 * time.Second}})))
 		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
 		for attempt, want := range []time.Duration{0, time.Second, 9 * time.Second} {
 			begin := time.Now()
@@ -440,8 +435,7 @@ func TestForEverIsReadable(t *testing.T) {
 	e := start(t, server.Options{})
 	c := settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: -1}}
 	assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "kept", c)))
-	w := httptest.NewRecorder()
-	e.s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/topics/kept", nil))
+	w := e.serve(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/topics/kept", nil))
 	for _, want := range []string{`"duplicate_window": "-1s"`, `"time": "-1s"`} {
 		assert.That(t, bytes.Contains(w.Body.Bytes(), []byte(want)), "%s does not contain %s", w.Body, want)
 	}
@@ -464,19 +458,14 @@ func FuzzHTTPSend(f *testing.F) {
 		err := server.Decode(text, &m)
 		var plain map[string]any
 		assert.That(t, err != nil || json.Unmarshal(text, &plain) == nil, "it is not JSON, but decoded to %+v", m)
-		if err != nil && (refusal.CodeOf(err) != tidegate.CodeBadRequest || len(err.Error()) < 20) {
-			t.Errorf("refused with %v", err)
-		}
+		assert.That(t, err == nil || refusal.CodeOf(err) == tidegate.CodeBadRequest && len(err.Error()) >= 20, "refused with %v", err)
 		for _, kind := range []string{server.TypeJSON, server.TypeNDJSON} {
 			r := httptest.NewRequest("POST", "/v1/topics/normal/messages", bytes.NewReader(text))
 			r.Header.Set("Content-Type", kind)
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, r)
+			w := e.serve(r)
 			assert.That(t, w.Code < 500, "%d %s", w.Code, w.Body)
 			for line := range bytes.Lines(w.Body.Bytes()) {
-				if kind == server.TypeNDJSON && json.Unmarshal(line, new(server.SendResult)) != nil {
-					t.Errorf("the response is %q", line)
-				}
+				assert.That(t, kind != server.TypeNDJSON || json.Unmarshal(line, new(server.SendResult)) == nil, "the response is %q", line)
 			}
 		}
 	})

@@ -278,9 +278,7 @@ func TestHTTPReceiveStreamBounds(t *testing.T) {
 		for body, want := range map[string]string{`{"attempt_id":"a"}`: "attempt_id", `{"max_bytes":1}`: "max_bytes", `{"max":0}`: "max", `{"filter":{"type":"SQL92","expression":"("}}`: "expression"} {
 			resp := x.deliveryStream(t.Context(), "normal", body)
 			text, _ := io.ReadAll(resp.Body)
-			if resp.StatusCode != 400 || !strings.Contains(string(text), want) {
-				t.Errorf("%s: %d %s", body, resp.StatusCode, text)
-			}
+			assert.That(t, resp.StatusCode == 400 && strings.Contains(string(text), want), "%s: %d %s", body, resp.StatusCode, text)
 		}
 	})
 }

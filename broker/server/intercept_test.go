@@ -313,8 +313,7 @@ func TestHTTPMetrics(t *testing.T) {
 		x.failed("/v1/topics/none/messages", `{"body":"eA=="}`, 404, 40402)
 		resp := x.deliveryStream(t.Context(), "normal", `{"max":1}`)
 		assert.NoError(t, assert.Err(io.ReadAll(resp.Body)))
-		w := httptest.NewRecorder()
-		x.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		w := x.serve(httptest.NewRequest("GET", "/metrics", nil))
 		for _, want := range []string{
 			`tidegate_http_answers_total{operation="sendMessages",status="200"} 1`,
 			`tidegate_http_answers_total{operation="sendMessages",status="404"} 1`,

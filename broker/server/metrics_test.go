@@ -253,8 +253,7 @@ func TestMetricsOfAStory(t *testing.T) {
 func TestMetricsLint(t *testing.T) {
 	withServer(t, server.Options{MinLongPolling: 1}, func(t *testing.T, e *env) {
 		tellStory(t, e)
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		w := e.serve(httptest.NewRequest(http.MethodGet, "/metrics", nil))
 		problems := assert.Value(promlint.New(bytes.NewReader(w.Body.Bytes())).Lint())(t)
 		for _, p := range problems {
 			t.Errorf("%s: %s", p.Metric, p.Text)
@@ -320,8 +319,7 @@ func TestMetricsOfAClosedBroker(t *testing.T) {
 func TestMetricsTakesGet(t *testing.T) {
 	e := start(t, server.Options{})
 	for method, want := range map[string]int{"GET": 200, "HEAD": 200, "POST": 405, "DELETE": 405} {
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, httptest.NewRequest(method, "/metrics", nil))
+		w := e.serve(httptest.NewRequest(method, "/metrics", nil))
 		if w.Code != want || want == 405 && w.Header().Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s: %d, Allow %q; want %d", method, w.Code, w.Header().Get("Allow"), want)
 		}
@@ -368,9 +366,7 @@ func dashboard(t *testing.T) []expression {
 		}
 		ids[p.ID], places[at] = true, true
 		if p.Type == "row" {
-			if p.GridPos.W != 24 || p.GridPos.H != 1 {
-				t.Errorf("panel %q is a row of %d by %d", p.Title, p.GridPos.W, p.GridPos.H)
-			}
+			assert.That(t, p.GridPos.W == 24 && p.GridPos.H == 1, "panel %q is a row of %d by %d", p.Title, p.GridPos.W, p.GridPos.H)
 			continue
 		}
 		if p.Title == "" || p.Description == "" || len(p.Targets) == 0 {
@@ -562,8 +558,7 @@ func TestMonitoringOfFailures(t *testing.T) {
 // of an idle broker. Its responses are counted from 0 on.
 func TestSeriesOfAnIdleBroker(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		w := e.serve(httptest.NewRequest("GET", "/metrics", nil))
 		byName := map[string]int{}
 		for line := range strings.Lines(w.Body.String()) {
 			if !strings.HasPrefix(line, "#") {

@@ -29,8 +29,7 @@ import (
 // requestJSON makes a request of the handler and decodes the response into out.
 func (e *env) requestJSON(method, path string, want int, out any) *httptest.ResponseRecorder {
 	e.t.Helper()
-	w := httptest.NewRecorder()
-	e.s.Handler().ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	w := e.serve(httptest.NewRequest(method, path, nil))
 	assert.MustThat(e.t, w.Code == want, "%s %s: %d %s, want %d", method, path, w.Code, w.Body, want)
 	if out != nil {
 		if err := json.Unmarshal(w.Body.Bytes(), out); err != nil {
@@ -81,18 +80,11 @@ func TestOverviewIsBounded(t *testing.T) {
 		long := strings.Repeat("x", 114)
 		for i := range 60 {
 			topic, group := fmt.Sprintf("%s-%05d", long, i), fmt.Sprintf("%s-%05d", long, i)
-			if _, err := e.b.PutTopic(t.Context(), topic, settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), topic, settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 1}})))
 			e.send(msg(topic, "1"))
-			ds, err := e.b.Receive(t.Context(), transport.ReceiveRequest{Group: group, Topic: topic, Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Hour})
-			if err != nil || len(ds) != 1 {
-				t.Fatal(ds, err)
-			}
+			ds := e.lease(1, transport.ReceiveRequest{Group: group, Topic: topic, Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Hour})
 			if i%2 == 0 {
-				if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"}); err != nil {
-					t.Fatal(err)
-				}
+				assert.Must(t, assert.Err(e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"})))
 				e.send(msg(topic, "2"))
 			} else if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry, Delay: 2 * time.Hour}); err != nil {
 				t.Fatal(err)
@@ -170,8 +162,7 @@ func TestHistoryOfAKey(t *testing.T) {
 			get := func(query string) (h engine.HistoryResult) {
 				r := httptest.NewRequest("GET", "https://h/v1/history"+query, nil)
 				by(key)(r)
-				w := httptest.NewRecorder()
-				e.s.Handler().ServeHTTP(w, r)
+				w := e.serve(r)
 				if err := json.Unmarshal(w.Body.Bytes(), &h); err != nil || w.Code != 200 {
 					t.Fatalf("%s: %d %s", key, w.Code, w.Body)
 				}
@@ -529,17 +520,14 @@ func TestSummariesAfterChanges(t *testing.T) {
 // GET /v1/throttle has the limits that reject sends, with reason and time, and those that are near.
 func TestThrottleReportsLimits(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		if _, err := e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 2, Bytes: 1000}}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 2, Bytes: 1000}})))
 		send := func() error {
 			m := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "full", Body: []byte("x")}
 			return e.b.Send(t.Context(), []*tidegate.Message{m})[0].Err
 		}
 		get := func() (a status.Throttles) {
 			t.Helper()
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/v1/throttle", nil))
+			w := e.serve(httptest.NewRequestWithContext(t.Context(), "GET", "/v1/throttle", nil))
 			if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil || w.Code != 200 {
 				t.Fatalf("%d, %v: %s", w.Code, err, w.Body)
 			}
@@ -609,8 +597,7 @@ func TestTraceShowsNoContentsToObservers(t *testing.T) {
 		for key, sees := range map[string]bool{"monitor": false, "root": true} {
 			r := httptest.NewRequestWithContext(t.Context(), "GET", "https://h/v1/topics/normal/messages/normal0", nil)
 			r.SetBasicAuth(key, secretMark+key)
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, r)
+			w := e.serve(r)
 			text := w.Body.String()
 			if w.Code != 200 || !strings.Contains(text, `"dead_letter": {`) || strings.Contains(text, `"k": "v"`) != sees {
 				t.Errorf("%s: %d, %s", key, w.Code, text)

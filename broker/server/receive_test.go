@@ -81,9 +81,7 @@ func TestReceivedMessage(t *testing.T) {
 				InvisibleDuration: durationpb.New(time.Minute),
 			},
 		}
-		if !proto.Equal(m, want) || p.GetStoreHost() == "" || p.GetReceiptHandle() == "" {
-			t.Errorf("got  %v\nwant %v", m, want)
-		}
+		assert.That(t, proto.Equal(m, want) && p.GetStoreHost() != "" && p.GetReceiptHandle() != "", "got  %v\nwant %v", m, want)
 	})
 }
 
@@ -201,9 +199,7 @@ func TestReceiveBatchAndFilter(t *testing.T) {
 				tags = append(tags, m.GetSystemProperties().GetTag())
 			}
 		}
-		if len(tags) != 20 || slices.Contains(tags, "B") {
-			t.Errorf("%d messages with tags %v; want 20 with A", len(tags), tags)
-		}
+		assert.That(t, len(tags) == 20 && !slices.Contains(tags, "B"), "%d messages with tags %v; want 20 with A", len(tags), tags)
 	})
 }
 
@@ -221,9 +217,7 @@ func TestReceiveQueue(t *testing.T) {
 					assert.Equal(t, "a message of queue", m.GetSystemProperties().GetQueueId(), 1)
 				}
 			}
-			if len(got)%want != 0 || len(got) == 0 {
-				t.Errorf("%s: %d messages; want a multiple of %d", client, len(got), want)
-			}
+			assert.That(t, len(got)%want == 0 && len(got) != 0, "%s: %d messages; want a multiple of %d", client, len(got), want)
 		}
 	})
 }
@@ -262,9 +256,7 @@ func TestReceiveAutoRenew(t *testing.T) {
 		if st, _ := e.receive(as(t.Context(), "other"), receiveRequest("normal", polling(5*time.Second))); st.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND {
 			t.Errorf("redelivered although its owner lives: %v", st)
 		}
-		if _, err := e.NotifyClientTermination(as(t.Context(), "owner"), &rmqpb.NotifyClientTerminationRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(e.NotifyClientTermination(as(t.Context(), "owner"), &rmqpb.NotifyClientTerminationRequest{})))
 		began := time.Now()
 		e.one(as(t.Context(), "other"), receiveRequest("normal"))
 		if d := time.Since(began); d > time.Second {
@@ -364,9 +356,7 @@ func TestRejectedReceivesAreForgotten(t *testing.T) {
 			"normal":  func(r *rmqpb.ReceiveMessageRequest) { r.BatchSize = -1 },
 		} {
 			st, _ := e.receive(as(t.Context(), fmt.Sprint("client-", i)), receiveRequest(topic, edit))
-			if st.GetCode() == rmqpb.Code_OK || st.GetCode() == rmqpb.Code_MESSAGE_NOT_FOUND {
-				t.Fatalf("%s: %v", topic, st)
-			}
+			assert.MustThat(t, st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND, "%s: %v", topic, st)
 		}
 	}
 	assert.Equal(t, "clients are remembered", e.s.Parts().Sessions.Len(), 0)
@@ -437,9 +427,7 @@ func TestDigestByLanguage(t *testing.T) {
 		e.send(msg("normal", "id", body([]byte("tide 302")))) // a CRC32 that begins with zeros
 		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderLanguage, language)
 		d := e.one(ctx, receiveRequest("normal")).GetSystemProperties().GetBodyDigest()
-		if language == "GO" && (d.GetType() != rmqpb.DigestType_CRC32 || d.GetChecksum() != "2F6FC0") {
-			t.Errorf("%q: %v", language, d)
-		}
+		assert.That(t, language != "GO" || d.GetType() == rmqpb.DigestType_CRC32 && d.GetChecksum() == "2F6FC0", "%q: %v", language, d)
 		if sum := md5.Sum([]byte("tide 302")); language != "GO" && (d.GetType() != rmqpb.DigestType_MD5 || d.GetChecksum() != fmt.Sprintf("%X", sum)) {
 			t.Errorf("%q: %v", language, d)
 		}

@@ -56,9 +56,7 @@ func TestIfMatchOfSettings(t *testing.T) {
 		}
 		created := ifMatch(t, h, "PUT", path, body(1), "")
 		first := created.Header().Get("ETag")
-		if created.Code != 201 || first == "" {
-			t.Fatalf("PUT %s: %d %s, ETag %s", path, created.Code, created.Body, first)
-		}
+		assert.MustThat(t, created.Code == 201 && first != "", "PUT %s: %d %s, ETag %s", path, created.Code, created.Body, first)
 		var got struct{ Revision string }
 		w := ifMatch(t, h, "GET", path, "", "")
 		decode(t, w.Body.Bytes(), &got)
@@ -212,8 +210,7 @@ func TestListPages(t *testing.T) {
 		x := start(t, server.Options{})
 		get := func(path string, status int, out any) {
 			t.Helper()
-			w := httptest.NewRecorder()
-			x.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+			w := x.serve(httptest.NewRequest("GET", path, nil))
 			assert.MustThat(t, w.Code == status, "GET %s: %d %s, want %d", path, w.Code, w.Body, status)
 			if out != nil {
 				decode(t, w.Body.Bytes(), out)
@@ -261,9 +258,7 @@ func TestListPages(t *testing.T) {
 		}
 		var page server.TopicList
 		get("/v1/topics?match=list-01*&limit=3&after=list-014", 200, &page)
-		if len(page.Topics) != 3 || page.Topics[0].Name != "list-015" || page.Next != "list-017" {
-			t.Errorf("the page is %+v", page)
-		}
+		assert.That(t, len(page.Topics) == 3 && page.Topics[0].Name == "list-015" && page.Next == "list-017", "the page is %+v", page)
 		get("/v1/topics?match=list-*", 200, &page)
 		assert.Equal(t, "the topics of a page without a limit are", len(page.Topics), 100)
 		for _, query := range []string{"limit=1001", "limit=-1", "limit=x", "match=[a", "names=1"} {
@@ -283,16 +278,9 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 		e := startWith(t, broker.Options{MaxBodySize: 1 << 20, MinInvisibleDuration: 1}, server.Options{MaxTransitBytes: 28 << 20})
 		body := bytes.Repeat([]byte{1}, size)
 		for i := range letters {
-			if r := e.b.Send(t.Context(), []*tidegate.Message{{Topic: "normal", ID: fmt.Sprint(i), Body: body}}); r[0].Err != nil {
-				t.Fatal(r[0].Err)
-			}
-			ds, err := e.b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute})
-			if err != nil || len(ds) != 1 {
-				t.Fatal(len(ds), err)
-			}
-			if _, err := e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, e.b.Send(t.Context(), []*tidegate.Message{{Topic: "normal", ID: fmt.Sprint(i), Body: body}})[0].Err)
+			ds := e.lease(1, transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute})
+			assert.Must(t, assert.Err(e.b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"})))
 		}
 		type page struct {
 			Letters []struct {
@@ -303,8 +291,7 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 			Next string `json:"next"`
 		}
 		get := func(query string) (p page, status int) {
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/groups/g/dead-letters?"+query, nil))
+			w := e.serve(httptest.NewRequest("GET", "/v1/groups/g/dead-letters?"+query, nil))
 			if w.Code == 200 {
 				assert.Must(t, json.Unmarshal(w.Body.Bytes(), &p))
 			}
@@ -338,8 +325,7 @@ func TestDeadLettersHoldMemory(t *testing.T) {
 		assert.Must(t, other.Resize(14<<20, false))
 		third := e.s.Parts().Bodies.Hold("third", nil)
 		assert.Must(t, third.Resize(4<<20, false))
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/groups/g/dead-letters?bodies=true", nil))
+		w := e.serve(httptest.NewRequest("GET", "/v1/groups/g/dead-letters?bodies=true", nil))
 		assert.Equal(t, "without memory for a page", w.Code, 429)
 		other.Release()
 		third.Release()

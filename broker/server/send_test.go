@@ -245,9 +245,7 @@ func TestSendBatch(t *testing.T) {
 		for _, m := range got {
 			i := fmt.Sprint(m.GetBody()[0])
 			p := m.GetSystemProperties()
-			if p.GetMessageId() != "id"+i || p.GetTag() != "tag"+i || m.GetUserProperties()["i"] != i {
-				t.Errorf("message %s: %v", i, m)
-			}
+			assert.That(t, p.GetMessageId() == "id"+i && p.GetTag() == "tag"+i && m.GetUserProperties()["i"] == i, "message %s: %v", i, m)
 		}
 	})
 }
@@ -487,9 +485,7 @@ func FuzzMessage(f *testing.F) {
 		}
 		out, born, err := requests.Message(&m, 1<<20, time.Now())
 		if err != nil {
-			if refusal.CodeOf(err) == tidegate.CodeInternalServerError {
-				t.Fatalf("refused without a code of its own: %v", err)
-			}
+			assert.MustThat(t, refusal.CodeOf(err) != tidegate.CodeInternalServerError, "refused without a code of its own: %v", err)
 			return
 		}
 		in := []engine.Incoming{{Message: &out, BornAt: born}}

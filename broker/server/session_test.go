@@ -353,8 +353,7 @@ func TestHostNamesOfOthers(t *testing.T) {
 			r := httptest.NewRequest(method, "/v1/topics/normal", http.NoBody)
 			r.Host = c.host
 			r.Header.Set("Origin", "http://"+c.host)
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, c.at)))
+			w := e.serve(r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, c.at)))
 			if w.Code != c.status || c.status == 403 && (!strings.Contains(w.Body.String(), c.host) || !strings.Contains(w.Body.String(), "--http-hosts")) {
 				t.Errorf("%s for %s at %s: %d %s, want %d", method, c.host, c.at, w.Code, w.Body, c.status)
 			}
@@ -367,8 +366,7 @@ func TestNamesOverTLS(t *testing.T) {
 	e := start(t, server.Options{})
 	for url, status := range map[string]int{"https://tidegate.example/v1/topics/normal": 200, "http://tidegate.example/v1/topics/normal": 403} {
 		r := httptest.NewRequest("GET", url, http.NoBody)
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv6loopback})))
+		w := e.serve(r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv6loopback})))
 		assert.That(t, w.Code == status, "%s: %d %s, want %d", url, w.Code, w.Body, status)
 	}
 }
@@ -381,8 +379,7 @@ func TestKeysAreForAnyName(t *testing.T) {
 		if key != "" {
 			r.SetBasicAuth(key, secretMark+key)
 		}
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv6loopback})))
+		w := e.serve(r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv6loopback})))
 		assert.That(t, w.Code == status, "with the key %q: %d %s, want %d", key, w.Code, w.Body, status)
 	}
 }
@@ -480,8 +477,7 @@ func TestConsoleOnAndOff(t *testing.T) {
 	for off, o := range map[bool]server.Options{false: {}, true: {NoConsole: true}} {
 		e := start(t, o)
 		for _, c := range consoleRequests {
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, httptest.NewRequest(c.method, "http://127.0.0.1"+c.path, http.NoBody))
+			w := e.serve(httptest.NewRequest(c.method, "http://127.0.0.1"+c.path, http.NoBody))
 			if want := map[bool]int{false: c.on, true: c.off}[off]; w.Code != want {
 				t.Errorf("NoConsole %v, %s %s: %d %s, want %d", off, c.method, c.path, w.Code, w.Body, want)
 			}
@@ -493,8 +489,7 @@ func TestConsoleOnAndOff(t *testing.T) {
 func TestResponsesAreNotStored(t *testing.T) {
 	e := start(t, server.Options{})
 	for _, path := range []string{"/v1/topics", "/v1/topics/normal", "/v1/topics/nowhere", "/readyz", "/nowhere"} {
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1"+path, http.NoBody))
+		w := e.serve(httptest.NewRequest("GET", "http://127.0.0.1"+path, http.NoBody))
 		if w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("GET %s: %v", path, w.Header())
 		}

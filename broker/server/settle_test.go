@@ -113,9 +113,7 @@ func TestChangeInvisibleDuration(t *testing.T) {
 					Group: res("g"), Topic: res("normal"), ReceiptHandle: old, MessageId: "1",
 					InvisibleDuration: durationpb.New(3 * time.Second), Suspend: c.suspend,
 				}, grpc.Trailer(&trailer))
-				if err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK || r.GetReceiptHandle() == "" {
-					t.Fatalf("%v, %v", r, err)
-				}
+				assert.MustThat(t, err == nil && r.GetStatus().GetCode() == rmqpb.Code_OK && r.GetReceiptHandle() != "", "%v, %v", r, err)
 				if changed := r.GetReceiptHandle() != old; changed == c.retry {
 					t.Errorf("the handle changed: %v", changed)
 				}
@@ -547,9 +545,7 @@ func TestInvisibleBoundsAreTheEngines(t *testing.T) {
 			x.send(msg("normal", "a"), msg("normal", "b"))
 
 			ds := x.take("normal", `{}`, 1)
-			if got := time.Duration(ds[0].InvisibleFor); got != c.preset {
-				t.Errorf("nothing was asked for, and the message is invisible for %v, want %v", got, c.preset)
-			}
+			assert.Equal(t, "nothing was asked for, and the message is invisible for", time.Duration(ds[0].InvisibleFor), c.preset)
 			change := func(d time.Duration) string {
 				return `{"handle":"` + ds[0].Handle + `","invisible_duration":"` + d.String() + `"}`
 			}

@@ -29,8 +29,7 @@ func BenchmarkSubjects(b *testing.B) {
 		r := httptest.NewRequest("POST", fmt.Sprintf("/v1/groups/group-%04d/topics/topic-%05d/receive", i%1000, i), strings.NewReader(`{"invisible_duration": "1h"}`))
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("X-Mq-Client-Id", client)
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r)
+		w := e.serve(r)
 		assert.MustThat(b, w.Code == 200, "%d: %s", w.Code, w.Body)
 	}
 	const topics = 10_000
@@ -42,9 +41,7 @@ func BenchmarkSubjects(b *testing.B) {
 	b.Run("idle", e.benchmarkSubjects)
 	for i := range topics {
 		msg := &tidegate.Message{ID: fmt.Sprintf("%032X", i), Topic: fmt.Sprintf("topic-%05d", i), Body: []byte("x")}
-		if r := e.b.Send(b.Context(), []*tidegate.Message{msg}); r[0].Err != nil {
-			b.Fatal(r[0].Err)
-		}
+		assert.Must(b, e.b.Send(b.Context(), []*tidegate.Message{msg})[0].Err)
 		receive(fmt.Sprintf("worker-%04d.example.com@12345@0@3f8k2n9x1q", i%1000), i)
 	}
 	for i := range topics {

@@ -362,8 +362,7 @@ func TestHeartbeat(t *testing.T) {
 		if toGo.Load() != 1 || toNode.Load() != 2 {
 			t.Errorf("settings after a heartbeat, and a change of another group: %d for Go, %d for Node; want 1 and 2", toGo.Load(), toNode.Load())
 		}
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, httptest.NewRequest("PUT", "/v1/groups/g", strings.NewReader(`{"max_attempts":6}`)))
+		w := e.serve(httptest.NewRequest("PUT", "/v1/groups/g", strings.NewReader(`{"max_attempts":6}`)))
 		assert.MustThat(t, w.Code == http.StatusOK, "%v", w.Body)
 		synctest.Wait()
 		if toGo.Load() != 2 || toNode.Load() != 3 {

@@ -232,8 +232,7 @@ func TestHTTPBodiesAreBounded(t *testing.T) {
 	ask := func(kind string) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/v1/topics/normal/messages", strings.NewReader(`{"body":"`+strings.Repeat("A", 3<<20)+`"}`))
 		r.Header.Set("Content-Type", kind)
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, r)
+		w := e.serve(r)
 		return w
 	}
 	for _, kind := range []string{"application/json", "application/octet-stream"} {

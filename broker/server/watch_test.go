@@ -446,14 +446,12 @@ func TestClientPages(t *testing.T) {
 			}
 			assert.That(t, slices.Equal(got, want), "pages of %d have %q, want %q", limit, got, want)
 		}
-		w := httptest.NewRecorder()
-		e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/clients", nil))
+		w := e.serve(httptest.NewRequest("GET", "/v1/clients", nil))
 		if n := w.Body.Len(); n > 40<<10 {
 			t.Errorf("a page of 100 clients has %d bytes", n)
 		}
 		for _, query := range []string{"limit=1001", "limit=-1", "limit=x", "match=[a", "kind=robot", "idle=soon", "idle=-1s", "outdated=yes", "names=1"} {
-			w := httptest.NewRecorder()
-			e.s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/v1/clients?"+query, nil))
+			w := e.serve(httptest.NewRequest("GET", "/v1/clients?"+query, nil))
 			assert.That(t, w.Code == 400, "GET /v1/clients?%s: %d %s", query, w.Code, w.Body)
 		}
 	})

@@ -248,9 +248,7 @@ func TestInterruptedSend(t *testing.T) {
 	in := &endless{at: 5000, reached: interrupt}
 	var stdout, stderr lockedBuffer
 	code := run(ctx, []string{"send", "orders", "--lines"}, &cli.App{In: in, Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
-	if code != 130 || !strings.Contains(stderr.String(), " 0 failed") {
-		t.Fatalf("exit code %d, %s", code, stderr.String())
-	}
+	assert.MustThat(t, code == 130 && strings.Contains(stderr.String(), " 0 failed"), "exit code %d, %s", code, stderr.String())
 	var rest, stored int
 	if _, err := fmt.Sscanf(regexp.MustCompile(`tail -n \+\d+`).FindString(stderr.String()), "tail -n +%d", &rest); err != nil {
 		t.Fatalf("%v: %s", err, stderr.String())

@@ -170,9 +170,7 @@ func TestSignature(t *testing.T) {
 		"odd header":            {"Bearer first", noon, "anonymous", Malformed},
 	} {
 		who, reason := p.Signature(c.authorization, c.dateTime, now)
-		if who.String() != c.who || reason != c.reason {
-			t.Errorf("%s: %s, %q; want %s, %q", name, who, reason, c.who, c.reason)
-		}
+		assert.That(t, who.String() == c.who && reason == c.reason, "%s: %s, %q; want %s, %q", name, who, reason, c.who, c.reason)
 	}
 	forever := policy(t, Config{Keys: []Key{{Name: "k", Secrets: []Secret{NewSecret("s")}}}, MaxClockSkew: -1})
 	if who, reason := forever.Signature(sign("k", "s", "whenever"), "whenever", now); who.String() != "k" {
@@ -232,9 +230,7 @@ func TestParseHeader(t *testing.T) {
 		"MQv2-HMAC-SHA1 Credential=" + strings.Repeat("a", 2000) + ", SignedHeaders=x-mq-date-time, Signature=" + sig: "-",
 	} {
 		h, err := parseHeader(text)
-		if (err != nil) != (want == "-") || err == nil && h.key != want {
-			t.Errorf("%.100q: %q, %v; want %q", text, h.key, err, want)
-		}
+		assert.That(t, (err != nil) == (want == "-") && (err != nil || h.key == want), "%.100q: %q, %v; want %q", text, h.key, err, want)
 	}
 }
 
@@ -249,9 +245,7 @@ func FuzzParseHeader(f *testing.F) {
 		assert.That(t, err != nil || !strings.ContainsAny(h.key, "/,"), "%q: the key is %q", text, h.key)
 		who, reason := p.Signature(text, "20260301T120000Z", time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 		signed := strings.Contains(strings.ToLower(text), sign("key", "secret", "20260301T120000Z")[len(Algorithm+" Credential=key, SignedHeaders=x-mq-date-time, Signature="):])
-		if who.String() == "key" && !signed || reason != "" && !who.Anonymous() {
-			t.Errorf("%q is read as %s, %q", text, who, reason)
-		}
+		assert.That(t, (who.String() != "key" || signed) && (reason == "" || who.Anonymous()), "%q is read as %s, %q", text, who, reason)
 	})
 }
 

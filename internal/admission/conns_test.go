@@ -179,9 +179,7 @@ func TestNewConnectionsWait(t *testing.T) {
 			time.Sleep(1)
 			synctest.Wait()
 			assert.That(t, x.waiting() != nil && endedConn(client), "%s: not accepted after %v", name, free.after)
-			if !slices.Equal(x.reports, []bool{true}) {
-				t.Errorf("%s: reports %v, want one of a connection that waits", name, x.reports)
-			}
+			assert.That(t, slices.Equal(x.reports, []bool{true}), "%s: reports %v, want one of a connection that waits", name, x.reports)
 		})
 	}
 }

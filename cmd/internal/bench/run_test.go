@@ -78,9 +78,7 @@ func TestOverload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op := func(context.Context) string { time.Sleep(5 * time.Millisecond); return "" }
 		r, err := Run(t.Context(), Options{Callers: 1, Rate: 250, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 100}, single(op))
-		if err != nil || !strings.HasPrefix(r.Invalid, "OVERLOADED") {
-			t.Errorf("%v, invalid %q, want overloaded", err, r.Invalid)
-		}
+		assert.That(t, err == nil && strings.HasPrefix(r.Invalid, "OVERLOADED"), "%v, invalid %q, want overloaded", err, r.Invalid)
 		r, err = Run(t.Context(), Options{Callers: 1, Rate: 0, Arrivals: Even, Duration: 10 * time.Second, Outstanding: 1}, single(op))
 		if err != nil || math.Abs(r.Achieved-200) > 1 || r.Response != nil {
 			t.Errorf("a closed loop: %v, %v a second, response %v; want 200 and no response", err, r.Achieved, r.Response)

@@ -210,9 +210,7 @@ func TestPersistentAcknowledgements(t *testing.T) {
 					}
 					return errs
 				})(printed(0, 2))
-				if calls != c.calls || errs[1] != nil || (errs[0] != nil) != c.fails {
-					t.Errorf("%d calls, %v", calls, errs)
-				}
+				assert.That(t, calls == c.calls && errs[1] == nil && (errs[0] != nil) == c.fails, "%d calls, %v", calls, errs)
 			})
 		})
 	}

@@ -262,9 +262,7 @@ func TestRejectedMessageStopsItsGroup(t *testing.T) {
 		t.Errorf("sent %q, acknowledged %q, want %q", f.sent, s.acked, want)
 	}
 	for _, want := range []string{"id2 30m0s", "id3 30m0s", "id6 30m0s", "id2 0s", "id3 0s", "id6 0s"} {
-		if !slices.Contains(s.changed, want) {
-			t.Errorf("the changes of invisible durations are %q, and lack %q", s.changed, want)
-		}
+		assert.That(t, slices.Contains(s.changed, want), "the changes of invisible durations are %q, and lack %q", s.changed, want)
 	}
 	if len(notes) != 1 || !strings.Contains(notes[0], `message id2 stays, as do the later ones of message group "a": the target rejects it`) {
 		t.Errorf("the notes are %q", notes)

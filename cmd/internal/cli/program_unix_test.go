@@ -78,9 +78,7 @@ func TestChildrenEndWithTheProgram(t *testing.T) {
 			for _, pid := range processes(t, filepath.Join(dir, "pids"), c.n) {
 				ends(t, pid)
 			}
-			if strings.Contains(c.program, "echo done") && out.String() != "done\n" {
-				t.Errorf("the output is %q", out.String())
-			}
+			assert.That(t, !strings.Contains(c.program, "echo done") || out.String() == "done\n", "the output is %q", out.String())
 		})
 	}
 }

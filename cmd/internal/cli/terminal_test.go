@@ -29,9 +29,7 @@ func TestWriter(t *testing.T) {
 			}
 			clear(part) // it belongs to the caller
 		}
-		if !utf8.Valid(out.Bytes()) {
-			t.Errorf("in parts of %d bytes %q", size, out.String())
-		}
+		assert.That(t, utf8.Valid(out.Bytes()), "in parts of %d bytes %q", size, out.String())
 		if err := w.End(); err != nil || out.String() != want {
 			t.Errorf("in parts of %d bytes %q, %v; want %q", size, out.String(), err, want)
 		}

@@ -92,9 +92,7 @@ func golden(t *testing.T, name, got string) {
 		assert.Must(t, os.WriteFile(path, []byte(got), 0o600))
 	}
 	want := assert.Value(os.ReadFile(path))(t)
-	if got != string(want) {
-		t.Errorf("%s is (-update writes it)\n%s\nwant\n%s", name, got, want)
-	}
+	assert.That(t, got == string(want), "%s is (-update writes it)\n%s\nwant\n%s", name, got, want)
 }
 
 func TestMetrics(t *testing.T) {
@@ -200,9 +198,7 @@ func TestStatusOfIdleBroker(t *testing.T) {
 	var b strings.Builder
 	assert.Must(t, output.Fields(&b, output.Options{}, statusFields("127.0.0.1:8082", o)))
 	for _, want := range []string{"up 1s\n", "not ready: the disk is full\n", "0 of them wait for a retry\ndisk     0 B\n"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("the screen lacks %q:\n%s", want, &b)
-		}
+		assert.That(t, strings.Contains(b.String(), want), "the screen lacks %q:\n%s", want, &b)
 	}
 	assert.Equal(t, "the problems are", len(wrong(o)), 0)
 }
@@ -351,9 +347,7 @@ func TestTopOn80Columns(t *testing.T) {
 			want = append(want, group+"-0", group+"-5")
 		}
 		for _, part := range want {
-			if !strings.Contains(b.String(), part) {
-				t.Errorf("%s: %q is missing in\n%s", name, part, b.String())
-			}
+			assert.That(t, strings.Contains(b.String(), part), "%s: %q is missing in\n%s", name, part, b.String())
 		}
 		if n := strings.Count(b.String(), "\n") + 1; n > 24 || n < 23 {
 			t.Errorf("%s: %d lines:\n%s", name, n, b.String())
@@ -435,9 +429,7 @@ func TestSentencesAreThoseOfTheConsole(t *testing.T) {
 		theirs[m[1]] = m[2]
 	}
 	for key, text := range sentences {
-		if text != theirs[key] {
-			t.Errorf("%s is %q here and %q in the console", key, text, theirs[key])
-		}
+		assert.That(t, text == theirs[key], "%s is %q here and %q in the console", key, text, theirs[key])
 	}
 }
 

@@ -79,9 +79,7 @@ func TestNoteWithoutMessages(t *testing.T) {
 		began := time.Now()
 		(&note{Out: &out, Address: "a:1", Bound: 30 * time.Second}).Watch(ctx, func() (results, underWay int64) {
 			if time.Since(began) < 10*time.Second {
-				if out.Len() > 0 {
-					t.Errorf("without a message it prints %q", out.String())
-				}
+				assert.That(t, out.Len() <= 0, "without a message it prints %q", out.String())
 				return 1, 0
 			}
 			return 1, 1

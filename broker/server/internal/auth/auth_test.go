@@ -111,9 +111,7 @@ func TestSessionHalves(t *testing.T) {
 	}
 	x, _ := base64.RawURLEncoding.DecodeString(a)
 	for id, v := range s.byID {
-		if string(id[:16]) == string(x) || string(id[16:]) == string(x) || v.key != "key" {
-			t.Errorf("the store has a half of the token")
-		}
+		assert.That(t, string(id[:16]) != string(x) && string(id[16:]) != string(x) && v.key == "key", "the store has a half of the token")
 	}
 	s.End(idOf(t, a, b))
 	if _, _, ok := s.Use(idOf(t, a, b), constant(digest{}), start); ok {

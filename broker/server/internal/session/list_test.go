@@ -3,7 +3,6 @@ package session
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -158,38 +157,6 @@ func TestFiltersAreListed(t *testing.T) {
 	check("after a long one", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15", "other": "SQL92: " + strings.Repeat("ü", maxFilter/2)})
 }
 
-// ofGroups is a principal that may observe all groups, and the topic orders.
-type ofGroups struct{}
-
-func (ofGroups) Broker() bool           { return false }
-func (ofGroups) Topic(name string) bool { return name == "orders" }
-func (ofGroups) Group(string) bool      { return true }
-
-// A principal that may observe a group does not learn the filters for topics that it may not
-// observe: they have names and values of properties.
-func TestFiltersByPermission(t *testing.T) {
-	sub := subscriber("orders", "payments")
-	for _, e := range sub.GetSubscription().GetSubscriptions() {
-		e.Expression = &rmqpb.FilterExpression{Type: rmqpb.FilterType_TAG, Expression: "a"}
-	}
-	p := assert.Value(ProfileOf(sub, "GO", "5.1.4", false))(t)
-	r := New(MaxSettingsBytes, &forgets{})
-	defer r.Close()
-	c := assert.Value(r.Attach("c", of("here"), NewStream(anySender{}), p, nil))(t)
-	c.Receives("g", "logs", tidegate.Filter{Expression: "b"})
-	for name, c := range map[string]struct {
-		by   Observer
-		want map[string]string
-	}{
-		"all":       {all{}, map[string]string{"orders": "a", "payments": "a", "logs": "b"}},
-		"of groups": {ofGroups{}, map[string]string{"orders": "a"}},
-	} {
-		if got := r.Page(everything(status.ClientQuery{}), c.by).Clients[0].Filters; !maps.Equal(got, c.want) {
-			t.Errorf("%s: the filters are %q, want %q", name, got, c.want)
-		}
-	}
-}
-
 // The texts of a page do not grow with the number of versions.
 func TestVersionsAreBounded(t *testing.T) {
 	r := New(MaxSettingsBytes, &forgets{})
@@ -212,52 +179,5 @@ func BenchmarkPage(b *testing.B) {
 				r.Page(everything(q), all{})
 			}
 		})
-	}
-}
-
-// ofOne is a principal that may observe the group billing and the topic orders.
-type ofOne struct{}
-
-func (ofOne) Broker() bool           { return false }
-func (ofOne) Topic(name string) bool { return name == "orders" }
-func (ofOne) Group(name string) bool { return name == "billing" }
-
-// A consumer is shown only to a principal that may observe its group, and a producer only to one
-// that may observe a topic of its.
-func TestClientsByPermission(t *testing.T) {
-	r := New(MaxSettingsBytes, &forgets{})
-	defer r.Close()
-	attach := func(id, group string, topics ...string) {
-		t.Helper()
-		settings := producer(topics...)
-		if group != "" {
-			settings = subscriber("orders")
-			settings.GetSubscription().GetGroup().Name = group
-		}
-		p := assert.Value(ProfileOf(settings, "GO", "5.1.4", false))(t)
-		var publishes []*rmqpb.Resource
-		if group == "" {
-			publishes = settings.GetPublishing().GetTopics()
-		}
-		assert.Must(t, assert.Err(r.Attach(id, of("here"), NewStream(anySender{}), p, publishes)))
-	}
-	attach("own", "billing")
-	attach("foreign", "audit")
-	attach("sends", "", "payments", "orders")
-	attach("sends elsewhere", "", "payments")
-	for name, c := range map[string]struct {
-		by   Observer
-		want []string
-	}{
-		"all":       {all{}, []string{"foreign", "own", "sends", "sends elsewhere"}},
-		"of one":    {ofOne{}, []string{"own", "sends"}},
-		"of groups": {ofGroups{}, []string{"foreign", "own", "sends"}},
-	} {
-		var got []string
-		for _, c := range r.Page(everything(status.ClientQuery{}), c.by).Clients {
-			got = append(got, c.ID)
-		}
-		slices.Sort(got)
-		assert.That(t, slices.Equal(got, c.want), "%s: the clients are %q, want %q", name, got, c.want)
 	}
 }

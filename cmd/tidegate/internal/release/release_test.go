@@ -262,9 +262,7 @@ func TestService(t *testing.T) {
 	} {
 		assert.That(t, strings.Contains(unit, "\n"+line+"\n"), "the service lacks %s", line)
 	}
-	if !strings.HasPrefix(read(t, packaging+"sysusers.conf"), "u tidegate ") {
-		t.Error("sysusers.conf does not create the user")
-	}
+	assert.That(t, strings.HasPrefix(read(t, packaging+"sysusers.conf"), "u tidegate "), "sysusers.conf does not create the user")
 	c := root()
 	c.SetArgs([]string{"config", "check", packaging + "tidegate.yaml"})
 	assert.NoError(t, c.Execute(), "the configuration of the package")

@@ -36,9 +36,7 @@ func TestBadFlags(t *testing.T) {
 			t.Errorf("%s: code %d, stdout %q", c.args, code, stdout.String())
 		}
 		for _, w := range c.says {
-			if !strings.Contains(stderr.String(), w) {
-				t.Errorf("%s: stderr does not contain %q: %s", c.args, w, stderr.String())
-			}
+			assert.That(t, strings.Contains(stderr.String(), w), "%s: stderr does not contain %q: %s", c.args, w, stderr.String())
 		}
 	}
 }
