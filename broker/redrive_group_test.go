@@ -499,7 +499,7 @@ func TestNewestDeadLetters(t *testing.T) {
 func readNewest(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 8))
 	b := open(t, broker.Options{})
-	queues := 1 + rnd.IntN(3)
+	queues := 2 + rnd.IntN(2)
 	putTopic(t, b, "%DLQ%g", settings.Topic{Queues: queues})
 	size := []int{1, 1, 300 << 10}[rnd.IntN(3)]
 	for range 1 + rnd.IntN(800*100/(100+size/1000)) {
