@@ -20,11 +20,7 @@ import (
 func TestPageOpenedWhileTheBrokerIsDown(t *testing.T) {
 	o := siteOptions{broker: broker.Options{Dir: t.TempDir()}}
 	s := launch(t, o)
-	s.topic("orders", settings.Topic{Queues: 1})
-	s.group("g", settings.Group{})
-	s.bury("g", "orders", 1, func(int) string { return "no such account" }, func(int) *tidegate.Message {
-		return &tidegate.Message{ID: "buried", Topic: "orders", Body: []byte("the body of the message")}
-	})
+	s.letter(&tidegate.Message{ID: "buried", Topic: "orders", Body: []byte("the body of the message")})
 	pages := []string{"#/messages?topic=orders", "#/messages/orders/0/0", "#/dead-letters/g/buried", "#/trace?topic=orders&id=buried", "#/limits", "#/help"}
 	for _, known := range []bool{false, true} {
 		var tabs []*tab

@@ -83,12 +83,7 @@ func TestRedriveContinuesInAnotherTab(t *testing.T) {
 // new message and back to the first one, and the overview no longer lists the letter.
 func TestEditThatBreaksJSONAsks(t *testing.T) {
 	s := start(t, siteOptions{})
-	s.topic("orders", settings.Topic{})
-	s.group("g", settings.Group{})
-	s.bury("g", "orders", 1, func(int) string { return "no such account" },
-		func(int) *tidegate.Message {
-			return &tidegate.Message{ID: "ORDER", Topic: "orders", Body: []byte(`{"a":1}`)}
-		})
+	s.letter(&tidegate.Message{ID: "ORDER", Topic: "orders", Body: []byte(`{"a":1}`)})
 	b := open(t, s.url)
 	b.load("#/dead-letters/g")
 	b.eval(`document.querySelector('main td a[href^="#/dead-letters/g/"]').click()`, nil)
@@ -124,11 +119,8 @@ func TestEditThatBreaksJSONAsks(t *testing.T) {
 // otherwise. The second edit continues the number of the first.
 func TestEditShortensLongIDs(t *testing.T) {
 	s := start(t, siteOptions{})
-	s.topic("orders", settings.Topic{})
-	s.group("g", settings.Group{})
 	long := strings.Repeat("i", 250)
-	s.bury("g", "orders", 1, func(int) string { return "no such account" },
-		func(int) *tidegate.Message { return &tidegate.Message{ID: long, Topic: "orders", Body: []byte("17")} })
+	s.letter(&tidegate.Message{ID: long, Topic: "orders", Body: []byte("17")})
 	b := open(t, s.url)
 	first := fmt.Sprintf("%x", sha256.Sum256([]byte(long)))
 	for n := 1; n <= 2; n++ {
@@ -170,12 +162,7 @@ func TestEditOnOlderBroker(t *testing.T) {
 			h.ServeHTTP(w, r)
 		})
 	}})
-	s.topic("orders", settings.Topic{})
-	s.group("g", settings.Group{})
-	s.bury("g", "orders", 1, func(int) string { return "no such account" },
-		func(int) *tidegate.Message {
-			return &tidegate.Message{ID: "m", Topic: "orders", Keys: []string{"k"}, Properties: map[string]string{"p": "v", "q": "w"}, Body: []byte("17")}
-		})
+	s.letter(&tidegate.Message{ID: "m", Topic: "orders", Keys: []string{"k"}, Properties: map[string]string{"p": "v", "q": "w"}, Body: []byte("17")})
 	s.take("h", "orders", 1)
 	b := open(t, s.url)
 	b.load("#/dead-letters/g/m")
@@ -203,12 +190,7 @@ func TestEditOnOlderBroker(t *testing.T) {
 // that was taken back. It keeps the line ends of a body that nobody edited.
 func TestEditWithoutAChangeAsks(t *testing.T) {
 	s := start(t, siteOptions{})
-	s.topic("orders", settings.Topic{})
-	s.group("g", settings.Group{})
-	s.bury("g", "orders", 1, func(int) string { return "no such account" },
-		func(int) *tidegate.Message {
-			return &tidegate.Message{ID: "m", Topic: "orders", Tag: "t", Keys: []string{"k", "l"}, Properties: map[string]string{"p": "v\r\nw"}, Body: []byte("a\r\nb")}
-		})
+	s.letter(&tidegate.Message{ID: "m", Topic: "orders", Tag: "t", Keys: []string{"k", "l"}, Properties: map[string]string{"p": "v\r\nw"}, Body: []byte("a\r\nb")})
 	b := open(t, s.url)
 	b.load("#/dead-letters/g/m")
 	b.click("edit-redrive", "")
@@ -250,12 +232,7 @@ func TestEditWithoutAChangeAsks(t *testing.T) {
 // trace leads to the new message.
 func TestEditOfFieldsToOneGroup(t *testing.T) {
 	s := start(t, siteOptions{})
-	s.topic("orders", settings.Topic{})
-	s.group("g", settings.Group{})
-	s.bury("g", "orders", 1, func(int) string { return "no such account" },
-		func(int) *tidegate.Message {
-			return &tidegate.Message{ID: "m", Topic: "orders", Tag: "t", Keys: []string{"k"}, Properties: map[string]string{"p": "v", "q": "w"}, Body: []byte("17\r\n")}
-		})
+	s.letter(&tidegate.Message{ID: "m", Topic: "orders", Tag: "t", Keys: []string{"k"}, Properties: map[string]string{"p": "v", "q": "w"}, Body: []byte("17\r\n")})
 	assert.MustEqual(t, "the other group received messages", len(s.take("h", "orders", 1)), 1)
 	b := open(t, s.url)
 	b.load("#/dead-letters/g/m")

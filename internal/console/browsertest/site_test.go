@@ -134,6 +134,15 @@ func (s *site) bury(group, topic string, n int, reason func(i int) string, messa
 	}
 }
 
+// letter creates the topic of a message and the group g, of which the message is the only dead
+// letter.
+func (s *site) letter(m *tidegate.Message) {
+	s.t.Helper()
+	s.topic(m.Topic, settings.Topic{Queues: 1})
+	s.group("g", settings.Group{})
+	s.bury("g", m.Topic, 1, func(int) string { return "no such account" }, func(int) *tidegate.Message { return m })
+}
+
 // populate creates n topics and a tenth as many groups, at least one of each if n > 0, with
 // messages, retries, parked message groups and dead letters in the first ones.
 func (s *site) populate(n int) {
