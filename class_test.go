@@ -11,10 +11,10 @@ import (
 
 func TestClassify(t *testing.T) {
 	for code, want := range map[Code]Class{
-		protocol.CodeOK: ClassOK, CodeTooManyRequests: ClassThrottled, CodeRequestTimeout: ClassTransient,
-		CodeBadRequest: ClassPermanent, CodeIllegalTopic: ClassPermanent, CodeInvalidReceiptHandle: ClassPermanent,
+		protocol.CodeOK: ClassOK, CodeTooManyRequests: ClassThrottled, protocol.CodeRequestTimeout: ClassTransient,
+		CodeBadRequest: ClassPermanent, protocol.CodeIllegalTopic: ClassPermanent, CodeInvalidReceiptHandle: ClassPermanent,
 		CodeUnauthorized: ClassPermanent, CodeForbidden: ClassPermanent, CodeTopicNotFound: ClassPermanent,
-		CodeMessageBodyTooLarge: ClassPermanent, CodeMessagePropertiesTooLarge: ClassPermanent, 42901: ClassPermanent,
+		CodeMessageBodyTooLarge: ClassPermanent, protocol.CodeMessagePropertiesTooLarge: ClassPermanent, 42901: ClassPermanent,
 		protocol.CodeInternalError: ClassTransient, CodeInternalServerError: ClassTransient, protocol.CodeProxyTimeout: ClassTransient,
 		protocol.CodeMasterPersistenceTimeout: ClassTransient, protocol.CodeHANotAvailable: ClassTransient,
 		CodeNotImplemented: ClassPermanent, protocol.CodeUnsupported: ClassPermanent,
@@ -62,9 +62,9 @@ func TestUnavailableIsNeverPermanent(t *testing.T) {
 
 func TestIsMessageFault(t *testing.T) {
 	for code, want := range map[Code]bool{
-		CodeMessageBodyTooLarge: true, protocol.CodeIllegalMessageTag: true, CodeMessagePropertyConflict: true,
-		CodeMessagePropertiesTooLarge: true, CodeIllegalDeliveryTime: true,
-		CodeTopicNotFound: false, CodeUnauthorized: false, CodeForbidden: false, CodeIllegalTopic: false,
+		CodeMessageBodyTooLarge: true, protocol.CodeIllegalMessageTag: true, protocol.CodeMessagePropertyConflict: true,
+		protocol.CodeMessagePropertiesTooLarge: true, protocol.CodeIllegalDeliveryTime: true,
+		CodeTopicNotFound: false, CodeUnauthorized: false, CodeForbidden: false, protocol.CodeIllegalTopic: false,
 		CodeIllegalAccessPoint: false, CodeTooManyRequests: false, protocol.CodeInternalError: false,
 		CodeNotImplemented: false,
 	} {

@@ -94,7 +94,7 @@ func classOf(c Code) Class {
 		return ClassOK
 	case c == CodeTooManyRequests:
 		return ClassThrottled
-	case c == CodeRequestTimeout:
+	case c == protocol.CodeRequestTimeout:
 		return ClassTransient
 	case c == CodeNotImplemented, c == protocol.CodeUnsupported, c == protocol.CodeVersionUnsupported,
 		c == protocol.CodeVerifyFIFOMessageUnsupported:
@@ -118,7 +118,7 @@ func IsMessageFault(err error) bool {
 		return true // ErrInvalid without a code
 	}
 	switch c := e.Code; {
-	case c == CodeIllegalAccessPoint, c == CodeIllegalTopic,
+	case c == CodeIllegalAccessPoint, c == protocol.CodeIllegalTopic,
 		c == protocol.CodeUnrecognizedClientType, c == protocol.CodeClientIDRequired:
 		return false
 	case c == 0, c >= 40000 && c < 40100, c >= 41300 && c < 41400, c >= 43100 && c < 43200:
@@ -134,49 +134,40 @@ type Code int32
 // The codes that programs distinguish, or that a transport returns, by RocketMQ's names. The
 // sentinel errors match whole ranges of codes ([Error.Is]).
 const (
-	CodeBadRequest                Code = 40000
-	CodeIllegalAccessPoint        Code = 40001
-	CodeIllegalTopic              Code = 40002
-	CodeIllegalConsumerGroup      Code = 40003
-	CodeIllegalFilterExpression   Code = 40010
-	CodeIllegalInvisibleTime      Code = 40011
-	CodeIllegalDeliveryTime       Code = 40012
-	CodeInvalidReceiptHandle      Code = 40013
-	CodeMessagePropertyConflict   Code = 40014
-	CodeUnauthorized              Code = 40100
-	CodeForbidden                 Code = 40300
-	CodeNotFound                  Code = 40400
-	CodeTopicNotFound             Code = 40402
-	CodeConsumerGroupNotFound     Code = 40403
-	CodeRequestTimeout            Code = 40800
-	CodeMessageBodyTooLarge       Code = 41301
-	CodeTooManyRequests           Code = 42900
-	CodeMessagePropertiesTooLarge Code = 43101
-	CodeInternalServerError       Code = 50001
-	CodeNotImplemented            Code = 50100
+	CodeBadRequest           Code = 40000
+	CodeIllegalAccessPoint   Code = 40001
+	CodeInvalidReceiptHandle Code = 40013
+	CodeUnauthorized         Code = 40100
+	CodeForbidden            Code = 40300
+	CodeNotFound             Code = 40400
+	CodeTopicNotFound        Code = 40402
+	CodeMessageBodyTooLarge  Code = 41301
+	CodeTooManyRequests      Code = 42900
+	CodeInternalServerError  Code = 50001
+	CodeNotImplemented       Code = 50100
 )
 
 var codeNames = map[Code]string{
 	protocol.CodeOK: "OK", protocol.CodeMultipleResults: "MULTIPLE_RESULTS", CodeBadRequest: "BAD_REQUEST",
-	CodeIllegalAccessPoint: "ILLEGAL_ACCESS_POINT", CodeIllegalTopic: "ILLEGAL_TOPIC",
-	CodeIllegalConsumerGroup: "ILLEGAL_CONSUMER_GROUP", protocol.CodeIllegalMessageTag: "ILLEGAL_MESSAGE_TAG",
+	CodeIllegalAccessPoint: "ILLEGAL_ACCESS_POINT", protocol.CodeIllegalTopic: "ILLEGAL_TOPIC",
+	protocol.CodeIllegalConsumerGroup: "ILLEGAL_CONSUMER_GROUP", protocol.CodeIllegalMessageTag: "ILLEGAL_MESSAGE_TAG",
 	protocol.CodeIllegalMessageKey: "ILLEGAL_MESSAGE_KEY", protocol.CodeIllegalMessageGroup: "ILLEGAL_MESSAGE_GROUP",
 	protocol.CodeIllegalMessagePropertyKey: "ILLEGAL_MESSAGE_PROPERTY_KEY",
 	protocol.CodeInvalidTransactionID:      "INVALID_TRANSACTION_ID", protocol.CodeIllegalMessageID: "ILLEGAL_MESSAGE_ID",
-	CodeIllegalFilterExpression: "ILLEGAL_FILTER_EXPRESSION", CodeIllegalInvisibleTime: "ILLEGAL_INVISIBLE_TIME",
-	CodeIllegalDeliveryTime: "ILLEGAL_DELIVERY_TIME", CodeInvalidReceiptHandle: "INVALID_RECEIPT_HANDLE",
-	CodeMessagePropertyConflict:         "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE",
-	protocol.CodeUnrecognizedClientType: "UNRECOGNIZED_CLIENT_TYPE",
-	protocol.CodeMessageCorrupted:       "MESSAGE_CORRUPTED", protocol.CodeClientIDRequired: "CLIENT_ID_REQUIRED",
+	protocol.CodeIllegalFilterExpression: "ILLEGAL_FILTER_EXPRESSION", protocol.CodeIllegalInvisibleTime: "ILLEGAL_INVISIBLE_TIME",
+	protocol.CodeIllegalDeliveryTime: "ILLEGAL_DELIVERY_TIME", CodeInvalidReceiptHandle: "INVALID_RECEIPT_HANDLE",
+	protocol.CodeMessagePropertyConflict: "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE",
+	protocol.CodeUnrecognizedClientType:  "UNRECOGNIZED_CLIENT_TYPE",
+	protocol.CodeMessageCorrupted:        "MESSAGE_CORRUPTED", protocol.CodeClientIDRequired: "CLIENT_ID_REQUIRED",
 	protocol.CodeIllegalPollingTime: "ILLEGAL_POLLING_TIME", protocol.CodeIllegalOffset: "ILLEGAL_OFFSET",
 	CodeUnauthorized: "UNAUTHORIZED", CodeForbidden: "FORBIDDEN", CodeNotFound: "NOT_FOUND",
 	protocol.CodeMessageNotFound: "MESSAGE_NOT_FOUND", CodeTopicNotFound: "TOPIC_NOT_FOUND",
-	CodeConsumerGroupNotFound: "CONSUMER_GROUP_NOT_FOUND", protocol.CodeOffsetNotFound: "OFFSET_NOT_FOUND",
-	CodeRequestTimeout: "REQUEST_TIMEOUT", protocol.CodePayloadTooLarge: "PAYLOAD_TOO_LARGE",
+	protocol.CodeConsumerGroupNotFound: "CONSUMER_GROUP_NOT_FOUND", protocol.CodeOffsetNotFound: "OFFSET_NOT_FOUND",
+	protocol.CodeRequestTimeout: "REQUEST_TIMEOUT", protocol.CodePayloadTooLarge: "PAYLOAD_TOO_LARGE",
 	CodeMessageBodyTooLarge: "MESSAGE_BODY_TOO_LARGE", protocol.CodeMessageBodyEmpty: "MESSAGE_BODY_EMPTY",
 	protocol.CodePreconditionFailed: "PRECONDITION_FAILED", CodeTooManyRequests: "TOO_MANY_REQUESTS",
 	protocol.CodeRequestHeaderFieldsTooLarge: "REQUEST_HEADER_FIELDS_TOO_LARGE",
-	CodeMessagePropertiesTooLarge:            "MESSAGE_PROPERTIES_TOO_LARGE", protocol.CodeInternalError: "INTERNAL_ERROR",
+	protocol.CodeMessagePropertiesTooLarge:   "MESSAGE_PROPERTIES_TOO_LARGE", protocol.CodeInternalError: "INTERNAL_ERROR",
 	CodeInternalServerError: "INTERNAL_SERVER_ERROR", protocol.CodeHANotAvailable: "HA_NOT_AVAILABLE",
 	CodeNotImplemented: "NOT_IMPLEMENTED", protocol.CodeProxyTimeout: "PROXY_TIMEOUT",
 	protocol.CodeMasterPersistenceTimeout: "MASTER_PERSISTENCE_TIMEOUT",
@@ -351,7 +342,7 @@ func (e *Error) Is(target error) bool {
 	case ErrForbidden:
 		return c == CodeForbidden
 	case ErrUnavailable:
-		return e.Lapsed || c == CodeRequestTimeout || c >= 50000 && c < 50500 && c != CodeNotImplemented
+		return e.Lapsed || c == protocol.CodeRequestTimeout || c >= 50000 && c < 50500 && c != CodeNotImplemented
 	}
 	return false
 }

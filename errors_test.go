@@ -37,9 +37,9 @@ func TestErrorIs(t *testing.T) {
 	}
 	for code, want := range map[Code]string{
 		CodeTooManyRequests: "throttled", CodeInvalidReceiptHandle: "handle invalid", CodeTopicNotFound: "topic notfound",
-		CodeConsumerGroupNotFound: "notfound", CodeMessageBodyTooLarge: "invalid", CodeMessagePropertiesTooLarge: "invalid",
+		protocol.CodeConsumerGroupNotFound: "notfound", CodeMessageBodyTooLarge: "invalid", protocol.CodeMessagePropertiesTooLarge: "invalid",
 		CodeUnauthorized: "unauthorized", CodeForbidden: "forbidden", CodeInternalServerError: "unavailable",
-		protocol.CodeProxyTimeout: "unavailable", CodeRequestTimeout: "unavailable", CodeNotImplemented: "", protocol.CodeUnsupported: "", protocol.CodeOK: "", 0: "", 42901: "",
+		protocol.CodeProxyTimeout: "unavailable", protocol.CodeRequestTimeout: "unavailable", CodeNotImplemented: "", protocol.CodeUnsupported: "", protocol.CodeOK: "", 0: "", 42901: "",
 	} {
 		err := fmt.Errorf("around: %w", &Error{Code: code, Err: context.Canceled})
 		for name, sentinel := range sentinels {

@@ -144,36 +144,36 @@ func invalid(code Code, field, format string, args ...any) *Error {
 	return &Error{Subject: field, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// ValidateTopic returns an [Error] with [CodeIllegalTopic] if no server can have a topic of that
+// ValidateTopic returns an [Error] with [protocol.CodeIllegalTopic] if no server can have a topic of that
 // name, and nil otherwise. It rejects the names of RocketMQ's system topics. It accepts words
 // joined by '.', the addresses of "Artemis: undelivered messages": a tidegate broker accepts such a
 // topic, a RocketMQ broker rejects it.
 func ValidateTopic(name string) error {
-	if err := validateName("topic", name, ".", protocol.MaxTopicLength, CodeIllegalTopic); err != nil {
+	if err := validateName("topic", name, ".", protocol.MaxTopicLength, protocol.CodeIllegalTopic); err != nil {
 		return err
 	}
 	if name[0] == '.' || name[len(name)-1] == '.' || strings.Contains(name, "..") {
-		return invalid(CodeIllegalTopic, "topic", "%q has a '.' at an end, or two in a row; give '.' only between two words", name)
+		return invalid(protocol.CodeIllegalTopic, "topic", "%q has a '.' at an end, or two in a row; give '.' only between two words", name)
 	}
 	switch name {
 	case "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
 		"OFFSET_MOVED_EVENT", "CHECKPOINT_TOPIC":
-		return invalid(CodeIllegalTopic, "topic", "%q is a system topic of RocketMQ; give another name", name)
+		return invalid(protocol.CodeIllegalTopic, "topic", "%q is a system topic of RocketMQ; give another name", name)
 	}
 	if strings.HasPrefix(name, "rmq_sys_") || strings.HasPrefix(name, "RMQ_SYS_") {
-		return invalid(CodeIllegalTopic, "topic", "%q begins like the system topics of RocketMQ; give another name", name)
+		return invalid(protocol.CodeIllegalTopic, "topic", "%q begins like the system topics of RocketMQ; give another name", name)
 	}
 	return nil
 }
 
-// ValidateGroup returns an [Error] with [CodeIllegalConsumerGroup] if no server can have a consumer
+// ValidateGroup returns an [Error] with [protocol.CodeIllegalConsumerGroup] if no server can have a consumer
 // group of that name, and nil otherwise.
 func ValidateGroup(name string) error {
-	if err := validateName("consumer group", name, "", protocol.MaxGroupLength, CodeIllegalConsumerGroup); err != nil {
+	if err := validateName("consumer group", name, "", protocol.MaxGroupLength, protocol.CodeIllegalConsumerGroup); err != nil {
 		return err
 	}
 	if strings.HasPrefix(name, "CID_RMQ_SYS_") {
-		return invalid(CodeIllegalConsumerGroup, "consumer group", "%q begins like the system groups of RocketMQ; give another name", name)
+		return invalid(protocol.CodeIllegalConsumerGroup, "consumer group", "%q begins like the system groups of RocketMQ; give another name", name)
 	}
 	return nil
 }
@@ -236,13 +236,13 @@ func (m *Message) Validate(maxBody int) error {
 	case m.MessageGroup != "" && (strings.TrimSpace(m.MessageGroup) == "" || !plain(m.MessageGroup)):
 		return invalid(protocol.CodeIllegalMessageGroup, "message group", "%q is blank, not UTF-8, or has a control character", m.MessageGroup)
 	case m.MessageGroup != "" && !m.DeliverAt.IsZero():
-		return invalid(CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude each other; set one of them",
+		return invalid(protocol.CodeMessagePropertyConflict, "message", "a message group (%q) and a delivery time exclude each other; set one of them",
 			m.MessageGroup)
 	case !m.DeliverAt.IsZero() && time.Until(m.DeliverAt) > maxDelay:
-		return invalid(CodeIllegalDeliveryTime, "delivery time", "%s is %v ahead; the limit is %v",
+		return invalid(protocol.CodeIllegalDeliveryTime, "delivery time", "%s is %v ahead; the limit is %v",
 			m.DeliverAt.Format(time.RFC3339), time.Until(m.DeliverAt).Round(time.Second), maxDelay)
 	case len(m.TraceContext) > protocol.MaxTraceContextLength:
-		return invalid(CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes; the limit is %d", len(m.TraceContext), protocol.MaxTraceContextLength)
+		return invalid(protocol.CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes; the limit is %d", len(m.TraceContext), protocol.MaxTraceContextLength)
 	case !utf8.ValidString(m.TraceContext):
 		return invalid(CodeBadRequest, "trace context", "%q is not UTF-8", m.TraceContext)
 	}
@@ -258,7 +258,7 @@ func (m *Message) validateProperties() error {
 		size += len(k)
 	}
 	if len(m.Properties) > MaxProperties {
-		return invalid(CodeMessagePropertiesTooLarge, "properties", "the message has %d properties; the limit is %d",
+		return invalid(protocol.CodeMessagePropertiesTooLarge, "properties", "the message has %d properties; the limit is %d",
 			len(m.Properties), MaxProperties)
 	}
 	for k, v := range m.Properties {
@@ -274,7 +274,7 @@ func (m *Message) validateProperties() error {
 		size += len(k) + len(v)
 	}
 	if size > MaxPropertiesSize {
-		return invalid(CodeMessagePropertiesTooLarge, "properties", "properties, tag and keys have %d bytes; the limit is %d",
+		return invalid(protocol.CodeMessagePropertiesTooLarge, "properties", "properties, tag and keys have %d bytes; the limit is %d",
 			size, MaxPropertiesSize)
 	}
 	return nil

@@ -91,7 +91,7 @@ func TestTopicNamesOfWords(t *testing.T) {
 	t.Parallel()
 	b := open(t, broker.Options{})
 	var e *tidegate.Error
-	if err := send(t, b, &tidegate.Message{Topic: "orders.eu", Body: []byte("x")})[0].Err; !errors.As(err, &e) || e.Code != tidegate.CodeIllegalTopic {
+	if err := send(t, b, &tidegate.Message{Topic: "orders.eu", Body: []byte("x")})[0].Err; !errors.As(err, &e) || e.Code != protocol.CodeIllegalTopic {
 		t.Errorf("before it exists: %v", err)
 	}
 	putTopic(t, b, "orders.eu", settings.Topic{})

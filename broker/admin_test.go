@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -168,7 +169,7 @@ func TestMaxAutoGroups(t *testing.T) {
 			if want {
 				return
 			}
-			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeConsumerGroupNotFound || !strings.Contains(err.Error(), "limit of 2 auto-created groups") || !strings.Contains(err.Error(), "PUT /v1/groups/"+group) {
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != protocol.CodeConsumerGroupNotFound || !strings.Contains(err.Error(), "limit of 2 auto-created groups") || !strings.Contains(err.Error(), "PUT /v1/groups/"+group) {
 				t.Errorf("group %s: %v", group, err)
 			}
 			assert.Equal(t, "groups were before a refusal", len(b.Groups()), groups)
@@ -307,7 +308,7 @@ func TestQueues(t *testing.T) {
 			"after of": func() error { _, err := serve(b).GroupQueues("g", "t", "x", 0); return err },
 		} {
 			want := map[string]tidegate.Code{
-				"topic": tidegate.CodeTopicNotFound, "group": tidegate.CodeConsumerGroupNotFound, "received": tidegate.CodeConsumerGroupNotFound,
+				"topic": tidegate.CodeTopicNotFound, "group": protocol.CodeConsumerGroupNotFound, "received": protocol.CodeConsumerGroupNotFound,
 			}[name]
 			if want == 0 {
 				want = tidegate.CodeBadRequest

@@ -247,7 +247,7 @@ func (c *combined) receive(rnd *rand.Rand, group, topic string, limit int) int {
 	after := c.numbers(group, topic)
 	if err != nil {
 		code := codeOf(err)
-		assert.That(c.t, code == tidegate.CodeTopicNotFound || code == tidegate.CodeConsumerGroupNotFound, "receive: %v", err)
+		assert.That(c.t, code == tidegate.CodeTopicNotFound || code == protocol.CodeConsumerGroupNotFound, "receive: %v", err)
 		return 0
 	}
 	c.mu.Lock()
@@ -797,7 +797,7 @@ func (c *combined) acked(h taken, how string) {
 func (c *combined) wrong(h taken, err error) {
 	switch code := codeOf(err); {
 	case err == nil, code == tidegate.CodeBadRequest && h.ConsumerGroup != "r":
-	case code != tidegate.CodeInvalidReceiptHandle && code != tidegate.CodeTopicNotFound && code != tidegate.CodeConsumerGroupNotFound:
+	case code != tidegate.CodeInvalidReceiptHandle && code != tidegate.CodeTopicNotFound && code != protocol.CodeConsumerGroupNotFound:
 		c.t.Errorf("%s of %s: %v", h.Properties["k"], h.ConsumerGroup, err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -102,12 +103,12 @@ func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 		putGroup(t, b, "g", settings.Group{Retry: []time.Duration{time.Minute}})
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, InvisibleDuration: time.Hour + 1}
-		assert.Equal(t, "received with", codeOf(assert.Err(b.Receive(t.Context(), r))), tidegate.CodeIllegalInvisibleTime)
+		assert.Equal(t, "received with", codeOf(assert.Err(b.Receive(t.Context(), r))), protocol.CodeIllegalInvisibleTime)
 		r.InvisibleDuration = time.Hour
 		d := receive(t, b, r)[0]
-		assert.Equal(t, "changed with", codeOf(assert.Err(b.Extend(t.Context(), d, time.Hour+1, false))), tidegate.CodeIllegalInvisibleTime)
+		assert.Equal(t, "changed with", codeOf(assert.Err(b.Extend(t.Context(), d, time.Hour+1, false))), protocol.CodeIllegalInvisibleTime)
 		_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour + 1})
-		assert.That(t, codeOf(err) == tidegate.CodeIllegalInvisibleTime, "retried with %v, want 40011", err)
+		assert.That(t, codeOf(err) == protocol.CodeIllegalInvisibleTime, "retried with %v, want 40011", err)
 	})
 }
 
@@ -139,7 +140,7 @@ func TestRepeatedChangesHaveAMaximum(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			for _, repeat := range []bool{false, true} {
 				_, err := b.Extend(t.Context(), d, 10*time.Minute+1, repeat)
-				if codeOf(err) != tidegate.CodeIllegalInvisibleTime || !strings.Contains(err.Error(), "1h0m0s") || !strings.Contains(err.Error(), "10m0s are left") {
+				if codeOf(err) != protocol.CodeIllegalInvisibleTime || !strings.Contains(err.Error(), "1h0m0s") || !strings.Contains(err.Error(), "10m0s are left") {
 					t.Errorf("more than the rest: %v; want 40011 with the limit and the rest", err)
 				}
 			}
@@ -147,7 +148,7 @@ func TestRepeatedChangesHaveAMaximum(t *testing.T) {
 			assert.MustThat(t, err == nil, "the rest: %v", err)
 			time.Sleep(10*time.Minute - 1)
 			d.Handle = handle
-			assert.Equal(t, "at the end", codeOf(assert.Err(b.Extend(t.Context(), d, 2, false))), tidegate.CodeIllegalInvisibleTime)
+			assert.Equal(t, "at the end", codeOf(assert.Err(b.Extend(t.Context(), d, 2, false))), protocol.CodeIllegalInvisibleTime)
 			r.Wait = 2 * time.Minute
 			if d = receive(t, b, r)[0]; d.Attempt != 2 || time.Since(start) < time.Hour || time.Since(start) > time.Hour+time.Minute {
 				t.Errorf("attempt %d after %v", d.Attempt, time.Since(start))
@@ -406,7 +407,7 @@ func TestSnoozeBounds(t *testing.T) {
 		d := one(t, b, "g", "t")
 		for _, dur := range []time.Duration{-1, 12*time.Hour + 1} {
 			_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur})
-			assert.That(t, codeOf(err) == tidegate.CodeIllegalInvisibleTime, "%v: %v", dur, err)
+			assert.That(t, codeOf(err) == protocol.CodeIllegalInvisibleTime, "%v: %v", dur, err)
 		}
 		assert.NoError(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: 12 * time.Hour})))
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -223,7 +224,7 @@ func (m *model) answer() {
 		want.handle, err = m.b.Extend(m.t.Context(), d, dur, repeat)
 		if tooLong {
 			m.note("a change of %s by %v, %v after its delivery: %v", d.ID[26:], dur, now.Sub(l.since), err)
-			if codeOf(err) != tidegate.CodeIllegalInvisibleTime {
+			if codeOf(err) != protocol.CodeIllegalInvisibleTime {
 				m.failf("%s was held longer than %v: %v", d.ID[26:], modelMaxInvisible, err)
 			}
 			return

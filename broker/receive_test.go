@@ -104,7 +104,7 @@ func TestFilter(t *testing.T) {
 		for _, expr := range []string{"a|b", "|", "||"} {
 			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Filter: tidegate.Filter{Expression: expr}})
 			e, ok := errors.AsType[*tidegate.Error](err)
-			assert.That(t, ok && e.Code == tidegate.CodeIllegalFilterExpression && strings.Contains(e.Message, expr), "%q: %v", expr, err)
+			assert.That(t, ok && e.Code == protocol.CodeIllegalFilterExpression && strings.Contains(e.Message, expr), "%q: %v", expr, err)
 		}
 	})
 }

@@ -166,7 +166,7 @@ func TestRedriveToOneGroupRejects(t *testing.T) {
 		}{
 			"a FIFO group":     {"fifo", "", tidegate.CodeBadRequest, "FIFO"},
 			"a target":         {"g", "t", tidegate.CodeBadRequest, "to_group_only"},
-			"an unknown group": {"nobody", "", tidegate.CodeConsumerGroupNotFound, "nobody"},
+			"an unknown group": {"nobody", "", protocol.CodeConsumerGroupNotFound, "nobody"},
 		} {
 			_, err := b.RedriveDeadLetters(t.Context(), c.group, status.DeadLetterSelection{ToGroupOnly: true, To: c.to})
 			e, ok := errors.AsType[*tidegate.Error](err)
@@ -458,14 +458,14 @@ func TestClassesErrors(t *testing.T) {
 			query status.DeadLetterClassQuery
 			want  tidegate.Code
 		}{
-			"unknown group":     {"x", status.DeadLetterClassQuery{}, tidegate.CodeConsumerGroupNotFound},
+			"unknown group":     {"x", status.DeadLetterClassQuery{}, protocol.CodeConsumerGroupNotFound},
 			"unknown topic":     {"g", status.DeadLetterClassQuery{In: "x"}, tidegate.CodeTopicNotFound},
 			"limit":             {"g", status.DeadLetterClassQuery{Limit: 1001}, tidegate.CodeBadRequest},
 			"negative limit":    {"g", status.DeadLetterClassQuery{Limit: -1}, tidegate.CodeBadRequest},
 			"position":          {"g", status.DeadLetterClassQuery{After: "x"}, tidegate.CodeBadRequest},
 			"position of zero":  {"g", status.DeadLetterClassQuery{After: "0-ab"}, tidegate.CodeBadRequest},
 			"position of none":  {"g", status.DeadLetterClassQuery{After: "1-"}, tidegate.CodeBadRequest},
-			"name of the group": {"!", status.DeadLetterClassQuery{}, tidegate.CodeIllegalConsumerGroup},
+			"name of the group": {"!", status.DeadLetterClassQuery{}, protocol.CodeIllegalConsumerGroup},
 		} {
 			_, err := serve(b).DeadLetterClasses(c.group, c.query)
 			e, ok := errors.AsType[*tidegate.Error](err)

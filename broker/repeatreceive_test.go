@@ -19,6 +19,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -339,9 +340,9 @@ func TestLeasePages(t *testing.T) {
 			query        status.LeaseQuery
 			want         tidegate.Code
 		}{
-			{"x", "t", status.LeaseQuery{}, tidegate.CodeConsumerGroupNotFound},
+			{"x", "t", status.LeaseQuery{}, protocol.CodeConsumerGroupNotFound},
 			{"g", "x", status.LeaseQuery{}, tidegate.CodeTopicNotFound},
-			{"g", "other", status.LeaseQuery{}, tidegate.CodeConsumerGroupNotFound},
+			{"g", "other", status.LeaseQuery{}, protocol.CodeConsumerGroupNotFound},
 			{"g", "t", status.LeaseQuery{Limit: 1001}, tidegate.CodeBadRequest},
 			{"g", "t", status.LeaseQuery{State: "done"}, tidegate.CodeBadRequest},
 			{"g", "t", status.LeaseQuery{State: "x"}, tidegate.CodeBadRequest},

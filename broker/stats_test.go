@@ -21,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -586,7 +587,7 @@ func TestFailurePages(t *testing.T) {
 			query status.FailureQuery
 			want  tidegate.Code
 		}{
-			{"x", status.FailureQuery{}, tidegate.CodeConsumerGroupNotFound},
+			{"x", status.FailureQuery{}, protocol.CodeConsumerGroupNotFound},
 			{"g", status.FailureQuery{Limit: 1001}, tidegate.CodeBadRequest},
 			{"g", status.FailureQuery{After: "x"}, tidegate.CodeBadRequest},
 			{"g", status.FailureQuery{After: "0"}, tidegate.CodeBadRequest},

@@ -112,8 +112,8 @@ func TestTransactionsRejected(t *testing.T) {
 		m    engine.Incoming
 		code tidegate.Code
 	}{
-		"to dead letters":       {half("%DLQ%g"), tidegate.CodeMessagePropertyConflict},
-		"to RocketMQ's own one": {half("TRANS_CHECK_MAX_TIME_TOPIC"), tidegate.CodeIllegalTopic},
+		"to dead letters":       {half("%DLQ%g"), protocol.CodeMessagePropertyConflict},
+		"to RocketMQ's own one": {half("TRANS_CHECK_MAX_TIME_TOPIC"), protocol.CodeIllegalTopic},
 	} {
 		wantCode(t, name, serve(b).Append(t.Context(), []engine.Incoming{c.m})[0].Err, c.code)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -99,7 +100,7 @@ func TestLeaseLost(t *testing.T) {
 func TestServersMaximumEndsTheLease(t *testing.T) {
 	withBroker(t, func(t *testing.T, s *server) {
 		s.fill(1)
-		refused := &tidegate.Error{Code: tidegate.CodeIllegalInvisibleTime, Message: "the invisibleTime is too large"}
+		refused := &tidegate.Error{Code: protocol.CodeIllegalInvisibleTime, Message: "the invisibleTime is too large"}
 		begin := time.Now()
 		var until time.Time // the end of the last extension that was granted
 		refusals := 0

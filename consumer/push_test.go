@@ -182,7 +182,7 @@ func TestErrorsThatEndRun(t *testing.T) {
 		err   error
 		after time.Duration
 	}{
-		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeIllegalFilterExpression, Message: "unbalanced"}, 0},
+		{&tidegate.Error{Op: "ReceiveMessage", Code: protocol.CodeIllegalFilterExpression, Message: "unbalanced"}, 0},
 		{fmt.Errorf("transport: %w", tidegate.ErrClosed), 0},
 		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeForbidden, Message: "no permission"}, verdict.CredentialsGrace},
 		{&tidegate.Error{Op: "ReceiveMessage", Code: tidegate.CodeUnauthorized}, verdict.CredentialsGrace},
@@ -261,7 +261,7 @@ func TestRunSurvives(t *testing.T) {
 
 // Run returns the cause of its end, also if its ctx ends while the handlers finish.
 func TestRejectionOutlivesTheEnd(t *testing.T) {
-	refused := &tidegate.Error{Code: tidegate.CodeIllegalFilterExpression}
+	refused := &tidegate.Error{Code: protocol.CodeIllegalFilterExpression}
 	for refusedAt, want := range map[time.Duration]error{10 * time.Second: refused, 30 * time.Second: nil} {
 		withBroker(t, func(t *testing.T, s *server) {
 			s.fill(2)

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/killswitch"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/internal/guard"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -560,7 +561,7 @@ func (h *hand) extended(it *item, x extension) (t task, lost, carryOut bool) {
 		h.schedule(it, it.lease.Renewal(x.now, rand.Float64()))
 	case errors.Is(x.err, tidegate.ErrInvalidHandle):
 		return h.lose(it, x.err), true, false
-	case verdict.Code(x.err) == tidegate.CodeIllegalInvisibleTime: // the delivery has reached the server's maximum
+	case verdict.Code(x.err) == protocol.CodeIllegalInvisibleTime: // the delivery has reached the server's maximum
 		it.lostErr = x.err
 		h.schedule(it, it.lease.Until)
 	default:

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -136,7 +137,7 @@ func (s *Simple) settle(ctx context.Context, d *tidegate.Delivery, try func() er
 func (s *Simple) ChangeInvisibleDuration(ctx context.Context, d *tidegate.Delivery, dur time.Duration) error {
 	if dur < 0 || dur > maxInvisibleDuration {
 		return fmt.Errorf("consumer: %w", &tidegate.Error{
-			Op: "ChangeInvisibleDuration", Subject: "duration", Code: tidegate.CodeIllegalInvisibleTime,
+			Op: "ChangeInvisibleDuration", Subject: "duration", Code: protocol.CodeIllegalInvisibleTime,
 			Message: fmt.Sprintf("%v is not between 0 and %v", dur, maxInvisibleDuration),
 		})
 	}

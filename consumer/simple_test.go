@@ -118,7 +118,7 @@ func TestSimpleAll(t *testing.T) {
 }
 
 func TestSimpleAllEnds(t *testing.T) {
-	for _, last := range []error{&tidegate.Error{Code: tidegate.CodeIllegalFilterExpression}, tidegate.ErrClosed} {
+	for _, last := range []error{&tidegate.Error{Code: protocol.CodeIllegalFilterExpression}, tidegate.ErrClosed} {
 		s, m := newSimple(t, consumer.SimpleOptions{})
 		m.EXPECT().Receive(gomock.Any(), gomock.Any()).Return(nil, last)
 		n := 0

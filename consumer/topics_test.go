@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/ratelimit"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -155,7 +156,7 @@ func TestTopicWithBacklogDoesNotStarveAnother(t *testing.T) {
 // does not stop the others. Credentials that are rejected for all topics end the consumer after a
 // minute; a filter that the server cannot read ends it at once.
 func TestTopicsThatFail(t *testing.T) {
-	missing, forbidden, illegal := tidegate.CodeTopicNotFound, tidegate.CodeForbidden, tidegate.CodeIllegalFilterExpression
+	missing, forbidden, illegal := tidegate.CodeTopicNotFound, tidegate.CodeForbidden, tidegate.Code(protocol.CodeIllegalFilterExpression)
 	for name, tt := range map[string]struct {
 		fails map[string]tidegate.Code
 		ends  time.Duration // 0: never

@@ -409,13 +409,13 @@ func TestFaults(t *testing.T) {
 	}{
 		{producer.StopInvalid, nil, producer.MessageFault},
 		{producer.StopPermanent, codeError(tidegate.CodeMessageBodyTooLarge), producer.MessageFault},
-		{producer.StopPermanent, codeError(tidegate.CodeIllegalDeliveryTime), producer.MessageFault},
-		{producer.StopPermanent, codeError(tidegate.CodeMessagePropertyConflict), producer.MessageFault},
-		{producer.StopPermanent, codeError(tidegate.CodeMessagePropertiesTooLarge), producer.MessageFault},
+		{producer.StopPermanent, codeError(protocol.CodeIllegalDeliveryTime), producer.MessageFault},
+		{producer.StopPermanent, codeError(protocol.CodeMessagePropertyConflict), producer.MessageFault},
+		{producer.StopPermanent, codeError(protocol.CodeMessagePropertiesTooLarge), producer.MessageFault},
 		{producer.StopPermanent, fmt.Errorf("around: %w", codeError(protocol.CodeIllegalMessageTag)), producer.MessageFault},
 		{producer.StopPermanent, tidegate.ErrInvalid, producer.MessageFault},
 		{producer.StopPermanent, codeError(tidegate.CodeTopicNotFound), producer.SetupFault},
-		{producer.StopPermanent, codeError(tidegate.CodeIllegalTopic), producer.SetupFault},
+		{producer.StopPermanent, codeError(protocol.CodeIllegalTopic), producer.SetupFault},
 		{producer.StopPermanent, codeError(tidegate.CodeUnauthorized), producer.SetupFault},
 		{producer.StopPermanent, codeError(tidegate.CodeForbidden), producer.SetupFault},
 		{producer.StopPermanent, codeError(protocol.CodeUnsupported), producer.SetupFault},
@@ -467,7 +467,7 @@ func TestEveryClass(t *testing.T) {
 func TestAttemptsByCode(t *testing.T) {
 	attempts := map[tidegate.Code]int{
 		0:                                3, // no response
-		tidegate.CodeRequestTimeout:      3,
+		protocol.CodeRequestTimeout:      3,
 		tidegate.CodeTooManyRequests:     3,
 		protocol.CodeInternalError:       3,
 		tidegate.CodeInternalServerError: 3, protocol.CodeHANotAvailable: 3,

@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
@@ -81,7 +82,7 @@ func TestOneBadMessageFailsAlone(t *testing.T) {
 				sleepFor(ctx, 10*time.Millisecond)
 				for _, m := range msgs {
 					if m.ID == "0017" {
-						return all(len(msgs), codeError(tidegate.CodeIllegalDeliveryTime))
+						return all(len(msgs), codeError(protocol.CodeIllegalDeliveryTime))
 					}
 				}
 				return nil

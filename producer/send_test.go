@@ -70,7 +70,7 @@ func TestTransientRetriesAreAtOnce(t *testing.T) {
 }
 
 func TestRouteThatWasGood(t *testing.T) {
-	for _, code := range []tidegate.Code{tidegate.CodeTopicNotFound, tidegate.CodeMessagePropertyConflict} {
+	for _, code := range []tidegate.Code{tidegate.CodeTopicNotFound, protocol.CodeMessagePropertyConflict} {
 		f := script(nil, codeError(code), codeError(code))
 		p := newProducer(t, f, producer.Options{})
 		for _, want := range []int{1, 3} {
@@ -218,7 +218,7 @@ func TestSendProperties(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	codes := []tidegate.Code{
 		0, 0, tidegate.CodeTooManyRequests, tidegate.CodeTooManyRequests, tidegate.CodeInternalServerError,
-		protocol.CodeProxyTimeout, tidegate.CodeTopicNotFound, tidegate.CodeForbidden, tidegate.CodeMessagePropertyConflict,
+		protocol.CodeProxyTimeout, tidegate.CodeTopicNotFound, tidegate.CodeForbidden, protocol.CodeMessagePropertyConflict,
 	}
 	for range 300 {
 		synctest.Test(t, func(t *testing.T) {

@@ -379,7 +379,7 @@ func TestNoDurationMeansTheBrokersInterval(t *testing.T) {
 			InvisibleDuration: durationpb.New(math.MinInt64),
 		})
 		assert.Must(t, err)
-		refused(t, r.GetStatus(), tidegate.CodeIllegalInvisibleTime, "too small")
+		refused(t, r.GetStatus(), protocol.CodeIllegalInvisibleTime, "too small")
 		e.ack(m) // the delivery continues
 	})
 }

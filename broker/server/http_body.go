@@ -69,7 +69,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	case isTooLarge:
 		return nil, refusal.New(protocol.CodePayloadTooLarge, "body", "the body exceeds the limit of %d bytes", tooLarge.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, refusal.New(tidegate.CodeRequestTimeout, "body", "%s", "the body did not arrive"+readTime(r))
+		return nil, refusal.New(protocol.CodeRequestTimeout, "body", "%s", "the body did not arrive"+readTime(r))
 	case isOnNetwork:
 		err = onNetwork.Err // without the addresses
 	}

@@ -186,16 +186,16 @@ func (m *jsonMessage) Message(topic string, now time.Time) (*tidegate.Message, e
 	case len(m.ID) > refusal.MaxMessageID:
 		return out, refusal.TooLong(protocol.CodeIllegalMessageID, "id", len(m.ID), refusal.MaxMessageID)
 	case len(m.TraceContext) > refusal.MaxTraceContext:
-		return out, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(m.TraceContext), refusal.MaxTraceContext)
+		return out, refusal.TooLong(protocol.CodeMessagePropertiesTooLarge, "trace_context", len(m.TraceContext), refusal.MaxTraceContext)
 	case len(m.BornHost) > refusal.MaxBornHost:
-		return out, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(m.BornHost), refusal.MaxBornHost)
+		return out, refusal.TooLong(protocol.CodeMessagePropertiesTooLarge, "born_host", len(m.BornHost), refusal.MaxBornHost)
 	case m.DeliverAt != nil && m.DeliverAfter != nil:
-		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", "deliver_at and deliver_after exclude each other; give one of them")
+		return out, refusal.New(protocol.CodeIllegalDeliveryTime, "deliver_at", "deliver_at and deliver_after exclude each other; give one of them")
 	case m.DeliverAfter != nil && *m.DeliverAfter < 0:
-		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_after",
+		return out, refusal.New(protocol.CodeIllegalDeliveryTime, "deliver_after",
 			"deliver_after is %v; it must not be negative", time.Duration(*m.DeliverAfter))
 	case m.DeliverAt != nil && !refusal.Storable(*m.DeliverAt):
-		return out, refusal.New(tidegate.CodeIllegalDeliveryTime, "deliver_at", "%s", outside("deliver_at", *m.DeliverAt))
+		return out, refusal.New(protocol.CodeIllegalDeliveryTime, "deliver_at", "%s", outside("deliver_at", *m.DeliverAt))
 	case m.BornAt != nil && !refusal.Storable(*m.BornAt):
 		return out, refusal.New(tidegate.CodeBadRequest, "born_at", "%s", outside("born_at", *m.BornAt))
 	}

@@ -507,7 +507,7 @@ func (to *httpSending) endStream(out *lineWriter, err error) (int, any, error) {
 	case to.h.isDraining() && (late || errors.Is(err, tidegate.ErrClosed)):
 		err = closing()
 	case late: // net/http has ended the request's context as well
-		err = refusal.New(tidegate.CodeRequestTimeout, "body", "no line arrived for %v", to.h.IdleTimeout)
+		err = refusal.New(protocol.CodeRequestTimeout, "body", "no line arrived for %v", to.h.IdleTimeout)
 	case refusal.CodeOf(err) == tidegate.CodeTooManyRequests:
 	default:
 		return 0, nil, responseCut(err)
@@ -617,7 +617,7 @@ func (q *httpReceiveRequest) poll(group, topic string, least, most time.Duration
 	case "SQL92":
 		p.Filter.SQL = true
 	default:
-		return p, refusal.New(tidegate.CodeIllegalFilterExpression, "filter.type", "filter.type is %.50q; give TAG or SQL92", q.Filter.Type)
+		return p, refusal.New(protocol.CodeIllegalFilterExpression, "filter.type", "filter.type is %.50q; give TAG or SQL92", q.Filter.Type)
 	}
 	if q.MaxBytes < 0 {
 		return p, refusal.New(tidegate.CodeBadRequest, "max_bytes", "max_bytes is %d; give 1 or more, or leave it out for no limit", q.MaxBytes)

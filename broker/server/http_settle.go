@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -117,7 +118,7 @@ func (h *messageRoutes) ChangeInvisible(w http.ResponseWriter, r *http.Request) 
 		return 0, nil, err
 	}
 	if req.InvisibleDuration == nil {
-		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration",
+		return 0, nil, refusal.New(protocol.CodeIllegalInvisibleTime, "invisible_duration",
 			"invisible_duration is missing; give the time for which the message stays invisible, or \"0s\" to release it")
 	}
 	var out changeResult
@@ -182,7 +183,7 @@ func (h *messageRoutes) Snooze(w http.ResponseWriter, r *http.Request) (int, any
 		return 0, nil, err
 	}
 	if req.Delay == nil {
-		return 0, nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "delay",
+		return 0, nil, refusal.New(protocol.CodeIllegalInvisibleTime, "delay",
 			"delay is missing; give the time until the next delivery, or \"0s\" for none")
 	}
 	return noContent(h.server.through(r.Context(), changeCall(client, d.ConsumerGroup), func(ctx context.Context) error {

@@ -270,7 +270,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	if req.GetAutoRenew() {
 		out.Owner = client
 	} else if d := req.GetInvisibleDuration(); d.CheckValid() != nil {
-		return out, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it, or set auto_renew")
+		return out, refusal.New(protocol.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it, or set auto_renew")
 	}
 	switch f := req.GetFilterExpression(); f.GetType() {
 	case rmqpb.FilterType_FILTER_TYPE_UNSPECIFIED, rmqpb.FilterType_TAG:
@@ -278,7 +278,7 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	case rmqpb.FilterType_SQL:
 		out.Filter = tidegate.Filter{Expression: f.GetExpression(), SQL: true}
 	default:
-		return out, refusal.New(tidegate.CodeIllegalFilterExpression, "filter_expression",
+		return out, refusal.New(protocol.CodeIllegalFilterExpression, "filter_expression",
 			"the filter_expression has the type %d; give TAG (1) or SQL (2)", f.GetType())
 	}
 	var asked, left time.Duration = -1, -1
@@ -416,7 +416,7 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	}
 	d := req.GetInvisibleDuration()
 	if err := d.CheckValid(); err != nil {
-		return nil, refusal.New(tidegate.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it")
+		return nil, refusal.New(protocol.CodeIllegalInvisibleTime, "invisible_duration", "the invisible_duration is missing or out of range; set it")
 	}
 	failed := s.sessions.IsPush(client) && !req.GetSuspend()
 	var delivery tidegate.Delivery

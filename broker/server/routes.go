@@ -23,6 +23,7 @@ import (
 	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/console"
 	"github.com/tidegate/tidegate/internal/nearest"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // An endpoint executes one HTTP request. It returns the status and
@@ -179,7 +180,7 @@ func (do endpoint) reportingAbsentTopics() endpoint {
 	return func(w http.ResponseWriter, r *http.Request) (int, any, error) {
 		status, body, err := do(w, r)
 		e, ok := errors.AsType[*tidegate.Error](err)
-		if ok && e.Code == tidegate.CodeIllegalTopic && strings.Contains(e.Subject, ".") && tidegate.ValidateTopic(e.Subject) == nil {
+		if ok && e.Code == protocol.CodeIllegalTopic && strings.Contains(e.Subject, ".") && tidegate.ValidateTopic(e.Subject) == nil {
 			absent := *e
 			absent.Code = tidegate.CodeTopicNotFound
 			err = &absent

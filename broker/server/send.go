@@ -90,7 +90,7 @@ func (s *Server) incoming(to *tidegate.Message, m *rmqpb.Message, all *string, n
 		if err != nil {
 			return born, err
 		}
-		return born, refusal.New(tidegate.CodeMessagePropertyConflict, "message_type",
+		return born, refusal.New(protocol.CodeMessagePropertyConflict, "message_type",
 			"the message has the type %v, and the topic has the type %s; this broker has no topics for messages of this type", kind, c.Type)
 	}
 	return born, nil

@@ -99,16 +99,16 @@ func TestSendRejections(t *testing.T) {
 			code  tidegate.Code
 			words []string
 		}{
-			{"no topic", []edit{func(m *rmqpb.Message) { m.Topic = nil }}, tidegate.CodeIllegalTopic, []string{"topic", "127"}},
-			{"topic too long", []edit{topic(strings.Repeat("t", 128))}, tidegate.CodeIllegalTopic, []string{"topic", "128", "127"}},
-			{"topic's characters", []edit{topic("a b")}, tidegate.CodeIllegalTopic, []string{"topic", `"a b"`, "letters"}},
-			{"system topic", []edit{topic("TBW102")}, tidegate.CodeIllegalTopic, []string{"topic", "TBW102"}},
+			{"no topic", []edit{func(m *rmqpb.Message) { m.Topic = nil }}, protocol.CodeIllegalTopic, []string{"topic", "127"}},
+			{"topic too long", []edit{topic(strings.Repeat("t", 128))}, protocol.CodeIllegalTopic, []string{"topic", "128", "127"}},
+			{"topic's characters", []edit{topic("a b")}, protocol.CodeIllegalTopic, []string{"topic", `"a b"`, "letters"}},
+			{"system topic", []edit{topic("TBW102")}, protocol.CodeIllegalTopic, []string{"topic", "TBW102"}},
 			{"unknown topic", []edit{topic("nowhere")}, tidegate.CodeTopicNotFound, []string{"nowhere"}},
 			{"empty body", []edit{body(nil)}, protocol.CodeMessageBodyEmpty, []string{"body", "empty"}},
 			{"body too large", []edit{body(make([]byte, 4<<20+1))}, tidegate.CodeMessageBodyTooLarge, []string{"body", "4194305", "4194304"}},
-			{"properties too many", []edit{props(many(129))}, tidegate.CodeMessagePropertiesTooLarge, []string{"properties", "129", "128"}},
-			{"properties too large", []edit{props(map[string]string{"k": strings.Repeat("v", 16<<10)})}, tidegate.CodeMessagePropertiesTooLarge, []string{"16385", "16384"}},
-			{"tag and keys count too", []edit{props(map[string]string{"k": strings.Repeat("v", 16<<10-2)}), tag("tt")}, tidegate.CodeMessagePropertiesTooLarge, []string{"16385"}},
+			{"properties too many", []edit{props(many(129))}, protocol.CodeMessagePropertiesTooLarge, []string{"properties", "129", "128"}},
+			{"properties too large", []edit{props(map[string]string{"k": strings.Repeat("v", 16<<10)})}, protocol.CodeMessagePropertiesTooLarge, []string{"16385", "16384"}},
+			{"tag and keys count too", []edit{props(map[string]string{"k": strings.Repeat("v", 16<<10-2)}), tag("tt")}, protocol.CodeMessagePropertiesTooLarge, []string{"16385"}},
 			{"reserved property", []edit{props(map[string]string{"UNIQ_KEY": "x"})}, protocol.CodeIllegalMessagePropertyKey, []string{"property", "UNIQ_KEY"}},
 			{"dead letter property", []edit{props(map[string]string{"DLQ_ORIGIN_TOPIC": "x"})}, protocol.CodeIllegalMessagePropertyKey, []string{"DLQ_ORIGIN_TOPIC"}},
 			{"property with control character", []edit{props(map[string]string{"a\nb": "x"})}, protocol.CodeIllegalMessagePropertyKey, []string{`a\nb`}},
@@ -122,20 +122,20 @@ func TestSendRejections(t *testing.T) {
 			{"no system properties", []edit{func(m *rmqpb.Message) { m.SystemProperties = nil }}, protocol.CodeIllegalMessageID, []string{"message_id"}},
 			{"group too long", []edit{topic("fifo"), group(strings.Repeat("g", 64))}, protocol.CodeIllegalMessageGroup, []string{"group", "64", "63"}},
 			{"blank group", []edit{topic("fifo"), group(" ")}, protocol.CodeIllegalMessageGroup, []string{"group", `" "`}},
-			{"group to a NORMAL topic", []edit{group("g")}, tidegate.CodeMessagePropertyConflict, []string{"normal", "NORMAL", `"g"`}},
-			{"no group to a FIFO topic", []edit{topic("fifo")}, tidegate.CodeMessagePropertyConflict, []string{"fifo", "FIFO"}},
-			{"delay", []edit{at(timestamppb.New(time.Now().Add(time.Hour)))}, tidegate.CodeMessagePropertyConflict, []string{"delivery time", "NORMAL"}},
-			{"delay too long", []edit{at(timestamppb.New(time.Now().Add(25 * time.Hour)))}, tidegate.CodeIllegalDeliveryTime, []string{"delivery_timestamp", "25h0m0s", "24h0m0s"}},
-			{"delay that is no time", []edit{at(&timestamppb.Timestamp{Nanos: -1})}, tidegate.CodeIllegalDeliveryTime, []string{"delivery_timestamp"}},
+			{"group to a NORMAL topic", []edit{group("g")}, protocol.CodeMessagePropertyConflict, []string{"normal", "NORMAL", `"g"`}},
+			{"no group to a FIFO topic", []edit{topic("fifo")}, protocol.CodeMessagePropertyConflict, []string{"fifo", "FIFO"}},
+			{"delay", []edit{at(timestamppb.New(time.Now().Add(time.Hour)))}, protocol.CodeMessagePropertyConflict, []string{"delivery time", "NORMAL"}},
+			{"delay too long", []edit{at(timestamppb.New(time.Now().Add(25 * time.Hour)))}, protocol.CodeIllegalDeliveryTime, []string{"delivery_timestamp", "25h0m0s", "24h0m0s"}},
+			{"delay that is no time", []edit{at(&timestamppb.Timestamp{Nanos: -1})}, protocol.CodeIllegalDeliveryTime, []string{"delivery_timestamp"}},
 			{"birth that is no time", []edit{sys(func(p *rmqpb.SystemProperties) { p.BornTimestamp = &timestamppb.Timestamp{Seconds: 1 << 60} })}, tidegate.CodeBadRequest, []string{"born_timestamp", "1970"}},
 			{"recovery too long", []edit{sys(func(p *rmqpb.SystemProperties) {
 				p.OrphanedTransactionRecoveryDuration = durationpb.New(2 * time.Hour)
 			})}, tidegate.CodeBadRequest, []string{"orphaned_transaction_recovery_duration", "2h0m0s", "1h0m0s"}},
-			{"transaction", []edit{kind(rmqpb.MessageType_TRANSACTION)}, tidegate.CodeMessagePropertyConflict, []string{"half message", "TRANSACTION", "NORMAL"}},
+			{"transaction", []edit{kind(rmqpb.MessageType_TRANSACTION)}, protocol.CodeMessagePropertyConflict, []string{"half message", "TRANSACTION", "NORMAL"}},
 			{"transaction to nowhere", []edit{kind(rmqpb.MessageType_TRANSACTION), topic("nowhere")}, tidegate.CodeTopicNotFound, []string{"nowhere"}},
-			{"unknown type", []edit{kind(77)}, tidegate.CodeMessagePropertyConflict, []string{"message_type", "77"}},
-			{"priority", []edit{sys(func(p *rmqpb.SystemProperties) { p.Priority = proto.Int32(1) })}, tidegate.CodeMessagePropertyConflict, []string{"PRIORITY"}},
-			{"lite topic", []edit{sys(func(p *rmqpb.SystemProperties) { p.LiteTopic = new("l") })}, tidegate.CodeMessagePropertyConflict, []string{"LITE"}},
+			{"unknown type", []edit{kind(77)}, protocol.CodeMessagePropertyConflict, []string{"message_type", "77"}},
+			{"priority", []edit{sys(func(p *rmqpb.SystemProperties) { p.Priority = proto.Int32(1) })}, protocol.CodeMessagePropertyConflict, []string{"PRIORITY"}},
+			{"lite topic", []edit{sys(func(p *rmqpb.SystemProperties) { p.LiteTopic = new("l") })}, protocol.CodeMessagePropertyConflict, []string{"LITE"}},
 			{"unknown encoding", []edit{sys(func(p *rmqpb.SystemProperties) { p.BodyEncoding = 9 })}, protocol.CodeMessageCorrupted, []string{"body_encoding", "9"}},
 			{"not gzip", []edit{gz}, protocol.CodeMessageCorrupted, []string{"GZIP", "5 bytes"}},
 			{"gzip cut off", []edit{gz, body(zipped([]byte("hello"))[:20])}, protocol.CodeMessageCorrupted, []string{"GZIP", "truncated"}},
@@ -144,7 +144,7 @@ func TestSendRejections(t *testing.T) {
 			{"wrong MD5", []edit{digest(rmqpb.DigestType_MD5, "00")}, protocol.CodeMessageCorrupted, []string{"body_digest", "MD5", `"00"`, "5D41402ABC4B2A76B9719D911017C592"}},
 			{"wrong CRC32", []edit{digest(rmqpb.DigestType_CRC32, "1")}, protocol.CodeMessageCorrupted, []string{"CRC32", "3610A686"}},
 			{"unknown digest", []edit{digest(8, "1")}, protocol.CodeMessageCorrupted, []string{"body_digest", "8"}},
-			{"trace context too long", []edit{sys(func(p *rmqpb.SystemProperties) { p.TraceContext = new(strings.Repeat("t", 4097)) })}, tidegate.CodeMessagePropertiesTooLarge, []string{"trace_context", "4097", "4096"}},
+			{"trace context too long", []edit{sys(func(p *rmqpb.SystemProperties) { p.TraceContext = new(strings.Repeat("t", 4097)) })}, protocol.CodeMessagePropertiesTooLarge, []string{"trace_context", "4097", "4096"}},
 		} {
 			r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("normal", "id", c.edit...)}})
 			if err != nil {
@@ -588,7 +588,7 @@ func TestRoutes(t *testing.T) {
 		a := assert.Value(e.QueryAssignment(e.ctx(), &rmqpb.QueryAssignmentRequest{Topic: res("nowhere"), Group: res("g")}))(t)
 		refused(t, a.GetStatus(), tidegate.CodeTopicNotFound, "nowhere")
 		a = assert.Value(e.QueryAssignment(e.ctx(), &rmqpb.QueryAssignmentRequest{Topic: res("normal"), Group: res("a b")}))(t)
-		refused(t, a.GetStatus(), tidegate.CodeIllegalConsumerGroup, "a b")
+		refused(t, a.GetStatus(), protocol.CodeIllegalConsumerGroup, "a b")
 	})
 }
 

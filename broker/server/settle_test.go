@@ -66,8 +66,8 @@ func TestAck(t *testing.T) {
 			return a
 		}
 		refused(t, try("g", "normal").GetStatus(), tidegate.CodeBadRequest, "entries")
-		refused(t, try("", "normal", "x").GetStatus(), tidegate.CodeIllegalConsumerGroup, "consumer group", "120")
-		refused(t, try("g", "a b", "x").GetStatus(), tidegate.CodeIllegalTopic, "a b")
+		refused(t, try("", "normal", "x").GetStatus(), protocol.CodeIllegalConsumerGroup, "consumer group", "120")
+		refused(t, try("g", "a b", "x").GetStatus(), protocol.CodeIllegalTopic, "a b")
 		for _, garbage := range []string{"", "x", strings.Repeat("A", 31), "0 1795254480637 10000 1 0 broker-a 2 0 38834434"} {
 			a := try("g", "normal", garbage)
 			refused(t, a.GetStatus(), tidegate.CodeInvalidReceiptHandle)
@@ -161,7 +161,7 @@ func TestByScheduleIsNoDurationOfAClient(t *testing.T) {
 				Group: res("g"), Topic: res("normal"), ReceiptHandle: h, MessageId: "1", InvisibleDuration: d,
 			})
 			assert.Must(t, err)
-			refused(t, r.GetStatus(), tidegate.CodeIllegalInvisibleTime)
+			refused(t, r.GetStatus(), protocol.CodeIllegalInvisibleTime)
 		}
 		x.failed("/v1/groups/g/retry", `{"handle":"`+h+`","after":"`+time.Duration(math.MinInt64).String()+`"}`, 400, 40011)
 		if err := x.b.Ack(t.Context(), []*tidegate.Delivery{{Message: tidegate.Message{Topic: "normal"}, ConsumerGroup: "g", Handle: h}})[0]; err != nil {
@@ -180,9 +180,9 @@ func TestChangeInvisibleDurationRejections(t *testing.T) {
 			code  tidegate.Code
 			words []string
 		}{
-			{nil, h, tidegate.CodeIllegalInvisibleTime, []string{"invisible_duration", "missing"}},
-			{durationpb.New(-1), h, tidegate.CodeIllegalInvisibleTime, []string{"-1ns", "12h"}},
-			{durationpb.New(12*time.Hour + 1), h, tidegate.CodeIllegalInvisibleTime, []string{"invisible duration", "12h0m0.000000001s", "12h0m0s"}},
+			{nil, h, protocol.CodeIllegalInvisibleTime, []string{"invisible_duration", "missing"}},
+			{durationpb.New(-1), h, protocol.CodeIllegalInvisibleTime, []string{"-1ns", "12h"}},
+			{durationpb.New(12*time.Hour + 1), h, protocol.CodeIllegalInvisibleTime, []string{"invisible duration", "12h0m0.000000001s", "12h0m0s"}},
 			{durationpb.New(time.Second), "garbage", tidegate.CodeInvalidReceiptHandle, []string{"receipt handle"}},
 		} {
 			r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
@@ -291,7 +291,7 @@ func TestEndTransaction(t *testing.T) {
 		}
 		e.ack(m)
 		r := assert.Value(e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{msg("tx", "plain")}}))(t)
-		refused(t, r.GetStatus(), tidegate.CodeMessagePropertyConflict, "TRANSACTION", "NORMAL")
+		refused(t, r.GetStatus(), protocol.CodeMessagePropertyConflict, "TRANSACTION", "NORMAL")
 	})
 }
 
@@ -558,7 +558,7 @@ func TestInvisibleBoundsAreTheEngines(t *testing.T) {
 				ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
 			}
 			for d, want := range map[time.Duration]tidegate.Code{
-				-1: tidegate.CodeIllegalInvisibleTime, most + 1: tidegate.CodeIllegalInvisibleTime, most: protocol.CodeOK,
+				-1: protocol.CodeIllegalInvisibleTime, most + 1: protocol.CodeIllegalInvisibleTime, most: protocol.CodeOK,
 			} {
 				request.InvisibleDuration = durationpb.New(d)
 				r := assert.Value(x.ChangeInvisibleDuration(x.ctx(), request))(t)

@@ -222,7 +222,7 @@ func (s *Server) sendSettings(ctx context.Context, c *session.Client, p *session
 	e, known := errors.AsType[*tidegate.Error](err)
 	switch {
 	case err == nil:
-	case push && known && e.Code == tidegate.CodeConsumerGroupNotFound:
+	case push && known && e.Code == protocol.CodeConsumerGroupNotFound:
 		return nil // the group was deleted, and the next receive cannot create it and reports that
 	case !known || e.Code == 0 || errors.Is(err, tidegate.ErrUnavailable):
 		return status.Error(codes.Unavailable, err.Error()) // it may come back

@@ -278,9 +278,9 @@ func TestTelemetryStreams(t *testing.T) {
 			word string
 		}{
 			{"no pub_sub", &rmqpb.Settings{ClientType: rmqpb.ClientType_PRODUCER.Enum()}, tidegate.CodeBadRequest, "publishing or subscription"},
-			{"illegal topic", producer("a b"), tidegate.CodeIllegalTopic, "a b"},
-			{"illegal group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Group: res("a b")}}}, tidegate.CodeIllegalConsumerGroup, "a b"},
-			{"no group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{}}}, tidegate.CodeIllegalConsumerGroup, "empty"},
+			{"illegal topic", producer("a b"), protocol.CodeIllegalTopic, "a b"},
+			{"illegal group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{Group: res("a b")}}}, protocol.CodeIllegalConsumerGroup, "a b"},
+			{"no group", &rmqpb.Settings{PubSub: &rmqpb.Settings_Subscription{Subscription: &rmqpb.Subscription{}}}, protocol.CodeIllegalConsumerGroup, "empty"},
 			{"not of one kind", &rmqpb.Settings{ClientType: rmqpb.ClientType_PUSH_CONSUMER.Enum(), PubSub: producer().PubSub}, tidegate.CodeBadRequest, "PUSH_CONSUMER"},
 			{"too large", producer(strings.Repeat("t", 70<<10)), protocol.CodePayloadTooLarge, "65536"},
 		} {
@@ -734,7 +734,7 @@ func TestTelemetryOfOneGroupTooMany(t *testing.T) {
 		st := assert.Value(e.Telemetry(e.ctx()))(t)
 		assert.Must(t, st.Send(command(consumer(rmqpb.ClientType_PUSH_CONSUMER))))
 		cmd := assert.Value(st.Recv())(t)
-		refused(t, cmd.GetStatus(), tidegate.CodeConsumerGroupNotFound, "max_auto_groups", "PUT /v1/groups/g")
+		refused(t, cmd.GetStatus(), protocol.CodeConsumerGroupNotFound, "max_auto_groups", "PUT /v1/groups/g")
 		ended(t, st, codes.NotFound, cmd.GetStatus())
 		assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{})))
 		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))

@@ -368,7 +368,7 @@ func TestRequestsAreBounded(t *testing.T) {
 	}{
 		{"1000 messages", many(1000), protocol.CodeOK, nil},
 		{"1001 messages", many(1001), tidegate.CodeBadRequest, []string{"1000 messages"}},
-		{"much beside a body", with(func(m *rmqpb.Message) { m.UserProperties = map[string]string{"k": strings.Repeat("v", 70<<10)} }), tidegate.CodeMessagePropertiesTooLarge, []string{"message 2", "65536"}},
+		{"much beside a body", with(func(m *rmqpb.Message) { m.UserProperties = map[string]string{"k": strings.Repeat("v", 70<<10)} }), protocol.CodeMessagePropertiesTooLarge, []string{"message 2", "65536"}},
 		{"a long namespace to send to", with(func(m *rmqpb.Message) { m.Topic = topic(256) }), tidegate.CodeBadRequest, []string{"resource_namespace", "255"}},
 		{"1000 entries", acks(1000), tidegate.CodeInvalidReceiptHandle, nil},
 		{"1001 entries", acks(1001), tidegate.CodeBadRequest, []string{"1000 entries"}},

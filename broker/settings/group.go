@@ -390,7 +390,7 @@ func (c RetryTopic) Reconsume(times int, requested time.Duration, level int) (de
 	case requested != 0 && level != 0:
 		return 0, false, invalid(tidegate.CodeBadRequest, "reconsume mode", "it has the delay %v and the level %d; give one of them, or neither for the next level", requested, level)
 	case requested != 0 && (requested < minReconsumeDelay || requested > MaxReconsumeDelay):
-		return 0, false, invalid(tidegate.CodeIllegalDeliveryTime, "delay", "it is %v; give %v to %v", requested, minReconsumeDelay, MaxReconsumeDelay)
+		return 0, false, invalid(protocol.CodeIllegalDeliveryTime, "delay", "it is %v; give %v to %v", requested, minReconsumeDelay, MaxReconsumeDelay)
 	case level < 0 || level > len(c.Levels):
 		return 0, false, invalid(tidegate.CodeBadRequest, "level", "it is %d; give 1 to %d", level, len(c.Levels))
 	}

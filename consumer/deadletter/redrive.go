@@ -395,7 +395,7 @@ func (r *runner) send(ctx context.Context, m *tidegate.Message, past time.Time) 
 // conflicts reports whether a message does not fit the type of its topic.
 func conflicts(err error) bool {
 	e, ok := errors.AsType[*tidegate.Error](err)
-	return ok && e.Code == tidegate.CodeMessagePropertyConflict
+	return ok && e.Code == protocol.CodeMessagePropertyConflict
 }
 
 // errNoTransactions is the error of a Sender that is no transport.Transactor.

@@ -11,28 +11,36 @@ import (
 )
 
 // The statuses of the protocol (apache.rocketmq.v2.Code) that programs need not distinguish, or
-// that no error has.
-// Package tidegate has the others; Code.String returns the name of each.
+// that no error has. Package tidegate has the others; Code.String returns the name of each.
 const (
 	CodeOK                           = 20000
 	CodeMultipleResults              = 30000
+	CodeIllegalTopic                 = 40002
+	CodeIllegalConsumerGroup         = 40003
 	CodeIllegalMessageTag            = 40004
 	CodeIllegalMessageKey            = 40005
 	CodeIllegalMessageGroup          = 40006
 	CodeIllegalMessagePropertyKey    = 40007
 	CodeInvalidTransactionID         = 40008
 	CodeIllegalMessageID             = 40009
+	CodeIllegalFilterExpression      = 40010
+	CodeIllegalInvisibleTime         = 40011
+	CodeIllegalDeliveryTime          = 40012
+	CodeMessagePropertyConflict      = 40014
 	CodeUnrecognizedClientType       = 40015
 	CodeMessageCorrupted             = 40016
 	CodeClientIDRequired             = 40017
 	CodeIllegalPollingTime           = 40018
 	CodeIllegalOffset                = 40019
 	CodeMessageNotFound              = 40401
+	CodeConsumerGroupNotFound        = 40403
 	CodeOffsetNotFound               = 40404
+	CodeRequestTimeout               = 40800
 	CodePayloadTooLarge              = 41300
 	CodeMessageBodyEmpty             = 41302
 	CodePreconditionFailed           = 42800
 	CodeRequestHeaderFieldsTooLarge  = 43100
+	CodeMessagePropertiesTooLarge    = 43101
 	CodeInternalError                = 50000
 	CodeHANotAvailable               = 50002
 	CodeProxyTimeout                 = 50400

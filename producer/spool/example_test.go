@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer/spool"
 )
 
@@ -40,7 +41,7 @@ func Example() {
 			cancel() // the program ends
 			return []error{tidegate.ErrUnavailable}
 		}
-		return []error{&tidegate.Error{Op: "SendMessage", Subject: "orders", Code: tidegate.CodeMessagePropertyConflict}}
+		return []error{&tidegate.Error{Op: "SendMessage", Subject: "orders", Code: protocol.CodeMessagePropertyConflict}}
 	})
 	fmt.Println("drained until ctx ended:", err)
 

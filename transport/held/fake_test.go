@@ -412,7 +412,7 @@ func (f *fake) refused(ctx context.Context, m *tidegate.Message) error {
 	case t == "":
 		return &tidegate.Error{Code: tidegate.CodeTopicNotFound}
 	case (t == settings.TopicFIFO) != (m.MessageGroup != ""):
-		return &tidegate.Error{Code: tidegate.CodeMessagePropertyConflict}
+		return &tidegate.Error{Code: protocol.CodeMessagePropertyConflict}
 	}
 	return nil
 }

@@ -55,6 +55,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/guard"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -239,7 +240,7 @@ func check(r transport.ReceiveRequest) error {
 	}
 	if r.InvisibleDuration <= 0 {
 		return &tidegate.Error{
-			Op: "ReceiveMessage", Subject: r.Topic, Code: tidegate.CodeIllegalInvisibleTime,
+			Op: "ReceiveMessage", Subject: r.Topic, Code: protocol.CodeIllegalInvisibleTime,
 			Message: "the invisible duration is " + r.InvisibleDuration.String() + ", it must be positive",
 		}
 	}

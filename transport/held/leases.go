@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -453,7 +454,7 @@ func (*Table) refused(ctx context.Context, dur time.Duration) error {
 	case dur == transport.BySchedule:
 		return &tidegate.Error{Code: tidegate.CodeNotImplemented, Message: "the system has no retry schedule"}
 	case dur < 0:
-		return &tidegate.Error{Code: tidegate.CodeIllegalInvisibleTime, Message: dur.String() + " is negative"}
+		return &tidegate.Error{Code: protocol.CodeIllegalInvisibleTime, Message: dur.String() + " is negative"}
 	}
 	return nil
 }

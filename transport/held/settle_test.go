@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/held"
 )
@@ -216,15 +217,15 @@ func TestBadDurations(t *testing.T) {
 		d := one(t, f, q, "0", 1)
 		q.InvisibleDuration = 0
 		_, err := f.Receive(t.Context(), q)
-		wantCode(t, "Receive", err, tidegate.CodeIllegalInvisibleTime)
+		wantCode(t, "Receive", err, protocol.CodeIllegalInvisibleTime)
 		_, err = f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: -1})
-		wantCode(t, "Retry", err, tidegate.CodeIllegalInvisibleTime)
+		wantCode(t, "Retry", err, protocol.CodeIllegalInvisibleTime)
 		_, err = f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: transport.BySchedule})
 		wantCode(t, "Retry by the server's schedule", err, tidegate.CodeNotImplemented)
 		_, err = f.Extend(t.Context(), d, -1, false)
-		wantCode(t, "ChangeInvisibleDuration", err, tidegate.CodeIllegalInvisibleTime)
+		wantCode(t, "ChangeInvisibleDuration", err, protocol.CodeIllegalInvisibleTime)
 		_, err = f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: -1})
-		wantCode(t, "Snooze", err, tidegate.CodeIllegalInvisibleTime)
+		wantCode(t, "Snooze", err, protocol.CodeIllegalInvisibleTime)
 		ack(t, f, d)
 	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -588,7 +589,7 @@ func TestOneTopicFailsNoOther(t *testing.T) {
 		}
 		for i, r := range c.SendLane(t.Context(), transport.Lane{Endpoint: testAddr, MaxMessages: 1000, Topics: true}, msgs) {
 			e, _ := errors.AsType[*tidegate.Error](r.Err)
-			switch want := map[string]tidegate.Code{"secret": tidegate.CodeForbidden, "fifo": tidegate.CodeMessagePropertyConflict}[topics[i]]; {
+			switch want := map[string]tidegate.Code{"secret": tidegate.CodeForbidden, "fifo": protocol.CodeMessagePropertyConflict}[topics[i]]; {
 			case topics[i] == "unknown":
 				assert.Is(t, "a topic without a route", r.Err, transport.ErrLaneChanged)
 			case want != 0 && (e == nil || e.Code != want || e.Subject != topics[i]):

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -498,7 +499,7 @@ func (t *topic) assign(group string, a assignment, idle time.Duration) {
 // doubtIf refreshes the topic's route if a wrong route may be the cause of the error.
 func (c *Client) doubtIf(t *topic, err *tidegate.Error) {
 	switch {
-	case err.Code == tidegate.CodeTopicNotFound, err.Code == tidegate.CodeMessagePropertyConflict:
+	case err.Code == tidegate.CodeTopicNotFound, err.Code == protocol.CodeMessagePropertyConflict:
 		c.lose(t)
 	case errors.Is(err, tidegate.ErrUnavailable) && err.Code == 0:
 		c.doubt(t)
@@ -523,7 +524,7 @@ func (c *Client) refuse(ctx context.Context, t *topic, r *conn.Route, msgs []*ti
 			rest = append(rest, i)
 			continue
 		}
-		results[i].Err = fail(opSend, m.Topic, tidegate.CodeMessagePropertyConflict,
+		results[i].Err = fail(opSend, m.Topic, protocol.CodeMessagePropertyConflict,
 			fmt.Sprintf("the message has the type %s, and the topic accepts %s%s", wire.TypeOf(m), r.Types(), conn.Remedy(wire.TypeOf(m), r.Accepts)))
 	}
 	return rest, len(rest) < len(msgs)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
@@ -61,7 +62,7 @@ func TestRouteKept(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for range 5 {
 			_, err := sendOne(t.Context(), c, message("1"))
-			assert.That(t, err != nil && err.Code == tidegate.CodeMessagePropertyConflict, "%v", err)
+			assert.That(t, err != nil && err.Code == protocol.CodeMessagePropertyConflict, "%v", err)
 		}
 		synctest.Wait()
 		expectTimes(t, "routes", s.of("QueryRoute"), 0, 10*time.Second)

@@ -22,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
@@ -465,7 +466,7 @@ func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 			for _, r := range []transport.SendResult{c.Send(t.Context(), []*tidegate.Message{tt.msg})[0], c.SendLane(t.Context(), lane, []*tidegate.Message{tt.msg})[0]} {
 				e, isErr := errors.AsType[*tidegate.Error](r.Err)
 				assert.That(t, isErr == (tt.remedy != ""), "%v takes: %v", tt.takes, r.Err)
-				if isErr && (e.Code != tidegate.CodeMessagePropertyConflict || e.Endpoint != "" || e.MaybeStored || !strings.Contains(e.Message, tt.remedy) || !strings.Contains(e.Message, wire.TypeOf(tt.msg).String())) {
+				if isErr && (e.Code != protocol.CodeMessagePropertyConflict || e.Endpoint != "" || e.MaybeStored || !strings.Contains(e.Message, tt.remedy) || !strings.Contains(e.Message, wire.TypeOf(tt.msg).String())) {
 					t.Errorf("%v takes: %+v, want %q", tt.takes, e, tt.remedy)
 				}
 			}

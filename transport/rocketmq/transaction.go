@@ -27,7 +27,7 @@ var _ transport.Transactor = (*Client)(nil)
 // no server.
 func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
 	if msg.MessageGroup != "" || !msg.DeliverAt.IsZero() {
-		return transport.SendResult{Err: fail(opSend, msg.Topic, tidegate.CodeMessagePropertyConflict,
+		return transport.SendResult{Err: fail(opSend, msg.Topic, protocol.CodeMessagePropertyConflict,
 			"a message in a transaction can have neither a message group nor a delivery time; leave them empty")}
 	}
 	t, rt, err := c.writable(ctx, msg.Topic)
@@ -35,7 +35,7 @@ func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.
 		return transport.SendResult{Err: err}
 	}
 	if len(rt.Accepts) > 0 && !rt.Accepts[half] && !rt.Accepts[rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED] {
-		return transport.SendResult{Err: fail(opSend, msg.Topic, tidegate.CodeMessagePropertyConflict,
+		return transport.SendResult{Err: fail(opSend, msg.Topic, protocol.CodeMessagePropertyConflict,
 			fmt.Sprintf("the topic accepts %s; create a topic of type TRANSACTION", rt.Types()))}
 	}
 	q, _ := rt.Choose(&t.next, "", nil)

@@ -120,7 +120,7 @@ func (m *model) check(msg *tidegate.Message) error {
 	switch t := m.topics[msg.Topic]; {
 	case m.server.LacksTopicTypes:
 	case (t == settings.TopicFIFO) != (msg.MessageGroup != "") && m.fault != "no group needed":
-		return fault(tidegate.CodeMessagePropertyConflict)
+		return fault(protocol.CodeMessagePropertyConflict)
 	}
 	return nil
 }

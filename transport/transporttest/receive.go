@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -145,7 +146,7 @@ var receiveCases = []testCase{
 		r := e.request()
 		r.Group = "a b"
 		_, err := e.Transport.Receive(e.Context(), r)
-		e.wantCode(err, tidegate.CodeIllegalConsumerGroup)
+		e.wantCode(err, protocol.CodeIllegalConsumerGroup)
 	}},
 	{name: "TagFilterIsExact", run: func(e *env) {
 		e.setup(settings.TopicNormal)

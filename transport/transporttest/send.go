@@ -65,7 +65,7 @@ var sendCases = []testCase{
 	}},
 	{name: "SendPartFails", run: func(e *env) {
 		e.setup(settings.TopicNormal)
-		bad, code := e.message("bad"), tidegate.CodeMessagePropertyConflict
+		bad, code := e.message("bad"), tidegate.Code(protocol.CodeMessagePropertyConflict)
 		bad.MessageGroup = "a group on a topic without order"
 		if e.lacks(!e.server.LacksTopicTypes, "LacksTopicTypes", "an invalid tag is the fault, instead of a message group") {
 			bad.MessageGroup, bad.Tag, code = "", "a|b", protocol.CodeIllegalMessageTag
@@ -99,7 +99,7 @@ var sendCases = []testCase{
 			code   tidegate.Code
 		}{
 			{noTopic, func(m *tidegate.Message) { m.Topic = e.name("nowhere") }, tidegate.CodeTopicNotFound},
-			{"bad topic", func(m *tidegate.Message) { m.Topic = "a b" }, tidegate.CodeIllegalTopic},
+			{"bad topic", func(m *tidegate.Message) { m.Topic = "a b" }, protocol.CodeIllegalTopic},
 			{noBody, func(m *tidegate.Message) { m.Body = nil }, protocol.CodeMessageBodyEmpty},
 			{"big body", func(m *tidegate.Message) { m.Body = make([]byte, tidegate.MaxBodySize+1) }, tidegate.CodeMessageBodyTooLarge},
 			{"bad tag", func(m *tidegate.Message) { m.Tag = "a|b" }, protocol.CodeIllegalMessageTag},
@@ -112,10 +112,10 @@ var sendCases = []testCase{
 				for i := range tidegate.MaxProperties + 1 {
 					m.Properties[fmt.Sprint("p", i)] = "x"
 				}
-			}, tidegate.CodeMessagePropertiesTooLarge},
+			}, protocol.CodeMessagePropertiesTooLarge},
 			{"big properties", func(m *tidegate.Message) {
 				m.Properties = map[string]string{"p": strings.Repeat("x", tidegate.MaxPropertiesSize+1)}
-			}, tidegate.CodeMessagePropertiesTooLarge},
+			}, protocol.CodeMessagePropertiesTooLarge},
 		} {
 			if c.name == noBody && e.lacks(e.server.RefusesEmptyBodies, "RefusesEmptyBodies", "no message without a body is sent") {
 				continue
@@ -274,7 +274,7 @@ var fifoCases = []testCase{
 		e.setup(settings.TopicFIFO)
 		results := e.Transport.Send(e.Context(), []*tidegate.Message{e.message("x")})
 		if !e.lacks(!e.server.LacksTopicTypes, "LacksTopicTypes", "a message without a message group is accepted") {
-			e.wantCode(results[0].Err, tidegate.CodeMessagePropertyConflict)
+			e.wantCode(results[0].Err, protocol.CodeMessagePropertyConflict)
 			return
 		}
 		if results[0].Err != nil {

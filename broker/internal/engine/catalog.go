@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/address"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A CatalogConfig has the parts of a broker that a Catalog uses.
@@ -551,7 +552,7 @@ func (c *Catalog) groupOr(ctx context.Context, name string, create func() (*Grou
 		return g, nil
 	}
 	if c.autoGroups >= c.config.MaxAutoGroups {
-		return nil, refusal.New(tidegate.CodeConsumerGroupNotFound, name, "the consumer group does not exist, and the limit of %d auto-created groups (max_auto_groups) is reached; "+
+		return nil, refusal.New(protocol.CodeConsumerGroupNotFound, name, "the consumer group does not exist, and the limit of %d auto-created groups (max_auto_groups) is reached; "+
 			"create it with PUT /v1/groups/%s, or delete unused groups", c.autoGroups, name)
 	}
 	return create()

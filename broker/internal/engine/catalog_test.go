@@ -18,6 +18,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -154,7 +155,7 @@ func TestRecover(t *testing.T) {
 		t.Errorf("the auto-created group is automatic %t; its topic has %d subscriptions", automatic.Automatic(), len(after.Subscriptions()))
 	}
 	_, err := c.EnsureGroup(t.Context(), "another")
-	assert.That(t, code(err) == tidegate.CodeConsumerGroupNotFound, "one auto-created group too many: %v", err)
+	assert.That(t, code(err) == protocol.CodeConsumerGroupNotFound, "one auto-created group too many: %v", err)
 	next := assert.Value(c.PutTopic(t.Context(), "next", settings.Topic{}, nil))(t)
 	if next.ID() <= declared.ID() {
 		t.Errorf("a new topic has number %d after %d", next.ID(), declared.ID())

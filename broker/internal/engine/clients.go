@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // serverList are the serverList of a broker. The zero value is ready for use.
@@ -225,7 +226,7 @@ func (e *Engine) subscriptionOf(group, topic string) (*Subscription, error) {
 			return s, nil
 		}
 	}
-	return nil, refusal.New(tidegate.CodeConsumerGroupNotFound, group, "the group has not received from topic %s yet", topic)
+	return nil, refusal.New(protocol.CodeConsumerGroupNotFound, group, "the group has not received from topic %s yet", topic)
 }
 
 // Leases returns a page of the leases of a group in a topic. It looks at all leases in memory,

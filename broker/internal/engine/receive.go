@@ -146,7 +146,7 @@ func compileFilter(f tidegate.Filter) (*filter.Filter, error) {
 	}
 	c, err := compile(f.Expression)
 	if e, ok := errors.AsType[*filter.Error](err); ok {
-		return nil, refusal.New(tidegate.CodeIllegalFilterExpression, "filter expression", "%s", e.Error())
+		return nil, refusal.New(protocol.CodeIllegalFilterExpression, "filter expression", "%s", e.Error())
 	}
 	return c, err
 }

@@ -336,12 +336,12 @@ func (s *Sending) check(m *Incoming) (*Topic, error) {
 	}
 	if kind == settings.TopicDelay {
 		if ahead := time.Until(m.DeliverAt); ahead > maxDelay {
-			return nil, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead; the limit is %v", ahead.Round(time.Millisecond), maxDelay)
+			return nil, refusal.New(protocol.CodeIllegalDeliveryTime, "delivery time", "it is %v ahead; the limit is %v", ahead.Round(time.Millisecond), maxDelay)
 		}
 	}
 	want := t.Settings().Type
 	if kind != want && (m.Half || !isDeadLetter(m.Topic)) {
-		return nil, refusal.New(tidegate.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s; %s", want, because(kind, m.Message), needs(want))
+		return nil, refusal.New(protocol.CodeMessagePropertyConflict, m.Topic, "the topic's type is %s, and the message is %s; %s", want, because(kind, m.Message), needs(want))
 	}
 	return t, nil
 }
@@ -369,9 +369,9 @@ func typeOf(m *tidegate.Message) settings.TopicType {
 func (m *Incoming) checkHalf() error {
 	switch {
 	case m.MessageGroup != "":
-		return refusal.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q); leave it out", m.MessageGroup)
+		return refusal.New(protocol.CodeMessagePropertyConflict, "message", "a half message cannot have a message group (%q); leave it out", m.MessageGroup)
 	case !m.DeliverAt.IsZero():
-		return refusal.New(tidegate.CodeMessagePropertyConflict, "message", "a half message cannot have a delivery time; leave it out")
+		return refusal.New(protocol.CodeMessagePropertyConflict, "message", "a half message cannot have a delivery time; leave it out")
 	case m.FirstCheck < 0 || m.FirstCheck > maxFirstCheck:
 		return refusal.New(tidegate.CodeBadRequest, "first check", "it is %v; give 0 to %v", m.FirstCheck, maxFirstCheck)
 	}

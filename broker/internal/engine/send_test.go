@@ -78,8 +78,8 @@ func TestTopicsAcceptTheirType(t *testing.T) {
 				switch want := accepted[[2]string{to, kind}]; {
 				case want && (err != nil || found.Name() != to):
 					t.Errorf("%s message to topic %s: %v", kind, to, err)
-				case !want && codeOf(err) != tidegate.CodeMessagePropertyConflict:
-					t.Errorf("%s message to topic %s: %v, want code %d", kind, to, err, tidegate.CodeMessagePropertyConflict)
+				case !want && codeOf(err) != protocol.CodeMessagePropertyConflict:
+					t.Errorf("%s message to topic %s: %v, want code %d", kind, to, err, protocol.CodeMessagePropertyConflict)
 				}
 			}
 		}
@@ -103,18 +103,18 @@ func TestInvalidMessages(t *testing.T) {
 		}{
 			"no ID":                           {topic: "NORMAL", body: "x", noID: true, want: protocol.CodeIllegalMessageID},
 			"no topic of that name":           {topic: "none", body: "x", want: tidegate.CodeTopicNotFound},
-			"a topic with an invalid name":    {topic: "a b", body: "x", want: tidegate.CodeIllegalTopic},
+			"a topic with an invalid name":    {topic: "a b", body: "x", want: protocol.CodeIllegalTopic},
 			"body of the maximum":             {topic: "NORMAL", body: "0123456789"},
 			"body above the maximum":          {topic: "NORMAL", body: "0123456789a", want: tidegate.CodeMessageBodyTooLarge},
 			"24 h ahead":                      {topic: "DELAY", body: "x", ahead: 24 * time.Hour},
-			"more than 24 h ahead":            {topic: "DELAY", body: "x", ahead: 24*time.Hour + 1, want: tidegate.CodeIllegalDeliveryTime},
+			"more than 24 h ahead":            {topic: "DELAY", body: "x", ahead: 24*time.Hour + 1, want: protocol.CodeIllegalDeliveryTime},
 			"delivery time in the past":       {topic: "DELAY", body: "x", ahead: -time.Hour},
-			"half message with a group":       {topic: "TRANSACTION", body: "x", half: true, group: "m", want: tidegate.CodeMessagePropertyConflict},
-			"half message with delivery time": {topic: "TRANSACTION", body: "x", half: true, ahead: time.Hour, want: tidegate.CodeMessagePropertyConflict},
+			"half message with a group":       {topic: "TRANSACTION", body: "x", half: true, group: "m", want: protocol.CodeMessagePropertyConflict},
+			"half message with delivery time": {topic: "TRANSACTION", body: "x", half: true, ahead: time.Hour, want: protocol.CodeMessagePropertyConflict},
 			"first check after an hour":       {topic: "TRANSACTION", body: "x", half: true, firstCheck: time.Hour},
 			"first check after more":          {topic: "TRANSACTION", body: "x", half: true, firstCheck: time.Hour + 1, want: tidegate.CodeBadRequest},
 			"first check in the past":         {topic: "TRANSACTION", body: "x", half: true, firstCheck: -1, want: tidegate.CodeBadRequest},
-			"group and delivery time":         {topic: "FIFO", body: "x", group: "m", ahead: time.Hour, want: tidegate.CodeMessagePropertyConflict},
+			"group and delivery time":         {topic: "FIFO", body: "x", group: "m", ahead: time.Hour, want: protocol.CodeMessagePropertyConflict},
 		} {
 			m := Incoming{Message: &tidegate.Message{ID: "id", Topic: c.topic, Body: []byte(c.body), MessageGroup: c.group}, Half: c.half, FirstCheck: c.firstCheck}
 			if c.noID {

@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -128,14 +129,14 @@ func (e *Engine) checkVerdict(d *tidegate.Delivery, v transport.Verdict) error {
 		}
 	case transport.Snooze:
 		if v.Delay < 0 || v.Delay > e.opts.MaxInvisibleDuration {
-			return refusal.New(tidegate.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", v.Delay, e.opts.MaxInvisibleDuration)
+			return refusal.New(protocol.CodeIllegalInvisibleTime, "duration", "it is %v; give 0 to %v", v.Delay, e.opts.MaxInvisibleDuration)
 		}
 	case transport.NegativeAck:
 		if v.Level != 0 {
 			return refusal.New(tidegate.CodeBadRequest, "level", "it is %d, but a negative acknowledgement has none; give a delay", v.Level)
 		}
 		if v.Delay < 0 || v.Delay > settings.MaxReconsumeDelay {
-			return refusal.New(tidegate.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", v.Delay, settings.MaxReconsumeDelay)
+			return refusal.New(protocol.CodeIllegalInvisibleTime, "delay", "it is %v; give up to %v, or 0 for the group's", v.Delay, settings.MaxReconsumeDelay)
 		}
 	}
 	return nil

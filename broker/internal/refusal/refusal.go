@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // New returns an error with a formatted message, and without an operation. WithOp adds the
@@ -33,7 +34,7 @@ func WithOp(op string, err error) error {
 // TopicNotFound returns an error with 40402, or 40002 if the name is illegal for RocketMQ.
 func TopicNotFound(name string) error {
 	if strings.Contains(name, ".") { // no such name is legal in RocketMQ
-		return New(tidegate.CodeIllegalTopic, name,
+		return New(protocol.CodeIllegalTopic, name,
 			"the topic does not exist, and RocketMQ permits no '.' in its name; this broker does: create the topic with PUT /v1/topics/%s", name)
 	}
 	return New(tidegate.CodeTopicNotFound, name, "the topic does not exist; create it, for example with PUT /v1/topics/%s", name)
@@ -41,7 +42,7 @@ func TopicNotFound(name string) error {
 
 // GroupNotFound returns an error with 40403.
 func GroupNotFound(name string) error {
-	return New(tidegate.CodeConsumerGroupNotFound, name, "the consumer group does not exist; the first receive creates it")
+	return New(protocol.CodeConsumerGroupNotFound, name, "the consumer group does not exist; the first receive creates it")
 }
 
 // InvalidHandle returns an error about a receipt handle, with 40013.
@@ -56,13 +57,13 @@ func IllegalInvisibleTime(subject string, d, least, most time.Duration) error {
 	if d < least {
 		bound = fmt.Sprintf("small. min is %d", least.Milliseconds())
 	}
-	return New(tidegate.CodeIllegalInvisibleTime, subject, "the invisibleTime is too %s ms: the %s is %v; give %v to %v", bound, subject, d, least, most)
+	return New(protocol.CodeIllegalInvisibleTime, subject, "the invisibleTime is too %s ms: the %s is %v; give %v to %v", bound, subject, d, least, most)
 }
 
 // ConsumptionTooLong returns an error about an invisible duration d that is longer than the time
 // left for the delivery, with 40011. The message begins like that of IllegalInvisibleTime.
 func ConsumptionTooLong(d, left, longest time.Duration) error {
-	return New(tidegate.CodeIllegalInvisibleTime, "invisible duration",
+	return New(protocol.CodeIllegalInvisibleTime, "invisible duration",
 		"the invisibleTime is too large. max is %d ms: the invisible duration is %v; a delivery may take %v with all extensions (max_invisible_duration), and %v are left; give less, or end the delivery with a retry",
 		left.Milliseconds(), d, longest, left)
 }

@@ -119,7 +119,7 @@ func EndingOf(err error) Ending {
 		return AtOnce
 	}
 	switch Code(err) {
-	case tidegate.CodeIllegalTopic, tidegate.CodeIllegalConsumerGroup, tidegate.CodeIllegalFilterExpression, tidegate.CodeIllegalInvisibleTime:
+	case protocol.CodeIllegalTopic, protocol.CodeIllegalConsumerGroup, protocol.CodeIllegalFilterExpression, protocol.CodeIllegalInvisibleTime:
 		return AtOnce
 	case tidegate.CodeUnauthorized, tidegate.CodeForbidden:
 		return graced

@@ -21,7 +21,7 @@ func TestEndingAndRepeat(t *testing.T) {
 		{code(tidegate.CodeInternalServerError), never, true, false},
 		{code(tidegate.CodeTooManyRequests), never, true, true},
 		{code(tidegate.CodeTopicNotFound), never, false, false},
-		{code(tidegate.CodeConsumerGroupNotFound), never, false, false},
+		{code(protocol.CodeConsumerGroupNotFound), never, false, false},
 		{code(tidegate.CodeInvalidReceiptHandle), never, false, false},
 		{code(protocol.CodeIllegalPollingTime), never, true, false},    // of a proxy that was paused
 		{code(protocol.CodeUnrecognizedClientType), never, true, true}, // of a server that forgot the client
@@ -29,9 +29,9 @@ func TestEndingAndRepeat(t *testing.T) {
 		{code(protocol.CodeUnsupported), never, false, false},
 		{code(49999), never, false, false},
 		{code(tidegate.CodeBadRequest), never, false, false},
-		{code(tidegate.CodeIllegalConsumerGroup), AtOnce, false, false},
-		{code(tidegate.CodeIllegalFilterExpression), AtOnce, false, false},
-		{code(tidegate.CodeIllegalInvisibleTime), AtOnce, false, false},
+		{code(protocol.CodeIllegalConsumerGroup), AtOnce, false, false},
+		{code(protocol.CodeIllegalFilterExpression), AtOnce, false, false},
+		{code(protocol.CodeIllegalInvisibleTime), AtOnce, false, false},
 		{code(tidegate.CodeUnauthorized), graced, false, false},
 		{code(tidegate.CodeForbidden), graced, false, false},
 		{fmt.Errorf("transport %w", tidegate.ErrClosed), AtOnce, false, false},

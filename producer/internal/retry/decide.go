@@ -226,7 +226,7 @@ func MaybeStored(err error) bool {
 		return err != nil
 	}
 	switch e.Code {
-	case tidegate.CodeRequestTimeout, protocol.CodeProxyTimeout,
+	case protocol.CodeRequestTimeout, protocol.CodeProxyTimeout,
 		protocol.CodeMasterPersistenceTimeout, protocol.CodeSlavePersistenceTimeout:
 		return true
 	}

@@ -119,9 +119,9 @@ func TestDecide(t *testing.T) {
 
 		{"topic not found", situation{limits: plain, attempts: 1}, codeError(tidegate.CodeTopicNotFound), stop(tidegate.ClassPermanent, Permanent)},
 		{"topic not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeTopicNotFound), transient},
-		{"wrong type before the wire, was good", situation{limits: plain, attempts: 1, routeGood: true}, &tidegate.Error{Code: tidegate.CodeMessagePropertyConflict}, stop(tidegate.ClassPermanent, Permanent)},
-		{"property conflict, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeMessagePropertyConflict), transient},
-		{"group not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(tidegate.CodeConsumerGroupNotFound), stop(tidegate.ClassPermanent, Permanent)},
+		{"wrong type before the wire, was good", situation{limits: plain, attempts: 1, routeGood: true}, &tidegate.Error{Code: protocol.CodeMessagePropertyConflict}, stop(tidegate.ClassPermanent, Permanent)},
+		{"property conflict, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(protocol.CodeMessagePropertyConflict), transient},
+		{"group not found, was good", situation{limits: plain, attempts: 1, routeGood: true}, codeError(protocol.CodeConsumerGroupNotFound), stop(tidegate.ClassPermanent, Permanent)},
 		{"permanent beats push-back", situation{limits: plain, attempts: 1}, pushedBack(tidegate.CodeMessageBodyTooLarge, time.Second), stop(tidegate.ClassPermanent, Permanent)},
 
 		{"ctx ended", situation{limits: plain, attempts: 1, ended: true}, context.Canceled, stop(tidegate.ClassCancelled, Context)},
@@ -157,7 +157,7 @@ func TestDecide(t *testing.T) {
 func TestDecideEveryCode(t *testing.T) {
 	permanent := map[tidegate.Code]bool{}
 	for c := range tidegate.Code(70000) {
-		if (c >= 40000 && c < 50000 && c != tidegate.CodeRequestTimeout && c != tidegate.CodeTooManyRequests) ||
+		if (c >= 40000 && c < 50000 && c != protocol.CodeRequestTimeout && c != tidegate.CodeTooManyRequests) ||
 			c == tidegate.CodeNotImplemented || c == protocol.CodeUnsupported || c == protocol.CodeVersionUnsupported ||
 			c == protocol.CodeVerifyFIFOMessageUnsupported {
 			permanent[c] = true
@@ -199,7 +199,7 @@ func TestMaybeStored(t *testing.T) {
 		{marked, true},
 		{fmt.Errorf("wrapped: %w", marked), true},
 		{throttled(0), false},
-		{codeError(tidegate.CodeRequestTimeout), true},
+		{codeError(protocol.CodeRequestTimeout), true},
 		{codeError(protocol.CodeProxyTimeout), true},
 		{codeError(protocol.CodeMasterPersistenceTimeout), true},
 		{codeError(protocol.CodeSlavePersistenceTimeout), true},

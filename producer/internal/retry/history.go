@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // Limits bound one send.
@@ -147,7 +148,7 @@ func (h *History) Inputs(l *Limits, err error, ended, deadline time.Time) Inputs
 		// A cluster returns these errors for the topics of a broker that has just stopped. Without
 		// an endpoint, the transport rejected the message before sending it, and will reject it
 		// again.
-		in.RouteLost = e.Endpoint != "" && (e.Code == tidegate.CodeTopicNotFound || e.Code == tidegate.CodeMessagePropertyConflict)
+		in.RouteLost = e.Endpoint != "" && (e.Code == tidegate.CodeTopicNotFound || e.Code == protocol.CodeMessagePropertyConflict)
 	}
 	return in
 }

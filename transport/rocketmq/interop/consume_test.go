@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -273,8 +274,8 @@ func TestUnreadableFilter(t *testing.T) {
 			return
 		}
 		<-c.done
-		if e, ok := errors.AsType[*tidegate.Error](c.err); !ok || e.Code != tidegate.CodeIllegalFilterExpression || f.RetryIn != 0 {
-			t.Errorf("Run: %v after the failure %+v, want %s", c.err, f, tidegate.CodeIllegalFilterExpression)
+		if e, ok := errors.AsType[*tidegate.Error](c.err); !ok || e.Code != protocol.CodeIllegalFilterExpression || f.RetryIn != 0 {
+			t.Errorf("Run: %v after the failure %+v, want %s", c.err, f, tidegate.Code(protocol.CodeIllegalFilterExpression))
 		}
 	})
 }

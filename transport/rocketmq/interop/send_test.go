@@ -70,10 +70,10 @@ func TestSendRejected(t *testing.T) {
 			reason producer.StopReason
 		}{
 			"no body":        {tidegate.Message{Topic: normal}, protocol.CodeMessageBodyEmpty, producer.StopInvalid},
-			"late delivery":  {tidegate.Message{Topic: normal, DeliverAt: time.Now().Add(25 * time.Hour)}, tidegate.CodeIllegalDeliveryTime, producer.StopInvalid},
+			"late delivery":  {tidegate.Message{Topic: normal, DeliverAt: time.Now().Add(25 * time.Hour)}, protocol.CodeIllegalDeliveryTime, producer.StopInvalid},
 			"empty property": {tidegate.Message{Topic: normal, Properties: map[string]string{"k": ""}}, protocol.CodeIllegalMessagePropertyKey, producer.StopInvalid},
-			"a group":        {tidegate.Message{Topic: normal, MessageGroup: "g"}, tidegate.CodeMessagePropertyConflict, producer.StopPermanent},
-			"no group":       {tidegate.Message{Topic: fifo}, tidegate.CodeMessagePropertyConflict, producer.StopPermanent},
+			"a group":        {tidegate.Message{Topic: normal, MessageGroup: "g"}, protocol.CodeMessagePropertyConflict, producer.StopPermanent},
+			"no group":       {tidegate.Message{Topic: fifo}, protocol.CodeMessagePropertyConflict, producer.StopPermanent},
 			"no topic":       {tidegate.Message{Topic: x.name("nowhere")}, tidegate.CodeTopicNotFound, producer.StopPermanent},
 		} {
 			if name != "no body" {

@@ -239,7 +239,7 @@ func checkSize(request proto.Message, raw []byte) error {
 			beside := len(m)
 			_ = walk(m, wire.TagMessageBody, "", func(_ int, body []byte) error { beside -= len(body); return nil })
 			if beside > maxBesideBody {
-				return refusal.New(tidegate.CodeMessagePropertiesTooLarge, "message",
+				return refusal.New(protocol.CodeMessagePropertiesTooLarge, "message",
 					"message %d has %d bytes in addition to its body; the limit is %d", i+1, beside, maxBesideBody)
 			}
 			return nil

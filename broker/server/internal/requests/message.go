@@ -52,9 +52,9 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 	case len(out.ID) > refusal.MaxMessageID:
 		return out, born, refusal.TooLong(protocol.CodeIllegalMessageID, "message_id", len(out.ID), refusal.MaxMessageID)
 	case len(out.TraceContext) > refusal.MaxTraceContext:
-		return out, born, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "trace_context", len(out.TraceContext), refusal.MaxTraceContext)
+		return out, born, refusal.TooLong(protocol.CodeMessagePropertiesTooLarge, "trace_context", len(out.TraceContext), refusal.MaxTraceContext)
 	case len(p.GetBornHost()) > refusal.MaxBornHost:
-		return out, born, refusal.TooLong(tidegate.CodeMessagePropertiesTooLarge, "born_host", len(p.GetBornHost()), refusal.MaxBornHost)
+		return out, born, refusal.TooLong(protocol.CodeMessagePropertiesTooLarge, "born_host", len(p.GetBornHost()), refusal.MaxBornHost)
 	}
 	if t := p.GetBornTimestamp(); t != nil {
 		if born = t.AsTime(); t.CheckValid() != nil || !refusal.Storable(born) {
@@ -64,11 +64,11 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 	}
 	if t := p.GetDeliveryTimestamp(); t != nil {
 		if err := t.CheckValid(); err != nil {
-			return out, born, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp", "%s", err.Error())
+			return out, born, refusal.New(protocol.CodeIllegalDeliveryTime, "delivery_timestamp", "%s", err.Error())
 		}
 		out.DeliverAt = t.AsTime()
 		if ahead := out.DeliverAt.Sub(now); ahead > maxDelay {
-			return out, born, refusal.New(tidegate.CodeIllegalDeliveryTime, "delivery_timestamp",
+			return out, born, refusal.New(protocol.CodeIllegalDeliveryTime, "delivery_timestamp",
 				"the delivery_timestamp is %v ahead; the limit is %v", ahead.Round(time.Millisecond), maxDelay)
 		}
 	}

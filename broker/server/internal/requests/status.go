@@ -53,7 +53,7 @@ func EndOf(st *rmqpb.Status) *End {
 		code = codes.PermissionDenied
 	case c == tidegate.CodeNotImplemented, c == protocol.CodeUnsupported, c == protocol.CodeVersionUnsupported:
 		code = codes.Unimplemented
-	case c == tidegate.CodeTooManyRequests, c == tidegate.CodeRequestTimeout:
+	case c == tidegate.CodeTooManyRequests, c == protocol.CodeRequestTimeout:
 		code = codes.Unavailable // it can end
 	case c/100 == 404:
 		code = codes.NotFound

@@ -120,12 +120,12 @@ func TestFirstLine(t *testing.T) {
 // attempt may succeed.
 func TestDeadlineOfAPausedProxy(t *testing.T) {
 	for text, want := range map[string]tidegate.Code{
-		"The deadline time remaining is not enough":                tidegate.CodeRequestTimeout,
+		"The deadline time remaining is not enough":                protocol.CodeRequestTimeout,
 		"the polling time of 25s is above the largest one allowed": protocol.CodeIllegalPollingTime,
 	} {
 		e := OfStatus("ReceiveMessage", "t", "e", &rmqpb.Status{Code: rmqpb.Code_ILLEGAL_POLLING_TIME, Message: text}, nil)
 		class := tidegate.ClassPermanent
-		if want == tidegate.CodeRequestTimeout {
+		if want == protocol.CodeRequestTimeout {
 			class = tidegate.ClassTransient
 		}
 		if e.Code != want || tidegate.Classify(e) != class || !strings.Contains(e.Error(), text) || !strings.Contains(e.Error(), "40018") {

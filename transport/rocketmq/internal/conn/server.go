@@ -505,7 +505,7 @@ func OfStatus(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.M
 		e.RetryAfter = parsePushback(trailer.Get(wire.TrailerPushBack))
 	case protocol.CodeIllegalPollingTime:
 		if strings.Contains(e.Message, "deadline") {
-			e.Code, e.Message = tidegate.CodeRequestTimeout, "40018 ILLEGAL_POLLING_TIME: "+e.Message
+			e.Code, e.Message = protocol.CodeRequestTimeout, "40018 ILLEGAL_POLLING_TIME: "+e.Message
 		}
 	case tidegate.CodeInternalServerError:
 		e.NotConnected = brokerless.MatchString(e.Message)
