@@ -100,18 +100,12 @@ type Receipt struct {
 
 // The limits of RocketMQ 5's proxy. The tidegate broker has the same.
 const (
-	MaxBodySize           = 4 << 20  // bytes; a server may set another
-	MaxProperties         = 128      // user properties of a message
-	MaxPropertiesSize     = 16 << 10 // bytes of properties, tag and keys together
-	maxMessageGroupLength = 63       // bytes
+	MaxBodySize           = 4 << 20 // bytes; a server may set another
+	maxMessageGroupLength = 63      // bytes
 )
 
-// The limits of the tidegate broker. RocketMQ has the same maximum delay; it limits the other two
-// only together with the properties.
-const (
-	MaxMessageIDLength = 255            // bytes
-	maxDelay           = 24 * time.Hour // from now to a delivery time
-)
+// maxDelay bounds the time from now to a delivery time, on the tidegate broker and on RocketMQ.
+const maxDelay = 24 * time.Hour
 
 // Reserved property names are those that RocketMQ gives a meaning of its own.
 var reservedProperties = func() map[string]bool {
@@ -144,7 +138,7 @@ func invalid(code Code, field, format string, args ...any) *Error {
 	return &Error{Subject: field, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// ValidateTopic returns an [Error] with [protocol.CodeIllegalTopic] if no server can have a topic of that
+// ValidateTopic returns an [Error] with code 40002 if no server can have a topic of that
 // name, and nil otherwise. It rejects the names of RocketMQ's system topics. It accepts words
 // joined by '.', the addresses of "Artemis: undelivered messages": a tidegate broker accepts such a
 // topic, a RocketMQ broker rejects it.
@@ -166,7 +160,7 @@ func ValidateTopic(name string) error {
 	return nil
 }
 
-// ValidateGroup returns an [Error] with [protocol.CodeIllegalConsumerGroup] if no server can have a consumer
+// ValidateGroup returns an [Error] with code 40003 if no server can have a consumer
 // group of that name, and nil otherwise.
 func ValidateGroup(name string) error {
 	if err := validateName("consumer group", name, "", protocol.MaxGroupLength, protocol.CodeIllegalConsumerGroup); err != nil {
@@ -226,8 +220,8 @@ func (m *Message) Validate(maxBody int) error {
 		return invalid(CodeMessageBodyTooLarge, "body", "the body has %d bytes; the limit is %d", len(m.Body), maxBody)
 	case m.ID != "" && (strings.TrimSpace(m.ID) == "" || !plain(m.ID)):
 		return invalid(protocol.CodeIllegalMessageID, "message ID", "%q is blank, not UTF-8, or has a control character", m.ID)
-	case len(m.ID) > MaxMessageIDLength:
-		return invalid(protocol.CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes; the limit is %d", m.ID, len(m.ID), MaxMessageIDLength)
+	case len(m.ID) > protocol.MaxMessageIDLength:
+		return invalid(protocol.CodeIllegalMessageID, "message ID", "the ID %.20q… has %d bytes; the limit is %d", m.ID, len(m.ID), protocol.MaxMessageIDLength)
 	case m.Tag != "" && (strings.TrimSpace(m.Tag) == "" || strings.Contains(m.Tag, "|") || !plain(m.Tag)):
 		return invalid(protocol.CodeIllegalMessageTag, "tag", "%q is blank, not UTF-8, or has '|' or a control character", m.Tag)
 	case len(m.MessageGroup) > maxMessageGroupLength:
@@ -257,9 +251,9 @@ func (m *Message) validateProperties() error {
 		}
 		size += len(k)
 	}
-	if len(m.Properties) > MaxProperties {
+	if len(m.Properties) > protocol.MaxProperties {
 		return invalid(protocol.CodeMessagePropertiesTooLarge, "properties", "the message has %d properties; the limit is %d",
-			len(m.Properties), MaxProperties)
+			len(m.Properties), protocol.MaxProperties)
 	}
 	for k, v := range m.Properties {
 		if k == "" || ReservedProperty(k) || !plain(k) {
@@ -273,9 +267,9 @@ func (m *Message) validateProperties() error {
 		}
 		size += len(k) + len(v)
 	}
-	if size > MaxPropertiesSize {
+	if size > protocol.MaxPropertiesSize {
 		return invalid(protocol.CodeMessagePropertiesTooLarge, "properties", "properties, tag and keys have %d bytes; the limit is %d",
-			size, MaxPropertiesSize)
+			size, protocol.MaxPropertiesSize)
 	}
 	return nil
 }

@@ -96,10 +96,6 @@ func (b *Broker) Rewind(ctx context.Context, group, topic string, to status.Posi
 	return b.engine.Rewind(ctx, group, topic, to)
 }
 
-// ValidateMatch returns an error if text is not an address pattern: words joined by '.'. '*'
-// matches one word and '#' any number of words.
-func ValidateMatch(text string) error { return engine.ValidateMatch(text) }
-
 // PutAddressSettings replaces the settings of a pattern, and returns when this is on disk. The
 // settings apply at once to the topics that match matches, also to messages in flight, except for
 // delays that have begun. The error is 40000, with all faults, for an invalid pattern, for invalid

@@ -89,10 +89,6 @@ type Broker struct {
 // return an error after next. [server.Call] describes the effect on the client.
 type Middleware func(ctx context.Context, call server.Call, next func(context.Context) error) error
 
-// ErrNoAnswer is an error for a Middleware to return: the client gets no response, and the request
-// stays open until the client cancels it.
-var ErrNoAnswer = server.ErrNoAnswer
-
 // ErrConnectionLost is an error for a Middleware to return: the request ends like on a broken
 // connection. The connection itself stays open for the next request. To test recovery from an
 // outage, use [Broker.Disconnect].
@@ -206,7 +202,7 @@ func (b *Broker) Client() *rocketmq.Client { return b.ClientWith(rocketmq.Option
 // Broker.Dial. A zero HeartbeatInterval or RouteRefresh means 5 min, longer than in production, so
 // that hours of virtual time take few requests. For the same reason a push consumer without
 // LongPolling waits for up to 5 min in a receive. It repeats a receive without a response
-// ([ErrNoAnswer]) only after this time. For the 20 s of production, set
+// ([server.ErrNoAnswer]) only after this time. For the 20 s of production, set
 // [consumer.PushOptions].LongPolling.
 func (b *Broker) ClientWith(o rocketmq.Options) *rocketmq.Client {
 	b.tb.Helper()

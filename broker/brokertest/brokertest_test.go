@@ -54,7 +54,7 @@ func TestInterceptDelaysRejectsAndThrottles(t *testing.T) {
 			return &tidegate.Error{Code: tidegate.CodeForbidden, Message: "not today"}
 		})
 		assert.Is(t, "refused", err, tidegate.ErrForbidden)
-		took, err := with(func(context.Context, server.Call, func(context.Context) error) error { return brokertest.ErrNoAnswer })
+		took, err := with(func(context.Context, server.Call, func(context.Context) error) error { return server.ErrNoAnswer })
 		e, ok = errors.AsType[*tidegate.Error](err)
 		assert.That(t, ok && e.MaybeStored && took == 3*time.Second, "no response: %v after %v", err, took)
 		assert.NoError(t, send(), "after everything was removed")

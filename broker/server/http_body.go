@@ -371,7 +371,7 @@ type lastLine struct {
 const (
 	// maxMembers bounds each list and each object in JSON. More keys of one byte no message can
 	// have.
-	maxMembers = tidegate.MaxPropertiesSize
+	maxMembers = protocol.MaxPropertiesSize
 
 	// maxNesting is from where on encoding/json reads no further.
 	maxNesting = 10_000

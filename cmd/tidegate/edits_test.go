@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // A redrive says in its question, its dry run and its result which other groups receive the
@@ -147,14 +147,14 @@ func TestRedriveEditMistakes(t *testing.T) {
 		{[]string{"--set-property", "TAGS=1"}, `"TAGS" is empty, reserved`},
 		{[]string{"--set-property", "DLQ_REDRIVES=0"}, "the redrive sets this property"},
 		{[]string{"--set-property", "a\x1bb=1"}, "control character"},
-		{[]string{"--set-property", "a=" + strings.Repeat("x", tidegate.MaxPropertiesSize)}, "16384"},
+		{[]string{"--set-property", "a=" + strings.Repeat("x", protocol.MaxPropertiesSize)}, "16384"},
 		{[]string{"--unset-property", ""}, "give the name"},
 		{[]string{"--unset-property", "DLQ_REASON"}, "belongs to the servers"},
 	} {
 		tl.fails(2, tt.want, append([]string{"dead-letters", "redrive", "billing", "--yes"}, tt.args...)...)
 	}
 	var many []string
-	for i := range tidegate.MaxProperties {
+	for i := range protocol.MaxProperties {
 		many = append(many, "--set-property", fmt.Sprintf("p%d=1", i))
 	}
 	for want, args := range map[string][]string{

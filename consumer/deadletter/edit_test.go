@@ -13,6 +13,7 @@ import (
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // change edits every field that an edit can change.
@@ -128,7 +129,7 @@ func TestEditToOneGroupAfterACrash(t *testing.T) {
 // An edit that makes a message which no server accepts sends nothing, and its letter stays.
 func TestInvalidEditStays(t *testing.T) {
 	many := func(m *tidegate.Message) {
-		for i := range tidegate.MaxProperties + 1 {
+		for i := range protocol.MaxProperties + 1 {
 			m.Properties[fmt.Sprint("p", i)] = "v"
 		}
 	}
@@ -142,7 +143,7 @@ func TestInvalidEditStays(t *testing.T) {
 		"empty property":  {func(m *tidegate.Message) { m.Properties["q"] = "" }, `the value of "q" is empty`},
 		"system property": {func(m *tidegate.Message) { m.Properties["TAGS"] = "x" }, `"TAGS" is empty, reserved`},
 		"properties":      {many, "the limit is 128"},
-		"size":            {func(m *tidegate.Message) { m.Properties["q"] = strings.Repeat("x", tidegate.MaxPropertiesSize) }, "the limit is 16384"},
+		"size":            {func(m *tidegate.Message) { m.Properties["q"] = strings.Repeat("x", protocol.MaxPropertiesSize) }, "the limit is 16384"},
 	} {
 		placedAs(t, name, func(t *testing.T, p *place) {
 			p.fail("always", "m000")

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport/rest"
 )
 
@@ -80,7 +81,7 @@ func TestFormsOfLetters(t *testing.T) {
 			bySource(t, func(t *testing.T, p *place, source func() deadletter.Source) {
 				p.CreateTopic("target", settings.Topic{Type: kind})
 				properties := map[string]string{}
-				for i := range tidegate.MaxProperties {
+				for i := range protocol.MaxProperties {
 					properties[fmt.Sprint("p", i)] = "v"
 				}
 				p.Broker.Send(&tidegate.Message{ID: "full", Topic: "orders", Body: []byte("full"), Properties: properties})

@@ -472,7 +472,7 @@ func (r *runner) message(l *Letter) (*tidegate.Message, error) {
 		m.Properties = map[string]string{}
 	}
 	// Without room for the property the ID has the number, see generationOf.
-	if _, has := m.Properties[protocol.PropertyDeadLetterRedrives]; has || len(m.Properties) < tidegate.MaxProperties {
+	if _, has := m.Properties[protocol.PropertyDeadLetterRedrives]; has || len(m.Properties) < protocol.MaxProperties {
 		m.Properties[protocol.PropertyDeadLetterRedrives] = strconv.Itoa(l.Generation() + 1)
 	}
 	return m, nil

@@ -46,7 +46,7 @@ func TestLostResponsesToExtensions(t *testing.T) {
 			defer b.Intercept(func(ctx context.Context, call server.Call, next func(context.Context) error) error {
 				err := next(ctx)
 				if call.Op == "ChangeInvisibleDuration" && lost.Add(1) <= tt.lost {
-					return brokertest.ErrNoAnswer
+					return server.ErrNoAnswer
 				}
 				return err
 			})()

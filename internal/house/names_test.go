@@ -22,8 +22,8 @@ import (
 // /v1/audit, and four those for GET /v1/clients. One is status.Clock, of the overview, and one
 // status.DeadLetterEdit, of edited redrives.
 const (
-	maxSDKNames    = 279
-	maxBrokerNames = 151
+	maxSDKNames    = 267
+	maxBrokerNames = 149
 )
 
 // TestExportedNames counts the exported names. With -v it prints them by package.

@@ -58,11 +58,15 @@ const (
 const ReplyTooManyRequests = 530
 
 // Lengths that tidegate.ValidateTopic, ValidateGroup and Message.Validate check. The first two are
-// limits of RocketMQ 5's proxy, the last one is the tidegate broker's.
+// limits of RocketMQ 5's proxy, the next two are the tidegate broker's.
 const (
 	MaxTopicLength        = 127     // characters
 	MaxGroupLength        = 120     // characters
 	MaxTraceContextLength = 4 << 10 // bytes
+	MaxMessageIDLength    = 255     // bytes
+
+	MaxProperties     = 128      // user properties of a message; of RocketMQ 5's proxy too
+	MaxPropertiesSize = 16 << 10 // bytes of properties, tag and keys together; likewise
 )
 
 // The properties that the server adds to a dead letter. DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID

@@ -15,6 +15,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
 )
 
 // A kind is a kind of fault.
@@ -259,7 +260,7 @@ func (s *site) apply(ctx context.Context, f fault, d dice, next func(context.Con
 		_ = next(ctx)
 		return next(ctx)
 	case blackHole:
-		return brokertest.ErrNoAnswer
+		return server.ErrNoAnswer
 	}
 	panic("no effect on a request: " + f.kind)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -35,7 +35,7 @@ func (p *inProcessTransport) call(ctx context.Context, op string, do func(contex
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return &tidegate.Error{Op: op, Message: "the call was cancelled", Err: context.Cause(ctx), MaybeStored: reached}
-	case errors.Is(err, brokertest.ErrNoAnswer):
+	case errors.Is(err, server.ErrNoAnswer):
 		wait(ctx, inProcessTimeout)
 		if ctx.Err() != nil {
 			return &tidegate.Error{Op: op, Err: context.Cause(ctx), MaybeStored: reached}

@@ -109,12 +109,12 @@ var sendCases = []testCase{
 				protocol.CodeIllegalMessagePropertyKey},
 			{"many properties", func(m *tidegate.Message) {
 				m.Properties = map[string]string{}
-				for i := range tidegate.MaxProperties + 1 {
+				for i := range protocol.MaxProperties + 1 {
 					m.Properties[fmt.Sprint("p", i)] = "x"
 				}
 			}, protocol.CodeMessagePropertiesTooLarge},
 			{"big properties", func(m *tidegate.Message) {
-				m.Properties = map[string]string{"p": strings.Repeat("x", tidegate.MaxPropertiesSize+1)}
+				m.Properties = map[string]string{"p": strings.Repeat("x", protocol.MaxPropertiesSize+1)}
 			}, protocol.CodeMessagePropertiesTooLarge},
 		} {
 			if c.name == noBody && e.lacks(e.server.RefusesEmptyBodies, "RefusesEmptyBodies", "no message without a body is sent") {

@@ -258,12 +258,6 @@ func (e *Engine) describeGroup(g *Group, looks *int64) status.Group {
 	return d
 }
 
-// ValidateMatch is that of package broker.
-func ValidateMatch(text string) error {
-	_, err := address.Parse(text)
-	return err
-}
-
 // AddressSettings executes the method of broker.Broker.
 func (e *Engine) AddressSettings(match string) (status.Address, error) {
 	s, err := e.catalog.Address(match)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/protocol"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
@@ -339,7 +340,7 @@ func TestRejectionOfAllEnds(t *testing.T) {
 // The ID as a further key can make a message too large. It is then carried without that key.
 func TestKeyThatDoesNotFit(t *testing.T) {
 	s, f := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, ""), deliver(2, "")}}}, &fakeTarget{check: func(m *tidegate.Message) error { return m.Validate(tidegate.MaxBodySize) }}
-	s.batches[0][0].Properties = map[string]string{"name": strings.Repeat("x", tidegate.MaxPropertiesSize-len("name"))}
+	s.batches[0][0].Properties = map[string]string{"name": strings.Repeat("x", protocol.MaxPropertiesSize-len("name"))}
 	r, err := carry(t.Context(), testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j")))
 	if err != nil || r.Moved != 2 || r.Keyless != 1 || r.Aside != 0 || len(f.stored["id1"].Keys) != 0 || !slices.Equal(f.stored["id2"].Keys, []string{"id2"}) {
 		t.Errorf("%+v, %v; stored %+v", r, err, f.stored)
@@ -402,7 +403,7 @@ func TestTwoMessagesWithOneID(t *testing.T) {
 func TestNewID(t *testing.T) {
 	for _, id := range []string{"x", strings.Repeat("x", 255)} {
 		a, b := carryKey{id, "3/10"}, carryKey{id, "3/11"}
-		if again := (carryKey{id, "3/10"}); len(a.newID()) > tidegate.MaxMessageIDLength || a.newID() != again.newID() || a.newID() == b.newID() || a.newID() == id {
+		if again := (carryKey{id, "3/10"}); len(a.newID()) > protocol.MaxMessageIDLength || a.newID() != again.newID() || a.newID() == b.newID() || a.newID() == id {
 			t.Errorf("%q: %q and %q", id, a.newID(), b.newID())
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/filelock"
+	"github.com/tidegate/tidegate/internal/protocol"
 )
 
 // The events of a journal. Its first line is the job of the command.
@@ -60,7 +61,7 @@ func keyOf(d *tidegate.Delivery, places bool) carryKey {
 // newID returns the ID at the target of a message whose own ID another message has there. It
 // depends on the key alone.
 func (k carryKey) newID() string {
-	const suffix, most = ".copy-", tidegate.MaxMessageIDLength
+	const suffix, most = ".copy-", protocol.MaxMessageIDLength
 	sum := sha256.Sum256([]byte(k.ID + "\x00" + k.At))
 	id := k.ID
 	if len(id)+len(suffix)+16 > most {

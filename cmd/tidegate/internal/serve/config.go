@@ -19,12 +19,12 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/internal/access"
+	"github.com/tidegate/tidegate/internal/address"
 	"github.com/tidegate/tidegate/internal/nearest"
 )
 
@@ -98,7 +98,8 @@ func merge(file string, data []byte, env, flags values) (*config, error) {
 		bad = append(bad, c.refused("groups", name, tidegate.ValidateGroup(name), group.Validate())...)
 	}
 	for match, s := range c.addresses {
-		bad = append(bad, c.refused("address_settings", match, broker.ValidateMatch(match), s.Validate())...)
+		_, err := address.Parse(match)
+		bad = append(bad, c.refused("address_settings", match, err, s.Validate())...)
 	}
 	for _, t := range c.settings.topics {
 		name, kind, _ := strings.Cut(t, ":")
