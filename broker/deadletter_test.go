@@ -476,7 +476,7 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 		in      string
 	}{
 		"retry topics":             {settings.Address{}, settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true}}, []string{"t-g-DLQ"}, "t-g-DLQ"},
-		"retry topics, older":      {settings.Address{}, settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming272}}, []string{"g-DLQ"}, "g-DLQ"},
+		"retry topics, older":      {settings.Address{}, settings.Group{MaxAttempts: 1, RetryTopic: settings.RetryTopic{Enabled: true, Naming: "2.7.2"}}, []string{"g-DLQ"}, "g-DLQ"},
 		"dead-letter-address":      {dla, settings.Group{}, []string{"DLA"}, "DLA"},
 		"automatic":                {settings.Address{AutoCreateDeadLetterResources: new(true)}.Over(dla), settings.Group{}, []string{"DLA", "DLQ.t"}, "DLQ.t"},
 		"address and retry topics": {dla, settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}, []string{"DLA"}, "DLA"},

@@ -396,7 +396,7 @@ func TestAdmit(t *testing.T) {
 func TestSharedRetryTopicWithFilters(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]settings.RetryTopic{
-		"2.7.2": {Naming: settings.RetryNaming272}, "2.6.1": {Naming: settings.RetryNaming261}, "own name": {Topic: "retries"},
+		"2.7.2": {Naming: "2.7.2"}, "2.6.1": {Naming: "2.6.1"}, "own name": {Topic: "retries"},
 	} {
 		subtest(t, name, func(t *testing.T) {
 			b := open(t, broker.Options{})

@@ -163,7 +163,7 @@ func TestRetryTopicIsMadeWithTheSubscription(t *testing.T) {
 // and can be settled.
 func TestSharedRetryTopic(t *testing.T) {
 	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming261}})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: "2.6.1"}})
 		for _, topic := range []string{"t1", "t2"} {
 			putTopic(t, b, topic, settings.Topic{})
 			mustSend(t, b, &tidegate.Message{Topic: topic, ID: "of " + topic, Body: []byte("x")})
@@ -184,7 +184,7 @@ func TestSharedRetryTopic(t *testing.T) {
 		}
 		err = errors.Join(b.CheckGroup("g", settings.Group{}), b.CheckGroup("new", settings.Group{FIFO: true}))
 		assert.That(t, err != nil && strings.Contains(err.Error(), "g-retry") && !strings.Contains(err.Error(), "new"), "%v", err)
-		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming261, MaxRetries: 1}})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: "2.6.1", MaxRetries: 1}})
 	})
 }
 
@@ -305,15 +305,15 @@ func deadAfter(t *testing.T, b *broker.Broker, group, topic string, retries int)
 func TestDeadLettersAreReconsumed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		naming      settings.RetryNaming
+		naming      string
 		group       string // that consumes the dead letters
 		dead, retry string // topics
 		deadAgain   string
 	}{
-		{settings.RetryNaming292, "g2", "t-g-DLQ", "t-g-DLQ-g2-RETRY", "t-g-DLQ-g2-DLQ"},
-		{settings.RetryNaming292, "g", "t-g-DLQ", "t-g-DLQ-g-RETRY", "t-g-DLQ-g-DLQ"},
-		{settings.RetryNaming272, "g2", "g-DLQ", "g2-RETRY", "g2-DLQ"},
-		{settings.RetryNaming272, "g", "g-DLQ", "g-RETRY", "g-DLQ"},
+		{"2.9.2", "g2", "t-g-DLQ", "t-g-DLQ-g2-RETRY", "t-g-DLQ-g2-DLQ"},
+		{"2.9.2", "g", "t-g-DLQ", "t-g-DLQ-g-RETRY", "t-g-DLQ-g-DLQ"},
+		{"2.7.2", "g2", "g-DLQ", "g2-RETRY", "g2-DLQ"},
+		{"2.7.2", "g", "g-DLQ", "g-RETRY", "g-DLQ"},
 	} {
 		subtest(t, fmt.Sprint(c.naming, c.group), func(t *testing.T) {
 			b := open(t, broker.Options{})
@@ -348,7 +348,7 @@ func TestDeadLettersAreReconsumed(t *testing.T) {
 // A message that was sent to a retry topic is retried there.
 func TestMessageSentToARetryTopic(t *testing.T) {
 	t.Parallel()
-	for naming, retry := range map[settings.RetryNaming]string{settings.RetryNaming292: "t-g-RETRY", settings.RetryNaming261: "g-retry"} {
+	for naming, retry := range map[string]string{"2.9.2": "t-g-RETRY", "2.6.1": "g-retry"} {
 		synctest.Test(t, func(t *testing.T) {
 			b := open(t, broker.Options{})
 			putTopic(t, b, "t", settings.Topic{})
@@ -377,11 +377,11 @@ func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 		{settings.RetryTopic{}, true},
 		{settings.RetryTopic{Topic: "x", DeadLetterTopic: "x"}, false},
 		{settings.RetryTopic{Topic: "x", DeadLetterTopic: "y"}, true},
-		{settings.RetryTopic{Naming: settings.RetryNaming272, Topic: "g-DLQ"}, false},
-		{settings.RetryTopic{Naming: settings.RetryNaming272, Topic: "g-dlq"}, true},
-		{settings.RetryTopic{Naming: settings.RetryNaming272, DeadLetterTopic: "g-RETRY"}, false},
-		{settings.RetryTopic{Naming: settings.RetryNaming261, Topic: "g-dlq"}, false},
-		{settings.RetryTopic{Naming: settings.RetryNaming261, DeadLetterTopic: "g-retry"}, false},
+		{settings.RetryTopic{Naming: "2.7.2", Topic: "g-DLQ"}, false},
+		{settings.RetryTopic{Naming: "2.7.2", Topic: "g-dlq"}, true},
+		{settings.RetryTopic{Naming: "2.7.2", DeadLetterTopic: "g-RETRY"}, false},
+		{settings.RetryTopic{Naming: "2.6.1", Topic: "g-dlq"}, false},
+		{settings.RetryTopic{Naming: "2.6.1", DeadLetterTopic: "g-retry"}, false},
 		{settings.RetryTopic{Topic: "t-g-DLQ"}, false}, // of topic t
 		{settings.RetryTopic{Topic: "t-h-DLQ"}, true},
 		{settings.RetryTopic{DeadLetterTopic: "t-g-RETRY"}, false},
@@ -398,7 +398,7 @@ func TestRetryTopicIsNoDeadLetterTopic(t *testing.T) {
 func TestRetryTopicsAreRenamedWhenEmpty(t *testing.T) {
 	t.Parallel()
 	on := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}}
-	renamed := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming272}}
+	renamed := settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, Naming: "2.7.2"}}
 	for name, c := range map[string]struct {
 		received bool // from the retry topic too
 		mode     transport.Verdict
@@ -530,9 +530,9 @@ func TestRetryTopicOfTwoGroups(t *testing.T) {
 		{settings.RetryTopic{Topic: "x", DeadLetterTopic: "d"}, settings.RetryTopic{Topic: "y", DeadLetterTopic: "d"}, true},
 		{settings.RetryTopic{Topic: "t-h-RETRY"}, settings.RetryTopic{}, false},
 		{settings.RetryTopic{}, settings.RetryTopic{Topic: "t-g-RETRY"}, false},
-		{settings.RetryTopic{Topic: "h-RETRY"}, settings.RetryTopic{Naming: settings.RetryNaming272}, false},
-		{settings.RetryTopic{Naming: settings.RetryNaming261}, settings.RetryTopic{Topic: "g-retry"}, false},
-		{settings.RetryTopic{Naming: settings.RetryNaming272}, settings.RetryTopic{Naming: settings.RetryNaming272}, true},
+		{settings.RetryTopic{Topic: "h-RETRY"}, settings.RetryTopic{Naming: "2.7.2"}, false},
+		{settings.RetryTopic{Naming: "2.6.1"}, settings.RetryTopic{Topic: "g-retry"}, false},
+		{settings.RetryTopic{Naming: "2.7.2"}, settings.RetryTopic{Naming: "2.7.2"}, true},
 	} {
 		b := open(t, broker.Options{})
 		c.g.Enabled = true

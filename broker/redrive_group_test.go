@@ -54,7 +54,7 @@ func TestRedriveToOneGroup(t *testing.T) {
 	for name, group := range map[string]settings.Group{
 		"no retry topics": {}, "latest": {Start: settings.StartLatest},
 		"retry topics":        {RetryTopic: settings.RetryTopic{Enabled: true, DeadLetterTopic: "%DLQ%g"}},
-		"shared retry topics": {RetryTopic: settings.RetryTopic{Enabled: true, Naming: settings.RetryNaming272, DeadLetterTopic: "%DLQ%g"}},
+		"shared retry topics": {RetryTopic: settings.RetryTopic{Enabled: true, Naming: "2.7.2", DeadLetterTopic: "%DLQ%g"}},
 	} {
 		subtest(t, name, func(t *testing.T) {
 			b, fs := openData(t)

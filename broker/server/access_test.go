@@ -439,7 +439,7 @@ func TestHandlesOverHTTP(t *testing.T) {
 func TestRetriesOverHTTP(t *testing.T) {
 	for name, c := range map[string]settings.RetryTopic{
 		"one for each topic": {},
-		"one for all":        {Naming: settings.RetryNaming272},
+		"one for all":        {Naming: "2.7.2"},
 		"named":              {Topic: "again", DeadLetterTopic: "dead"},
 		"all named but one":  {Topic: "again"},
 	} {
@@ -447,7 +447,7 @@ func TestRetriesOverHTTP(t *testing.T) {
 			c.Enabled = true
 			naming := c
 			if naming.Naming == "" {
-				naming.Naming = settings.RetryNaming292
+				naming.Naming = "2.9.2"
 			}
 			retry, dead := naming.Topics("orders", "billing")
 			consumer := server.Key{Name: "consumer", Secrets: []server.Secret{server.NewSecret("s")}, Allow: []server.Rule{

@@ -118,7 +118,7 @@ type messageRoutes struct {
 	MaxLongPolling time.Duration     // of a receive
 	IdleTimeout    time.Duration     // how long a stream may bring no line
 
-	server messageServer
+	server *Server
 }
 
 // whileAllowed returns a context that ends with ctx, with session.ErrDraining as its
@@ -282,24 +282,6 @@ type messageEngine interface {
 	Group(name string) (status.Group, error)
 	ReconsumeLater(ctx context.Context, d *tidegate.Delivery, m transport.Verdict) (engine.Reconsumed, error)
 	RetryInterval(d *tidegate.Delivery) (time.Duration, error)
-}
-
-// A messageServer is the part of the server that requests about messages need.
-type messageServer interface {
-	// through calls do, around which the middleware is called if there is one. Its error may be
-	// a *refusal.Cut: then there is no response.
-	through(ctx context.Context, call Call, do func(context.Context) error) error
-
-	// parkHTTP holds the memory of a receive that waits.
-	parkHTTP(r *http.Request) (admission.Hold, error)
-
-	// enlistHTTP adds a receive to those of its client. The context that it returns ends with ctx,
-	// or when the client or the server ends. The caller calls delist, with whether the receive
-	// succeeded.
-	enlistHTTP(ctx context.Context, r *http.Request, client string, p *engine.Request) (parked context.Context, holder *engine.Holder, delist func(served bool), err error)
-
-	// release returns messages to their queues that the client did not get.
-	release(ctx context.Context, ds []*tidegate.Delivery)
 }
 
 // isDraining reports whether the server has begun to end.

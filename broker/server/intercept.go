@@ -656,7 +656,7 @@ func holdHTTP(r *http.Request, b *admission.Budget) admission.Hold {
 	return b.Hold(r.RemoteAddr, nil)
 }
 
-// parkHTTP is park for a request over HTTP.
+// parkHTTP is park for a request over HTTP: it holds the memory of a receive that waits.
 func (s *Server) parkHTTP(r *http.Request) (admission.Hold, error) {
 	h := holdHTTP(r, s.parked)
 	err := h.Resize(parkedSize, true)

@@ -84,8 +84,9 @@ const opOther = "other"
 // pattern is the route's for a ServeMux.
 func (rt route) pattern() string { return strings.TrimSpace(rt.method + " " + rt.path) }
 
-// enlistHTTP adds a receive to those of its client.
-func (s *Server) enlistHTTP(ctx context.Context, r *http.Request, client string, p *engine.Request) (context.Context, *engine.Holder, func(bool), error) {
+// enlistHTTP adds a receive to those of its client. The context that it returns ends with ctx, or
+// when the client or the server ends. The caller calls delist, with whether the receive succeeded.
+func (s *Server) enlistHTTP(ctx context.Context, r *http.Request, client string, p *engine.Request) (parked context.Context, holder *engine.Holder, delist func(served bool), err error) {
 	parked, c, delist, err := s.sessions.Park(ctx, client, func() string { return s.gate.Origin(client, r.RemoteAddr) })
 	if err != nil {
 		return nil, nil, nil, err

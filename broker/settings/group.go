@@ -179,15 +179,11 @@ func retryLevels() backoff.Steps {
 	return append(backoff.Steps{time.Second, 5 * time.Second}, backoff.RetryLadder()...)
 }
 
-// A RetryNaming is the form of the names of retry topics and their dead letter topics: the form of
-// one version of TDMQ for Pulsar clusters.
-type RetryNaming string
-
-// The namings.
+// The values of RetryTopic.Naming.
 const (
-	RetryNaming292 RetryNaming = "2.9.2" // topic-group-RETRY and topic-group-DLQ
-	RetryNaming272 RetryNaming = "2.7.2" // group-RETRY and group-DLQ, for all topics of the group
-	RetryNaming261 RetryNaming = "2.6.1" // group-retry and group-dlq, for all topics of the group
+	naming292 = "2.9.2"
+	naming272 = "2.7.2"
+	naming261 = "2.6.1"
 )
 
 // A SubscriptionType is the declared type of a group. It does not limit the number of its
@@ -211,8 +207,13 @@ type RetryTopic struct {
 	// Enabled permits retries through a retry topic. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
 
-	// Naming is the form of the names of the two topics. Default: RetryNaming292.
-	Naming RetryNaming `json:"naming,omitempty"`
+	// Naming is the form of the names of the two topics: that of one version of TDMQ for Pulsar
+	// clusters. Default: "2.9.2".
+	//
+	//	"2.9.2"  topic-group-RETRY and topic-group-DLQ
+	//	"2.7.2"  group-RETRY and group-DLQ, for all topics of the group
+	//	"2.6.1"  group-retry and group-dlq, for all topics of the group
+	Naming string `json:"naming,omitempty"`
 
 	// Topic and DeadLetterTopic replace the names by Naming, for all topics of the group. Topic
 	// cannot be a retry topic of another group. Default: the names by Naming.
@@ -246,7 +247,7 @@ type NegativeAck struct {
 // WithDefaults returns c with the default of every zero field.
 func (c RetryTopic) WithDefaults() RetryTopic {
 	if c.Naming == "" {
-		c.Naming = RetryNaming292
+		c.Naming = naming292
 	}
 	if c.MaxRetries == 0 {
 		c.MaxRetries = defaultMaxRetries
@@ -264,9 +265,9 @@ func (c RetryTopic) validate(fifo bool) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("retry_topic."+format, args...)) }
 	switch c.Naming {
-	case RetryNaming292, RetryNaming272, RetryNaming261:
+	case naming292, naming272, naming261:
 	default:
-		bad("naming is %q; give %s, %s or %s", c.Naming, RetryNaming292, RetryNaming272, RetryNaming261)
+		bad("naming is %q; give %s, %s or %s", c.Naming, naming292, naming272, naming261)
 	}
 	switch c.SubscriptionType {
 	case SubscriptionShared, SubscriptionKeyShared, SubscriptionExclusive, SubscriptionFailover:
@@ -303,9 +304,9 @@ func (c RetryTopic) validate(fifo bool) error {
 func (c RetryTopic) validateNames(group string) error {
 	retry, dead := c.RetryName("", group), c.DeadLetterName("", group) // with 2.9.2, the ends of the names
 	switch {
-	case c.Topic != "" && c.DeadLetterTopic == "" && (retry == dead || c.Naming == RetryNaming292 && strings.HasSuffix(retry, dead)):
+	case c.Topic != "" && c.DeadLetterTopic == "" && (retry == dead || c.Naming == naming292 && strings.HasSuffix(retry, dead)):
 		return fmt.Errorf("retry_topic.topic is %q, the name of dead letter topics by naming %s; give another name", c.Topic, c.Naming)
-	case c.Topic == "" && c.DeadLetterTopic != "" && (retry == dead || c.Naming == RetryNaming292 && strings.HasSuffix(dead, retry)):
+	case c.Topic == "" && c.DeadLetterTopic != "" && (retry == dead || c.Naming == naming292 && strings.HasSuffix(dead, retry)):
 		return fmt.Errorf("retry_topic.dead_letter_topic is %q, the name of retry topics by naming %s; give another name", c.DeadLetterTopic, c.Naming)
 	}
 	return nil
@@ -323,8 +324,8 @@ func (c NegativeAck) validate() error {
 }
 
 // suffixes returns the ends of the names of the retry topic and the dead letter topic.
-func (n RetryNaming) suffixes() (retry, dead string) {
-	if n == RetryNaming261 {
+func (c RetryTopic) suffixes() (retry, dead string) {
+	if c.Naming == naming261 {
 		return "-retry", "-dlq"
 	}
 	return "-RETRY", "-DLQ"
@@ -338,13 +339,13 @@ func (c RetryTopic) Topics(topic, group string) (retry, deadLetter string) {
 
 // RetryName returns the name of the group's retry topic for a topic, as Topics does.
 func (c RetryTopic) RetryName(topic, group string) string {
-	suffix, _ := c.Naming.suffixes()
+	suffix, _ := c.suffixes()
 	return c.named(c.Topic, topic, group, suffix)
 }
 
 // DeadLetterName returns the name of the group's dead letter topic for a topic, as Topics does.
 func (c RetryTopic) DeadLetterName(topic, group string) string {
-	_, suffix := c.Naming.suffixes()
+	_, suffix := c.suffixes()
 	return c.named(c.DeadLetterTopic, topic, group, suffix)
 }
 
@@ -352,7 +353,7 @@ func (c RetryTopic) named(own, topic, group, suffix string) string {
 	switch {
 	case own != "":
 		return own
-	case c.Naming == RetryNaming292:
+	case c.Naming == naming292:
 		return topic + "-" + group + suffix
 	}
 	return group + suffix
@@ -371,7 +372,7 @@ func (c RetryTopic) Original(name, group string) (topic string, retry bool) {
 	if topic, retry = strings.CutPrefix(name, c.RedriveName("", group)); retry && topic != "" {
 		return topic, true
 	}
-	if c.Topic != "" || c.Naming != RetryNaming292 {
+	if c.Topic != "" || c.Naming != naming292 {
 		return "", name == c.RetryName("", group)
 	}
 	topic, retry = strings.CutSuffix(name, c.RetryName("", group))

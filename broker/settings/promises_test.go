@@ -113,19 +113,19 @@ func TestOriginalOfRetryTopics(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		naming RetryNaming
+		naming string
 		own    string
 		topic  string // the name in question
 		want   string
 		retry  bool
 	}{
-		{"of a topic", RetryNaming292, "", "orders-billing-RETRY", "orders", true},
-		{"of another group", RetryNaming292, "", "orders-shipping-RETRY", "", false},
-		{"of no topic", RetryNaming292, "", "-billing-RETRY", "", false},
-		{"of all topics", RetryNaming272, "", "billing-RETRY", "", true},
-		{"of all topics, lower case", RetryNaming261, "", "billing-retry", "", true},
-		{"a name of its own", RetryNaming292, "again", "again", "", true},
-		{"the name that it replaces", RetryNaming292, "again", "orders-billing-RETRY", "", false},
+		{"of a topic", "2.9.2", "", "orders-billing-RETRY", "orders", true},
+		{"of another group", "2.9.2", "", "orders-shipping-RETRY", "", false},
+		{"of no topic", "2.9.2", "", "-billing-RETRY", "", false},
+		{"of all topics", "2.7.2", "", "billing-RETRY", "", true},
+		{"of all topics, lower case", "2.6.1", "", "billing-retry", "", true},
+		{"a name of its own", "2.9.2", "again", "again", "", true},
+		{"the name that it replaces", "2.9.2", "again", "orders-billing-RETRY", "", false},
 	} {
 		c := RetryTopic{Naming: tt.naming, Topic: tt.own}.WithDefaults()
 		if got, retry := c.Original(tt.topic, "billing"); retry != tt.retry || retry && got != tt.want {

@@ -29,9 +29,9 @@ func TestRetryTopicNames(t *testing.T) {
 		original    string
 	}{
 		{RetryTopic{}, "topic1-sub1-RETRY", "topic1-sub1-DLQ", "topic1"},
-		{RetryTopic{Naming: RetryNaming292}, "topic1-sub1-RETRY", "topic1-sub1-DLQ", "topic1"},
-		{RetryTopic{Naming: RetryNaming272}, "sub1-RETRY", "sub1-DLQ", ""},
-		{RetryTopic{Naming: RetryNaming261}, "sub1-retry", "sub1-dlq", ""},
+		{RetryTopic{Naming: "2.9.2"}, "topic1-sub1-RETRY", "topic1-sub1-DLQ", "topic1"},
+		{RetryTopic{Naming: "2.7.2"}, "sub1-RETRY", "sub1-DLQ", ""},
+		{RetryTopic{Naming: "2.6.1"}, "sub1-retry", "sub1-dlq", ""},
 		// .retryLetterTopic("..."), .deadLetterTopic("...") of the document's deadLetterPolicy
 		{RetryTopic{Topic: "my-retry", DeadLetterTopic: "my-dlq"}, "my-retry", "my-dlq", ""},
 		{RetryTopic{Enabled: true, Topic: "my-retry"}, "my-retry", "topic1-sub1-DLQ", ""},

@@ -38,7 +38,7 @@ func TestValidateNamesFields(t *testing.T) {
 		{Group{RetryTopic: RetryTopic{Topic: "t-g-DLQ"}}.Validate(), ""}, // legal for most groups
 		{Group{RetryTopic: RetryTopic{Topic: "t-g-DLQ"}}.ValidateFor("g"), `retry_topic.topic is "t-g-DLQ", the name of dead letter topics by naming 2.9.2`},
 		{Group{RetryTopic: RetryTopic{Topic: "t-g-DLQ"}}.ValidateFor("h"), ""},
-		{Group{RetryTopic: RetryTopic{Naming: RetryNaming272, DeadLetterTopic: "g-RETRY"}}.ValidateFor("g"), `retry_topic.dead_letter_topic is "g-RETRY", the name of retry topics by naming 2.7.2`},
+		{Group{RetryTopic: RetryTopic{Naming: "2.7.2", DeadLetterTopic: "g-RETRY"}}.ValidateFor("g"), `retry_topic.dead_letter_topic is "g-RETRY", the name of retry topics by naming 2.7.2`},
 	} {
 		if c.want == "" {
 			if c.err != nil {
@@ -62,7 +62,7 @@ func TestDefaults(t *testing.T) {
 	}
 	g := Group{}.WithDefaults()
 	if g.Start != StartEarliest || g.OnExhausted != OnExhaustedDeadLetter || g.MaxAttempts != 17 || time.Duration(g.FIFORetryInterval) != 3*time.Second ||
-		time.Duration(g.NegativeAck.Delay) != time.Minute || g.RetryTopic.MaxRetries != 16 || g.RetryTopic.Naming != RetryNaming292 {
+		time.Duration(g.NegativeAck.Delay) != time.Minute || g.RetryTopic.MaxRetries != 16 || g.RetryTopic.Naming != "2.9.2" {
 		t.Errorf("the defaults of a group are %+v", g)
 	}
 	if err := g.Validate(); err != nil {

@@ -23,7 +23,7 @@ import (
 // status.DeadLetterEdit, of edited redrives.
 const (
 	maxSDKNames    = 267
-	maxBrokerNames = 149
+	maxBrokerNames = 145
 )
 
 // TestExportedNames counts the exported names. With -v it prints them by package.

@@ -115,7 +115,7 @@ func TestMaxDeliveryAttempts(t *testing.T) {
 // A retry topic's dead letters go to a topic that is named after the original
 func TestDeadLetterTopicsOfRetryTopics(t *testing.T) {
 	t.Parallel()
-	for naming, want := range map[settings.RetryNaming]string{settings.RetryNaming292: "t-g-DLQ", settings.RetryNaming272: "g-DLQ", settings.RetryNaming261: "g-dlq"} {
+	for naming, want := range map[string]string{"2.9.2": "t-g-DLQ", "2.7.2": "g-DLQ", "2.6.1": "g-dlq"} {
 		rc := settings.RetryTopic{Enabled: true, Naming: naming}.WithDefaults()
 		p := Policy{&settings.Group{RetryTopic: rc}, &AddressPolicy{}}
 		for _, topic := range []string{"t", rc.RetryName("t", "g")} {
