@@ -31,7 +31,7 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 		group := settings.Group{
 			FIFO: true, Start: settings.StartLatest, MaxAttempts: -1, OnExhausted: settings.OnExhaustedPark, Retry: backoff.Steps{time.Second}, FIFORetryInterval: settings.Duration(time.Minute), MaxBacklog: settings.Limit{Bytes: 9},
 			RetryTopic: settings.RetryTopic{
-				Naming: "2.7.2", Topic: "r", DeadLetterTopic: "d", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: settings.SubscriptionFailover,
+				Naming: "2.7.2", Topic: "r", DeadLetterTopic: "d", MaxRetries: 3, Levels: backoff.Steps{time.Second}, SubscriptionType: "failover",
 			},
 			NegativeAck: settings.NegativeAck{Delay: settings.Duration(time.Hour), MaxRedeliveries: 5},
 		}

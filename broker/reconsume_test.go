@@ -257,7 +257,7 @@ func loseReconsumed(t *testing.T, seed uint64) {
 	moved := map[string]bool{}
 	b := losePower(t, rand.New(rand.NewPCG(seed, 0)), n, func(b *broker.Broker, p *powerCut) {
 		putTopic(t, b, "t", settings.Topic{Queues: 2})
-		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, SubscriptionType: settings.SubscriptionFailover}})
+		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, SubscriptionType: "failover"}})
 		for i := range n {
 			mustSend(t, b, &tidegate.Message{Topic: "t", ID: fmt.Sprint(i), Body: []byte("x")})
 		}

@@ -294,7 +294,7 @@ func TestClose(t *testing.T) {
 func TestCredentials(t *testing.T) {
 	access := server.AccessConfig{Keys: []server.Key{{
 		Name: "clerk", Secrets: []server.Secret{server.NewSecret("open sesame")},
-		Allow: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"orders"}}},
+		Allow: []server.Rule{{Actions: []server.Action{"admin"}, Topics: []string{"orders"}}},
 	}}}
 	for _, https := range []bool{false, true} {
 		e := open(t, server.Options{Access: access}, admin.Options{}, https)

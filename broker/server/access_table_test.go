@@ -208,7 +208,7 @@ func (e *env) announce(ctx context.Context, in *rmqpb.Settings) (statused, error
 func tableAccess() server.AccessConfig {
 	c := someAccess()
 	c.Keys = append(c.Keys, server.Key{Name: "owner", Secrets: []server.Secret{server.NewSecret(secretMark + "owner")},
-		Allow: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"norm*"}, Groups: []string{"g"}}}})
+		Allow: []server.Rule{{Actions: []server.Action{"admin"}, Topics: []string{"norm*"}, Groups: []string{"g"}}}})
 	return c
 }
 
@@ -314,7 +314,7 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := tableAccess()
 		access.Keys = append(access.Keys, server.Key{Name: "all", Secrets: []server.Secret{server.NewSecret(secretMark + "all")},
-			Allow: []server.Rule{{Actions: []server.Action{server.ActionSend, server.ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}})
+			Allow: []server.Rule{{Actions: []server.Action{"send", "receive"}, Topics: []string{"*"}, Groups: []string{"*"}}}})
 		e := start(t, server.Options{Access: access})
 		ctx := t.Context()
 		for _, topic := range []string{"hidden-topic", "near-topic"} {
@@ -402,7 +402,7 @@ func TestResponsesHaveOnlyPermittedNames(t *testing.T) {
 func teams(topics map[string]string) (c server.AccessConfig) {
 	for name, pattern := range topics {
 		c.Keys = append(c.Keys, server.Key{Name: name, Secrets: []server.Secret{server.NewSecret(secretMark + name)}, Allow: []server.Rule{
-			{Actions: []server.Action{server.ActionSend, server.ActionReceive}, Topics: []string{pattern}, Groups: []string{"g"}},
+			{Actions: []server.Action{"send", "receive"}, Topics: []string{pattern}, Groups: []string{"g"}},
 		}})
 	}
 	return c

@@ -45,11 +45,11 @@ func someAccess() server.AccessConfig {
 	}
 	all := []string{"*"}
 	return server.AccessConfig{Keys: []server.Key{
-		key("producer", server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{"norm*"}}),
-		key("consumer", server.Rule{Actions: []server.Action{server.ActionReceive}, Topics: []string{"norm*"}, Groups: []string{"g"}}),
-		key("monitor", server.Rule{Actions: []server.Action{server.ActionObserve}, Topics: all, Groups: all}),
-		key("admin", server.Rule{Actions: []server.Action{server.ActionAdmin}, Topics: all, Groups: all}),
-		key("root", server.Rule{Actions: []server.Action{server.ActionAdmin, server.ActionSend, server.ActionReceive}, Topics: all, Groups: all}),
+		key("producer", server.Rule{Actions: []server.Action{"send"}, Topics: []string{"norm*"}}),
+		key("consumer", server.Rule{Actions: []server.Action{"receive"}, Topics: []string{"norm*"}, Groups: []string{"g"}}),
+		key("monitor", server.Rule{Actions: []server.Action{"observe"}, Topics: all, Groups: all}),
+		key("admin", server.Rule{Actions: []server.Action{"admin"}, Topics: all, Groups: all}),
+		key("root", server.Rule{Actions: []server.Action{"admin", "send", "receive"}, Topics: all, Groups: all}),
 		key("nothing"),
 	}}
 }
@@ -451,8 +451,8 @@ func TestRetriesOverHTTP(t *testing.T) {
 			}
 			retry, dead := naming.Topics("orders", "billing")
 			consumer := server.Key{Name: "consumer", Secrets: []server.Secret{server.NewSecret("s")}, Allow: []server.Rule{
-				{Actions: []server.Action{server.ActionReceive}, Topics: []string{"orders"}, Groups: []string{"billing"}},
-				{Actions: []server.Action{server.ActionSend}, Topics: []string{retry, dead}},
+				{Actions: []server.Action{"receive"}, Topics: []string{"orders"}, Groups: []string{"billing"}},
+				{Actions: []server.Action{"send"}, Topics: []string{retry, dead}},
 			}}
 			e := start(named{t, name}, server.Options{Access: server.AccessConfig{Keys: []server.Key{consumer}}, MinLongPolling: 1})
 			assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "orders", settings.Topic{})))
@@ -509,9 +509,9 @@ func TestRetriesOverHTTP(t *testing.T) {
 // queue, you need to grant the message production permission to the role used by the consumer"
 func TestReconsumeLaterNeedsToSend(t *testing.T) {
 	for granted, status := range map[string]int{"": 403, "normal-g-RETRY": 403, "normal-g-*": 200} {
-		allow := []server.Rule{{Actions: []server.Action{server.ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}
+		allow := []server.Rule{{Actions: []server.Action{"receive"}, Topics: []string{"*"}, Groups: []string{"*"}}}
 		if granted != "" {
-			allow = append(allow, server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{granted}})
+			allow = append(allow, server.Rule{Actions: []server.Action{"send"}, Topics: []string{granted}})
 		}
 		c := server.AccessConfig{Keys: []server.Key{{Name: "consumer", Secrets: []server.Secret{server.NewSecret("s")}, Allow: allow}}}
 		e := start(t, server.Options{Access: c, MinLongPolling: 1})
@@ -531,9 +531,9 @@ func TestReconsumeLaterNeedsToSend(t *testing.T) {
 // there, and cannot read a topic as the group's retry topic.
 func TestBodiesNeedRights(t *testing.T) {
 	allow := []server.Rule{
-		{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"fifo"}, Groups: []string{"g"}},
-		{Actions: []server.Action{server.ActionSend}, Topics: []string{"fifo", "out", "again"}},
-		{Actions: []server.Action{server.ActionReceive}, Topics: []string{"again"}, Groups: []string{"g"}},
+		{Actions: []server.Action{"admin"}, Topics: []string{"fifo"}, Groups: []string{"g"}},
+		{Actions: []server.Action{"send"}, Topics: []string{"fifo", "out", "again"}},
+		{Actions: []server.Action{"receive"}, Topics: []string{"again"}, Groups: []string{"g"}},
 	}
 	e := start(t, server.Options{Access: server.AccessConfig{Keys: []server.Key{{Name: "team", Secrets: []server.Secret{server.NewSecret("s")}, Allow: allow}}}})
 	assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{})))
@@ -594,9 +594,9 @@ func TestBodiesNeedRights(t *testing.T) {
 // Keys and properties of dead letters are data of the sender, as bodies are: a key that may only
 // observe does not see them.
 func TestKeysOfDeadLettersNeedRights(t *testing.T) {
-	observer := server.Key{Name: "observer", Secrets: []server.Secret{server.NewSecret("of observer")}, Allow: []server.Rule{{Actions: []server.Action{server.ActionObserve}, Topics: []string{"*"}, Groups: []string{"*"}}}}
-	owner := server.Key{Name: "owner", Secrets: []server.Secret{server.NewSecret("of owner")}, Allow: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}}
-	reader := server.Key{Name: "reader", Secrets: []server.Secret{server.NewSecret("of reader")}, Allow: []server.Rule{{Actions: []server.Action{server.ActionObserve, server.ActionReceive}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	observer := server.Key{Name: "observer", Secrets: []server.Secret{server.NewSecret("of observer")}, Allow: []server.Rule{{Actions: []server.Action{"observe"}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	owner := server.Key{Name: "owner", Secrets: []server.Secret{server.NewSecret("of owner")}, Allow: []server.Rule{{Actions: []server.Action{"admin"}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	reader := server.Key{Name: "reader", Secrets: []server.Secret{server.NewSecret("of reader")}, Allow: []server.Rule{{Actions: []server.Action{"observe", "receive"}, Topics: []string{"*"}, Groups: []string{"*"}}}}
 	e := start(t, server.Options{Access: server.AccessConfig{Keys: []server.Key{observer, owner, reader}}})
 	ctx := t.Context()
 	if r := e.b.Send(ctx, []*tidegate.Message{{Topic: "normal", ID: "01", Body: []byte("x"), Keys: []string{"the-key"}, Tag: "the-tag", Properties: map[string]string{"p": "the-property"}}})[0]; r.Err != nil {
@@ -622,7 +622,7 @@ func TestAbandonedTransactionsAreNoGroupsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		key := func(name, topics string) server.Key {
 			return server.Key{Name: name, Secrets: []server.Secret{server.NewSecret(secretMark + name)}, Allow: []server.Rule{
-				{Actions: []server.Action{server.ActionReceive, server.ActionAdmin, server.ActionSend}, Topics: []string{topics}, Groups: []string{"*"}},
+				{Actions: []server.Action{"receive", "admin", "send"}, Topics: []string{topics}, Groups: []string{"*"}},
 			}}
 		}
 		e := withTransactions(t, server.Options{Access: server.AccessConfig{Keys: []server.Key{key("orders", "orders*"), key("all", "*")}}})

@@ -516,7 +516,7 @@ func TestRetryOverHTTP(t *testing.T) {
 	e.send(msg("normal", "m"))
 	m := e.one(e.ctx(), receiveRequest("normal"))
 	post("/v1/groups/g/reconsume-later", `{"handle":`+handle(m)+`}`, 400, "retry_topic.enabled")
-	if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, SubscriptionType: settings.SubscriptionFailover}}); err != nil {
+	if _, err := e.b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true, SubscriptionType: "failover"}}); err != nil {
 		t.Fatal(err)
 	}
 	post("/v1/groups/other/reconsume-later", `{"handle":`+handle(m)+`}`, 400, `"code": 40013`)
@@ -551,7 +551,7 @@ func TestRetryOverHTTP(t *testing.T) {
 func TestRedriveToOneGroupOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := someAccess()
-		access.Keys = append(access.Keys, server.Key{Name: "team", Secrets: []server.Secret{server.NewSecret(secretMark + "team")}, Allow: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Groups: []string{"g"}}}})
+		access.Keys = append(access.Keys, server.Key{Name: "team", Secrets: []server.Secret{server.NewSecret(secretMark + "team")}, Allow: []server.Rule{{Actions: []server.Action{"admin"}, Groups: []string{"g"}}}})
 		e := start(t, server.Options{Access: access})
 		post := func(group, body string) (int, status.DeadLetterRedrive) {
 			t.Helper()
@@ -601,8 +601,8 @@ func TestRedriveToOneGroupOverHTTP(t *testing.T) {
 func TestEditedRedriveOverHTTP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := someAccess()
-		admin := server.Rule{Actions: []server.Action{server.ActionAdmin}, Groups: []string{"g"}}
-		send := server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{"normal"}}
+		admin := server.Rule{Actions: []server.Action{"admin"}, Groups: []string{"g"}}
+		send := server.Rule{Actions: []server.Action{"send"}, Topics: []string{"normal"}}
 		access.Keys = append(access.Keys, server.Key{Name: "team", Secrets: []server.Secret{server.NewSecret(secretMark + "team")}, Allow: []server.Rule{admin}},
 			server.Key{Name: "sender", Secrets: []server.Secret{server.NewSecret(secretMark + "sender")}, Allow: []server.Rule{admin, send}})
 		e := start(t, server.Options{Access: access})

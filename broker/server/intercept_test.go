@@ -344,7 +344,7 @@ func TestHTTPResponsesAreCounted(t *testing.T) {
 			return context.Cause(ctx)
 		}
 		c := someAccess()
-		c.Anonymous = []server.Rule{{Actions: []server.Action{server.ActionReceive}, Topics: []string{"normal"}, Groups: []string{"g"}}}
+		c.Anonymous = []server.Rule{{Actions: []server.Action{"receive"}, Topics: []string{"normal"}, Groups: []string{"g"}}}
 		logger, logged := testLog()
 		x := startWeb(t, server.Options{Access: c, Logger: logger}, &faulty{poll: wait})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -239,16 +239,6 @@ func (o *Options) hosts() auth.Hosts {
 // certificatesCheck is the shortest time between two checks of the files by handshakes.
 const certificatesCheck = 2 * time.Second
 
-// ClientCertificates is the mode of client certificates.
-type ClientCertificates string
-
-// The modes of client certificates.
-const (
-	ClientCertificatesNone    ClientCertificates = "none"    // the server requests no certificate
-	ClientCertificatesRequest ClientCertificates = "request" // optional; the server verifies a certificate that a client sends
-	ClientCertificatesRequire ClientCertificates = "require" // the server rejects connections without a valid certificate
-)
-
 // CertificateOptions are the files of [Certificates], all in PEM.
 type CertificateOptions struct {
 	// CertFile has the certificate and the intermediate certificates, KeyFile its private key. Both
@@ -259,8 +249,10 @@ type CertificateOptions struct {
 	// ClientCAFile has the CAs of client certificates. Required unless ClientCertificates is none.
 	ClientCAFile string
 
-	// ClientCertificates is the mode of client certificates. Default: ClientCertificatesNone.
-	ClientCertificates ClientCertificates
+	// ClientCertificates is the mode of client certificates: "none", "request" (the server verifies
+	// a certificate that a client sends) or "require" (it rejects connections without a valid
+	// certificate). Default: "none".
+	ClientCertificates string
 
 	// MinVersion is the oldest version of TLS: tls.VersionTLS12 or tls.VersionTLS13. Default:
 	// tls.VersionTLS12.
@@ -299,7 +291,7 @@ func LoadCertificates(o CertificateOptions) (*Certificates, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if o.ClientCertificates == "" {
-		o.ClientCertificates = ClientCertificatesNone
+		o.ClientCertificates = "none"
 	}
 	if o.MinVersion == 0 {
 		o.MinVersion = tls.VersionTLS12
@@ -314,8 +306,8 @@ func LoadCertificates(o CertificateOptions) (*Certificates, error) {
 		bad("MinVersion is %#04x; give tls.VersionTLS12 or tls.VersionTLS13", o.MinVersion)
 	}
 	switch o.ClientCertificates {
-	case ClientCertificatesNone:
-	case ClientCertificatesRequest, ClientCertificatesRequire:
+	case "none":
+	case "request", "require":
 		if o.ClientCAFile == "" {
 			bad("ClientCertificates is %q, but ClientCAFile is empty; set it to the CAs that sign client certificates", o.ClientCertificates)
 		}
@@ -411,7 +403,7 @@ func (c *Certificates) load(of fingerprints) error {
 		return fmt.Errorf("certificates: %s with the key in %s: %w", c.o.CertFile, c.o.KeyFile, err)
 	}
 	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: c.o.MinVersion}
-	if c.o.ClientCertificates != ClientCertificatesNone {
+	if c.o.ClientCertificates != "none" {
 		text, err := os.ReadFile(c.o.ClientCAFile)
 		if err != nil {
 			return fmt.Errorf("certificates: %w", err)
@@ -421,7 +413,7 @@ func (c *Certificates) load(of fingerprints) error {
 			return fmt.Errorf("certificates: %s contains no certificate in PEM", c.o.ClientCAFile)
 		}
 		config.ClientAuth = tls.VerifyClientCertIfGiven
-		if c.o.ClientCertificates == ClientCertificatesRequire {
+		if c.o.ClientCertificates == "require" {
 			config.ClientAuth = tls.RequireAndVerifyClientCert
 		}
 		// A resumed session would not check whether the CA is still in the file.
@@ -443,7 +435,9 @@ type Key = access.Key
 // A Rule allows some actions on the topics and groups whose names match its patterns.
 type Rule = access.Rule
 
-// An Action is a permission of a [Rule].
+// An Action is a permission of a [Rule]: "send" to topics, and recall delayed messages; "receive"
+// from topics as groups, and settle the deliveries; "observe" settings, backlogs and metrics; or
+// "admin": create, change and delete topics and groups, and observe them.
 type Action = access.Action
 
 // A Secret is a text that package fmt, logs and encoders do not show.
@@ -451,14 +445,6 @@ type Secret = access.Secret
 
 // NewSecret hides text in a Secret.
 func NewSecret(text string) Secret { return access.NewSecret(text) }
-
-// The actions of rules.
-const (
-	ActionSend    = access.Send    // send to topics, and recall delayed messages
-	ActionReceive = access.Receive // receive from topics as groups, and settle the deliveries
-	ActionObserve = access.Observe // read settings, backlogs and metrics
-	ActionAdmin   = access.Admin   // create, change and delete topics and groups; includes ActionObserve
-)
 
 // SetAccess replaces the permissions. They apply to all requests that begin afterwards, and to open
 // streams: a stream without permission ends with 40100 or 40300, and waiting receives end without

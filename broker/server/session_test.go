@@ -192,7 +192,7 @@ func TestLoginIsRejected(t *testing.T) {
 // A login needs credentials also where requests without them are permitted.
 func TestLoginNeedsCredentials(t *testing.T) {
 	e := start(t, server.Options{Access: withSecrets(func(c *server.AccessConfig) {
-		c.Anonymous = []server.Rule{{Actions: []server.Action{server.ActionObserve}, Topics: []string{"*"}, Groups: []string{"*"}}}
+		c.Anonymous = []server.Rule{{Actions: []server.Action{"observe"}, Topics: []string{"*"}, Groups: []string{"*"}}}
 	})})
 	p := &page{e: e}
 	p.expect("a request without credentials", 200)
@@ -318,7 +318,7 @@ func TestSessionCookieHasThePort(t *testing.T) {
 // A page whose name resolves to this machine is of the same origin, and can do nothing. Names that
 // the operator configures work.
 func TestHostNamesOfOthers(t *testing.T) {
-	anyone := server.AccessConfig{Anonymous: []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}}
+	anyone := server.AccessConfig{Anonymous: []server.Rule{{Actions: []server.Action{"admin"}, Topics: []string{"*"}, Groups: []string{"*"}}}}
 	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8082}
 	other := &net.TCPAddr{IP: net.IPv4(172, 17, 0, 2), Port: 8082}
 	for _, c := range []struct {
@@ -386,7 +386,7 @@ func TestKeysAreForAnyName(t *testing.T) {
 
 // Attempts of pages in browsers are counted and logged, by reasons of their own.
 func TestRequestsOfForeignPagesAreLogged(t *testing.T) {
-	anyone := []server.Rule{{Actions: []server.Action{server.ActionAdmin}, Topics: []string{"*"}, Groups: []string{"*"}}}
+	anyone := []server.Rule{{Actions: []server.Action{"admin"}, Topics: []string{"*"}, Groups: []string{"*"}}}
 	for name, access := range map[string]server.AccessConfig{
 		"no keys":             {},
 		"keys, and anonymous": {Keys: someAccess().Keys, Anonymous: anyone},
@@ -568,10 +568,10 @@ func TestClientCertificates(t *testing.T) {
 	config.Keys[0].Certificates = []string{"producer.test"}
 	config.Keys = append(config.Keys, server.Key{Name: "mesh", Certificates: []string{"mesh"}, Allow: config.Keys[0].Allow})
 	const broken = -1
-	for _, want := range []server.ClientCertificates{server.ClientCertificatesRequest, server.ClientCertificatesRequire} {
+	for _, want := range []string{"request", "require"} {
 		certs := assert.Value(server.LoadCertificates(server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: cas, ClientCertificates: want}))(t)
 		e, addr := listen(t, server.Options{TLS: certs.Config("h2"), RequireTLS: true, Access: config})
-		none := map[server.ClientCertificates]int{server.ClientCertificatesRequest: int(tidegate.CodeUnauthorized), server.ClientCertificatesRequire: broken}[want]
+		none := map[string]int{"request": int(tidegate.CodeUnauthorized), "require": broken}[want]
 		for name, c := range map[string]struct {
 			creds credentials.TransportCredentials
 			key   string // signs with it
@@ -663,10 +663,10 @@ func TestCertificateFaults(t *testing.T) {
 		says []string
 	}{
 		{server.CertificateOptions{MinVersion: tls.VersionTLS11, ClientCertificates: "maybe"}, []string{"CertFile is", "MinVersion is 0x0302", `"maybe"; give none, request or require`}},
-		{server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCertificates: server.ClientCertificatesRequire}, []string{"ClientCAFile is empty"}},
+		{server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCertificates: "require"}, []string{"ClientCAFile is empty"}},
 		{server.CertificateOptions{CertFile: cert, KeyFile: dir + "/none"}, []string{"no such file"}},
 		{server.CertificateOptions{CertFile: key, KeyFile: cert}, []string{key, cert}},
-		{server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: key, ClientCertificates: server.ClientCertificatesRequest}, []string{key + " contains no certificate"}},
+		{server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: key, ClientCertificates: "request"}, []string{key + " contains no certificate"}},
 	} {
 		got, err := server.LoadCertificates(c.o)
 		for _, w := range c.says {
@@ -683,7 +683,7 @@ func TestClientCertificatesAreVerifiedEachTime(t *testing.T) {
 	ca.write("server", cert, key)
 	ca.pem(cas, "CERTIFICATE", ca.cert.Raw)
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-		certs := assert.Value(server.LoadCertificates(server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: cas, ClientCertificates: server.ClientCertificatesRequire}))(t)
+		certs := assert.Value(server.LoadCertificates(server.CertificateOptions{CertFile: cert, KeyFile: key, ClientCAFile: cas, ClientCertificates: "require"}))(t)
 		lis := assert.Value(tls.Listen("tcp", "127.0.0.1:0", certs.Config("h2")))(t)
 		defer lis.Close()
 		go func() {

@@ -397,7 +397,7 @@ func TestClientsByPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		access := someAccess()
 		team := server.Key{Name: "team", Secrets: []server.Secret{server.NewSecret(secretMark + "team")}, Allow: []server.Rule{
-			{Actions: []server.Action{server.ActionObserve}, Groups: []string{"g"}}, {Actions: []server.Action{server.ActionObserve}, Topics: []string{"norm*"}},
+			{Actions: []server.Action{"observe"}, Groups: []string{"g"}}, {Actions: []server.Action{"observe"}, Topics: []string{"norm*"}},
 		}}
 		access.Keys = append(access.Keys, team)
 		e := start(t, server.Options{Access: access})

@@ -186,16 +186,12 @@ const (
 	naming261 = "2.6.1"
 )
 
-// A SubscriptionType is the declared type of a group. It does not limit the number of its
-// consumers.
-type SubscriptionType string
-
-// The types. Delays need Shared or KeyShared (TDMQ for Pulsar: retry and dead letters).
+// The values of RetryTopic.SubscriptionType.
 const (
-	SubscriptionShared    SubscriptionType = "shared"
-	SubscriptionKeyShared SubscriptionType = "key_shared"
-	SubscriptionExclusive SubscriptionType = "exclusive"
-	SubscriptionFailover  SubscriptionType = "failover"
+	subscriptionShared    = "shared"
+	subscriptionKeyShared = "key_shared"
+	subscriptionExclusive = "exclusive"
+	subscriptionFailover  = "failover"
 )
 
 // A RetryTopic has the settings of retries through a retry topic (TDMQ for Pulsar: retry and dead
@@ -228,9 +224,11 @@ type RetryTopic struct {
 	// backoff.RetryLadder(), to 2 h at level 18.
 	Levels backoff.Steps `json:"levels,omitempty"`
 
-	// SubscriptionType is the type of the group. Groups of type exclusive and failover retry
-	// without delay. Default: SubscriptionShared.
-	SubscriptionType SubscriptionType `json:"subscription_type,omitempty"`
+	// SubscriptionType is the declared type of the group: "shared", "key_shared", "exclusive" or
+	// "failover". It does not limit the number of its consumers. Groups of type exclusive and
+	// failover retry without delay, since delays need the other two (TDMQ for Pulsar: retry and
+	// dead letters). Default: "shared".
+	SubscriptionType string `json:"subscription_type,omitempty"`
 }
 
 // A NegativeAck has the settings of negative acknowledgements: the same message is delivered again,
@@ -256,7 +254,7 @@ func (c RetryTopic) WithDefaults() RetryTopic {
 		c.Levels = retryLevels()
 	}
 	if c.SubscriptionType == "" {
-		c.SubscriptionType = SubscriptionShared
+		c.SubscriptionType = subscriptionShared
 	}
 	return c
 }
@@ -270,10 +268,10 @@ func (c RetryTopic) validate(fifo bool) error {
 		bad("naming is %q; give %s, %s or %s", c.Naming, naming292, naming272, naming261)
 	}
 	switch c.SubscriptionType {
-	case SubscriptionShared, SubscriptionKeyShared, SubscriptionExclusive, SubscriptionFailover:
+	case subscriptionShared, subscriptionKeyShared, subscriptionExclusive, subscriptionFailover:
 	default:
 		bad("subscription_type is %q; give %s, %s, %s or %s", c.SubscriptionType,
-			SubscriptionShared, SubscriptionKeyShared, SubscriptionExclusive, SubscriptionFailover)
+			subscriptionShared, subscriptionKeyShared, subscriptionExclusive, subscriptionFailover)
 	}
 	for name, topic := range map[string]string{"topic": c.Topic, "dead_letter_topic": c.DeadLetterTopic} {
 		if topic != "" {
@@ -398,7 +396,7 @@ func (c RetryTopic) Reconsume(times int, requested time.Duration, level int) (de
 	switch {
 	case times > c.MaxRetries:
 		return 0, true, nil
-	case c.SubscriptionType == SubscriptionExclusive || c.SubscriptionType == SubscriptionFailover:
+	case c.SubscriptionType == subscriptionExclusive || c.SubscriptionType == subscriptionFailover:
 		return 0, false, nil
 	case requested != 0:
 		return requested, false, nil

@@ -105,10 +105,10 @@ func TestReconsumeModes(t *testing.T) {
 		{own, 3, 0, 0, time.Hour, false, ""}, // the last level repeats
 		{own, 4, 0, 0, 0, true, ""},
 		{own, 1, 0, 2, time.Hour, false, ""},
-		{RetryTopic{SubscriptionType: SubscriptionKeyShared}, 1, 0, 3, 10 * time.Second, false, ""},
-		{RetryTopic{SubscriptionType: SubscriptionExclusive}, 1, time.Hour, 0, 0, false, ""},
-		{RetryTopic{SubscriptionType: SubscriptionFailover}, 2, 0, 0, 0, false, ""},
-		{RetryTopic{SubscriptionType: SubscriptionFailover}, 17, 0, 0, 0, true, ""},
+		{RetryTopic{SubscriptionType: "key_shared"}, 1, 0, 3, 10 * time.Second, false, ""},
+		{RetryTopic{SubscriptionType: "exclusive"}, 1, time.Hour, 0, 0, false, ""},
+		{RetryTopic{SubscriptionType: "failover"}, 2, 0, 0, 0, false, ""},
+		{RetryTopic{SubscriptionType: "failover"}, 17, 0, 0, 0, true, ""},
 	} {
 		delay, dead, err := c.config.WithDefaults().Reconsume(c.times, c.after, c.level)
 		if delay != c.delay || dead != c.dead || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {

@@ -29,7 +29,7 @@ func keys(topics ...string) server.AccessConfig {
 	if len(topics) > 0 {
 		c.Keys = append(c.Keys, server.Key{
 			Name: "shop", Secrets: []server.Secret{server.NewSecret("secret")},
-			Allow: []server.Rule{{Actions: []server.Action{server.ActionSend}, Topics: topics}},
+			Allow: []server.Rule{{Actions: []server.Action{"send"}, Topics: topics}},
 		})
 	}
 	return c

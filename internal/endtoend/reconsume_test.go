@@ -107,11 +107,11 @@ func TestReconsumeModesThroughTheSDK(t *testing.T) {
 		"a level of theirs": {settings.RetryTopic{MaxRetries: 1, Levels: own}, func(int) error {
 			return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Level: 2}, errAway)
 		}, own[1:]},
-		"exclusive": {settings.RetryTopic{MaxRetries: 2, SubscriptionType: settings.SubscriptionExclusive},
+		"exclusive": {settings.RetryTopic{MaxRetries: 2, SubscriptionType: "exclusive"},
 			func(int) error {
 				return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic, Delay: time.Hour}, errAway)
 			}, []time.Duration{0, 0}},
-		"failover": {settings.RetryTopic{MaxRetries: 2, SubscriptionType: settings.SubscriptionFailover},
+		"failover": {settings.RetryTopic{MaxRetries: 2, SubscriptionType: "failover"},
 			func(int) error { return consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, errAway) }, []time.Duration{0, 0}},
 	} {
 		t.Run(name, inBubble(func(t *testing.T) {

@@ -38,7 +38,7 @@ func serveSecure(b *testing.B, c tidegate.Credentials) string {
 	b.Cleanup(func() { engine.Close() })
 	assert.Must(b, assert.Err(engine.PutTopic(b.Context(), "t0", settings.Topic{})))
 	lis := listenTCP(b)
-	rule := server.Rule{Actions: []server.Action{server.ActionSend}, Topics: []string{"*"}}
+	rule := server.Rule{Actions: []server.Action{"send"}, Topics: []string{"*"}}
 	s := assert.Value(server.New(engine, server.Options{Advertise: lis.Addr().String(), RequireTLS: true, Access: server.AccessConfig{
 		Keys: []server.Key{{Name: c.AccessKey, Secrets: []server.Secret{server.NewSecret(c.SecretKey)}, Allow: []server.Rule{rule}}},
 	}}))(b)

@@ -23,7 +23,7 @@ import (
 // status.DeadLetterEdit, of edited redrives.
 const (
 	maxSDKNames    = 267
-	maxBrokerNames = 145
+	maxBrokerNames = 132
 )
 
 // TestExportedNames counts the exported names. With -v it prints them by package.

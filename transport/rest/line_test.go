@@ -42,7 +42,7 @@ func TestConsumerSettings(t *testing.T) {
 func TestRights(t *testing.T) {
 	o := brokertest.Options{Access: server.AccessConfig{Keys: []server.Key{{
 		Name: "clerk", Secrets: []server.Secret{server.NewSecret("open sesame")},
-		Allow: []server.Rule{{Actions: []server.Action{server.ActionSend, server.ActionReceive}, Topics: []string{"orders"}, Groups: []string{"billing"}}},
+		Allow: []server.Rule{{Actions: []server.Action{"send", "receive"}, Topics: []string{"orders"}, Groups: []string{"billing"}}},
 	}}}}
 	b := brokertest.NewWith(t, o)
 	b.CreateTopic("orders", settings.Topic{})

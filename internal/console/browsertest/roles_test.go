@@ -69,13 +69,13 @@ func roles() server.AccessConfig {
 	}
 	all, norm, g := []string{"*"}, []string{"norm*"}, []string{"g"}
 	return server.AccessConfig{Keys: []server.Key{
-		key("producer", server.Rule{Actions: []server.Action{server.ActionSend}, Topics: norm}),
-		key("consumer", server.Rule{Actions: []server.Action{server.ActionReceive}, Topics: norm, Groups: g}),
-		key("monitor", server.Rule{Actions: []server.Action{server.ActionObserve}, Topics: all, Groups: all}),
-		key("owner", server.Rule{Actions: []server.Action{server.ActionAdmin}, Topics: norm, Groups: g}),
-		key("team", server.Rule{Actions: []server.Action{server.ActionAdmin, server.ActionSend, server.ActionReceive}, Topics: norm, Groups: g}),
-		key("admin", server.Rule{Actions: []server.Action{server.ActionAdmin}, Topics: all, Groups: all}),
-		key("root", server.Rule{Actions: []server.Action{server.ActionAdmin, server.ActionSend, server.ActionReceive}, Topics: all, Groups: all}),
+		key("producer", server.Rule{Actions: []server.Action{"send"}, Topics: norm}),
+		key("consumer", server.Rule{Actions: []server.Action{"receive"}, Topics: norm, Groups: g}),
+		key("monitor", server.Rule{Actions: []server.Action{"observe"}, Topics: all, Groups: all}),
+		key("owner", server.Rule{Actions: []server.Action{"admin"}, Topics: norm, Groups: g}),
+		key("team", server.Rule{Actions: []server.Action{"admin", "send", "receive"}, Topics: norm, Groups: g}),
+		key("admin", server.Rule{Actions: []server.Action{"admin"}, Topics: all, Groups: all}),
+		key("root", server.Rule{Actions: []server.Action{"admin", "send", "receive"}, Topics: all, Groups: all}),
 	}}
 }
 

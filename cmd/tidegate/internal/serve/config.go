@@ -165,7 +165,7 @@ func (c *config) openToAll(s *configuration) string {
 		return "every client of the network has all permissions, because there are no access keys; give access.keys, or listen on a loopback address"
 	}
 	for i, r := range c.anonymous {
-		if slices.Contains(r.Actions, server.ActionAdmin) {
+		if slices.Contains(r.Actions, "admin") {
 			at := c.from[path("access", fmt.Sprintf("anonymous[%d]", i+1))]
 			return fmt.Sprintf("%s: access.anonymous lets every client of the network administer the broker without credentials; remove the action admin, or listen on a loopback address", at.Comment())
 		}
@@ -175,7 +175,7 @@ func (c *config) openToAll(s *configuration) string {
 
 // checkTLS rejects settings that go only with others.
 func (c *config) checkTLS() (bad faults) {
-	t, none := c.settings.tls, string(server.ClientCertificatesNone)
+	t, none := c.settings.tls, "none"
 	for _, x := range []struct {
 		key     string
 		without bool
@@ -259,7 +259,7 @@ func (c *config) checkAccess(whole bool) (bad faults) {
 		if n := k.secrets(); n > access.MaxSecrets {
 			bad = append(bad, faultf(c.from[at], "has %d secrets; the limit is %d, an old one and a new one", n, access.MaxSecrets))
 		}
-		if len(k.Certificates) > 0 && c.settings.tls.clientCertificates == string(server.ClientCertificatesNone) {
+		if len(k.Certificates) > 0 && c.settings.tls.clientCertificates == "none" {
 			bad = append(bad, faultf(c.from[at], "has certificates; set tls.client_certificates to request or require, so that clients send theirs"))
 		}
 		rules(path(at, "allow"), k.Allow)

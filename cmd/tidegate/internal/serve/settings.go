@@ -57,7 +57,7 @@ func defaultSettings() *configuration {
 		backoff:  backoff.Default(),
 		console:  "on",
 		logLevel: "info", logFormat: "text", stopTimeout: 10 * time.Second,
-		tls:          tlsSettings{clientCertificates: string(server.ClientCertificatesNone), minVersion: "1.2"},
+		tls:          tlsSettings{clientCertificates: "none", minVersion: "1.2"},
 		maxClockSkew: access.DefaultMaxClockSkew, timeZones: []string{"UTC", "Local"},
 	}
 }
@@ -217,7 +217,7 @@ func (s *configuration) certificates(logger *slog.Logger) (*server.Certificates,
 	}
 	o := server.CertificateOptions{
 		CertFile: s.tls.cert, KeyFile: s.tls.key, ClientCAFile: s.tls.clientCA,
-		ClientCertificates: server.ClientCertificates(s.tls.clientCertificates), MinVersion: tls.VersionTLS12, Logger: logger,
+		ClientCertificates: s.tls.clientCertificates, MinVersion: tls.VersionTLS12, Logger: logger,
 	}
 	if s.tls.minVersion == "1.3" {
 		o.MinVersion = tls.VersionTLS13
