@@ -519,7 +519,7 @@ func (c *combined) auditAll(p engine.Parts) {
 		delete(subs, k)
 		ahead += c.auditSubscription(p.Store, s, leases, cursors)
 	}
-	assert.That(c.t, len(leases) <= 0 && len(cursors) <= 0 && len(subs) <= 0,
+	assert.That(c.t, len(leases) == 0 && len(cursors) == 0 && len(subs) == 0,
 		"left on disk: leases %v, cursors %v, subscriptions %v", leases, cursors, subs)
 	assert.Equal(c.t, "bytes are counted as read ahead are", p.Env.Reads.Ahead(), ahead)
 }
@@ -891,7 +891,7 @@ func (c *combined) empty() {
 	elapse(10 * time.Minute)
 	c.audit()
 	for _, t := range c.b.Topics() {
-		assert.That(c.t, (len(t.Groups) <= 0 || t.StoredMessages == 0 && t.StoredBytes == 0) && t.HalfMessages == 0,
+		assert.That(c.t, (len(t.Groups) == 0 || t.StoredMessages == 0 && t.StoredBytes == 0) && t.HalfMessages == 0,
 			"%s is left with %d messages, %d bytes, %d half messages", t.Name, t.StoredMessages, t.StoredBytes, t.HalfMessages)
 	}
 }

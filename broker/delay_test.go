@@ -201,7 +201,7 @@ func TestPurgeLooksAtNoOtherTopicsDelayedMessages(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "a", Body: []byte("x"), DeliverAt: later(0)})
 		assert.Must(t, b.DeleteTopic(t.Context(), "a"))
 		left := delayedRecords(t, b, a)
-		assert.That(t, len(left) <= 0, "%+v are left", left)
+		assert.That(t, len(left) == 0, "%+v are left", left)
 		id, err := b.Recall(t.Context(), "b", r.Receipt.RecallHandle)
 		assert.That(t, err == nil && id == "recalled", "recalled %q, %v", id, err)
 		assert.Equal(t, "wait in the other topic", delayed(t, b, "b"), (status.Backlog{Messages: 5, Bytes: 5}))

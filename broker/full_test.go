@@ -86,7 +86,7 @@ func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 			assert.That(t, len(th) != 0 && th[0].Limit == engine.DiskFull && th[0].On && th[0].Value > 0, "the throttles are %+v", th)
 			time.Sleep(3 * time.Second)
 			more := fill(t, b, fmt.Sprint(round, "again"))
-			assert.That(t, len(more) <= 0, "%d sends were accepted on a full disk", len(more))
+			assert.That(t, len(more) == 0, "%d sends were accepted on a full disk", len(more))
 			assert.That(t, serve(b).Stats().Throttled[engine.DiskFull] >= 2, "the refusals were not counted")
 			for _, id := range consumeFailing(t, b, len(stored)) {
 				all[id] = true
@@ -100,7 +100,7 @@ func TestFullDiskThrottlesSendsUntilSpaceIsFree(t *testing.T) {
 					t.Fatal(err)
 				}
 				more := fill(t, b, "restarted")
-				assert.That(t, len(more) <= 0, "%d sends were accepted on a full disk after a restart", len(more))
+				assert.That(t, len(more) == 0, "%d sends were accepted on a full disk after a restart", len(more))
 			}
 			fs.leave(1 << 30)
 			time.Sleep(2 * time.Second)

@@ -71,7 +71,7 @@ func TestRedriveToOneGroup(t *testing.T) {
 				f := fateOfGroup(t, b, "g")
 				assert.That(t, f.Topic == "%RETRY%g_t" && f.State == "new" && f.DeadLetter == nil, "round %d: the trace has %+v", round, f)
 				left := listLetters(t, b, status.DeadLetterFilter{})
-				assert.That(t, len(left) <= 0, "round %d: %v are dead letters still", round, left)
+				assert.That(t, len(left) == 0, "round %d: %v are dead letters still", round, left)
 				if round == 2 {
 					b = reopen(t, b, fs)
 				}

@@ -285,7 +285,7 @@ func runLedgerModel(t *testing.T, r *rand.Rand) {
 	m.events++
 	m.closeLedger()
 	m.check()
-	assert.That(t, len(m.waiting) <= 0, "%d messages wait for a place in a closed ledger", len(m.waiting))
+	assert.That(t, len(m.waiting) == 0, "%d messages wait for a place in a closed ledger", len(m.waiting))
 	if c, aborted := m.Report(); c != m.counts || len(aborted) != c.Aborted {
 		t.Errorf("the counts are %+v with %d aborted messages, want %+v", c, len(aborted), m.counts)
 	}

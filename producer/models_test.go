@@ -368,7 +368,7 @@ func (m *spoolModel) PutBatch(_ context.Context, msgs []*tidegate.Message) []err
 	if m.writes++; len(msgs) == 0 || len(msgs) > maxSpooled || len(msgs) < min(len(m.added), maxSpooled) {
 		m.t.Errorf("a write of %d messages, and %d wait", len(msgs), len(m.added))
 	}
-	assert.That(m.t, len(m.ready) <= 0, "a write has begun, and another goroutine is starting")
+	assert.That(m.t, len(m.ready) == 0, "a write has begun, and another goroutine is starting")
 	m.writing = m.added[:len(msgs):len(msgs)]
 	m.added = m.added[len(msgs):]
 	errs := make([]error, len(msgs))

@@ -77,7 +77,7 @@ func TestHTTPMessage(t *testing.T) {
 		}
 		var done server.RetryResult
 		x.ok("/v1/groups/g/dead-letter", `{"handle":"`+d.Handle+`","reason":"ugly","attempt":5}`, &done)
-		assert.Equal(t, "the fate", fmt.Sprint(done.Fate), "dead_letter")
+		assert.Equal(t, "the fate", done.Fate, "dead_letter")
 		settle("dead-letter", "") // it does nothing
 		d = x.take("%25DLQ%25g", `{}`, 1)[0]
 		if d.ID != sent.ID || d.Properties[protocol.PropertyDeadLetterReason] != "ugly" || d.Properties[protocol.PropertyDeadLetterAttempts] != "5" {

@@ -468,7 +468,7 @@ func runModel(t *testing.T, rnd *rand.Rand) {
 	elapse(longest)
 	for i, w := range workers {
 		w.mu.Lock()
-		assert.That(t, len(w.work) <= 0, "task %d has %d pieces of work left, after %v without an event", i, len(w.work), longest)
+		assert.That(t, len(w.work) == 0, "task %d has %d pieces of work left, after %v without an event", i, len(w.work), longest)
 		assert.That(t, w.steps <= (w.wakes+w.failures+w.done),
 			"task %d took %d steps for %d wakes, %d failures and %d pieces of work", i, w.steps, w.wakes, w.failures, w.done)
 		w.mu.Unlock()

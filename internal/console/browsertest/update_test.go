@@ -140,7 +140,7 @@ func TestMissingSubjectHasNoActions(t *testing.T) {
 		actions := shown(fragment)
 		var fault bool
 		b.eval(`!!document.querySelector('main [role=alert]')`, &fault)
-		assert.That(t, len(actions) <= 0 && fault, "%s shows %q, and a fault: %t", fragment, actions, fault)
+		assert.That(t, len(actions) == 0 && fault, "%s shows %q, and a fault: %t", fragment, actions, fault)
 	}
 	s.topic("later", settings.Topic{})
 	s.group("later", settings.Group{})
