@@ -3,6 +3,7 @@ package broker_test
 import (
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -720,9 +721,20 @@ func (fs *crashFS) change(op errorfs.Op) error {
 	return nil
 }
 
-// ReuseForWrite is needed since errorfs does not see the changes of the file that it returns.
+// Lock and ReuseForWrite read-lock the MemFS twice, so that a clone in between would wait for ever.
+func (fs *crashFS) Lock(name string) (io.Closer, error) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.files.Lock(name)
+}
+
+// ReuseForWrite also wraps the file: errorfs does not.
 func (fs *crashFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := fs.FS.ReuseForWrite(old, name, c)
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.before(fs.count)
+	fs.count++
+	f, err := fs.files.ReuseForWrite(old, name, c)
 	if err != nil {
 		return nil, err
 	}
