@@ -414,7 +414,7 @@ type gatherer[T any] struct {
 	timer   *time.Timer            // for the next batch that is due
 }
 
-// An gatherEntry is an item whose goroutine waits for its batch.
+// A gatherEntry is an item whose goroutine waits for its batch.
 type gatherEntry[T any] struct {
 	item T
 	ctx  context.Context //nolint:containedctx // of the item's goroutine, which waits

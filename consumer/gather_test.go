@@ -154,7 +154,7 @@ func TestContextHasEnded(t *testing.T) {
 	})
 }
 
-// An gatherItem of the model knows its size and its arrival.
+// A gatherItem of the model knows its size and its arrival.
 type gatherItem struct {
 	size  int
 	since time.Time

@@ -213,7 +213,7 @@ func TestCloseAndReport(t *testing.T) {
 	})
 }
 
-// A entered is a message of the model.
+// An entered is a message of the model.
 type entered struct {
 	entry  entry[*entered]
 	bytes  int

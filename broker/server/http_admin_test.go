@@ -63,7 +63,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// An fakeOverviewEngine computes surveys.
+// A fakeOverviewEngine computes surveys.
 type fakeOverviewEngine func() *engine.Survey
 
 func (e fakeOverviewEngine) Survey() *engine.Survey { return e() }

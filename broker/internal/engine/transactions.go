@@ -204,7 +204,7 @@ const (
 // exist.
 var errNoTopic = errors.New("the topic for half messages of abandoned transactions does not exist")
 
-// An checkAction is the decision about one half message that is due.
+// A checkAction is the decision about one half message that is due.
 type checkAction int
 
 const (

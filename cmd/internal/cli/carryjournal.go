@@ -27,7 +27,7 @@ const (
 // events are the events of all lines.
 var events = []string{"job", leaseEvent, intentEvent, sentEvent, ackedEvent, endEvent}
 
-// An journalEntry is one line of a journal.
+// A journalEntry is one line of a journal.
 type journalEntry struct {
 	Event    string          `json:"event"`
 	Messages []journalRecord `json:"messages,omitempty"`

@@ -137,7 +137,7 @@ const (
 	exitLastSignal = 192
 )
 
-// An programEnd is the way in which a program has ended.
+// A programEnd is the way in which a program has ended.
 type programEnd int
 
 // The ends of programs.

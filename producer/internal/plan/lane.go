@@ -40,7 +40,7 @@ type Lane[T Sharer, C any] struct {
 	unasked    bool                 // it was the only lane, so that message groups wait for it that did not ask for theirs
 	probing    bool                 // from the pause until a probe succeeded
 	pause      time.Duration        // the length of the last pause, at least gather: the time between probes
-	lost       bool                 // the transport returned an avoided lane instead of this one, until it returns this one again
+	lost       bool                 // the transport has returned an avoided lane since, although the ask did not avoid this one
 	pauses     int                  // pauses so far; a request with a smaller number began before the last pause
 	cuts       int                  // reductions of the window so far, likewise
 	sincePause int                  // requests under way that began after the last pause; while probing, the probes
@@ -385,6 +385,8 @@ func (q *Queue[T, C]) Routed(a *Ask[T, C], now time.Time) *Request[T, C] {
 				other.lost = other != l
 			}
 		}
+		// A loose unit also leaves for the lane that it avoids after its last failure: that server
+		// takes it now. The one that it waits for takes it later, or is gone.
 		if a.of != nil && a.of != l && (a.units[i].group != "" || l.Endpoint == a.Head.Avoid || !slices.Contains(a.Request.Avoid, l.Endpoint)) {
 			q.unbind(a.of) // the others may have another lane too
 		}

@@ -503,7 +503,7 @@ func onGroup(a access.Action) func(*http.Request) []access.Need {
 // to any topic is rejected before its bodies come. RPCs decide in any case.
 var beforeBody = map[string]access.Need{"SendMessage": access.ToSendAnywhere()}
 
-// A engine knows the topics of a delivery and of its group.
+// An engine knows the topics of a delivery and of its group.
 type engine interface {
 	Group(name string) (status.Group, error)
 	TopicOf(handle string) (topic, original string, err error)
