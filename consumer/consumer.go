@@ -38,7 +38,7 @@
 //   - internal/verdict: failure.go reads the error of a handler, decision.go decides what it means
 //     (Judge), settlement.go decides what follows each attempt to settle; pure
 //   - handling.go: take, returned and removeSettled, which change the deliveries in hand;
-//     [Outcome] and [Disposition]; the errors for handlers, such as [RetryIn]
+//     [Outcome] and [Disposition]; the errors for handlers, such as [RetryIn] and [Reconsume]
 //   - killswitch.go: the kill switch; maintainLeases extends leases and repeats settlements
 //   - internal/killswitch: when the kill switch trips, and which failures it excuses; pure
 //   - batch.go: batches of messages for a handler; acknowledgements that share a request

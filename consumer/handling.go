@@ -574,3 +574,40 @@ func Snooze(d time.Duration) error { return &verdict.Snooze{Delay: max(0, d)} }
 // broker applies instead. It can block or park the message group; Outcome.Disposition is [Retried]
 // or [Parked] then.
 func DeadLetterNow(err error) error { return &verdict.DeadLetter{Err: err} }
+
+// Reconsume returns an error for a handler that consumes the message later, as Apache Pulsar's
+// clients do. The returned error may be wrapped or joined. err is the failure; it may be nil.
+//
+// v is a transport.RetryTopic or a transport.NegativeAck. With another kind, or a set of kinds, the
+// returned error is a failure like others. The Reason of v is not used: the reason is the text of
+// err.
+//
+// A RetryTopic goes to the group's retry topic: the delivery is acknowledged, and the message is
+// delivered as a new message of the retry topic after v.Delay, or after the delay of v.Level.
+// Without either it is level 1 for a message's first retry, level 2 for its second, and so on.
+// After the group's maximum of retries the message becomes a dead letter. The group needs retry
+// topics (RetryTopic.Enabled), and the consumer's credentials need the right to send to them.
+//
+// With a NegativeAck the server delivers the same message again, with the next attempt number. The
+// group's maximum of attempts and the redelivery delay of address settings do not apply; the
+// group's NegativeAck settings can set another maximum.
+//
+// If the server rejects v or the group has no retry topics, the message is retried in its
+// own topic after the same delay, 0 to 12 h, as by [RetryIn]. Outcome.Disposition is [Retried]
+// then, and Outcome.SettleErr has the reason. On a RocketMQ this is always the case: there the
+// levels are 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h, and a negative
+// acknowledgement without a delay is retried after 1 min.
+//
+// Source: TDMQ for Apache Pulsar, message retry and dead letter mechanisms: reconsumeLater,
+// negativeAcknowledge.
+func Reconsume(v transport.Verdict, err error) error {
+	return &verdict.Reconsume{Verdict: v, Err: err}
+}
+
+// errReconsume is the reason why a message is retried in its own topic.
+func errReconsume(d *tidegate.Delivery) error {
+	return &tidegate.Error{
+		Op: "Reconsume", Subject: d.Topic, Endpoint: d.Endpoint, Code: tidegate.CodeNotImplemented,
+		Message: "the server supports neither retry topics nor negative acknowledgements; the message is retried in its own topic",
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/internal/address"
+	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -303,4 +304,12 @@ func topicOf(m *tidegate.Message) string {
 		return t
 	}
 	return m.Topic
+}
+
+// rulesFor returns the rules for a failure of the delivery.
+func (r *run) rulesFor(it *item) verdict.Rules {
+	caps := r.capsOf(it.current.Endpoint)
+	rules := it.choice.Rules(policyBase{Retry: r.sub.Retry, Server: *r.settingsOf(it.source.topic, it.current.Endpoint), Capabilities: caps})
+	rules.Schedule = guard.Policy("the retry schedule", rules.Schedule, r.reportPanic)
+	return rules
 }

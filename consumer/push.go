@@ -11,9 +11,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/consumer/internal/verdict"
 	"github.com/tidegate/tidegate/consumer/policy"
-	"github.com/tidegate/tidegate/internal/guard"
 	"github.com/tidegate/tidegate/internal/tally"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -387,14 +385,6 @@ func (r *run) capsOf(endpoint string) transport.Capabilities {
 func (r *run) ofSource(s *source) (*transport.ConsumerSettings, transport.Capabilities) {
 	endpoint := r.hand.endpointOf(s)
 	return r.settingsOf(s.topic, endpoint), r.capsOf(endpoint)
-}
-
-// rulesFor returns the rules for a failure of the delivery.
-func (r *run) rulesFor(it *item) verdict.Rules {
-	caps := r.capsOf(it.current.Endpoint)
-	rules := it.choice.Rules(policyBase{Retry: r.sub.Retry, Server: *r.settingsOf(it.source.topic, it.current.Endpoint), Capabilities: caps})
-	rules.Schedule = guard.Policy("the retry schedule", rules.Schedule, r.reportPanic)
-	return rules
 }
 
 func (h *hand) endpointOf(s *source) string {

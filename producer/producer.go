@@ -156,6 +156,27 @@ func (t *topic) wake() {
 	t.pump(time.Now(), nil, false)
 }
 
+// An alarm calls the method wake of its owner at a time. The zero value is not set.
+type alarm struct {
+	timer *time.Timer // nil before its first use
+	at    time.Time   // zero if it is stopped
+}
+
+// set sets the time; zero stops the alarm.
+func (a *alarm) set(at, now time.Time, owner interface{ wake() }) {
+	switch {
+	case at.Equal(a.at):
+		return
+	case at.IsZero():
+		a.timer.Stop()
+	case a.timer == nil:
+		a.timer = time.AfterFunc(at.Sub(now), owner.wake)
+	default:
+		a.timer.Reset(at.Sub(now))
+	}
+	a.at = at
+}
+
 // work carries out a job and those that are ready after it. It returns true if its last request
 // ended a message. Each lane has one worker for each of its requests.
 //

@@ -154,27 +154,6 @@ func (s *server) schedule(now time.Time) {
 	s.alarm.set(s.plan.WakeAt(now), now, s)
 }
 
-// An alarm calls the method wake of its owner at a time. The zero value is not set.
-type alarm struct {
-	timer *time.Timer // nil before its first use
-	at    time.Time   // zero if it is stopped
-}
-
-// set sets the time; zero stops the alarm.
-func (a *alarm) set(at, now time.Time, owner interface{ wake() }) {
-	switch {
-	case at.Equal(a.at):
-		return
-	case at.IsZero():
-		a.timer.Stop()
-	case a.timer == nil:
-		a.timer = time.AfterFunc(at.Sub(now), owner.wake)
-	default:
-		a.timer.Reset(at.Sub(now))
-	}
-	a.at = at
-}
-
 // work carries out a request, and those that can begin after it.
 func (s *server) work(number int) {
 	for ok := true; ok; {

@@ -171,11 +171,12 @@
 //
 //   - server.go: [Server]: New, Serve, Shutdown; health, readiness, metrics, the list of clients
 //   - options.go: [Options], [Certificates], access keys
-//   - intercept.go: rpc.serve, the steps of a request over gRPC: authenticate, read, admit, carry
-//     out; answer, the status of a failure; the budgets of memory; [Options].Intercept
+//   - intercept.go: the table of the RPCs; rpc.serve, the steps of a request over gRPC:
+//     authenticate, read, admit, carry out; answer, the status of a failure; the budgets of memory;
+//     [Options].Intercept
 //   - send.go: SendMessage and EndTransaction
 //   - receive.go: ReceiveMessage and the settlements of deliveries
-//   - telemetry.go: the table of the RPCs; Telemetry, routes, assignments, heartbeats, recalls
+//   - telemetry.go: Telemetry, routes, assignments, heartbeats, recalls
 //   - routes.go: the table of routes; run, the steps of a request over HTTP; live, audit, history
 //   - http_handlers.go: the parts that handlers share; the JSON of a message; audit records
 //   - http_body.go, http_problem.go: bodies and lines of JSON; errors, queries and revisions

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
@@ -432,71 +431,4 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
 	s.sessions.Terminate(client)
 	return &rmqpb.NotifyClientTerminationResponse{Status: wire.OK}, nil
-}
-
-// description is the description of the service for gRPC. The generated one would read and decode
-// each request before authentication. Here the handlers decode.
-var description = grpc.ServiceDesc{
-	ServiceName: rmqpb.MessagingService_ServiceDesc.ServiceName,
-	HandlerType: (*any)(nil),
-	Methods: []grpc.MethodDesc{
-		method("QueryRoute", (*Server).queryRoute),
-		method("QueryAssignment", (*Server).queryAssignment),
-		method("Heartbeat", (*Server).heartbeat),
-		method("NotifyClientTermination", (*Server).notifyClientTermination),
-		method("SendMessage", (*Server).sendMessage),
-		method("AckMessage", (*Server).ackMessage),
-		method("RecallMessage", (*Server).recallMessage),
-		method("ChangeInvisibleDuration", (*Server).changeInvisibleDuration),
-		method("ForwardMessageToDeadLetterQueue", (*Server).forward),
-		method("EndTransaction", (*Server).endTransaction),
-		method("SyncLiteSubscription", (*Server).syncLiteSubscription),
-		method("UpdateOffset", (*Server).updateOffset),
-		method("GetOffset", (*Server).getOffset),
-		method("QueryOffset", (*Server).queryOffset),
-	},
-	Streams: []grpc.StreamDesc{
-		{StreamName: requests.RPCReceive, ServerStreams: true, Handler: streamed((*Server).receiveMessage)},
-		{StreamName: opPull, ServerStreams: true, Handler: streamed((*Server).streamPull)},
-		{StreamName: requests.RPCTelemetry, ServerStreams: true, ClientStreams: true, Handler: streamed((*Server).telemetry)},
-	},
-	Metadata: rmqpb.MessagingService_ServiceDesc.Metadata,
-}
-
-// method returns how gRPC calls an RPC that do executes.
-func method[Q proto.Message, R response](op string, do func(*Server, context.Context, string, Q) (R, error)) grpc.MethodDesc {
-	r := &rpc[Q, R]{op, do}
-	return grpc.MethodDesc{MethodName: op, Handler: func(srv any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-		s, _ := srv.(*Server)
-		place, ended, err := s.place(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer ended()
-		resp, err := r.serve(s, admission.WithPlace(ctx, place))
-		if err != nil {
-			place.End()
-			return nil, err
-		}
-		return &requests.Placed{Message: resp, Place: place, Last: true}, nil
-	}}
-}
-
-// streamed returns how gRPC calls an RPC with a stream.
-func streamed(f func(*Server, grpc.ServerStream) error) grpc.StreamHandler {
-	return func(srv any, stream grpc.ServerStream) error {
-		s, _ := srv.(*Server)
-		place, ended, err := s.place(stream.Context())
-		if err != nil {
-			return err
-		}
-		defer ended()
-		defer place.End()
-		conn := admission.LinkInfoOf(stream.Context()).Link.Limit()
-		defer conn.End()
-		if !conn.Begin() {
-			return errClosing
-		}
-		return f(s, &placedStream{stream, admission.WithPlace(stream.Context(), place), place})
-	}
 }

@@ -44,6 +44,11 @@ func TestVerdictHeaders(t *testing.T) {
 	if got := wire.VerdictHeaders(transport.Verdict{}); got != nil {
 		t.Errorf("a release has %q", got)
 	}
+	for kind := transport.Retry; !strings.HasPrefix(kind.String(), "VerdictKind("); kind <<= 1 {
+		if got := wire.VerdictHeaders(transport.Verdict{Kind: kind}); len(got) == 0 { // a server would only extend the lease
+			t.Errorf("%v has no header", kind)
+		}
+	}
 }
 
 func header(pairs []string) func(string) string {

@@ -9,10 +9,11 @@
 //     topics.go: how topics and address settings are changed
 //   - limits.go, throttle.go: limits of backlog, rate and storage; the error of a throttled send
 //   - delayed.go, transactions.go: messages that are in no queue yet; ids.go: duplicates
-//   - receive.go: a receive until its deliveries; fetch.go: what it reads, and expire, by which
-//     leases and retry intervals end; watch.go: receives that leave a watch
+//   - receive.go: a receive until its deliveries; fetch.go: what it reads; watch.go: receives that
+//     leave a watch
 //   - verdict.go: Ack, Settle and Extend; settle.go: the same for one subscription: apply carries
-//     out the effects of package consume, and a Departure writes a dead letter
+//     out the effects of package consume, a Departure writes a dead letter, and by expire leases
+//     and retry intervals end
 //   - subscription.go: a group in a topic, with its lock; policy.go: groups, attempts, destinations
 //   - clients.go: servers, heartbeats of clients; lists of leases
 //   - deadletters.go: dead letters, parked groups and failures, for operators; letters.go,

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,9 @@ func TestLinesWithADaemon(t *testing.T) {
 	if _, err := exec.LookPath(daemon); err != nil {
 		daemon = "perl -e 'use POSIX; POSIX::setsid(); exec @ARGV'"
 	}
-	w := newWorker(t, receiveCommand{execLines: "read line; " + daemon + " sleep 60 & exit 3", workers: 1})
+	pid := filepath.Join(t.TempDir(), "pid")
+	defer exec.Command("sh", "-c", "kill $(cat "+pid+")").Run() // it holds the output of the tests too
+	w := newWorker(t, receiveCommand{execLines: "read line; " + daemon + " sleep 60 & echo $! > " + pid + "; exit 3", workers: 1})
 	done := make(chan ended, 1)
 	go func() { done <- w.line(t.Context(), &tidegate.Delivery{}) }()
 	select {

@@ -25,6 +25,17 @@ func TestLongRetryDelays(t *testing.T) {
 	}
 }
 
+// A transport would send a set of kinds as an extension of the lease.
+func TestReconsumeNeedsOneKind(t *testing.T) {
+	for kind, want := range map[transport.VerdictKind]bool{
+		transport.RetryTopic: true, transport.NegativeAck: true, transport.RetryTopic | transport.NegativeAck: false,
+		transport.Release: false, transport.Retry: false, transport.DeadLetter: false, transport.Snooze: false,
+	} {
+		f := Read(&Reconsume{Verdict: transport.Verdict{Kind: kind}})
+		assert.That(t, (f.Reconsume != nil) == want, "%v is read as %+v", kind, f)
+	}
+}
+
 func TestNewRules(t *testing.T) {
 	own, pushed := backoff.Steps{time.Second}, backoff.Steps{time.Minute}
 	ours := transport.Capabilities{Suspend: true}

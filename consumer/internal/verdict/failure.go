@@ -3,6 +3,7 @@ package verdict
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"strings"
 	"time"
 	"unicode"
@@ -42,7 +43,7 @@ func Read(err error) *Failure {
 	if sn, ok := errors.AsType[*Snooze](err); ok {
 		f.Snooze, f.Delay = true, sn.Delay
 	}
-	if re, ok := errors.AsType[*Reconsume](err); ok && re.Verdict.Kind > transport.Snooze {
+	if re, ok := errors.AsType[*Reconsume](err); ok && re.Verdict.Kind > transport.Snooze && bits.OnesCount(uint(re.Verdict.Kind)) == 1 {
 		f.Reconsume = &re.Verdict
 	}
 	return f
