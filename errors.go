@@ -31,7 +31,7 @@ const (
 	classes // the number of classes
 )
 
-// A new class has to be decided in the packages below. Their tests TestEveryClass fail until then.
+// A new class has to be decided in the packages below.
 //
 //	cmd/internal/cli, carry.go        again: the repetition of a request
 //	consumer/deadletter               stepAfter: a failed send of a dead letter

@@ -37,6 +37,14 @@ func TestValidate(t *testing.T) {
 		{"body of 4 MiB", func(m *Message) { m.Body = make([]byte, 4<<20) }, 0, ""},
 		{"body above 4 MiB", func(m *Message) { m.Body = make([]byte, 4<<20+1) }, CodeMessageBodyTooLarge, "4194305 bytes; the limit is 4194304"},
 		{"blank ID", func(m *Message) { m.ID = " " }, protocol.CodeIllegalMessageID, "blank"},
+		{"ID of 255", func(m *Message) { m.ID = strings.Repeat("i", 255) }, 0, ""},
+		{"ID of 256", func(m *Message) { m.ID = strings.Repeat("i", 256) }, protocol.CodeIllegalMessageID, "256 bytes; the limit is 255"},
+		{"in 24 h", func(m *Message) { m.DeliverAt = time.Now().Add(24 * time.Hour) }, 0, ""},
+		{"in the past", func(m *Message) { m.DeliverAt = time.Unix(1, 0) }, 0, ""},
+		{"in more than 24 h", func(m *Message) { m.DeliverAt = time.Now().Add(24*time.Hour + time.Minute) }, protocol.CodeIllegalDeliveryTime, "24h0m0s"},
+		{"trace of 4 KiB", func(m *Message) { m.TraceContext = strings.Repeat("t", 4096) }, 0, ""},
+		{"trace of more", func(m *Message) { m.TraceContext = strings.Repeat("t", 4097) }, protocol.CodeMessagePropertiesTooLarge, "4097 bytes; the limit is 4096"},
+		{"empty property", func(m *Message) { m.Properties = map[string]string{"color": ""} }, protocol.CodeIllegalMessagePropertyKey, `"color" is empty`},
 		{"tag", func(m *Message) { m.Tag = "a b" }, 0, ""},
 		{"tag with |", func(m *Message) { m.Tag = "a|b" }, protocol.CodeIllegalMessageTag, "a|b"},
 		{"blank tag", func(m *Message) { m.Tag = "\t" }, protocol.CodeIllegalMessageTag, "tag"},
@@ -69,7 +77,7 @@ func TestValidate(t *testing.T) {
 		c.change(m)
 		err := m.Validate(0)
 		e, _ := errors.AsType[*Error](err)
-		if c.code == 0 && err != nil || c.code != 0 && (e == nil || e.Code != c.code || !strings.Contains(e.Error(), c.says)) {
+		if c.code == 0 && err != nil || c.code != 0 && (e == nil || e.Code != c.code || !errors.Is(err, ErrInvalid) || !strings.Contains(e.Error(), c.says)) {
 			t.Errorf("%s: %v, want %v with %q", c.name, err, c.code, c.says)
 		}
 	}

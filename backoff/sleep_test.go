@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate/internal/assert"
@@ -26,29 +25,18 @@ func TestSleep(t *testing.T) {
 		{"negative", -time.Hour, -1, nil, 0},
 		{"nothing to wait for, ended before", 0, 0, stop, 0},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				if c.end == 0 {
-					cancel(stop)
-				} else if c.end > 0 {
-					defer time.AfterFunc(c.end, func() { cancel(stop) }).Stop()
-				}
-				start := time.Now()
-				err := Sleep(ctx, c.d)
-				assert.That(t, err == c.want, "Sleep = %v, want %v", err, c.want)
-				assert.Equal(t, "waited for", time.Since(start), c.waited)
-			})
+		assert.Bubble(t, c.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if c.end == 0 {
+				cancel(stop)
+			} else if c.end > 0 {
+				defer time.AfterFunc(c.end, func() { cancel(stop) }).Stop()
+			}
+			start := time.Now()
+			err := Sleep(ctx, c.d)
+			assert.That(t, err == c.want, "Sleep = %v, want %v", err, c.want)
+			assert.Equal(t, "waited for", time.Since(start), c.waited)
 		})
 	}
-}
-
-func TestSleepDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		err := Sleep(ctx, time.Hour)
-		assert.That(t, err == context.DeadlineExceeded, "Sleep = %v, want %v", err, context.DeadlineExceeded)
-	})
 }

@@ -191,6 +191,41 @@ func TestBatchLeases(t *testing.T) {
 	})
 }
 
+// A message whose lease is lost leaves the batch that it waits for. In a batch that has begun it
+// waits for the end of the batch.
+func TestLostLeasesInBatches(t *testing.T) {
+	withBroker(t, func(t *testing.T, s *server) {
+		s.onChange = func(d *tidegate.Delivery) error {
+			if strings.HasPrefix(d.ID, "lost") && d.Attempt == 1 {
+				return &tidegate.Error{Subject: d.ID, Code: tidegate.CodeInvalidReceiptHandle}
+			}
+			return nil
+		}
+		b := batches{begin: time.Now()}
+		var seen outcomes
+		stop := startBatch(t, s, func(_ context.Context, ds []*tidegate.Delivery) error {
+			b.add(ds)
+			time.Sleep(time.Minute)
+			return nil
+		}, consumer.PushOptions{Concurrency: 1, OnDelivery: seen.add, Batch: consumer.BatchOptions{MaxMessages: 3, MaxWait: 20 * time.Second}})
+		for _, batch := range []string{"a lost1", "b lost2 c"} {
+			for id := range strings.FieldsSeq(batch) {
+				s.add(0, &tidegate.Message{ID: id, Topic: "orders"})
+			}
+			time.Sleep(5 * time.Minute)
+		}
+		stop()
+		assert.Equal(t, "batches", strings.Join(b.list, ", "), "a, lost1, b lost2 c, lost2")
+		want := map[string]time.Duration{"lost1": 0, "lost2": time.Minute}
+		for _, o := range seen.all() {
+			took, lost := want[o.Delivery.ID]
+			if lost = lost && o.Delivery.Attempt == 1; lost != (o.Disposition == consumer.LeaseLost) || lost && o.Duration != took {
+				t.Errorf("outcome %+v, want a lost lease of %s in attempt 1 after %v", o, o.Delivery.ID, took)
+			}
+		}
+	})
+}
+
 // A batch has one message of a message group. Its successors wait until it is consumed, and
 // therefore for its retry; other message groups continue.
 func TestBatchesOfFIFOGroups(t *testing.T) {
@@ -293,24 +328,14 @@ func TestBatchIsSorted(t *testing.T) {
 		} {
 			s.add(m.queue, &tidegate.Message{ID: m.id, Topic: m.topic})
 		}
-		var mu sync.Mutex
-		var got [][]string
-		p := assert.Value(consumer.NewBatch(s, consumer.Subscription{Group: "billing", Topics: map[string]tidegate.Filter{"orders": {}, "returns": {}}},
-			func(_ context.Context, ds []*tidegate.Delivery) error {
-				mu.Lock()
-				defer mu.Unlock()
-				var ids []string
-				for _, d := range ds {
-					ids = append(ids, d.ID)
-				}
-				got = append(got, ids)
-				return nil
-			}, consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: 8, MaxWait: time.Second}}))(t)
+		var b batches
+		p := assert.Value(consumer.NewBatch(s, consumer.Subscription{Group: "billing", Topics: ofTopics("orders", "returns")},
+			func(_ context.Context, ds []*tidegate.Delivery) error { b.add(ds); return nil },
+			consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: 8, MaxWait: time.Second}}))(t)
 		stop := runPush(t, p)
 		time.Sleep(5 * time.Second)
 		stop()
-		want := []string{"1", "2", "3", "4", "5", "6", "7", "8"}
-		assert.That(t, len(got) == 1 && slices.Equal(got[0], want), "batches %q, want one with %q", got, want)
+		assert.Slices(t, "batches", b.list, []string{"1 2 3 4 5 6 7 8"})
 	})
 }
 

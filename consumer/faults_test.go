@@ -11,40 +11,15 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/transport"
 )
 
-// A server in front of another one, with a network between.
-type distant struct {
-	*server
-	there, back time.Duration // how long requests and responses take
-}
+// A distant server takes extensions 10 s after they were sent, and its responses need 10 s too.
+type distant struct{ *server }
 
-func (d *distant) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
-	<-time.After(d.there)
-	ds, err := d.server.Receive(context.WithoutCancel(ctx), r)
-	handedOut := time.Now()
-	<-time.After(d.back)
-	for _, x := range ds { // a transport knows the time left when the message was delivered, not when
-		x.InvisibleUntil = time.Now().Add(x.InvisibleUntil.Sub(handedOut))
-	}
-	return ds, err
-}
-
-func (d *distant) Settle(ctx context.Context, x *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
-	if v.Kind != transport.Release {
-		return d.server.Settle(ctx, x, v)
-	}
-	<-time.After(d.there)
-	res, err := d.server.Settle(context.WithoutCancel(ctx), x, v)
-	<-time.After(d.back)
-	return res, err
-}
-
-func (d *distant) Extend(ctx context.Context, x *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
-	<-time.After(d.there)
+func (d distant) Extend(ctx context.Context, x *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
+	<-time.After(10 * time.Second)
 	h, err := d.server.Extend(context.WithoutCancel(ctx), x, dur, repeat)
-	<-time.After(d.back)
+	<-time.After(10 * time.Second)
 	return h, err
 }
 
@@ -52,10 +27,9 @@ func (d *distant) Extend(ctx context.Context, x *tidegate.Delivery, dur time.Dur
 // is lost.
 func TestSlowExtensions(t *testing.T) {
 	withBroker(t, func(t *testing.T, s *server) {
-		net := &distant{s, 10 * time.Second, 10 * time.Second}
 		var lost atomic.Int64
 		work := func(context.Context, *tidegate.Delivery) error { time.Sleep(5 * time.Minute); return nil }
-		stop := start(t, net, consumer.Subscription{}, work, consumer.PushOptions{Concurrency: 3, OnDelivery: func(o consumer.Outcome) {
+		stop := start(t, distant{s}, consumer.Subscription{}, work, consumer.PushOptions{Concurrency: 3, OnDelivery: func(o consumer.Outcome) {
 			if o.Disposition != consumer.Acked {
 				lost.Add(1)
 			}
@@ -71,14 +45,15 @@ func TestSlowExtensions(t *testing.T) {
 }
 
 // A handler that works ten times as long as the lease has one delivery, and no message in the
-// buffer expires. Handlers may ignore their contexts and return late.
+// buffer expires. The extensions are a third of the lease apart, and change no handler's delivery.
 func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 	withBroker(t, func(t *testing.T, s *server) {
 		s.fillQuick()
 		var seen outcomes
-		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-			if slow(d) {
+		stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+			if handle := d.Handle; slow(d) {
 				time.Sleep(5 * time.Minute)
+				assert.That(t, ctx.Err() == nil && d.Handle == handle, "ctx %v; the handle changed from %q to %q", ctx.Err(), handle, d.Handle)
 			}
 			return nil
 		}, consumer.PushOptions{Concurrency: 2, OnDelivery: seen.add})
@@ -89,6 +64,13 @@ func TestBufferedMessagesKeepTheirLeases(t *testing.T) {
 			assert.That(t, o.Disposition == consumer.Acked && o.Delivery.Attempt == 1, "%+v", o)
 		}
 		assert.That(t, s.left() == 0, "%d messages left", s.left())
+		for _, d := range s.changes {
+			assert.That(t, d == 30*time.Second, "extended by %v", d)
+		}
+		// Two messages at a time are in hand for 5, 10, 15 to 50 min, and extended every 9 to 10 s.
+		if n, most := len(s.changes), 2*275*60/9; n > most || n < 2*50*60/10 {
+			t.Errorf("%d extensions, want at most %d", n, most)
+		}
 	})
 }
 
@@ -102,10 +84,8 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 		}
 		var most atomic.Int64
 		s.onHandOut = func(int) { most.Store(max(most.Load(), int64(s.handed))) }
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { time.Sleep(10 * time.Millisecond); return nil },
+		runFor(t, time.Minute, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { time.Sleep(10 * time.Millisecond); return nil },
 			consumer.PushOptions{Concurrency: 64, MaxBytes: 40 << 20})
-		time.Sleep(time.Minute)
-		stop()
 		assert.That(t, most.Load() <= 10 && s.left() == 0, "%d bodies of 4 MiB in hand, %d messages left", most.Load(), s.left())
 	})
 }
@@ -126,9 +106,7 @@ func TestAcknowledgementsShareRequests(t *testing.T) {
 			return nil
 		}
 		var seen outcomes
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{Concurrency: 64, OnDelivery: seen.add})
-		time.Sleep(10 * time.Second)
-		stop()
+		runFor(t, 10*time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{Concurrency: 64, OnDelivery: seen.add})
 		for _, o := range seen.all() {
 			assert.That(t, o.Disposition == consumer.Acked && o.Delivery.Attempt == 1, "%+v", o)
 		}

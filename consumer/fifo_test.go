@@ -209,9 +209,7 @@ func TestFIFOAttemptIDs(t *testing.T) {
 			}
 			return nil
 		}
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
-		time.Sleep(2 * time.Minute)
-		stop()
+		runFor(t, 2*time.Minute, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		a := s.attempts
 		assert.That(t, len(a) >= 6 && a[0] != "" && a[1] != a[0] && a[2] == a[1] && a[3] == a[1] && a[4] != a[3] && a[5] != a[4], "attempt IDs %q", a)
 	})

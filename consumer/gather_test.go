@@ -5,153 +5,27 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
 
-// A crowd calls Do for single letters.
-type crowd struct {
-	t       *testing.T
-	g       *gatherer[string]
-	hurry   chan struct{}
-	mu      sync.Mutex
-	batches []string
-	results map[string]error
-	wg      sync.WaitGroup
-}
-
-func newCrowd(t *testing.T, l limits, handle func(items []string, results []error)) *crowd {
-	c := &crowd{t: t, hurry: make(chan struct{}), results: map[string]error{}}
-	c.g = newGather(l, func(items []string, results []error) {
-		c.mu.Lock()
-		c.batches = append(c.batches, strings.Join(slices.Sorted(slices.Values(items)), ""))
-		c.mu.Unlock()
-		if handle != nil {
-			handle(items, results)
-		}
-	})
-	return c
-}
-
-func (c *crowd) do(ctx context.Context, items string) {
-	for item := range strings.SplitSeq(items, "") {
-		c.wg.Go(func() {
-			err := c.g.Do(ctx, c.hurry, item, 1)
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.results[item] = err
-		})
-		synctest.Wait()
-	}
-}
-
-// wait waits for all results, and compares the batches.
-func (c *crowd) wait(want string) {
-	c.t.Helper()
-	c.wg.Wait()
-	assert.Equal(c.t, "batches", strings.Join(c.batches, " "), want)
-}
-
-var three = limits{Items: 3, Bytes: 100, Wait: time.Second, Batches: 1}
-
-// An item whose context ends leaves the batch that it waits for, and one that waits longer is not
-// handled if its context ended first.
-func TestContextEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lost := errors.New("lease lost")
-		c := newCrowd(t, three, func([]string, []error) { time.Sleep(time.Minute) })
-		ctx, cancel := context.WithCancelCause(t.Context())
-		c.do(t.Context(), "a")
-		c.do(ctx, "b")
-		cancel(lost)
-		synctest.Wait()
-		c.mu.Lock()
-		assert.That(t, c.results["b"] == lost, "result %v of an item whose context has ended", c.results["b"])
-		c.mu.Unlock()
-		time.Sleep(2 * time.Second) // the batch of a runs
-		ctx, cancel = context.WithCancelCause(t.Context())
-		c.do(t.Context(), "c")
-		c.do(ctx, "d")
-		time.Sleep(time.Second)
-		cancel(lost)
-		c.wait("a c")
-		assert.That(t, c.results["c"] == nil && c.results["d"] == lost, "results %v", c.results)
-	})
-}
-
-// In a batch that has begun, an item waits for the end of the batch although its context has ended.
-func TestContextEndsInABatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, three, func(_ []string, results []error) {
-			time.Sleep(time.Minute)
-			results[1] = errors.New("late")
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		c.do(t.Context(), "a")
-		c.do(ctx, "b")
-		time.Sleep(2 * time.Second)
-		cancel()
-		c.wait("ab")
-		assert.That(t, c.results["b"] != nil && c.results["b"].Error() == "late", "results %v", c.results)
-	})
-}
-
-// A batch that is replaced gives its place to one other batch.
-func TestReplace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, three, func([]string, []error) { time.Sleep(time.Minute) })
-		begin := time.Now()
-		c.do(t.Context(), "abcdefghi")
-		for range 2 {
-			c.g.Replace(func(item string) bool { return item == "b" })
-		}
-		c.wait("abc def ghi")
-		assert.Equal(t, "three batches of a minute took", time.Since(begin), 2*time.Minute)
-		if len(c.g.batches) != 0 || c.g.former.running != 0 {
-			t.Errorf("%d batches and %d places are left", len(c.g.batches), c.g.former.running)
-		}
-	})
-}
-
-// A batch is handled without the items whose contexts ended before it began.
+// A batch is handled without the items whose contexts have ended, and the results are those of the
+// others.
 func TestContextHasEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lost := errors.New("lease lost")
-		ended, cancel := context.WithCancelCause(t.Context())
-		cancel(lost)
-		for _, tt := range []struct{ before, ended, after, want string }{
-			{"ab", "c", "", "ab"},
-			{"", "abc", "def", "def"},
-			{"", "abc", "", ""},
-		} {
-			c := newCrowd(t, three, nil)
-			c.g.former.running++ // a batch before the next one
-			c.do(t.Context(), tt.before)
-			var done sync.WaitGroup
-			for item := range strings.SplitSeq(tt.ended, "") {
-				e := &gatherEntry[string]{item: item, ctx: ended, lead: make(chan *batch[string], 1), done: make(chan struct{})}
-				c.g.change(func(f *former[*gatherEntry[string]]) { f.add(e, 1, time.Now()) })
-				done.Go(func() {
-					select {
-					case b := <-e.lead:
-						c.g.run(b)
-					case <-e.done:
-					}
-					assert.That(t, e.err == lost, "result %v of %s, whose context had ended", e.err, e.item)
-				})
-			}
-			c.do(t.Context(), tt.after)
-			c.g.change(func(f *former[*gatherEntry[string]]) { f.running-- })
-			done.Wait()
-			c.wait(tt.want)
-		}
+	lost, failed := errors.New("lease lost"), errors.New("failed")
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(lost)
+	g := newGather(limits{Items: 2, Bytes: 2, Batches: 1}, func(items []string, results []error) {
+		assert.Slices(t, "handled", items, []string{"live"})
+		results[0] = failed
 	})
+	gone := &gatherEntry[string]{item: "gone", ctx: ended, done: make(chan struct{})}
+	live := &gatherEntry[string]{item: "live", ctx: t.Context(), done: make(chan struct{})}
+	g.run(&batch[string]{entries: []*gatherEntry[string]{gone, live}})
+	assert.That(t, gone.err == lost && live.err == failed, "the results are %v and %v, want %v and %v", gone.err, live.err, lost, failed)
 }
 
 // A gatherItem of the model knows its size and its arrival.

@@ -90,37 +90,9 @@ func (c *endingContext) Err() error {
 	return nil
 }
 
-// newItemOf returns a delivery of a hand whose lease ends after inv.
-func newItemOf(t *testing.T, h *hand, inv time.Duration) *item {
-	t.Helper()
-	h.armed = time.Now().Add(time.Hour)
-	src := &source{topic: &topic{name: "orders"}}
-	src.topic.settings.Store(&transport.ConsumerSettings{})
-	h.arrive(arrival{
-		list: []*tidegate.Delivery{{Message: tidegate.Message{ID: "m", Topic: "orders"}, Handle: "h", Attempt: 1}},
-		caps: func(string) transport.Capabilities { return transport.Capabilities{} }, source: src, sent: time.Now(), invisible: inv,
-	}, time.Now())
-	return h.all()[0]
-}
-
 func newTestHand(o PushOptions) *hand {
 	o = o.withDefaults()
 	return newHand(&o)
-}
-
-// The server counts an extension from a moment before its response, so the lease counts it from the
-// request.
-func TestExtensionCountsFromTheRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newTestHand(PushOptions{})
-		it := newItemOf(t, h, 30*time.Second)
-		sent := time.Now()
-		time.Sleep(8 * time.Second)
-		h.extended(it, extension{sent: sent, now: time.Now(), inv: 30 * time.Second, handle: "new"})
-		if end := it.lease.Until.Sub(sent); end > 30*time.Second || end < 29*time.Second {
-			t.Errorf("the lease ends %v after the request, want just below 30 s", end)
-		}
-	})
 }
 
 // After an extension with a lost response the handle is uncertain, also if the next attempt was
@@ -160,23 +132,6 @@ func TestRemovedQueueEndsItsWait(t *testing.T) {
 			t.Error("the loop of a removed queue waits")
 			h.stop(true)
 		}
-	})
-}
-
-// A retry of RocketMQ whose reminder is due before the next check wakes maintainLeases.
-func TestReminderWakesTheCheck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newTestHand(PushOptions{})
-		it := newItemOf(t, h, time.Hour)
-		for len(h.kicked) > 0 {
-			<-h.kicked
-		}
-		h.armed = time.Now().Add(time.Hour)
-		h.take(func(error) {})
-		it.disposition, it.delay = Retried, time.Second
-		h.removeSettled(time.Now(), it)
-		assert.That(t, len(h.kicked) == 1 && !h.armed.After(time.Now().Add(4*time.Second)),
-			"the next check is after %v, and %d wake-ups are pending", time.Until(h.armed), len(h.kicked))
 	})
 }
 
@@ -394,8 +349,9 @@ func (m *handModel) settled(good bool) {
 // extension ends an extension.
 func (m *handModel) extension(err error) {
 	it := pop(m, &m.renewals)
-	x := extension{sent: m.now.Add(-time.Millisecond), now: m.now, inv: m.opts.InvisibleDuration, handle: "handle", err: err}
+	x := extension{sent: m.now.Add(-2 * time.Second), now: m.now, inv: m.opts.InvisibleDuration, handle: "handle", err: err}
 	t, lost, carryOut := m.extended(it, x)
+	assert.That(m.t, err != nil || it.lease.Until.Before(x.sent.Add(x.inv)), "a lease ends %v after the request for its extension by %v", it.lease.Until.Sub(x.sent), x.inv)
 	if carryOut || lost && t.do == endLost {
 		m.attempts = append(m.attempts, it)
 	}
@@ -449,8 +405,9 @@ func (m *handModel) check() {
 		m.running++
 		m.handlers = append(m.handlers, it)
 	}
-	if first := m.leases.First(); first != nil && first.At.Before(m.timer) || !m.gate.Wake().IsZero() && m.gate.Wake().Before(m.timer) {
-		m.t.Error("maintainLeases sleeps longer than until the first entry or the change of the gate")
+	if first := m.leases.First(); first != nil && first.At.Before(m.timer) || !m.gate.Wake().IsZero() && m.gate.Wake().Before(m.timer) ||
+		len(m.reminders) > 0 && m.reminders[0].At.Before(m.timer) {
+		m.t.Error("maintainLeases sleeps longer than until the first entry, the change of the gate or the first reminder")
 	}
 	m.waits = slices.DeleteFunc(m.waits, func(b *bid) bool {
 		select {

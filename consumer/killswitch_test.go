@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -80,7 +79,13 @@ func TestPauseAndResume(t *testing.T) {
 		}, consumer.PushOptions{Concurrency: 10}))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
+		p.Pause()
 		go func() { done <- p.Run(ctx) }()
+		time.Sleep(time.Hour)
+		s.mu.Lock()
+		assert.That(t, len(s.polls) == 0, "%d receives of a consumer that was paused before Run", len(s.polls))
+		s.mu.Unlock()
+		p.Resume()
 		s.fillSlow(500)
 		time.Sleep(time.Second)
 		p.Pause()
@@ -265,40 +270,6 @@ func TestStuckProbeIsReplaced(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		assert.Equal(t, "messages were handled beside a stuck probe", good.Load(), 3)
 		stop()
-	})
-}
-
-// The next message does not wait for a handler whose goroutine ended while the concurrency grows.
-func TestGoexitDuringTheRamp(t *testing.T) {
-	withServer(t, func(t *testing.T, s *server) {
-		s.settings.Retry = backoff.Steps{12 * time.Hour}
-		s.fillQuick()
-		var calls atomic.Int64
-		var ended time.Time
-		begin := time.Now()
-		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-			switch {
-			case !slow(d):
-				return nil
-			case time.Since(begin) < 3*time.Second:
-				time.Sleep(time.Second)
-				return errors.New("the database is away")
-			}
-			switch calls.Add(1) {
-			case 2: // after the probe
-				time.Sleep(100 * time.Millisecond)
-				ended = time.Now()
-				runtime.Goexit()
-			case 3:
-				assert.Equal(t, "the next message waited for", time.Since(ended), 0)
-			}
-			return nil
-		}, consumer.PushOptions{Concurrency: 4, KillSwitch: consumer.KillSwitch{FailureRatio: 0.5, MinMessages: 4}})
-		s.fillSlow(10)
-		time.Sleep(time.Minute)
-		stop()
-		n := calls.Load()
-		assert.That(t, n >= 3, "%d handlers were called after the outage, want 3", n)
 	})
 }
 

@@ -12,37 +12,11 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
-
-func TestLeaseIsExtended(t *testing.T) {
-	withServer(t, func(t *testing.T, s *server) {
-		s.fill(3)
-		var calls atomic.Int64
-		var seen outcomes
-		stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
-			calls.Add(1)
-			handle := d.Handle
-			time.Sleep(5 * time.Minute)
-			assert.That(t, ctx.Err() == nil && d.Handle == handle,
-				"ctx %v; the handle changed from %q to %q", ctx.Err(), handle, d.Handle)
-			return nil
-		}, consumer.PushOptions{OnDelivery: seen.add})
-		time.Sleep(6 * time.Minute)
-		stop()
-		assert.That(t, calls.Load() == 3 && s.left() == 0, "%d calls, %d left, outcomes %+v", calls.Load(), s.left(), seen.list)
-		for _, d := range s.changes {
-			assert.That(t, d == 30*time.Second, "extended by %v", d)
-		}
-		// Every 9 to 10 s, for 5 min, three times.
-		n := len(s.changes)
-		assert.That(t, n >= 3*29 && n <= 3*34, "%d extensions", n)
-	})
-}
 
 func TestLeaseLost(t *testing.T) {
 	invalid := &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
@@ -217,10 +191,8 @@ func TestAckIsRepeated(t *testing.T) {
 			var seen outcomes
 			var after []time.Duration
 			begin := time.Now()
-			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+			runFor(t, 35*time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
 				consumer.PushOptions{Concurrency: 1, OnDelivery: func(o consumer.Outcome) { after = append(after, time.Since(begin)); seen.add(o) }})
-			time.Sleep(35 * time.Second)
-			stop()
 			if first := seen.list[0]; first.Disposition != tt.want || n < tt.min || n > tt.max || after[0] > 30*time.Second {
 				t.Errorf("%d tries in %v, outcome %+v", n, after[0], first)
 			}
@@ -260,10 +232,8 @@ func TestLostResponseIsNoWarning(t *testing.T) {
 			return nil
 		}
 		var seen outcomes
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+		runFor(t, time.Minute, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
 			consumer.PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		time.Sleep(time.Minute)
-		stop()
 		if o := seen.all()[0]; tries != 2 || o.Disposition != consumer.PerhapsSettled || !errors.Is(o.SettleErr, tidegate.ErrInvalidHandle) || s.left() != 0 {
 			t.Errorf("%d tries, outcome %+v", tries, o)
 		}
@@ -272,80 +242,37 @@ func TestLostResponseIsNoWarning(t *testing.T) {
 	})
 }
 
-// slowServer needs a second for each receive, and counts those under way.
-type slowServer struct {
-	*server
-	underWay, most atomic.Int64
-}
-
-func (s *slowServer) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
-	s.most.Store(max(s.most.Load(), s.underWay.Add(1)))
-	defer s.underWay.Add(-1)
-	if err := backoff.Sleep(ctx, time.Second); err != nil {
-		return nil, err
-	}
-	return s.server.Receive(ctx, r)
-}
-
 // With a backlog, receives of one queue overlap.
 func TestReceivesOverlapWithABacklog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &slowServer{server: newServer(t)}
-		s.caps = ours
-		s.fill(3000)
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
-		time.Sleep(20 * time.Second)
-		n := s.most.Load()
-		assert.That(t, n >= 4, "%d receives at a time with a backlog, want several", n)
-		stop()
-	})
-}
-
-// When a stuck handler returns, its place is free for the next stuck handler.
-func TestStuckHandlersAreReplacedAgain(t *testing.T) {
 	withBroker(t, func(t *testing.T, s *server) {
-		s.fill(10)
-		begin := time.Now()
-		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-			if d.ID == "m0" || d.ID == "m5" || d.ID == "late0" {
-				time.Sleep(10 * time.Minute)
-			}
+		s.fill(3000)
+		var underWay, most atomic.Int64
+		s.onReceive = func() error {
+			most.Store(max(most.Load(), underWay.Add(1)))
+			defer underWay.Add(-1)
+			time.Sleep(time.Second)
 			return nil
-		}, consumer.PushOptions{Concurrency: 1, StuckAfter: time.Minute, MaxExtension: time.Hour})
-		for s.left() > 0 && time.Since(begin) < 6*time.Hour {
-			time.Sleep(time.Minute)
 		}
-		s.add(0, &tidegate.Message{ID: "late0", Topic: "orders"}, &tidegate.Message{ID: "late1", Topic: "orders"})
-		time.Sleep(2 * time.Minute)
-		assert.Equal(t, "messages left beside a stuck handler", s.left(), 1)
-		time.Sleep(10 * time.Minute)
-		stop()
+		runFor(t, 20*time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
+		assert.That(t, most.Load() >= 4, "%d receives at a time with a backlog, want several", most.Load())
 	})
 }
 
-// mute blocks the first request for settings until its context ends.
-type mute struct {
-	*server
-	asked atomic.Int64
-}
-
-func (m *mute) ConsumerSettings(ctx context.Context, group, topic string) (transport.ConsumerSettings, error) {
-	if m.asked.Add(1) == 1 {
-		<-ctx.Done()
-		return transport.ConsumerSettings{}, context.Cause(ctx)
-	}
-	return m.server.ConsumerSettings(ctx, group, topic)
-}
-
-// A server that does not respond to the request for settings does not hold up the consumer.
+// A server that does not respond to the request for settings does not hold up the consumer, which
+// receives after a later response.
 func TestSettingsHaveATimeLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &mute{server: newServer(t)}
+	withServer(t, func(t *testing.T, s *server) {
 		s.fill(1)
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+		asked, begin := 0, time.Now()
+		s.onSettings = func(ctx context.Context) error {
+			if asked++; asked > 1 {
+				return nil
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		runFor(t, 20*time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
 			consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}})
-		time.Sleep(20 * time.Second)
-		assert.That(t, s.left() == 0, "the consumer waits for the settings")
-		stop()
+		assert.That(t, s.left() == 0 && asked > 1 && s.polls[0].After(begin), "%d messages left, %d requests for settings and %d receives; want 0, more than 1, and the first one later", s.left(), asked, len(s.polls))
 	})
 }

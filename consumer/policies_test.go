@@ -114,19 +114,10 @@ func TestEffectivePolicy(t *testing.T) {
 	e, err = p.EffectivePolicy(t.Context(), &tidegate.Message{})
 	assert.That(t, err == nil && e.MaxAttempts == 6 && e.MaxAttemptsFrom == "server: settings of the group", "got\n%v\n%v", e, err)
 	broken := errors.New("connection lost")
-	s.onSettings = func() error { return broken }
+	s.onSettings = func(context.Context) error { return broken }
 	e, err = p.EffectivePolicy(t.Context(), &tidegate.Message{Tag: "invoice"})
 	assert.That(t, errors.Is(err, broken) && e.MaxAttempts == 3 && e.RetryFrom == "Subscription.Retry", "without the server's settings: got\n%v\n%v", e, err)
 	if _, err = p.EffectivePolicy(t.Context(), &tidegate.Message{Topic: "no topic"}); err == nil || !strings.Contains(err.Error(), `"no topic"`) {
 		t.Errorf("of a topic that cannot exist: %v", err)
-	}
-}
-
-func TestPoliciesAreValidated(t *testing.T) {
-	_, err := consumer.NewPush(newServer(t), consumer.Subscription{Group: "billing", Topic: "orders"},
-		func(context.Context, *tidegate.Delivery) error { return nil },
-		consumer.PushOptions{Concurrency: -1, Policies: []policy.Policy{{MaxAttempts: -2}}})
-	for _, want := range []string{`"Policies[0].MaxAttempts": 40000 BAD_REQUEST: -2 is negative`, `"Concurrency"`} {
-		assert.That(t, err != nil && strings.Contains(err.Error(), want), "the error is %v, want it to have %s", err, want)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"math"
 	"reflect"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -53,46 +52,6 @@ func TestHandledAndAcked(t *testing.T) {
 	})
 }
 
-func TestOtherLadders(t *testing.T) {
-	own, pushed := backoff.Steps{3 * time.Second}, backoff.Steps{time.Second, 2 * time.Second}
-	for _, tt := range []struct {
-		name   string
-		sub    consumer.Subscription
-		pushed transport.ConsumerSettings
-		err    error
-		want   []time.Duration
-		dead   bool
-	}{
-		{"pushed", consumer.Subscription{}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 4}, errors.New("x"),
-			[]time.Duration{time.Second, 2 * time.Second, 2 * time.Second}, true},
-		{"own", consumer.Subscription{Group: "billing", Topic: "orders", Retry: own}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 3},
-			errors.New("x"), []time.Duration{3 * time.Second, 3 * time.Second}, true},
-		{"the handler's", consumer.Subscription{}, transport.ConsumerSettings{Retry: pushed, MaxAttempts: 2},
-			fmt.Errorf("busy: %w", consumer.RetryIn(time.Minute, errors.New("x"))), []time.Duration{time.Minute}, true},
-		{"dead letter at once", consumer.Subscription{}, transport.ConsumerSettings{}, consumer.DeadLetterNow(errors.New("x")), nil, true},
-	} {
-		t.Run(tt.name, onServer(func(t *testing.T, s *server) {
-			s.settings = tt.pushed
-			s.fill(1)
-			var seen outcomes
-			stop := start(t, s, tt.sub, func(context.Context, *tidegate.Delivery) error { return tt.err }, consumer.PushOptions{OnDelivery: seen.add})
-			time.Sleep(time.Hour)
-			stop()
-			var got []time.Duration
-			for i, r := range s.retries {
-				got = append(got, r.delay)
-				if seen.list[i].Disposition != consumer.Retried || seen.list[i].Delay != r.delay || seen.list[i].Err != tt.err {
-					t.Errorf("outcome %+v of %+v", seen.list[i], r)
-				}
-			}
-			last := seen.list[len(seen.list)-1]
-			if !reflect.DeepEqual(got, tt.want) || (len(s.dead) == 1) != tt.dead || last.Disposition != consumer.DeadLettered {
-				t.Errorf("delays %v, dead letters %v, last outcome %+v; want %v", got, s.dead, last, tt.want)
-			}
-		}))
-	}
-}
-
 // A RocketMQ does not wake the waiting receive for a retry, and makes the retry ready up to 2.2 s
 // late. The consumer fetches its own when they are ready, also one without a delay.
 func TestRetriesAreFetchedWhenDue(t *testing.T) {
@@ -120,17 +79,6 @@ func TestRetriesAreFetchedWhenDue(t *testing.T) {
 	})
 }
 
-// Without a word of the server about attempts, its own count decides.
-func TestUnknownLimitNeverDeadLetters(t *testing.T) {
-	withServer(t, func(t *testing.T, s *server) {
-		s.fill(1)
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return errors.New("x") }, consumer.PushOptions{})
-		time.Sleep(48 * time.Hour)
-		stop()
-		assert.That(t, len(s.retries) >= 20 && len(s.dead) == 0, "%d retries, dead letters %v", len(s.retries), s.dead)
-	})
-}
-
 // RocketMQ: consumption retry: "If the message fails to be pulled due to throttling or other
 // reasons, you must re-initiate the request to obtain the message"
 func TestReceiveFailures(t *testing.T) {
@@ -147,10 +95,8 @@ func TestReceiveFailures(t *testing.T) {
 			}
 			return nil
 		}
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+		runFor(t, 100*time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
 			consumer.PushOptions{ReceiveBackoff: backoff.Steps{time.Second, 2 * time.Second, 4 * time.Second}})
-		time.Sleep(100 * time.Second)
-		stop()
 		var gaps []time.Duration
 		for i := range len(errs) {
 			gaps = append(gaps, s.polls[i+1].Sub(s.polls[i]))
@@ -161,18 +107,19 @@ func TestReceiveFailures(t *testing.T) {
 	})
 }
 
+// A response is no outage: the wait is that of the backoff, and there are no pings.
 func TestDefaultReceiveBackoff(t *testing.T) {
 	want := backoff.Exponential{Initial: time.Second, Multiplier: 1.6, Jitter: 0.2, Max: 30 * time.Second}
-	withServer(t, func(t *testing.T, s *server) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newReachable(t)
 		s.onReceive = func() error { return &tidegate.Error{Code: protocol.CodeInternalError} }
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
-		time.Sleep(10 * time.Minute)
-		stop()
+		runFor(t, 10*time.Minute, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{})
 		for i := 1; i < len(s.polls); i++ {
 			gap := s.polls[i].Sub(s.polls[i-1])
 			lo, hi := want.Range(i - 1)
 			assert.That(t, gap >= lo && gap <= hi, "gap %d is %v, not in [%v, %v]", i, gap, lo, hi)
 		}
+		assert.Equal(t, "pings", s.pings.Load(), 0)
 	})
 }
 
@@ -202,7 +149,7 @@ func TestErrorsThatEndRun(t *testing.T) {
 					return nil
 				}
 				if where == "settings" {
-					s.onSettings = refuse
+					s.onSettings = func(context.Context) error { return refuse() }
 				} else {
 					s.onReceive = refuse
 				}
@@ -220,42 +167,6 @@ func TestErrorsThatEndRun(t *testing.T) {
 				assert.That(t, s.handed == 0, "%s: %d deliveries were neither settled nor released", where, s.handed)
 			})
 		}
-	}
-}
-
-// A failure that may pass is waited out, with any code, and reported.
-func TestRunSurvives(t *testing.T) {
-	for _, c := range []tidegate.Code{
-		protocol.CodeIllegalPollingTime, tidegate.CodeNotImplemented, tidegate.CodeBadRequest, tidegate.CodeInternalServerError,
-		tidegate.CodeTopicNotFound, tidegate.CodeForbidden, 49999, 0,
-	} {
-		withBroker(t, func(t *testing.T, s *server) {
-			var away atomic.Bool
-			away.Store(true)
-			s.onReceive = func() error {
-				if away.Load() {
-					return &tidegate.Error{Code: c, Message: "deadline time remaining is not enough"}
-				}
-				return nil
-			}
-			s.fill(100)
-			var mu sync.Mutex
-			var failures []consumer.ReceiveFailure
-			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-				consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) {
-					mu.Lock()
-					defer mu.Unlock()
-					failures = append(failures, f)
-				}})
-			time.Sleep(45 * time.Second)
-			away.Store(false)
-			time.Sleep(time.Minute)
-			err := stop()
-			assert.That(t, err == nil && s.left() == 0, "%v: Run: %v, %d messages left", c, err, s.left())
-			if len(failures) < 3 || failures[2].Failures != 3 || failures[0].RetryIn < 800*time.Millisecond || !strings.Contains(failures[0].Err.Error(), "deadline") {
-				t.Errorf("%v: reported %+v", c, failures)
-			}
-		})
 	}
 }
 
@@ -284,33 +195,11 @@ func TestRejectionOutlivesTheEnd(t *testing.T) {
 	}
 }
 
-func TestSettingsAreWaitedFor(t *testing.T) {
-	withServer(t, func(t *testing.T, s *server) {
-		s.fill(1)
-		n := 0
-		s.onSettings = func() error {
-			if n++; n <= 2 {
-				return errors.New("connection lost")
-			}
-			return nil
-		}
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			consumer.PushOptions{ReceiveBackoff: backoff.Steps{time.Second}})
-		begin := time.Now()
-		time.Sleep(time.Minute)
-		stop()
-		assert.Equal(t, "the first receive came after", s.polls[0].Sub(begin), 2*time.Second)
-		assert.That(t, s.left() == 0, "not handled")
-	})
-}
-
 // If a server returns empty receives at once, the consumer does not receive in a hot loop.
 func TestEmptyResponsesArePaced(t *testing.T) {
 	withServer(t, func(t *testing.T, s *server) {
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+		runFor(t, 10*time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
 			consumer.PushOptions{LongPolling: time.Nanosecond})
-		time.Sleep(10 * time.Second)
-		stop()
 		n := len(s.polls)
 		assert.That(t, n >= 90 && n <= 110, "%d receives in 10 s", n)
 	})
@@ -375,41 +264,15 @@ func TestMaxBufferedBoundsTheMessagesInHand(t *testing.T) {
 	for buffered, want := range map[int]int{-1: 1, 5: 6, 0: 1 + 1024} {
 		withBroker(t, func(t *testing.T, s *server) {
 			s.fill(2000)
-			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+			runFor(t, 10*time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 				time.Sleep(100 * time.Microsecond) // 200 ms of it are 2000 messages, more than MaxBuffered
 				return nil
 			}, consumer.PushOptions{Concurrency: 1, MaxBuffered: buffered})
-			time.Sleep(10 * time.Second)
-			stop()
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			assert.That(t, s.maxHand == want, "MaxBuffered %d: at most %d messages in hand, want %d", buffered, s.maxHand, want)
 		})
 	}
-}
-
-// A consumer that is paused when Run begins receives nothing until Resume.
-func TestRunOfAPausedConsumerWaitsForResume(t *testing.T) {
-	withBroker(t, func(t *testing.T, s *server) {
-		s.fill(1)
-		var handled atomic.Int64
-		p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"},
-			func(context.Context, *tidegate.Delivery) error { handled.Add(1); return nil }, consumer.PushOptions{}))(t)
-		p.Pause()
-		stop := runPush(t, p)
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		s.mu.Lock()
-		receives := len(s.polls)
-		s.mu.Unlock()
-		n := handled.Load()
-		assert.That(t, n == 0 && receives == 0, "%d messages handled and %d receives before Resume", n, receives)
-		p.Resume()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		assert.Equal(t, "messages handled after Resume", handled.Load(), 1)
-		stop()
-	})
 }
 
 // Run of a paused consumer ends within ShutdownTimeout, also if messages wait that the server does
@@ -480,7 +343,7 @@ func TestLimiterDelaysTheFetch(t *testing.T) {
 }
 
 // A receive that brings nothing keeps its permission: an idle consumer handles a new message at
-// once.
+// once. Run ends while the limiter holds it.
 func TestLimiterDoesNotDelayAnIdleConsumer(t *testing.T) {
 	withBroker(t, func(t *testing.T, s *server) {
 		var at time.Time
@@ -490,7 +353,10 @@ func TestLimiterDoesNotDelayAnIdleConsumer(t *testing.T) {
 		added := time.Now()
 		s.fill(1)
 		time.Sleep(time.Second)
-		stop()
+		begin := time.Now()
+		if err := stop(); err != nil || time.Since(begin) > 6*time.Second {
+			t.Errorf("Run: %v after %v", err, time.Since(begin))
+		}
 		assert.That(t, at.Equal(added), "it was handled %v after it came", at.Sub(added))
 	})
 }
@@ -521,19 +387,6 @@ func TestLimiterThatFails(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 		assert.That(t, s.left() == 0 && len(reported) == 3 && errors.Is(reported[2].Err, errLimiter) && reported[2].Failures == 3, "%d messages left, reported %+v", s.left(), reported)
-	})
-}
-
-// Run ends while the limiter holds it.
-func TestLimiterEndsWithTheRun(t *testing.T) {
-	withServer(t, func(t *testing.T, s *server) {
-		s.fill(10)
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			consumer.PushOptions{Limiter: rate.NewLimiter(rate.Every(time.Hour), 1)})
-		time.Sleep(time.Minute)
-		begin := time.Now()
-		err := stop()
-		assert.That(t, err == nil && time.Since(begin) <= 6*time.Second, "%v after %v", err, time.Since(begin))
 	})
 }
 
@@ -616,19 +469,6 @@ func TestReceivesFollowTheReturnOfAServer(t *testing.T) {
 	})
 }
 
-// A response is no outage: the wait is that of ReceiveBackoff, and there are no pings.
-func TestReceiveBackoffAfterAResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newReachable(t)
-		r.onReceive = func() error { return &tidegate.Error{Code: protocol.CodeInternalError} }
-		stop := start(t, r, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
-			consumer.PushOptions{ReceiveBackoff: backoff.Steps{20 * time.Second}})
-		time.Sleep(time.Minute + time.Second)
-		stop()
-		assert.That(t, len(r.polls) == 4 && r.pings.Load() == 0, "%d receives and %d pings in a minute, want 4 and none", len(r.polls), r.pings.Load())
-	})
-}
-
 // A consumer without Logger and OnReceiveFailure reports failures to slog's default, for each topic
 // at intervals that double from a minute to an hour. One of the two is enough to end that.
 func TestDefaultLogOfFailures(t *testing.T) {
@@ -647,11 +487,11 @@ func TestDefaultLogOfFailures(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			log.Reset()
 			s := newServer(t)
-			s.onSettings = func() error { return &tidegate.Error{Op: "QueryAssignment", Code: tidegate.CodeInternalServerError} }
-			stop := start(t, s, consumer.Subscription{Group: "billing", Topic: "orders", Topics: map[string]tidegate.Filter{"returns": {}}},
+			s.onSettings = func(context.Context) error {
+				return &tidegate.Error{Op: "QueryAssignment", Code: tidegate.CodeInternalServerError}
+			}
+			runFor(t, 25*time.Hour, s, consumer.Subscription{Group: "billing", Topic: "orders", Topics: map[string]tidegate.Filter{"returns": {}}},
 				func(context.Context, *tidegate.Delivery) error { return nil }, tt.opts)
-			time.Sleep(25 * time.Hour)
-			stop()
 			n := strings.Count(log.String(), "cannot receive")
 			// The first failure after each interval is logged. Failures are up to 36 s apart, which
 			// is 30 s and jitter.
@@ -715,7 +555,7 @@ func TestSettingsOfTheDeliveringServer(t *testing.T) {
 	})
 }
 
-// An outage between two rejections of the credentials does not end Run; rejections for a minute do.
+// An outage between two rejections of the credentials does not end Run.
 func TestRejectionsBesideAnOutage(t *testing.T) {
 	withServer(t, func(t *testing.T, s *server) {
 		var receives atomic.Int64
@@ -734,11 +574,5 @@ func TestRejectionsBesideAnOutage(t *testing.T) {
 		n := receives.Load()
 		assert.That(t, n >= 61, "%d receives, want the one after the second rejection", n)
 		assert.NoError(t, stop(), "Run ended")
-		s.onReceive = func() error { return &tidegate.Error{Code: tidegate.CodeUnauthorized} }
-		begin := time.Now()
-		p := assert.Value(consumer.NewPush(s, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil }, consumer.PushOptions{}))(t)
-		if err := p.Run(t.Context()); !errors.Is(err, tidegate.ErrUnauthorized) || time.Since(begin) < time.Minute || time.Since(begin) > 2*time.Minute {
-			t.Errorf("Run returned %v after %v of rejections", err, time.Since(begin))
-		}
 	})
 }

@@ -25,15 +25,17 @@ type server struct {
 	result   transport.RetryResult // of every Retry
 	deaf     bool                  // as on RocketMQ: retries do not wake a parked receive, and are late
 	ran      time.Duration         // of each invisible time, before the response came
+	silent   bool                  // without a response to requests that settle deliveries
 
 	// Called without a lock before the server does anything; an error is the response.
-	onReceive, onSettings func() error
-	onTopic               func(topic string) error // of a receive
-	onAck, onRetry        func(d *tidegate.Delivery) error
-	onChange, onDead      func(d *tidegate.Delivery) error
-	onSnooze              func(d *tidegate.Delivery) error
-	onHandOut             func(n int)  // called with the lock held
-	afterAck              func() error // called without a lock; an error replaces the response
+	onReceive        func() error
+	onSettings       func(ctx context.Context) error
+	onTopic          func(topic string) error // of a receive
+	onAck, onRetry   func(d *tidegate.Delivery) error
+	onChange, onDead func(d *tidegate.Delivery) error
+	onSnooze         func(d *tidegate.Delivery) error
+	onHandOut        func(n int)  // called with the lock held
+	afterAck         func() error // called without a lock; an error replaces the response
 
 	mu       sync.Mutex
 	entries  []*entry
@@ -262,6 +264,9 @@ func (s *server) settle(ctx context.Context, d *tidegate.Delivery, hook func(*ti
 			return err
 		}
 	}
+	if s.silent {
+		<-ctx.Done()
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -345,9 +350,9 @@ func (s *server) ProducerSettings(context.Context, string) (transport.ProducerSe
 	return transport.ProducerSettings{}, nil
 }
 
-func (s *server) ConsumerSettings(context.Context, string, string) (transport.ConsumerSettings, error) {
+func (s *server) ConsumerSettings(ctx context.Context, _, _ string) (transport.ConsumerSettings, error) {
 	if s.onSettings != nil {
-		if err := s.onSettings(); err != nil {
+		if err := s.onSettings(ctx); err != nil {
 			return transport.ConsumerSettings{}, err
 		}
 	}
@@ -375,6 +380,14 @@ func start(t *testing.T, s consumer.Transport, sub consumer.Subscription, h cons
 	}
 	p := assert.Value(consumer.NewPush(s, sub, h, o))(t)
 	return runPush(t, p)
+}
+
+// runFor runs a push consumer for a time.
+func runFor(t *testing.T, d time.Duration, s consumer.Transport, sub consumer.Subscription, h consumer.Handler, o consumer.PushOptions) {
+	t.Helper()
+	stop := start(t, s, sub, h, o)
+	time.Sleep(d)
+	stop()
 }
 
 // runPush runs a push consumer until stop is called, which returns the result of Run.

@@ -12,7 +12,6 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // fillQuick fills the server with messages that have the consumer receive ahead, as their handlers
@@ -121,53 +120,6 @@ func TestShutdownTimeout(t *testing.T) {
 	})
 }
 
-// If no delivery can be settled, Run ends within ShutdownTimeout.
-func TestShutdownWithoutAServer(t *testing.T) {
-	for _, timeout := range []time.Duration{time.Second, 10 * time.Second} {
-		withBroker(t, func(t *testing.T, s *server) {
-			s.fillQuick()
-			away := func(*tidegate.Delivery) error { return errors.New("connection lost") }
-			var report consumer.StopReport
-			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-				if slow(d) {
-					time.Sleep(300 * time.Millisecond)
-				}
-				return nil
-			}, consumer.PushOptions{Concurrency: 2, ShutdownTimeout: timeout, OnStop: func(r consumer.StopReport) { report = r }})
-			s.fillSlow(50)
-			time.Sleep(100 * time.Millisecond)
-			s.onAck, s.onChange = away, away
-			begin := time.Now()
-			stop()
-			d := time.Since(begin)
-			assert.That(t, d <= timeout, "Run took %v to return, with a timeout of %v", d, timeout)
-			assert.That(t, report.Unsettled >= 10 && report.Acked+report.Released <= 0, "report %+v", report)
-		})
-	}
-}
-
-// A silent server does not respond to requests that settle deliveries.
-type silentServer struct{ *server }
-
-func (s silentServer) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
-	<-ctx.Done()
-	errs := make([]error, len(ds))
-	for i := range errs {
-		errs[i] = context.Cause(ctx)
-	}
-	return errs
-}
-
-func (s silentServer) Settle(ctx context.Context, _ *tidegate.Delivery, _ transport.Verdict) (transport.RetryResult, error) {
-	<-ctx.Done()
-	return transport.RetryResult{}, context.Cause(ctx)
-}
-
-func (s silentServer) Extend(ctx context.Context, _ *tidegate.Delivery, _ time.Duration, _ bool) (string, error) {
-	<-ctx.Done()
-	return "", context.Cause(ctx)
-}
-
 // Run ends within ShutdownTimeout if the handlers return when their contexts end, also if more
 // settlements wait than there are requests at the same time and no request gets a response. A
 // handler that returns later has one second for its settlement.
@@ -184,27 +136,25 @@ func TestShutdownTimeoutIsALimit(t *testing.T) {
 		"successes at the last":     {hurried: true, want: 7 * time.Second},
 		"successes after the limit": {hurried: true, late: 2 * time.Second, want: 6300*time.Millisecond + 3*time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := silentServer{newServer(t)}
-				s.caps = ours
-				s.fill(1000)
-				stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
-					if tt.hurried {
-						<-ctx.Done()
-						time.Sleep(tt.late)
-					}
-					if tt.fail {
-						return errors.New("failed")
-					}
-					return nil
-				}, consumer.PushOptions{Concurrency: 200, ShutdownTimeout: 7 * time.Second})
-				time.Sleep(time.Second)
-				begin := time.Now()
-				if err := stop(); err != nil || time.Since(begin) > tt.want {
-					t.Errorf("Run: %v after %v, want at most %v", err, time.Since(begin), tt.want)
+		assert.Bubble(t, name, func(t *testing.T) {
+			s := newServer(t)
+			s.caps, s.silent = ours, true
+			s.fill(1000)
+			stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, _ *tidegate.Delivery) error {
+				if tt.hurried {
+					<-ctx.Done()
+					time.Sleep(tt.late)
 				}
-			})
+				if tt.fail {
+					return errors.New("failed")
+				}
+				return nil
+			}, consumer.PushOptions{Concurrency: 200, ShutdownTimeout: 7 * time.Second})
+			time.Sleep(time.Second)
+			begin := time.Now()
+			if err := stop(); err != nil || time.Since(begin) > tt.want {
+				t.Errorf("Run: %v after %v, want at most %v", err, time.Since(begin), tt.want)
+			}
 		})
 	}
 }

@@ -87,7 +87,7 @@ func TestFinalAttemptAndDeadLetter(t *testing.T) {
 			var got []finality
 			broken := errors.New("broken")
 			letters := 0
-			stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+			runFor(t, time.Minute, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
 				if got = append(got, finalityOf(ctx)); len(got) == 4 {
 					return nil
 				}
@@ -101,8 +101,6 @@ func TestFinalAttemptAndDeadLetter(t *testing.T) {
 					t.Errorf("dead letter %+v because of %v", o.Delivery, o.Err)
 				}
 			}})
-			time.Sleep(time.Minute)
-			stop()
 			assert.That(t, slices.Equal(got, tt.want) && (letters == 1) == (tt.most == 3), "%d attempts: %v, %d dead letters; want %v", tt.most, got, letters, tt.want)
 		})
 	}
@@ -128,7 +126,7 @@ func TestClassifyAndMiddleware(t *testing.T) {
 			}
 		}
 		duplicate := errors.New("duplicate key")
-		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		runFor(t, time.Second, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			switch d.ID {
 			case "m0":
 				return fmt.Errorf("load: %w", sql.ErrNoRows)
@@ -148,8 +146,6 @@ func TestClassifyAndMiddleware(t *testing.T) {
 				return err
 			},
 		})
-		time.Sleep(time.Second)
-		stop()
 		got := map[string]consumer.Outcome{}
 		for _, o := range seen.all() {
 			got[o.Delivery.ID] = o
@@ -213,6 +209,7 @@ func TestJudge(t *testing.T) {
 			verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "no connection dead letter requested by the handler"}}},
 		{"snooze in the last attempt", 3, fmt.Errorf("not yet: %w", consumer.Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: time.Minute}}},
 		{"snooze, longer than the server takes", 1, consumer.Snooze(13 * time.Hour), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze, Delay: 12 * time.Hour}}},
+		{"snooze, negative", 1, consumer.Snooze(-time.Second), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Snooze}}},
 		{"snooze without the server's help", 3, consumer.Snooze(time.Minute), bounded, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Minute}, Spent: true}},
 		{"dead letter beats snooze", 1, consumer.DeadLetterNow(consumer.Snooze(time.Minute)), snoozing, verdict.Decision{Verdict: transport.Verdict{Kind: transport.DeadLetter, Reason: "postponed for 1m0s"}}},
 		{"before the policy's last attempt", 1, broken, policied, verdict.Decision{Verdict: transport.Verdict{Kind: transport.Retry, Delay: time.Second}}},
@@ -372,25 +369,21 @@ func TestReconsumeRequests(t *testing.T) {
 		// A dead letter is the stronger wish.
 		"dead letter": {errors.Join(consumer.Reconsume(transport.Verdict{Kind: transport.RetryTopic}, nil), consumer.DeadLetterNow(nil)), nil, false, transport.Verdict{Kind: transport.RetryTopic}, consumer.DeadLettered, 0, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &reconsumer{server: newServer(t), err: tt.err, lost: tt.lost}
-				s.caps = ours
-				s.caps.Verdicts |= transport.RetryTopic | transport.NegativeAck
-				s.fill(1)
-				var seen outcomes
-				stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return tt.fail }, consumer.PushOptions{OnDelivery: seen.add})
-				time.Sleep(time.Minute)
-				stop()
-				list := seen.all()
-				if len(list) != 1 || list[0].Disposition != tt.disposition || list[0].Delay != tt.delay || !errors.Is(list[0].SettleErr, tt.is) {
-					t.Errorf("outcomes %+v, want %v after %v, %v", list, tt.disposition, tt.delay, tt.is)
-				}
-				for i := range s.verdicts {
-					s.verdicts[i].Reason = ""
-				}
-				assert.That(t, tt.disposition == consumer.DeadLettered || len(s.verdicts) != 0 && s.verdicts[0] == tt.verdict, "verdicts %+v, want %+v", s.verdicts, tt.verdict)
-			})
+		assert.Bubble(t, name, func(t *testing.T) {
+			s := &reconsumer{server: newServer(t), err: tt.err, lost: tt.lost}
+			s.caps = ours
+			s.caps.Verdicts |= transport.RetryTopic | transport.NegativeAck
+			s.fill(1)
+			var seen outcomes
+			runFor(t, time.Minute, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return tt.fail }, consumer.PushOptions{OnDelivery: seen.add})
+			list := seen.all()
+			if len(list) != 1 || list[0].Disposition != tt.disposition || list[0].Delay != tt.delay || !errors.Is(list[0].SettleErr, tt.is) {
+				t.Errorf("outcomes %+v, want %v after %v, %v", list, tt.disposition, tt.delay, tt.is)
+			}
+			for i := range s.verdicts {
+				s.verdicts[i].Reason = ""
+			}
+			assert.That(t, tt.disposition == consumer.DeadLettered || len(s.verdicts) != 0 && s.verdicts[0] == tt.verdict, "verdicts %+v, want %+v", s.verdicts, tt.verdict)
 		})
 	}
 }
@@ -404,44 +397,16 @@ func TestSimpleReconsumeNeedsTheTransport(t *testing.T) {
 	assert.That(t, e != nil && e.Code == tidegate.CodeNotImplemented, "%v", err)
 }
 
-// Outcome.AttemptSpent is true only if the handler returned Snooze and the server counted the
-// attempt.
-func TestAttemptSpent(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		caps  transport.Capabilities
-		away  bool // the server does not respond to the retry
-		end   consumer.Disposition
-		spent bool
-	}{
-		{"a server with snoozes", ours, false, consumer.Snoozed, false},
-		{"a server without snoozes", transport.Capabilities{}, false, consumer.Retried, true},
-		{"a server that did not count it", transport.Capabilities{}, true, consumer.Unsettled, false},
-	} {
-		t.Run(tt.name, onServer(func(t *testing.T, s *server) {
-			s.caps = tt.caps
-			s.fill(1)
-			s.onRetry = func(*tidegate.Delivery) error {
-				if tt.away {
-					return &tidegate.Error{Op: "ChangeInvisibleDuration", Message: "connection refused"}
-				}
-				return nil
-			}
-			var seen outcomes
-			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return consumer.Snooze(time.Hour) },
-				consumer.PushOptions{InvisibleDuration: 10 * time.Second, OnDelivery: seen.add})
-			time.Sleep(time.Minute)
-			stop()
-			got := seen.all()
-			assert.That(t, len(got) != 0 && got[0].Disposition == tt.end && got[0].AttemptSpent == tt.spent, "outcomes %+v, want %v with AttemptSpent %t", got, tt.end, tt.spent)
-		}))
-	}
-}
-
-func TestNegativeDelaysMeanNone(t *testing.T) {
-	if e, ok := errors.AsType[*verdict.Snooze](consumer.Snooze(-time.Second)); !ok || e.Delay != 0 {
-		t.Errorf("Snooze: %+v", e)
-	}
-	e, ok := errors.AsType[*verdict.RetryIn](consumer.RetryIn(-time.Second, nil))
-	assert.That(t, ok && e.Delay == 0, "RetryIn: %+v", e)
+// Outcome.AttemptSpent is false if the handler returned Snooze and the server did not count the
+// attempt, because no retry reached it.
+func TestAttemptNotSpent(t *testing.T) {
+	withServer(t, func(t *testing.T, s *server) {
+		s.fill(1)
+		s.onRetry = func(*tidegate.Delivery) error { return errors.New("connection refused") }
+		var seen outcomes
+		runFor(t, time.Minute, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return consumer.Snooze(time.Hour) },
+			consumer.PushOptions{InvisibleDuration: 10 * time.Second, OnDelivery: seen.add})
+		got := seen.all()
+		assert.That(t, len(got) != 0 && got[0].Disposition == consumer.Unsettled && !got[0].AttemptSpent, "outcomes %+v, want it unsettled and not spent", got)
+	})
 }

@@ -30,12 +30,7 @@ func TestBatchesCountAsMessages(t *testing.T) {
 				}
 				return nil
 			}, e.i.PushOptions(consumer.PushOptions{Concurrency: 1, Batch: consumer.BatchOptions{MaxMessages: n}})))(t)
-		ctx, stop := context.WithCancel(e.Context())
-		done := make(chan error, 1)
-		go func() { done <- c.Run(ctx) }()
-		e.broker.WaitIdle("billing", "orders")
-		stop()
-		assert.NoError(t, <-done)
+		e.consumeBy(c)
 		assert.That(t, batches == 1 && len(spans) == n, "%d batches with %d spans, want one batch of %d messages", batches, len(spans), n)
 		got := e.series()
 		for series, value := range map[string]string{

@@ -69,6 +69,12 @@ func (e *env) consume(handle consumer.Handler) {
 	if err != nil {
 		e.Fatal(err)
 	}
+	e.consumeBy(c)
+}
+
+// consumeBy consumes orders by a consumer until idle.
+func (e *env) consumeBy(c *consumer.Push) {
+	e.Helper()
 	ctx, stop := context.WithCancel(e.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

@@ -98,43 +98,41 @@ func TestAdaptiveRecovers(t *testing.T) {
 // A server that rejects everything for a while, at the start or later, is used fully soon after.
 func TestAdaptiveReturnsSoon(t *testing.T) {
 	for name, before := range map[string]time.Duration{"at the start": 0, "later": 20 * time.Second, "a little later": 20*time.Second + 20*time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const capacity, outage = 1000, 20 * time.Second
-				a := newAdaptive(t, ratelimit.AdaptiveOptions{})
-				server := rate.NewLimiter(capacity, capacity/10)
-				begin := time.Now()
-				var mu sync.Mutex
-				accepted := 0 // after the outage and a warm-up
-				ctx, cancel := context.WithTimeout(t.Context(), before+outage+60*time.Second)
-				defer cancel()
-				offered := rate.NewLimiter(2*capacity, 1)
-				var wg sync.WaitGroup
-				for range 20 {
-					wg.Go(func() {
-						for offered.Wait(ctx) == nil && a.WaitN(ctx, 1) == nil {
-							now := time.Since(begin)
-							if now >= before && now < before+outage || !server.Allow() {
-								a.Observe(errThrottled)
-								continue
-							}
-							a.Observe(nil)
-							if now >= before+outage+15*time.Second {
-								mu.Lock()
-								accepted++
-								mu.Unlock()
-							}
+		assert.Bubble(t, name, func(t *testing.T) {
+			const capacity, outage = 1000, 20 * time.Second
+			a := newAdaptive(t, ratelimit.AdaptiveOptions{})
+			server := rate.NewLimiter(capacity, capacity/10)
+			begin := time.Now()
+			var mu sync.Mutex
+			accepted := 0 // after the outage and a warm-up
+			ctx, cancel := context.WithTimeout(t.Context(), before+outage+60*time.Second)
+			defer cancel()
+			offered := rate.NewLimiter(2*capacity, 1)
+			var wg sync.WaitGroup
+			for range 20 {
+				wg.Go(func() {
+					for offered.Wait(ctx) == nil && a.WaitN(ctx, 1) == nil {
+						now := time.Since(begin)
+						if now >= before && now < before+outage || !server.Allow() {
+							a.Observe(errThrottled)
+							continue
 						}
-					})
-				}
-				wg.Wait()
-				time.Sleep(time.Hour)
-				got := a.Limit()
-				assert.That(t, got >= capacity, "after an hour: %v/s", got)
-				if want := capacity * 45 * 9 / 10; accepted < want {
-					t.Errorf("%d events in the 45 s from 15 s after the end of the throttling on, want at least %d", accepted, want)
-				}
-			})
+						a.Observe(nil)
+						if now >= before+outage+15*time.Second {
+							mu.Lock()
+							accepted++
+							mu.Unlock()
+						}
+					}
+				})
+			}
+			wg.Wait()
+			time.Sleep(time.Hour)
+			got := a.Limit()
+			assert.That(t, got >= capacity, "after an hour: %v/s", got)
+			if want := capacity * 45 * 9 / 10; accepted < want {
+				t.Errorf("%d events in the 45 s from 15 s after the end of the throttling on, want at least %d", accepted, want)
+			}
 		})
 	}
 }

@@ -175,20 +175,18 @@ func TestKeyedSetLimit(t *testing.T) {
 		{"too slow for the caller's deadline", 0.01, 10, time.Second, []error{context.DeadlineExceeded}, 1},
 		{"none", rate.Inf, 0, time.Second, nil, 10},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				k := newKeyed[string](t, 1, 10, time.Hour)
-				k.AllowN("a", 10)
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-				defer cancel()
-				w := waiter(ctx, k, 4)
-				time.Sleep(time.Second)
-				assert.Must(t, k.SetLimit(c.limit, c.burst))
-				after, err := w()
-				assert.That(t, after == c.after, "ended after %v, want %v", after, c.after)
-				checkError(t, err, c.is, nil)
-				assert.Equal(t, "tokens are left", count(k, 10), c.left)
-			})
+		assert.Bubble(t, c.name, func(t *testing.T) {
+			k := newKeyed[string](t, 1, 10, time.Hour)
+			k.AllowN("a", 10)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			w := waiter(ctx, k, 4)
+			time.Sleep(time.Second)
+			assert.Must(t, k.SetLimit(c.limit, c.burst))
+			after, err := w()
+			assert.That(t, after == c.after, "ended after %v, want %v", after, c.after)
+			checkError(t, err, c.is, nil)
+			assert.Equal(t, "tokens are left", count(k, 10), c.left)
 		})
 	}
 }

@@ -53,16 +53,14 @@ func TestThrottlesOfOneGroupCountOnce(t *testing.T) {
 		{"99 ms later", 99 * time.Millisecond, false},
 		{"100 ms later", 100 * time.Millisecond, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := adaptive(t, AdaptiveOptions{Ceiling: 1000, Increase: 1e-9})
-				a.Observe(errThrottle)
-				time.Sleep(tt.gap)
-				before := a.Limit()
-				a.Observe(errThrottle)
-				after := a.Limit()
-				assert.That(t, (after < before) == tt.lowers, "the rate went from %v to %v with the second throttle", before, after)
-			})
+		assert.Bubble(t, tt.name, func(t *testing.T) {
+			a := adaptive(t, AdaptiveOptions{Ceiling: 1000, Increase: 1e-9})
+			a.Observe(errThrottle)
+			time.Sleep(tt.gap)
+			before := a.Limit()
+			a.Observe(errThrottle)
+			after := a.Limit()
+			assert.That(t, (after < before) == tt.lowers, "the rate went from %v to %v with the second throttle", before, after)
 		})
 	}
 }

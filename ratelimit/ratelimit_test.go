@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -57,25 +56,23 @@ func TestWait(t *testing.T) {
 			limiter: limiterFunc(func(context.Context, int) error { return opaque }),
 			is:      []error{opaque}, has: []string{"n=3"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				if c.cancel < 0 {
-					cancel(errStop)
-				} else if c.cancel > 0 {
-					defer time.AfterFunc(c.cancel, func() { cancel(errStop) }).Stop()
-				}
-				if c.timeout > 0 {
-					var stop context.CancelFunc
-					ctx, stop = context.WithTimeout(ctx, c.timeout)
-					defer stop()
-				}
-				start := time.Now()
-				err := Wait(ctx, c.limiter, c.n)
-				assert.Equal(t, "waited for", time.Since(start), c.waited)
-				checkError(t, err, c.is, c.has)
-			})
+		assert.Bubble(t, c.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			if c.cancel < 0 {
+				cancel(errStop)
+			} else if c.cancel > 0 {
+				defer time.AfterFunc(c.cancel, func() { cancel(errStop) }).Stop()
+			}
+			if c.timeout > 0 {
+				var stop context.CancelFunc
+				ctx, stop = context.WithTimeout(ctx, c.timeout)
+				defer stop()
+			}
+			start := time.Now()
+			err := Wait(ctx, c.limiter, c.n)
+			assert.Equal(t, "waited for", time.Since(start), c.waited)
+			checkError(t, err, c.is, c.has)
 		})
 	}
 }

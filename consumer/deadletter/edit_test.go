@@ -126,7 +126,8 @@ func TestEditToOneGroupAfterACrash(t *testing.T) {
 	})
 }
 
-// An edit that makes a message which no server accepts sends nothing, and its letter stays.
+// An edit that makes a message which no server accepts, or one with another ID or topic, sends
+// nothing, and its letter stays.
 func TestInvalidEditStays(t *testing.T) {
 	many := func(m *tidegate.Message) {
 		for i := range protocol.MaxProperties + 1 {
@@ -138,6 +139,8 @@ func TestInvalidEditStays(t *testing.T) {
 		says string
 	}{
 		"no body":         {func(m *tidegate.Message) { m.Body = nil }, "the body is empty"},
+		"ID":              {func(m *tidegate.Message) { m.ID = "another" }, "changed the ID or topic"},
+		"topic":           {func(m *tidegate.Message) { m.Topic = "another" }, "changed the ID or topic"},
 		"tag":             {func(m *tidegate.Message) { m.Tag = "a|b" }, "tag"},
 		"key":             {func(m *tidegate.Message) { m.Keys = []string{" "} }, "key"},
 		"empty property":  {func(m *tidegate.Message) { m.Properties["q"] = "" }, `the value of "q" is empty`},

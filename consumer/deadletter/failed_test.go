@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/assert"
@@ -37,44 +36,18 @@ func TestFailedLettersAreNotRecovered(t *testing.T) {
 
 // A negative MaxFailureShare stops the run at one failure among at least ten results.
 func TestNegativeMaxFailureSharePermitsNone(t *testing.T) {
-	for _, tt := range []struct {
-		name     string
-		most     float64
-		redriven int
-		err      error
-	}{
-		{"none", -1, 9, deadletter.ErrTooManyFailures},
-		{"a tenth", 0.1, 19, nil},
-	} {
-		placedAs(t, tt.name, func(t *testing.T, p *place) {
-			p.fail("always", ids("m", 20)...)
-			edits := 0
-			report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: tt.most, Edit: func(*tidegate.Message) error {
-				if edits++; edits == 5 {
-					return errors.New("by the test")
-				}
-				return nil
-			}})
-			assert.That(t, errors.Is(err, tt.err) && report.Redriven == tt.redriven && report.Failed == 1,
-				"%+v, %v; want %d sent back, 1 failed, and %v", report, err, tt.redriven, tt.err)
-		})
-	}
-}
-
-// Edit must not change the ID or the topic: the message counts as failed, and its letter stays.
-func TestEditKeepsIDAndTopic(t *testing.T) {
-	for name, edit := range map[string]func(*tidegate.Message){
-		"ID":    func(m *tidegate.Message) { m.ID = "another" },
-		"topic": func(m *tidegate.Message) { m.Topic = "another" },
-	} {
-		placedAs(t, name, func(t *testing.T, p *place) {
-			p.fail("always", "m")
-			report, err := p.redrive(p.source(), deadletter.Options{Edit: func(m *tidegate.Message) error { edit(m); return nil }})
-			if left := p.left(p.source()); err != nil || report.Failed != 1 || report.Redriven != 0 || len(left) != 1 {
-				t.Errorf("%+v, %v, %q left; want the letter failed and left", report, err, left)
+	placed(t, func(t *testing.T, p *place) {
+		p.fail("always", ids("m", 20)...)
+		edits := 0
+		report, err := p.redrive(p.source(), deadletter.Options{MaxFailureShare: -1, Edit: func(*tidegate.Message) error {
+			if edits++; edits == 5 {
+				return errors.New("by the test")
 			}
-		})
-	}
+			return nil
+		}})
+		assert.That(t, errors.Is(err, deadletter.ErrTooManyFailures) && report.Redriven == 9 && report.Failed == 1,
+			"%+v, %v; want 9 sent back, 1 failed, and ErrTooManyFailures", report, err)
+	})
 }
 
 // A queue of a group whose topic of dead letters does not exist has no letters. This is no error.
@@ -83,19 +56,5 @@ func TestQueueWithoutATopic(t *testing.T) {
 		assert.Equal(t, "letters", len(p.left(p.queue())), 0)
 		report, err := p.redrive(p.queue(), deadletter.Options{})
 		assert.That(t, err == nil && report.Seen == 0, "%+v, %v", report, err)
-	})
-}
-
-// A dry run removes nothing, and counts two letters with one ID as a run would send them.
-func TestDryRunRemovesNothing(t *testing.T) {
-	placed(t, func(t *testing.T, p *place) {
-		p.CreateTopic("orders", settings.Topic{DuplicateWindow: -1}) // duplicates are stored
-		p.fail("always", "m", "m", "n")
-		for range 2 {
-			report, err := p.redrive(p.source(), deadletter.Options{DryRun: true, PerSecond: 1})
-			if left := p.left(p.source()); err != nil || report.Redriven != 3 || len(left) != 3 {
-				t.Errorf("%+v, %v, %q left; want 3 to be sent back and all 3 left", report, err, left)
-			}
-		}
 	})
 }

@@ -200,21 +200,24 @@ func TestRedrive(t *testing.T) {
 	})
 }
 
-// A dry run with a filter reports the letters that would be sent back, and does nothing.
+// A dry run with a filter reports the letters that would be sent back, two with one ID included,
+// and does nothing.
 //
 // Filter and dry run of a redrive.
 func TestDryRun(t *testing.T) {
 	placed(t, func(t *testing.T, p *place) {
-		p.fail("a", ids("a", 5)...)
+		p.CreateTopic("orders", settings.Topic{DuplicateWindow: -1}) // duplicates are stored
+		wanted := append(ids("a", 5), "twin", "twin")
+		p.fail("a", wanted...)
 		p.fail("b", ids("b", 3)...)
-		for _, src := range []deadletter.Source{p.source(), p.queue()} {
+		for _, src := range []deadletter.Source{p.source(), p.source(), p.queue()} {
 			var events []string
 			report, err := p.redrive(src, deadletter.Options{DryRun: true, Filter: deadletter.Filter{Reason: "a"}, OnEvent: func(e deadletter.Event) { events = append(events, e.MessageID) }})
 			slices.Sort(events)
-			assert.That(t, err == nil && report.Redriven == 5 && report.DryRun && slices.Equal(events, ids("a", 5)),
+			assert.That(t, err == nil && report.Redriven == 7 && report.DryRun && slices.Equal(events, wanted),
 				"%T: %+v, %v, %q", src, report, err, events)
-			if left := p.left(src); len(left) != 8 {
-				t.Errorf("%T: %q are left, want all 8", src, left)
+			if left := p.left(src); len(left) != 10 {
+				t.Errorf("%T: %q are left, want all 10", src, left)
 			}
 		}
 	})

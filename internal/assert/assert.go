@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 // NoError reports an error, after a text as of Sprintf.
@@ -129,4 +130,10 @@ func AllocatedBytes(f func()) int {
 	f()
 	runtime.ReadMemStats(&after)
 	return int(after.TotalAlloc - before.TotalAlloc) //nolint:gosec // far below the largest int
+}
+
+// Bubble runs a subtest in a bubble of package synctest.
+func Bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }

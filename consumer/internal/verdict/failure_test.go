@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -18,6 +19,7 @@ func TestEndingAndRepeat(t *testing.T) {
 		harmless, harm bool // repeated, where that is harmless, and where it is not?
 	}{
 		{errors.New("connection lost"), never, true, false},
+		{context.Canceled, never, true, false},
 		{code(tidegate.CodeInternalServerError), never, true, false},
 		{code(tidegate.CodeTooManyRequests), never, true, true},
 		{code(tidegate.CodeTopicNotFound), never, false, false},
