@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -29,6 +28,23 @@ func each(send func(ctx context.Context, n int, msg *tidegate.Message) error) *t
 		}
 	}
 	return f
+}
+
+// together returns a transport that gives one response to all messages of a request.
+func together(send func(ctx context.Context) error) *transporttest.Fake {
+	return &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		return all(len(msgs), send(ctx))
+	}}
+}
+
+// other is the lane of a second server if the first one is avoided.
+func other(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
+	for _, ep := range []string{"a:1", "b:2"} {
+		if !slices.Contains(r.Avoid, ep) {
+			return transport.Lane{Endpoint: ep, MaxMessages: 100}, nil
+		}
+	}
+	return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
 }
 
 // one is the lane of a server that takes one message a request.
@@ -237,14 +253,8 @@ func sendBy(ctx context.Context, p *producer.Producer, entry string, msgs ...*ti
 func everyEntry(t *testing.T, test func(t *testing.T, entry string)) {
 	t.Helper()
 	for _, entry := range entryPoints {
-		bubble(t, entry, func(t *testing.T) { test(t, entry) })
+		assert.Bubble(t, entry, func(t *testing.T) { test(t, entry) })
 	}
-}
-
-// bubble runs a subtest in a bubble.
-func bubble(t *testing.T, name string, test func(t *testing.T)) {
-	t.Helper()
-	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
 func grouped(id string) *tidegate.Message {

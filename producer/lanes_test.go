@@ -77,7 +77,7 @@ func TestRequestsKeepTheBoundsOfTheLane(t *testing.T) {
 // One bad message does not fail its neighbours.
 func TestOneBadMessageFailsAlone(t *testing.T) {
 	for _, entry := range entryPoints {
-		bubble(t, entry, func(t *testing.T) {
+		assert.Bubble(t, entry, func(t *testing.T) {
 			f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 				sleepFor(ctx, 10*time.Millisecond)
 				for _, m := range msgs {
@@ -107,9 +107,7 @@ func TestOneBadMessageFailsAlone(t *testing.T) {
 // An unknown topic is an error, and nothing is buffered.
 func TestSetupFaultFailsTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			return all(len(msgs), codeError(tidegate.CodeTopicNotFound))
-		}}
+		f := together(func(context.Context) error { return codeError(tidegate.CodeTopicNotFound) })
 		p := newProducer(t, f, producer.Options{})
 		for _, r := range p.SendBatch(t.Context(), numbered(50)) {
 			e := sendError(t, r.Err)
@@ -162,34 +160,37 @@ func TestRetryAvoidsTheFailedServer(t *testing.T) {
 	})
 }
 
-// A lane that changed is no attempt; a transport that reports nothing else is a fault.
+// A lane that changed is no attempt, also if the server does not support shared requests any more.
+// A transport that reports nothing else is a fault.
 func TestLaneChanged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{OnSend: func(_ context.Context, n int, lane transport.Lane, msgs []*tidegate.Message) []error {
-			if len(msgs) > 1 {
-				return all(len(msgs), fmt.Errorf("lane: %w", transport.ErrLaneChanged))
+	for _, topics := range []int{1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				if last := msgs[len(msgs)-1]; last != msgs[0] && (topics == 1 || last.Topic != msgs[0].Topic) {
+					return all(len(msgs), fmt.Errorf("lane: %w", transport.ErrLaneChanged))
+				}
+				return nil
+			}}
+			f.OnLane = func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
+				lane := transport.Lane{Endpoint: "a:1", MaxMessages: 100, Topics: topics > 1}
+				if len(f.Calls("Send")) > 0 {
+					lane = transport.Lane{Endpoint: "a:1", MaxMessages: topics}
+				}
+				return lane, nil
 			}
-			return nil
-		}}
-		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
-			most := 100
-			if len(f.Calls("Send")) > 0 {
-				most = 1
+			p := newProducer(t, f, producer.Options{})
+			for _, r := range p.SendBatch(t.Context(), topicMessages(topics, 20)) {
+				assert.That(t, r.Err == nil && r.Receipt.Attempts == 1, "%d topics: %+v", topics, r)
 			}
-			return transport.Lane{Endpoint: "a:1", MaxMessages: most}, nil
-		}
-		p := newProducer(t, f, producer.Options{})
-		for _, r := range p.SendBatch(t.Context(), numbered(20)) {
-			assert.That(t, r.Err == nil && r.Receipt.Attempts == 1, "got %+v", r)
-		}
-		f.OnSend = func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			return all(len(msgs), transport.ErrLaneChanged)
-		}
-		for _, r := range p.SendBatch(t.Context(), numbered(2)) {
-			e := sendError(t, r.Err)
-			assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 3, "got %+v", e)
-		}
-	})
+			f.OnSend = func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+				return all(len(msgs), transport.ErrLaneChanged)
+			}
+			for _, r := range p.SendBatch(t.Context(), numbered(2)) {
+				e := sendError(t, r.Err)
+				assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 3, "got %+v", e)
+			}
+		})
+	}
 }
 
 // From the second attempt on a send waits for the connection.
@@ -348,7 +349,7 @@ func topicMessages(topics, n int) (msgs []*tidegate.Message) {
 // own result.
 func TestTopicsShareRequests(t *testing.T) {
 	for _, entry := range entryPoints {
-		bubble(t, entry, func(t *testing.T) {
+		assert.Bubble(t, entry, func(t *testing.T) {
 			f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 				sleepFor(ctx, 10*time.Millisecond)
 				topics := map[string]bool{}
@@ -488,32 +489,6 @@ func TestLostResponsesDelayOtherTopicsLittle(t *testing.T) {
 	})
 }
 
-// The topics of a shared request change to requests of their own when the server does not support
-// shared ones any more. That is no attempt.
-func TestSharedLaneChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{}
-		shares := true
-		f.OnLane = func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
-			return transport.Lane{Endpoint: "a:1", MaxMessages: 100, Topics: shares}, nil
-		}
-		f.OnSend = func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			sleepFor(ctx, 10*time.Millisecond)
-			if !shares && msgs[0].Topic != msgs[len(msgs)-1].Topic {
-				return all(len(msgs), fmt.Errorf("lane: %w", transport.ErrLaneChanged))
-			}
-			return nil
-		}
-		p := newProducer(t, f, producer.Options{})
-		for range 2 {
-			for i, r := range p.SendBatch(t.Context(), topicMessages(30, 2)) {
-				assert.That(t, r.Err == nil && r.Receipt.Attempts == 1, "message %d: %+v", i, r)
-			}
-			shares = false
-		}
-	})
-}
-
 // A server throttles at random, for example because other clients keep its queue full. It accepts
 // nearly as many messages as the backoff of each message allows: the pauses of the lane cost
 // little.
@@ -558,9 +533,7 @@ func TestBusyServerAcceptsWhatTheBackoffAllows(t *testing.T) {
 				sleepFor(ctx, trip)
 				return all(len(msgs), throttled(0))
 			}}
-			f.OnLane = func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
-				return transport.Lane{Endpoint: "a:1", MaxMessages: 1}, nil
-			}
+			f.OnLane = one
 			p := newProducer(t, f, producer.Options{Backoff: c.policy})
 			start := time.Now()
 			var sending sync.WaitGroup

@@ -2,12 +2,9 @@ package producer
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,203 +12,6 @@ import (
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 )
-
-// A note is a message of these tests.
-type note struct {
-	entry  entry[*note]
-	result leaveResult
-	called bool
-}
-
-func noteResult(n *note) (*entry[*note], leaveResult, bool) { return &n.entry, n.result, n.called }
-
-// enter has a message of some bytes enter a ledger that does not let it wait.
-func enter(t *testing.T, l *ledger[*note], bytes int, when whenFull, want admission) *note {
-	t.Helper()
-	n := &note{}
-	if w, got, err := l.Enter(t.Context(), n, &n.entry, bytes, when); w != nil || got != want || (err != nil) != (want == placeFull) {
-		t.Fatalf("admission %d, %v, waits: %t; want %d", got, err, w != nil, want)
-	}
-	return n
-}
-
-// enterFull has a message of some bytes wait for a place, and returns the end of the wait.
-func enterFull(ctx context.Context, t *testing.T, l *ledger[*note], n *note, bytes int, when whenFull) admission {
-	t.Helper()
-	w, got, err := l.Enter(ctx, n, &n.entry, bytes, when)
-	if w == nil {
-		t.Errorf("admission %d, %v; want it to wait", got, err)
-		return got
-	}
-	return l.Await(ctx, w)
-}
-
-// emptyLedger fails the test unless the ledger has forgotten all messages and can be waited for.
-func emptyLedger(t *testing.T, l *ledger[*note]) {
-	t.Helper()
-	if l.messages != 0 || l.bytes != 0 || l.backlog != 0 || l.queue.Len() != 0 || len(l.Pending()) != 0 || len(l.sealed) != 0 {
-		t.Errorf("left behind: %d messages, %d bytes, %d functions, %d that wait, %d pending, %d flushes",
-			l.messages, l.bytes, l.backlog, l.queue.Len(), len(l.Pending()), len(l.sealed))
-	}
-	l.Running.Wait()
-}
-
-func TestLedgerBounds(t *testing.T) {
-	l := newLedger[*note](3, 100)
-	a := enter(t, l, 60, fullReject, placeAdmitted)
-	enter(t, l, 41, fullReject, placeFull)
-	b := enter(t, l, 40, fullReject, placeAdmitted)
-	n := &note{}
-	if _, _, err := l.Enter(t.Context(), n, &n.entry, 1, fullReject); err == nil || !strings.Contains(err.Error(), "2 of 3 messages") || !strings.Contains(err.Error(), "100 of 100 bytes") {
-		t.Errorf("the error is %v", err)
-	}
-	l.Leave([]*note{a, b}, noteResult)
-	large := enter(t, l, 1<<40, fullReject, placeAdmitted) // alone
-	enter(t, l, 1, fullReject, placeFull)
-	l.Leave([]*note{large}, noteResult)
-	emptyLedger(t, l)
-}
-
-// A message whose function was not called yet counts in the bound of messages, but not in that of
-// bytes.
-func TestFunctionsCount(t *testing.T) {
-	l := newLedger[*note](1, 100)
-	a := enter(t, l, 100, fullReject, placeAdmitted)
-	a.called = true
-	l.Leave([]*note{a}, noteResult)
-	enter(t, l, 1, fullReject, placeFull)
-	l.calling()
-	b := enter(t, l, 100, fullReject, placeAdmitted)
-	l.called(&a.entry)
-	l.Leave([]*note{b}, noteResult)
-	emptyLedger(t, l)
-}
-
-// Messages wait in their order, also behind one that is too large; a message whose ctx ends lets
-// those behind it in.
-func TestWaitForAPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedger[*note](10, 100)
-		first := enter(t, l, 80, fullWait, placeAdmitted)
-		var mu sync.Mutex
-		var order []int // guarded by mu
-		wait := func(ctx context.Context, number, bytes int, want admission) *note {
-			n := &note{}
-			go func() {
-				got := enterFull(ctx, t, l, n, bytes, fullWait)
-				assert.That(t, got == want, "message %d: admission %d, want %d", number, got, want)
-				mu.Lock()
-				defer mu.Unlock()
-				order = append(order, number)
-			}()
-			synctest.Wait()
-			return n
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		wait(ctx, 1, 30, placeEnded)
-		second := wait(t.Context(), 2, 20, placeAdmitted)
-		assert.That(t, len(order) == 0, "%v did not wait", order)
-		cancel()
-		synctest.Wait()
-		third := wait(t.Context(), 3, 50, placeAdmitted)
-		l.Leave([]*note{first}, noteResult)
-		synctest.Wait()
-		assert.That(t, slices.Equal(order, []int{2, 1, 3}) || slices.Equal(order, []int{1, 2, 3}), "they ended as %v", order)
-		l.Leave([]*note{second, third}, noteResult)
-		emptyLedger(t, l)
-	})
-}
-
-// A full ledger admits messages on their way to the spool, as long as functions keep up.
-func TestLedgerSpoolWhenFull(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedger[*note](1, 100)
-		a := enter(t, l, 1, fullSpool, placeAdmitted)
-		b := enter(t, l, 1, fullSpool, placeForced)
-		b.result, b.called = leftSpooled, true
-		l.Leave([]*note{b}, noteResult)
-		c := &note{result: leftSpooled}
-		var got admission
-		go func() { got = enterFull(t.Context(), t, l, c, 1, fullSpool) }()
-		synctest.Wait()
-		assert.That(t, !c.entry.Place.Joined(), "a message was admitted while a function was not called")
-		l.calling()
-		synctest.Wait()
-		assert.Equal(t, "admission after the call", got, placeForced)
-		l.called(&b.entry)
-		l.Leave([]*note{a, c}, noteResult)
-		emptyLedger(t, l)
-	})
-}
-
-// Flush waits for the messages before it, and their functions, alone.
-func TestLedgerFlush(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedger[*note](10, 100)
-		a := enter(t, l, 1, fullWait, placeAdmitted)
-		a.called = true
-		flushed := make(chan error, 1)
-		go func() { flushed <- l.Flush(t.Context()) }()
-		synctest.Wait()
-		b := enter(t, l, 1, fullWait, placeAdmitted)
-		l.Leave([]*note{a}, noteResult)
-		l.calling()
-		synctest.Wait()
-		assert.Equal(t, "Flush did not wait for the function", len(flushed), 0)
-		l.called(&a.entry)
-		assert.NoError(t, <-flushed)
-		cause := errors.New("the caller has gone")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(cause)
-		assert.Is(t, "err", l.Flush(ctx), cause)
-		l.Leave([]*note{b}, noteResult)
-		emptyLedger(t, l)
-	})
-}
-
-// Close rejects the waiting messages, and Settled follows the last result. Messages of the spool
-// count in no bound and are in no account but their own.
-func TestCloseAndReport(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedger[*note](4, 100)
-		var all []*note
-		for _, r := range []leaveResult{leftDelivered, leftFailed, leftSpooled, leftAborted} {
-			n := enter(t, l, 1, fullWait, placeAdmitted)
-			n.result = r
-			all = append(all, n)
-		}
-		for _, r := range []leaveResult{leftDrained, leftInSpool} {
-			n := &note{result: r}
-			assert.MustThat(t, l.Adopt(n, &n.entry), "the ledger is not closed")
-			all = append(all, n)
-		}
-		waiting := &note{}
-		go func() {
-			got := enterFull(t.Context(), t, l, waiting, 1, fullWait)
-			assert.That(t, got == placeClosed, "admission %d of a message that waited, want Closed", got)
-		}()
-		synctest.Wait()
-		got := l.Pending()
-		assert.That(t, slices.Equal(got, all), "%d messages are pending, want 6 in order", len(got))
-		l.Close()
-		l.Close()
-		synctest.Wait()
-		enter(t, l, 1, fullWait, placeClosed)
-		assert.That(t, !l.Adopt(waiting, &waiting.entry) && !l.Hold(), "a closed ledger took something")
-		l.Leave(all[1:], noteResult)
-		select {
-		case <-l.Settled():
-			t.Error("settled before the last result")
-		default:
-		}
-		l.Leave(all[:1], noteResult)
-		<-l.Settled()
-		c, aborted := l.Report()
-		want := (ledgerCounts{Accepted: 4, Delivered: 1, Failed: 1, Spooled: 1, Aborted: 1, Drained: 1})
-		assert.That(t, c == want && slices.Equal(aborted, all[3:4]), "%+v and %d aborted, want %+v", c, len(aborted), want)
-		emptyLedger(t, l)
-	})
-}
 
 // An entered is a message of the model.
 type entered struct {
@@ -538,21 +338,24 @@ func isClosed(c <-chan struct{}) bool {
 // A message that got its place and its result before its Await noticed: an Await whose ctx has
 // ended meanwhile still reports that the message was accepted.
 func TestEndedCtxHidesNoAdmission(t *testing.T) {
+	delivered := func(x *entered) (*entry[*entered], leaveResult, bool) { return &x.entry, leftDelivered, false }
 	synctest.Test(t, func(t *testing.T) {
 		for range 200 { // Await may come before Leave; then the message has ended
-			l := newLedger[*note](1, 100)
-			first := enter(t, l, 1, fullWait, placeAdmitted)
+			l := newLedger[*entered](1, 100)
+			first, second := &entered{}, &entered{}
+			assert.That(t, l.Admit(first, &first.entry, 1), "the ledger is closed")
 			ctx, cancel := context.WithCancel(t.Context())
-			n := &note{}
+			w, a, err := l.Enter(ctx, second, &second.entry, 1, fullWait)
+			assert.MustThat(t, w != nil, "admission %d, %v; want it to wait", a, err)
 			got := make(chan admission, 1)
-			go func() { got <- enterFull(ctx, t, l, n, 1, fullWait) }()
+			go func() { got <- l.Await(ctx, w) }()
 			synctest.Wait()
 			cancel() // wakes Await, which waits for the lock while all this happens:
-			l.Leave([]*note{first}, noteResult)
+			l.Leave([]*entered{first}, delivered)
 			l.Close()
 			pending := l.Pending()
-			l.Leave(pending, noteResult)
-			a := <-got
+			l.Leave(pending, delivered)
+			a = <-got
 			if ended := len(pending) == 0; ended != (a == placeEnded) || !ended && a != placeAdmitted {
 				t.Fatalf("admission %d; the message has a result: %v", a, !ended)
 			}

@@ -162,9 +162,7 @@ func TestShutdownIsBounded(t *testing.T) {
 // Shutdown returns the messages that it aborts, with the ID of their attempts.
 func TestShutdownReturnsTheUndelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			return all(len(msgs), blackHole(ctx))
-		}}
+		f := together(blackHole)
 		var log bytes.Buffer
 		p := newProducer(t, f, producer.Options{AttemptTimeout: time.Hour, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		for i := range 3 {
@@ -387,7 +385,7 @@ func TestObserverThatEndsItsGoroutine(t *testing.T) {
 			return false
 		},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			f := &transporttest.Fake{OnSend: func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
 				if n == 1 {
 					return all(len(msgs), throttled(0))
@@ -420,7 +418,7 @@ func TestPanicOnTheCallersGoroutine(t *testing.T) {
 		"SendLane":         {inSend: true, most: 100},
 		"SendLane, single": {inSend: true, most: 1},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			var lanes, sends atomic.Int64
 			f := &transporttest.Fake{
 				OnLane: func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
@@ -463,7 +461,7 @@ func TestObserverThatEndsTheLeavingOfMany(t *testing.T) {
 		"Close":    func(p *producer.Producer, _ func()) { go func() { _ = p.Close() }() },
 		"Shutdown": func(p *producer.Producer, _ func()) { go func() { _, _ = p.Shutdown(cancelled()) }() },
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 				<-ctx.Done()
 				return all(len(msgs), context.Cause(ctx))
@@ -574,7 +572,7 @@ func TestLinesAreBounded(t *testing.T) {
 			"Close":    func(p *producer.Producer) { _ = p.Close() },
 			"Shutdown": func(p *producer.Producer) { _, _ = p.Shutdown(context.Background()) },
 		} {
-			bubble(t, text+", "+name, func(t *testing.T) {
+			assert.Bubble(t, text+", "+name, func(t *testing.T) {
 				var log logBuffer
 				tt.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
 				f := &transporttest.Fake{OnEndTransaction: func(context.Context, int, transport.Transaction, transport.Resolution) error {

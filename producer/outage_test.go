@@ -25,9 +25,7 @@ import (
 func noConnection(d time.Duration) *transporttest.Fake {
 	back := time.Now().Add(d)
 	f := &transporttest.Fake{}
-	f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
-		return transport.Lane{Endpoint: "a:1", MaxMessages: 1}, nil
-	}
+	f.OnLane = one
 	f.OnSend = func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
 		if transport.AwaitsConnection(ctx) {
 			sleepFor(ctx, time.Until(back))
@@ -80,7 +78,7 @@ func TestSendsWithoutAConnectionEnd(t *testing.T) {
 		"2 s":         {2 * time.Second, 1800 * time.Millisecond, 2 * time.Second, producer.StopDeadline},
 		"5 minutes":   {5 * time.Minute, 295 * time.Second, 5 * time.Minute, producer.StopDeadline},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			p := newProducer(t, noConnection(time.Hour), producer.Options{})
 			ctx, cancel := t.Context(), context.CancelFunc(func() {})
 			if tt.deadline > 0 {
@@ -97,16 +95,6 @@ func TestSendsWithoutAConnectionEnd(t *testing.T) {
 				"the error is %q", err)
 		})
 	}
-}
-
-// A fault that another attempt to connect does not cure counts.
-func TestFaultsOfTheConnectionCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProducer(t, always(&tidegate.Error{Op: "SendMessage", Err: tidegate.ErrUnavailable, Message: "no such host"}), producer.Options{})
-		_, err := p.Send(t.Context(), message())
-		e := sendError(t, err)
-		assert.That(t, e.Reason == producer.StopExhausted && e.Attempts == 3, "%+v", e)
-	})
 }
 
 // With a spool a message without a connection moves there at once.
@@ -228,11 +216,9 @@ func TestSpoolAtTheDeadline(t *testing.T) {
 			}
 			return slices.Repeat([]error{codeError(tidegate.CodeInternalServerError)}, len(msgs))
 		}},
-		"request": {OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			return slices.Repeat([]error{blackHole(ctx)}, len(msgs))
-		}},
+		"request": together(blackHole),
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			s := newSpool(t, spool.Options{})
 			p := newProducer(t, f, producer.Options{Spool: s, MaxAttempts: 100})
 			start := time.Now()
@@ -332,9 +318,7 @@ func TestDeadlineBehindARequestOfTheGroup(t *testing.T) {
 // A caller that cancels does not want its message to be sent later.
 func TestCancelledSendIsNotSpooled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			return slices.Repeat([]error{blackHole(ctx)}, len(msgs))
-		}}
+		f := together(blackHole)
 		s := newSpool(t, spool.Options{})
 		p := newProducer(t, f, producer.Options{Spool: s})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

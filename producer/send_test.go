@@ -337,7 +337,7 @@ func TestEndedGoroutinesOfTheTransport(t *testing.T) {
 		{"while it sends", false, true},
 		{"while it looks for a lane", true, false},
 	} {
-		bubble(t, tt.name, func(t *testing.T) {
+		assert.Bubble(t, tt.name, func(t *testing.T) {
 			f := &transporttest.Fake{
 				OnLane: func(context.Context, int, transport.LaneRequest) (transport.Lane, error) {
 					if tt.inLane {

@@ -227,7 +227,7 @@ func TestBodyAboveTheDefaultInAnOutage(t *testing.T) {
 		"the caller ends":   {settings: silent, ends: func(_ *producer.Producer, cancel context.CancelFunc) { cancel() }, reason: producer.StopContext, is: context.Canceled},
 		"the producer ends": {settings: silent, ends: func(p *producer.Producer, _ context.CancelFunc) { go p.Close() }, reason: producer.StopClosed, is: tidegate.ErrClosed},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			f := always(tt.send)
 			f.OnProducerSettings = func(ctx context.Context, _ int, _ string) (transport.ProducerSettings, error) {
 				return tt.settings(ctx)
@@ -297,7 +297,7 @@ func TestAgeOfSettings(t *testing.T) {
 		{"a response", nil, 30 * time.Second},
 		{"a failure", errors.New("connection refused"), 5 * time.Second},
 	} {
-		bubble(t, tt.name, func(t *testing.T) {
+		assert.Bubble(t, tt.name, func(t *testing.T) {
 			f := each(nil)
 			f.OnProducerSettings = func(context.Context, int, string) (transport.ProducerSettings, error) {
 				return transport.ProducerSettings{MaxAttempts: 7}, tt.err

@@ -231,12 +231,10 @@ func TestSpoolWhenFull(t *testing.T) {
 // them.
 func TestAbortedMessagesAreSpooled(t *testing.T) {
 	for _, op := range []string{"Shutdown", "Close"} {
-		bubble(t, op, func(t *testing.T) {
+		assert.Bubble(t, op, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "spool.db")
 			f, s := newStore(), openSpool(t, path, spool.Options{})
-			hole := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-				return all(len(msgs), blackHole(ctx))
-			}}
+			hole := together(blackHole)
 			p := newProducer(t, hole, producer.Options{Spool: s, AttemptTimeout: time.Hour})
 			for i := range 9 {
 				assert.Must(t, p.SendAsync(t.Context(), inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), func(r tidegate.Receipt, err error) {
@@ -269,9 +267,7 @@ func TestShutdownDoesNotWaitForTheSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t, spool.Options{})
 		assert.Must(t, s.Put(t.Context(), named("1")))
-		hole := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			return all(len(msgs), blackHole(ctx))
-		}}
+		hole := together(blackHole)
 		p := newProducer(t, hole, producer.Options{Spool: s, AttemptTimeout: time.Hour})
 		synctest.Wait()
 		start := time.Now()

@@ -53,31 +53,42 @@ func TestThrottledLaneProbes(t *testing.T) {
 // Pauses that other messages caused end no message without an attempt. A server that throttles
 // permanently does not hold such messages permanently: after two minutes pauses count like
 // attempts.
+//
+// Each message of a request has an event with the number of messages in the request. A message that
+// reaches a limit while it waits in the queue has an event without an attempt: its Duration and
+// Messages are 0, and nothing can have been stored.
 func TestThrottledLaneExhaustsAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			return all(len(msgs), throttled(0))
-		}}
+		f := together(func(context.Context) error { return throttled(0) })
 		var mu sync.Mutex
-		ended := map[string]producer.Attempt{}
+		attempted, waited, ended := 0, 0, map[string]producer.Attempt{}
 		p := newProducer(t, f, producer.Options{OnAttempt: func(a producer.Attempt) {
 			mu.Lock()
 			defer mu.Unlock()
 			if a.Stop != producer.NotStopped {
 				ended[a.MessageID] = a
 			}
+			if attempted++; a.Messages == 0 {
+				attempted, waited = attempted-1, waited+1
+				assert.That(t, a.Duration == 0 && !a.MaybeStored && a.Stop != producer.NotStopped && a.Class == tidegate.ClassThrottled,
+					"event %+v of a message that waited", a)
+			}
 		}})
 		start := time.Now()
 		for i, err := range sendAll(t.Context(), p, numbered(256)) {
-			if e := sendError(t, err); e.Reason != producer.StopExhausted || e.Throttles != 3 || tidegate.RetryAfter(err) != 0 {
+			if e := sendError(t, err); e.Reason != producer.StopExhausted || e.Throttles != 3 || tidegate.RetryAfter(err) != 0 || e.MaybeStored {
 				t.Errorf("message %d: %+v", i, e)
 			}
 		}
 		if took := time.Since(start); took > 2*time.Minute+20*time.Second { // one alone: 2.1s to 3.1s, and probes are 50 ms apart
 			t.Errorf("256 messages failed after %v", took)
 		}
-		n := len(f.Calls("Send"))
+		n, sent := len(f.Calls("Send")), 0
+		for _, size := range sizes(f) {
+			sent += size
+		}
 		assert.That(t, n <= 256*3 && len(ended) == 256, "%d requests, %d ends observed", n, len(ended))
+		assert.That(t, attempted == sent && waited > 0 && waited <= 256, "%d events of attempts and %d of messages that waited, want %d and some", attempted, waited, sent)
 		for id, a := range ended {
 			after := a.Began.Add(a.Duration).Sub(start)
 			assert.That(t, a.Number != 0 || after >= 2*time.Minute, "message %s ended after %v without an attempt", id, after)
@@ -97,9 +108,7 @@ func TestThrottledLaneOpensSoon(t *testing.T) {
 			}
 			return nil
 		}}
-		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
-			return transport.Lane{Endpoint: "a:1", MaxMessages: 1}, nil
-		}
+		f.OnLane = one
 		var mu sync.Mutex
 		first := time.Duration(math.MaxInt64) // success
 		p := newProducer(t, f, producer.Options{OnAttempt: func(a producer.Attempt) {
@@ -226,15 +235,7 @@ func TestEndlessPushBack(t *testing.T) {
 func TestPushBackHoldsForItsServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		f := &transporttest.Fake{}
-		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
-			for _, ep := range []string{"a:1", "b:2"} {
-				if !slices.Contains(r.Avoid, ep) {
-					return transport.Lane{Endpoint: ep, MaxMessages: 100}, nil
-				}
-			}
-			return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
-		}
+		f := &transporttest.Fake{OnLane: other}
 		f.OnSend = func(_ context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
 			if n <= 2 {
 				return all(len(msgs), throttled(time.Minute))
@@ -253,44 +254,6 @@ func TestPushBackHoldsForItsServer(t *testing.T) {
 		if at := third.At.Sub(start); third.Lane.Endpoint != "a:1" || at < time.Minute || at > 62*time.Second {
 			t.Errorf("the third attempt was at %s after %v, want a:1 after a minute", third.Lane.Endpoint, at)
 		}
-	})
-}
-
-// Each message of a request has an event with the number of messages in the request. A message that
-// reaches a limit while it waits in the queue has an event without an attempt: its Duration and
-// Messages are 0, and nothing can have been stored.
-func TestEventsOfMessagesThatWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			return all(len(msgs), throttled(0))
-		}}
-		var mu sync.Mutex
-		attempted, waited := 0, 0
-		p := newProducer(t, f, producer.Options{OnAttempt: func(a producer.Attempt) {
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case a.Messages > 0:
-				attempted++
-			case a.Duration != 0 || a.MaybeStored || a.Stop == producer.NotStopped || a.Class != tidegate.ClassThrottled:
-				t.Errorf("event %+v of a message that waited", a)
-			default:
-				waited++
-			}
-		}})
-		const messages = 200
-		for i, err := range sendAll(t.Context(), p, numbered(messages)) {
-			e := sendError(t, err)
-			assert.That(t, e.Reason == producer.StopExhausted && !e.MaybeStored, "message %d: %+v", i, e)
-		}
-		sent := 0
-		for _, c := range f.Calls("Send") {
-			sent += len(c.Messages)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		assert.That(t, attempted == sent && waited != 0 && waited <= messages,
-			"%d events of attempts and %d of messages that waited, want %d and some", attempted, waited, sent)
 	})
 }
 
@@ -444,15 +407,7 @@ func TestAdaptiveGoodput(t *testing.T) {
 // Messages that the limiter took out of a request do not wait for its response.
 func TestLimiterReturnsMessagesToOtherLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &transporttest.Fake{}
-		f.OnLane = func(_ context.Context, _ int, r transport.LaneRequest) (transport.Lane, error) {
-			for _, ep := range []string{"a:1", "b:2"} {
-				if !slices.Contains(r.Avoid, ep) {
-					return transport.Lane{Endpoint: ep, MaxMessages: 100}, nil
-				}
-			}
-			return transport.Lane{Endpoint: "a:1", MaxMessages: 100}, nil
-		}
+		f := &transporttest.Fake{OnLane: other}
 		f.OnSend = func(ctx context.Context, _ int, lane transport.Lane, _ []*tidegate.Message) []error {
 			if lane.Endpoint == "a:1" {
 				sleepFor(ctx, 2*time.Second)

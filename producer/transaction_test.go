@@ -51,32 +51,6 @@ func TestTransaction(t *testing.T) {
 	})
 }
 
-// Half messages that may have reached a server are sent once.
-// RocketMQ: sending retry and throttling: "No retries are performed in network exception or timeout
-// scenarios"
-func TestHalfMessagesAreNotRetried(t *testing.T) {
-	for name, answer := range map[string]error{
-		"throttled": throttled(0), "transient": codeError(protocol.CodeProxyTimeout), "connection": errors.New("reset"),
-		"permanent": codeError(tidegate.CodeForbidden),
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			f := &transporttest.Fake{OnSendHalf: func(context.Context, int, *tidegate.Message) error { return answer }}
-			var seen []producer.Attempt
-			p := newProducer(t, f, producer.Options{Checker: committed, MaxAttempts: 9, OnAttempt: func(a producer.Attempt) { seen = append(seen, a) }})
-			start := time.Now()
-			_, err := p.Begin(t.Context(), message())
-			want := producer.StopHalfMessage
-			if name == "permanent" {
-				want = producer.StopPermanent
-			}
-			if e := sendError(t, err); e.Reason != want || !errors.Is(err, answer) || len(calledWith(f, "SendHalf")) != 1 || time.Since(start) != 0 {
-				t.Errorf("%s: %+v after %d half messages", name, e, len(calledWith(f, "SendHalf")))
-			}
-			assert.That(t, len(seen) == 1 && seen[0].Stop == want, "%s: observed %+v", name, seen)
-		})
-	}
-}
-
 // An observer can distinguish the attempts of a message's send, of its commit, and of a recall.
 func TestAttemptsHaveTheirOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -276,7 +250,7 @@ func TestShutdownWaitsForTransactions(t *testing.T) {
 		}, 500 * time.Millisecond, context.DeadlineExceeded, "[]"},
 		"Close": {func(_ context.Context, p *producer.Producer) error { return p.Close() }, 0, nil, "[]"},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			f := &transporttest.Fake{OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
 				if n == 1 {
 					return codeError(protocol.CodeProxyTimeout)
@@ -417,7 +391,7 @@ func TestCommitAfterALostResponse(t *testing.T) {
 		"the server throttled it before":   {responses: []error{throttled(0), notFound}, first: notFound, second: notFound},
 		"the topic is gone after the loss": {responses: []error{errLost, codeError(tidegate.CodeTopicNotFound)}, first: tidegate.ErrTopicNotFound, second: tidegate.ErrTopicNotFound},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			f := &transporttest.Fake{OnEndTransaction: func(_ context.Context, n int, _ transport.Transaction, _ transport.Resolution) error {
 				return tt.responses[min(n, len(tt.responses))-1]
 			}}
@@ -547,32 +521,46 @@ func TestServeChecksReturnsSoonAfterAService(t *testing.T) {
 }
 
 // A half message that certainly did not reach a server is sent again, for example over a switch of
-// the failover. One that may have reached a server is not.
-func TestHalfMessageWithoutAServer(t *testing.T) {
+// the failover. One that may have reached a server is sent once.
+// RocketMQ: sending retry and throttling: "No retries are performed in network exception or timeout
+// scenarios"
+func TestHalfMessagesAreNotRetried(t *testing.T) {
 	unconnected := &tidegate.Error{Op: "SendMessage", Endpoint: "a:1", Err: tidegate.ErrUnavailable}
+	busy, reset, forbidden := codeError(protocol.CodeProxyTimeout), errors.New("reset"), codeError(tidegate.CodeForbidden)
 	for name, tt := range map[string]struct {
 		responses []error
 		want      error
 		attempts  int
+		reason    producer.StopReason
 	}{
-		"a switch":                 {[]error{unconnected, unconnected}, nil, 3},
-		"a long outage":            {slices.Repeat([]error{&tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true}}, 10), nil, 11},
-		"lost after the switch":    {[]error{unconnected, errLost}, errLost, 2},
-		"throttled after a switch": {[]error{unconnected, throttled(0)}, tidegate.ErrThrottled, 2},
+		"a switch":                 {[]error{unconnected, unconnected}, nil, 3, producer.NotStopped},
+		"a long outage":            {slices.Repeat([]error{&tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true}}, 10), nil, 11, producer.NotStopped},
+		"lost after the switch":    {[]error{unconnected, errLost}, errLost, 2, producer.StopHalfMessage},
+		"throttled after a switch": {[]error{unconnected, throttled(0)}, tidegate.ErrThrottled, 2, producer.StopHalfMessage},
+		"throttled":                {[]error{throttled(0)}, tidegate.ErrThrottled, 1, producer.StopHalfMessage},
+		"transient":                {[]error{busy}, busy, 1, producer.StopHalfMessage},
+		"connection":               {[]error{reset}, reset, 1, producer.StopHalfMessage},
+		"permanent":                {[]error{forbidden}, forbidden, 1, producer.StopPermanent},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			f := &transporttest.Fake{OnSendHalf: func(_ context.Context, n int, _ *tidegate.Message) error {
 				if n <= len(tt.responses) {
 					return tt.responses[n-1]
 				}
 				return nil
 			}}
-			p := newProducer(t, f, producer.Options{Checker: committed})
+			var last producer.Attempt
+			p := newProducer(t, f, producer.Options{Checker: committed, MaxAttempts: 9, OnAttempt: func(a producer.Attempt) {
+				if a.Operation == "begin" {
+					last = a
+				}
+			}})
 			called := false
 			r, err := p.Transact(t.Context(), message(), func(context.Context, *tidegate.Message) error {
 				called = true
 				return nil
 			})
+			assert.That(t, last.Stop == tt.reason && (err == nil || sendError(t, err).Reason == tt.reason), "%v; the last attempt was %+v, want %v", err, last, tt.reason)
 			assert.That(t, errors.Is(err, tt.want) && called == (tt.want == nil) && (!called || r.Attempts == tt.attempts) && len(calledWith(f, "SendHalf")) == tt.attempts,
 				"%+v, %v after %d half messages; local transaction called: %v", r, err, len(calledWith(f, "SendHalf")), called)
 			for _, m := range calledWith(f, "SendHalf") {

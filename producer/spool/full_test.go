@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,40 +58,38 @@ func checkSent(t *testing.T, f *server, want []string) {
 func TestDrainOnAFullDisk(t *testing.T) {
 	for _, segment := range []int64{2 << 10, 1 << 20} {
 		for _, restart := range []bool{false, true} {
-			t.Run(fmt.Sprintf("segments of %d bytes, restart %t", segment, restart), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					d := newMemDisk()
-					open := func() *Spool {
-						s := assert.Value(openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, segment))(t)
-						assert.NoError(t, s.Damage())
-						return s
-					}
-					s := open()
-					accepted := fillUp(t, s, d, 20_000)
-					full := d.used()
-					if restart {
-						d = d.clone()
-						d.most = full
-						s = open()
-					}
-					f := &server{}
-					stop := drain(t, s, f)
-					time.Sleep(time.Minute)
-					stop()
-					checkSent(t, f, accepted)
-					list, err := s.Entries(false, 0, 1)
-					assert.MustThat(t, err == nil && len(list) == 0, "%v, %v; want an empty spool", list, err)
-					last := s.index.next
-					put(t, s, message("later", "a")) // frees the space if it has to
-					if used := d.used(); used > full/4 {
-						t.Errorf("the empty spool keeps %d bytes of %d", used, full)
-					}
-					assert.NoError(t, s.Close())
+			assert.Bubble(t, fmt.Sprintf("segments of %d bytes, restart %t", segment, restart), func(t *testing.T) {
+				d := newMemDisk()
+				open := func() *Spool {
+					s := assert.Value(openDisk(d, Options{Logger: quiet, MaxBytes: 1 << 20}, segment))(t)
+					assert.NoError(t, s.Damage())
+					return s
+				}
+				s := open()
+				accepted := fillUp(t, s, d, 20_000)
+				full := d.used()
+				if restart {
+					d = d.clone()
+					d.most = full
 					s = open()
-					list, err = s.Entries(false, 0, 2)
-					assert.That(t, err == nil && len(list) == 1 && list[0].Message.ID == "later" && list[0].Sequence == last, "%+v, %v; want the later message with the sequence %d", list, err, last)
-					assert.NoError(t, s.Close())
-				})
+				}
+				f := &server{}
+				stop := drain(t, s, f)
+				time.Sleep(time.Minute)
+				stop()
+				checkSent(t, f, accepted)
+				list, err := s.Entries(false, 0, 1)
+				assert.MustThat(t, err == nil && len(list) == 0, "%v, %v; want an empty spool", list, err)
+				last := s.index.next
+				put(t, s, message("later", "a")) // frees the space if it has to
+				if used := d.used(); used > full/4 {
+					t.Errorf("the empty spool keeps %d bytes of %d", used, full)
+				}
+				assert.NoError(t, s.Close())
+				s = open()
+				list, err = s.Entries(false, 0, 2)
+				assert.That(t, err == nil && len(list) == 1 && list[0].Message.ID == "later" && list[0].Sequence == last, "%+v, %v; want the later message with the sequence %d", list, err, last)
+				assert.NoError(t, s.Close())
 			})
 		}
 	}
@@ -107,9 +104,7 @@ func TestRemovedFilesStayRemoved(t *testing.T) {
 			put(t, s, message(fmt.Sprintf("%04d", i), ""))
 		}
 		f := &server{}
-		stop := drain(t, s, f)
-		empty(s)
-		stop()
+		drainAll(t, s, f)
 		d.fill()
 		assert.MustIs(t, "err", s.Put(t.Context(), message("large", string(make([]byte, 10_000)))), ErrDisk)
 		for range 20 {
@@ -138,9 +133,7 @@ func TestARemovalThatFailsIsNotASecondSend(t *testing.T) {
 			cancel()
 		}
 		d.failing = 0
-		stop := drain(t, s, f)
-		empty(s)
-		stop()
+		drainAll(t, s, f)
 		checkSent(t, f, want)
 		assert.NoError(t, s.Close())
 	})
@@ -152,11 +145,6 @@ func TestCrashOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := seeded(t)
 		d := newMemDisk()
-		type point struct {
-			at int
-			state
-			tried int // the number of the last message so far
-		}
 		w := &workload{s: openMem(t, d), r: r}
 		points := []point{{d.changes(), state{}, 0}}
 		refused := 0
@@ -184,25 +172,10 @@ func TestCrashOnAFullDisk(t *testing.T) {
 		d.most = 0
 		d.mu.Unlock()
 		assert.Must(t, w.s.Close())
-		for n := points[0].at; n <= points[len(points)-1].at; n++ {
-			i, _ := slices.BinarySearchFunc(points, n+1, func(p point, n int) int { return p.at - n })
-			before, after := points[i-1], points[min(i, len(points)-1)]
-			for _, powerFails := range []bool{false, true} {
-				what := fmt.Sprintf("crash before change %d, power fails: %v", n, powerFails)
-				s, err := openDisk(d.crashed(n, powerFails, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
-				assert.MustThat(t, err == nil, "%s: %v", what, err)
-				assert.Must(t, s.Damage(), "%s", what)
-				got, order := stateOf(t, s)
-				for id := range union(before.state, after.state, got) {
-					// The crash interrupted a write of several records that would have failed.
-					underWay := got[id] == "pending" && id > fmt.Sprintf("m%04d", before.tried) || got[id] == "rejected" && before.state[id] == "pending"
-					assert.MustThat(t, got[id] == before.state[id] || got[id] == after.state[id] || underWay, "%s: message %s is %q, want %q or %q", what, id, got[id], before.state[id], after.state[id])
-				}
-				if n%5 == 0 {
-					use(t, s, order, what)
-				}
-			}
-		}
+		checkCrashes(t, d, r, points, func(before point, id, got string) bool {
+			// The crash interrupted a write of several records that would have failed.
+			return got == "pending" && id > fmt.Sprintf("m%04d", before.tried) || got == "rejected" && before.state[id] == "pending"
+		})
 	})
 }
 
@@ -221,7 +194,7 @@ func TestAFailedSyncIsNoSuccess(t *testing.T) {
 				err = w.s.Put(t.Context(), w.message())
 				assert.MustThat(t, err == nil || errors.Is(err, errBadSync), "%v", err)
 				want, _ := stateOf(t, w.s)
-				s := assert.Value(openDisk(d.crashed(d.changes(), true, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10))(t)
+				s := openMem(t, d.crashed(d.changes(), true, r))
 				got, _ := stateOf(t, s)
 				assert.MustThat(t, fmt.Sprint(got) == fmt.Sprint(want) && s.Damage() == nil,
 					"sync %d fails: after the power failure %v, want %v; damage: %v", bad, got, want, s.Damage())

@@ -70,24 +70,33 @@ func TestSentMessagesAndFailedPutsTakeNoSpace(t *testing.T) {
 	})
 }
 
-// A sequence that is given twice, or that an earlier call has changed, counts once.
+// rejected puts messages that a server rejects, and returns their entries.
+func rejected(t *testing.T, s *Spool, msgs ...*tidegate.Message) []Entry {
+	t.Helper()
+	put(t, s, msgs...)
+	f := &server{}
+	f.setFail(func(*tidegate.Message) error { return errRefused })
+	drainOnce(t, s, f)
+	list, err := s.Entries(true, 0, 10)
+	assert.MustThat(t, err == nil && len(list) == len(msgs), "%+v, %v; want %d rejected messages", list, err, len(msgs))
+	return list
+}
+
+// Discard and Requeue ignore the sequences of pending messages. A sequence that is given twice, or
+// that an earlier call has changed, counts once.
 func TestASequenceCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t, Options{})
-		put(t, s, message("1", ""), message("2", ""))
-		f := &server{}
-		f.setFail(func(*tidegate.Message) error { return errRefused })
-		stop := drain(t, s, f)
-		synctest.Wait()
-		stop()
-		list, err := s.Entries(true, 0, 10)
-		assert.MustThat(t, err == nil && len(list) == 2, "%v, %v", list, err)
+		list := rejected(t, s, message("1", ""), message("2", ""))
 		one, two := list[0].Sequence, list[1].Sequence
 		if n, err := s.Requeue(one, one, one+100); n != 1 || err != nil {
 			t.Errorf("Requeue: %d, %v", n, err)
 		}
 		if n, err := s.Discard(two, two, one); n != 1 || err != nil {
 			t.Errorf("Discard: %d, %v", n, err)
+		}
+		if n, err := s.Requeue(one); n != 0 || err != nil {
+			t.Errorf("Requeue of a pending message: %d, %v; want no change", n, err)
 		}
 		got := s.Stats()
 		assert.That(t, got.Pending == 1 && got.Rejected == 0, "%+v, want one pending message", got)

@@ -206,22 +206,13 @@ func TestATopicTakesHalfOfABatch(t *testing.T) {
 func TestRequeueBeginsTheAgeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t, Options{MaxAge: time.Minute})
-		put(t, s, message("1", ""))
-		f := &server{}
-		f.setFail(func(*tidegate.Message) error { return errRefused })
-		stop := drain(t, s, f)
-		synctest.Wait()
-		stop()
+		list := rejected(t, s, message("1", ""))
 		time.Sleep(2 * time.Minute)
-		list, err := s.Entries(true, 0, 1)
-		assert.MustThat(t, err == nil && len(list) == 1, "%v, %v", list, err)
 		if n, err := s.Requeue(list[0].Sequence); n != 1 || err != nil {
 			t.Fatalf("%d, %v", n, err)
 		}
-		f.setFail(nil)
-		stop = drain(t, s, f)
-		synctest.Wait()
-		stop()
+		f := &server{}
+		drainOnce(t, s, f)
 		got := f.ids()
 		assert.That(t, slices.Equal(got, []string{"1"}), "sent %v, left %+v; want the requeued message sent", got, s.Stats())
 	})

@@ -28,27 +28,25 @@ func TestOpenWaitsForAnotherProcess(t *testing.T) {
 		{"it closes the spool too late", 2 * time.Second, false},
 		{"it keeps the spool", 0, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				path := filepath.Join(t.TempDir(), "orders.spool")
-				other := open(t, path, Options{})
-				if tt.closes > 0 {
-					time.AfterFunc(tt.closes, func() { other.Close() })
-				}
-				begin := time.Now()
-				s, err := Open(path, Options{})
-				took := time.Since(begin)
-				switch {
-				case tt.opens && (err != nil || took > time.Second):
-					t.Errorf("error %v after %v, want none within a second", err, took)
-				case !tt.opens && (!errors.Is(err, ErrInUse) || took < time.Second || took > 1100*time.Millisecond):
-					t.Errorf("error %v after %v, want ErrInUse after a second", err, took)
-				}
-				if s != nil {
-					s.Close()
-				}
-				time.Sleep(2 * time.Second)
-			})
+		assert.Bubble(t, tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "orders.spool")
+			other := open(t, path, Options{})
+			if tt.closes > 0 {
+				time.AfterFunc(tt.closes, func() { other.Close() })
+			}
+			begin := time.Now()
+			s, err := Open(path, Options{})
+			took := time.Since(begin)
+			switch {
+			case tt.opens && (err != nil || took > time.Second):
+				t.Errorf("error %v after %v, want none within a second", err, took)
+			case !tt.opens && (!errors.Is(err, ErrInUse) || took < time.Second || took > 1100*time.Millisecond):
+				t.Errorf("error %v after %v, want ErrInUse after a second", err, took)
+			}
+			if s != nil {
+				s.Close()
+			}
+			time.Sleep(2 * time.Second)
 		})
 	}
 }

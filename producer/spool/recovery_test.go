@@ -140,6 +140,36 @@ func (w *workload) try(ctx context.Context) error {
 	return err
 }
 
+// A point is the state between two steps of a workload.
+type point struct {
+	at int // changes of the disk so far
+	state
+	tried int // the number of the last message so far
+}
+
+// checkCrashes checks the state after a crash at each change of the disk: it is that before or
+// after the step under way, or one that perhaps permits for a message.
+func checkCrashes(t *testing.T, d *memDisk, r *rand.Rand, points []point, perhaps func(before point, id, got string) bool) {
+	t.Helper()
+	for n := points[0].at; n <= points[len(points)-1].at; n++ {
+		i, _ := slices.BinarySearchFunc(points, n+1, func(p point, n int) int { return p.at - n })
+		before, after := points[i-1], points[min(i, len(points)-1)]
+		for _, powerFails := range []bool{false, true} {
+			what := fmt.Sprintf("crash before change %d, power fails: %v", n, powerFails)
+			s := openMem(t, d.crashed(n, powerFails, r))
+			assert.Must(t, s.Damage(), "%s", what)
+			got, order := stateOf(t, s)
+			for id := range union(before.state, after.state, got) {
+				assert.MustThat(t, got[id] == before.state[id] || got[id] == after.state[id] || perhaps(before, id, got[id]),
+					"%s: message %s is %q, want %q or %q", what, id, got[id], before.state[id], after.state[id])
+			}
+			if n%5 == 0 {
+				use(t, s, order, what)
+			}
+		}
+	}
+}
+
 // After a crash at any change of the disk, the spool has all that was confirmed before, nothing
 // that was removed, and perhaps parts of the step under way; it reports no damage; and it can be
 // used.
@@ -147,17 +177,13 @@ func TestCrashAtEveryWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := seeded(t)
 		d := newMemDisk()
-		type point struct {
-			at int // changes of the disk so far
-			state
-		}
 		w := &workload{s: openMem(t, d), r: r}
-		points := []point{{0, state{}}, {d.changes(), state{}}}
+		points := []point{{state: state{}}, {at: d.changes(), state: state{}}}
 		most := 0
 		for range 120 {
 			w.step(t)
 			st, _ := stateOf(t, w.s)
-			points = append(points, point{d.changes(), st})
+			points = append(points, point{at: d.changes(), state: st})
 			synctest.Wait() // until the removal of old segments
 			most = max(most, len(w.s.records.segments))
 		}
@@ -165,23 +191,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 			t.Errorf("at most %d segments, at the end from %d on: the test shows too little", most, first)
 		}
 		assert.Must(t, w.s.Close())
-		for n := 0; n <= points[len(points)-1].at; n++ {
-			i, _ := slices.BinarySearchFunc(points, n+1, func(p point, n int) int { return p.at - n })
-			before, after := points[i-1].state, points[min(i, len(points)-1)].state
-			for _, powerFails := range []bool{false, true} {
-				what := fmt.Sprintf("crash before change %d, power fails: %v", n, powerFails)
-				s, err := openDisk(d.crashed(n, powerFails, r), Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
-				assert.MustThat(t, err == nil, "%s: %v", what, err)
-				assert.Must(t, s.Damage(), "%s", what)
-				got, order := stateOf(t, s)
-				for id := range union(before, after, got) {
-					assert.MustThat(t, got[id] == before[id] || got[id] == after[id], "%s: message %s is %q, want %q or %q", what, id, got[id], before[id], after[id])
-				}
-				if n%5 == 0 {
-					use(t, s, order, what)
-				}
-			}
-		}
+		checkCrashes(t, d, r, points, func(point, string, string) bool { return false })
 	})
 }
 
@@ -200,9 +210,7 @@ func use(t *testing.T, s *Spool, order []string, what string) {
 	t.Helper()
 	put(t, s, message("z-last", "a"))
 	f := &server{}
-	stop := drain(t, s, f)
-	empty(s)
-	stop()
+	drainAll(t, s, f)
 	got := f.ids()
 	assert.MustThat(t, len(got) == len(order)+1 && got[len(got)-1] != "" && slices.Contains(got, "z-last"), "%s: drained %v, want %v and z-last", what, got, order)
 	assert.Must(t, s.Close(), "%s", what)
@@ -239,8 +247,7 @@ func TestDamagedFiles(t *testing.T) {
 			name := names[r.IntN(len(names))]
 			what, from, to := harm(c, name, r)
 			what = fmt.Sprintf("damage %d of seed %d: %s", n, *damageSeed, what)
-			s, err := openDisk(c, Options{Logger: quiet, MaxBytes: 1 << 20}, 2<<10)
-			assert.MustThat(t, err == nil, "%s: %v", what, err)
+			s := openMem(t, c)
 			got, order := stateOf(t, s)
 			report := fmt.Sprint(s.Damage())
 			assert.That(t, name == syncedName || from >= to || strings.Contains(report, name+": "), "%s: reported %q, want the file", what, report)
@@ -376,9 +383,7 @@ func TestADamagedFileIsKept(t *testing.T) {
 			t.Errorf("reported %v, want bytes %d to %d of %s", err, e.off, e.off+int64(e.size), name)
 		}
 		f := &server{}
-		stop := drain(t, s, f)
-		empty(s)
-		stop()
+		drainAll(t, s, f)
 		assert.Must(t, s.Close())
 		if kept := d.names[name+".damaged"]; kept == nil || string(kept.data) != harmed || d.names[name] != nil || len(f.ids()) != 29 {
 			t.Errorf("%d messages were sent; kept: %v", len(f.ids()), kept != nil)

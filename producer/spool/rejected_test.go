@@ -83,9 +83,7 @@ func TestDiscard(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		put(t, s, message("new", ""))
 		f := &server{}
-		stop := drain(t, s, f)
-		synctest.Wait()
-		stop()
+		drainOnce(t, s, f)
 		assert.Slices(t, "sent", f.ids(), []string{"new"})
 		list, _ := s.Entries(true, 0, 1)
 		assert.MustThat(t, len(list) == 1 && strings.Contains(list[0].Reason, "1m0s"), "%+v", list)
@@ -145,34 +143,11 @@ func TestDistrustedClock(t *testing.T) {
 	})
 }
 
-// Discard and Requeue ignore the sequences of pending messages.
-func TestPendingMessagesAreNotChanged(t *testing.T) {
-	s := newSpool(t, Options{})
-	put(t, s, message("1", ""))
-	list, err := s.Entries(false, 0, 1)
-	assert.MustThat(t, err == nil && len(list) == 1, "%+v, %v; want a pending message", list, err)
-	if n, err := s.Discard(list[0].Sequence); n != 0 || err != nil {
-		t.Errorf("Discard: %d, %v; want no change", n, err)
-	}
-	if n, err := s.Requeue(list[0].Sequence); n != 0 || err != nil {
-		t.Errorf("Requeue: %d, %v; want no change", n, err)
-	}
-	assert.Equal(t, "messages are pending", s.Stats().Pending, 1)
-}
-
 // A requeued message is pending only, without a reason and a time of rejection, also after a
 // restart.
 func TestRequeueRemovesTheRejection(t *testing.T) {
 	onMemDisk(t, func(t *testing.T, d *memDisk, s *Spool) {
-		put(t, s, message("1", ""))
-		f := &server{}
-		f.setFail(func(*tidegate.Message) error { return errRefused })
-		stop := drain(t, s, f)
-		synctest.Wait()
-		stop()
-		rejected, err := s.Entries(true, 0, 1)
-		assert.MustThat(t, err == nil && len(rejected) == 1, "%+v, %v; want a rejected message", rejected, err)
-		if n, err := s.Requeue(rejected[0].Sequence); n != 1 || err != nil {
+		if n, err := s.Requeue(rejected(t, s, message("1", ""))[0].Sequence); n != 1 || err != nil {
 			t.Fatalf("Requeue: %d, %v", n, err)
 		}
 		for _, when := range []string{"after Requeue", "after the restart"} {

@@ -98,6 +98,22 @@ func drain(t *testing.T, s *Spool, f *server) (stop func()) {
 	return stop
 }
 
+// drainAll drains s into f, inside a bubble, until nothing is pending.
+func drainAll(t *testing.T, s *Spool, f *server) {
+	t.Helper()
+	stop := drain(t, s, f)
+	empty(s)
+	stop()
+}
+
+// drainOnce drains s into f, inside a bubble, until the next pause.
+func drainOnce(t *testing.T, s *Spool, f *server) {
+	t.Helper()
+	stop := drain(t, s, f)
+	synctest.Wait()
+	stop()
+}
+
 // empty waits, inside a bubble, until nothing is pending.
 func empty(s *Spool) {
 	for s.Stats().Pending > 0 {
@@ -222,9 +238,7 @@ func testCorruptEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &server{}
-	stop := drain(t, s, f)
-	empty(s)
-	stop()
+	drainAll(t, s, f)
 	list, err := s.Entries(true, 0, 10)
 	if err != nil || len(list) != 1 || list[0].Message != nil || !strings.Contains(list[0].Reason, "0000000000000001.log: the message in bytes ") || !slices.Equal(f.ids(), []string{"2"}) {
 		t.Errorf("%+v, %v, sent %v", list, err, f.ids())
@@ -276,9 +290,7 @@ func TestPutBatch(t *testing.T) {
 		got := s.Stats()
 		assert.That(t, got.Pending == 2 && s.Holds("orders", "g"), "%+v", got)
 		f := &server{}
-		stop := drain(t, s, f)
-		empty(s)
-		stop()
+		drainAll(t, s, f)
 		assert.Slices(t, "sent", f.ids(), []string{"0", "3"})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

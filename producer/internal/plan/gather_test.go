@@ -13,51 +13,29 @@ import (
 // A loop is a number of callers that send a message each, wait for its result and send the next
 // one, over one server that takes many messages in a request.
 type loop struct {
-	t      *testing.T
-	q      Queue[numbered, struct{}]
-	now    time.Time
-	number int
+	*desk
 	flying []*Request[numbered, struct{}]
 }
 
-func newLoop(t *testing.T) *loop { return &loop{t: t, now: time.Unix(1000, 0)} }
+func newLoop(t *testing.T) *loop { return &loop{desk: newDesk(t)} }
 
 // add queues n messages one after the other.
 func (l *loop) add(n int) {
 	for range n {
-		l.number++
-		l.q.Add(&Item[numbered, struct{}]{Of: numbered(l.number), Size: 1024, Message: &tidegate.Message{ID: fmt.Sprint(l.number), Topic: "t"}}, l.now)
+		l.desk.add("")
 		l.pump()
 	}
 }
 
-func (l *loop) pump() {
-	for {
-		j, ok := l.q.Next(l.now, nil)
-		if !ok {
-			return
-		}
-		r := j.Request
-		if j.Ask != nil {
-			j.Ask.Lanes = []transport.Lane{{Endpoint: "a", MaxMessages: 256}}
-			r = l.q.Routed(j.Ask, l.now)
-		}
-		if r != nil {
-			l.flying = append(l.flying, r)
-		}
-	}
-}
+// pump begins requests.
+func (l *loop) pump() { l.flying = append(l.flying, l.requests("a", 256)...) }
 
 // finish ends the oldest request and returns the number of its messages.
 func (l *loop) finish() int {
 	r := l.flying[0]
 	l.flying = l.flying[1:]
 	n := len(r.Items)
-	for _, it := range r.Items {
-		l.q.Remove(it, l.now)
-	}
-	r.Lane.Succeeded(r)
-	l.q.Finished(r, l.now)
+	l.accepted(r)
 	l.pump()
 	return n
 }

@@ -51,6 +51,15 @@ func (d *desk) request(endpoint string, most int) *Request[numbered, struct{}] {
 	}
 }
 
+// requests returns the requests that begin now.
+func (d *desk) requests(endpoint string, most int) (list []*Request[numbered, struct{}]) {
+	d.t.Helper()
+	for r := d.request(endpoint, most); r != nil; r = d.request(endpoint, most) {
+		list = append(list, r)
+	}
+	return list
+}
+
 // accepted ends a request with a success.
 func (d *desk) accepted(r *Request[numbered, struct{}]) {
 	for _, it := range r.Items {
@@ -75,54 +84,6 @@ func (d *desk) sleep() {
 	at := d.q.WakeAt(d.now)
 	assert.MustThat(d.t, at.After(d.now), "the queue holds messages and waits for %v, which is not in the future (%v)", at, d.now)
 	d.now = at
-}
-
-// A throttle of an older request arrives while the probe is under way. The messages that wait are
-// sent after the success of the probe.
-func TestLateThrottleBesideTheProbe(t *testing.T) {
-	d := newDesk(t)
-	for range 3 {
-		d.add("")
-	}
-	first, older := d.request("a", 1), d.request("a", 1)
-	third := d.request("a", 1)
-	d.throttled(first, time.Second)
-	d.accepted(third)
-	d.sleep()
-	probe := d.request("a", 1)
-	assert.MustThat(t, probe != nil, "no probe at the end of the pause")
-	d.throttled(older, time.Second)
-	d.accepted(probe)
-	d.add("")
-	for range 5 {
-		if r := d.request("a", 1); r != nil {
-			return
-		}
-		d.sleep()
-	}
-	t.Error("no message is sent after the success of the probe")
-}
-
-// The server does not respond to a probe. The messages that wait are the next probes, one after
-// each length of the pause.
-func TestProbeWithoutResponseIsFollowed(t *testing.T) {
-	d := newDesk(t)
-	d.add("")
-	d.throttled(d.request("a", 1), 20*time.Millisecond)
-	for range 10 {
-		d.add("")
-		d.add("group of its own")
-	}
-	d.sleep()
-	for i := range 11 { // the message group sends one at a time
-		began := d.now
-		assert.MustThat(t, d.request("a", 1) != nil, "probe %d does not begin", i+1)
-		assert.MustThat(t, d.request("a", 1) == nil, "a request beside probe %d", i+1)
-		for d.sleep(); i < 10 && d.now.Sub(began) < 20*time.Millisecond; d.sleep() {
-		}
-		wait := d.now.Sub(began)
-		assert.MustThat(t, i >= 10 || wait == 20*time.Millisecond, "probe %d begins after %v, want 20ms", i+2, wait)
-	}
 }
 
 // The transport has switched from a throttling server to another one, which is busy.

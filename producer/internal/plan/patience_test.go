@@ -1,11 +1,9 @@
 package plan
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -21,48 +19,31 @@ func TestFullLaneHasPatience(t *testing.T) {
 		"several messages a request": {10, 2, 100 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			now := time.Unix(1000, 0)
-			var q Queue[numbered, struct{}]
+			d := newDesk(t)
 			var flying []*Request[numbered, struct{}]
 			pump := func() (began int) {
-				for {
-					j, ok := q.Next(now, nil)
-					if !ok {
-						return began
-					}
-					r := j.Request
-					if j.Ask != nil {
-						j.Ask.Lanes = []transport.Lane{{Endpoint: "a", MaxMessages: c.most}}
-						r = q.Routed(j.Ask, now)
-					}
-					if r != nil {
-						flying, began = append(flying, r), began+1
-					}
-				}
+				list := d.requests("a", c.most)
+				flying = append(flying, list...)
+				return len(list)
 			}
-			for i := range 1000 {
-				q.Add(&Item[numbered, struct{}]{Of: numbered(i), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
+			for range 1000 {
+				d.add("")
 			}
 			assert.MustEqual(t, "requests began", pump(), c.full)
 			for range 3 {
-				if at := q.WakeAt(now); !at.Equal(now.Add(c.wait)) {
-					t.Fatalf("the next request can begin %v after the newest, want %v", at.Sub(now), c.wait)
+				if at := d.q.WakeAt(d.now); !at.Equal(d.now.Add(c.wait)) {
+					t.Fatalf("the next request can begin %v after the newest, want %v", at.Sub(d.now), c.wait)
 				}
-				now = now.Add(c.wait - time.Millisecond)
+				d.now = d.now.Add(c.wait - time.Millisecond)
 				assert.MustEqual(t, "requests began before the time", pump(), 0)
-				now = now.Add(time.Millisecond)
+				d.now = d.now.Add(time.Millisecond)
 				assert.MustEqual(t, "requests began in the time", pump(), 1)
 			}
 			if c.most > 1 {
 				return // its window does not change
 			}
-			for range 2 { // two of the requests that the patience allowed succeed
-				last := len(flying) - 1
-				r := flying[last]
-				flying = flying[:last]
-				q.Remove(r.Items[0], now)
-				r.Lane.Succeeded(r)
-				q.Finished(r, now)
+			for _, r := range flying[len(flying)-2:] { // two of the requests that the patience allowed succeed
+				d.accepted(r)
 			}
 			assert.Equal(t, "requests began after the successes", pump(), 1)
 		})
