@@ -40,8 +40,7 @@ func acknowledge(t *testing.T, ids bool) {
 		}
 		return amqppeer.Responds
 	}}
-	c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
-	defer c.Close()
+	c := clientOf(t, p)
 	request := transport.ReceiveRequest{
 		Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 100, InvisibleDuration: time.Minute, Wait: time.Second,
 	}

@@ -25,6 +25,37 @@ import (
 	"github.com/tidegate/tidegate/transport/held"
 )
 
+// clientOf returns a client of a peer that is closed with the test.
+func clientOf(t *testing.T, p *amqppeer.Peer) *Client {
+	t.Helper()
+	c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// connected returns the connection of a client.
+func connected(t *testing.T, c *Client) *connection {
+	t.Helper()
+	live, fail := c.supervisor.Get(t.Context(), true)
+	assert.MustThat(t, fail == nil, "%v", fail)
+	return live
+}
+
+// oneOrder receives one message.
+var oneOrder = transport.ReceiveRequest{
+	Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second,
+}
+
+// delivered creates a queue, sends a message and returns its delivery.
+func delivered(t *testing.T, c *Client) []*tidegate.Delivery {
+	t.Helper()
+	assert.Must(t, assert.Err(c.Receive(t.Context(), oneOrder)))
+	assert.Must(t, c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err)
+	ds := assert.Value(c.Receive(t.Context(), oneOrder))(t)
+	assert.MustEqual(t, "received messages", len(ds), 1)
+	return ds
+}
+
 func TestParse(t *testing.T) {
 	for address, want := range map[string]struct {
 		endpoint string
@@ -130,17 +161,15 @@ func TestFunctionsOfTheProgramPanic(t *testing.T) {
 		assert.That(t, f.Type.Kind() != reflect.Func || ok, "Options.%s is a function of the program without a case", f.Name)
 	}
 	for name, tt := range cases {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := &amqppeer.Peer{}
-				o := Options{Dialer: p.Dial}
-				tt.set(&o)
-				c := assert.Value(New("orders.example:5672", o))(t)
-				defer c.Close()
-				if err := tt.call(t, c); err == nil || !strings.Contains(err.Error(), "Options."+name+" "+text) {
-					t.Errorf("%v, want an error with %q", err, "Options."+name+" "+text)
-				}
-			})
+		assert.Bubble(t, name, func(t *testing.T) {
+			p := &amqppeer.Peer{}
+			o := Options{Dialer: p.Dial}
+			tt.set(&o)
+			c := assert.Value(New("orders.example:5672", o))(t)
+			defer c.Close()
+			if err := tt.call(t, c); err == nil || !strings.Contains(err.Error(), "Options."+name+" "+text) {
+				t.Errorf("%v, want an error with %q", err, "Options."+name+" "+text)
+			}
 		})
 	}
 }
@@ -155,10 +184,8 @@ func TestCallersOfASessionWaitForTheirOwnTime(t *testing.T) {
 			}
 			return amqppeer.Responds
 		}}
-		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
-		defer c.Close()
-		live, fail := c.supervisor.Get(t.Context(), true)
-		assert.MustThat(t, fail == nil, "%v", fail)
+		c := clientOf(t, p)
+		live := connected(t, c)
 		type key struct{}
 		var wg sync.WaitGroup
 		for _, d := range []time.Duration{5 * time.Second, time.Second, 8 * time.Second} {
@@ -191,10 +218,8 @@ func TestFailedSessionIsForgotten(t *testing.T) {
 			}
 			return amqppeer.Responds
 		}}
-		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
-		defer c.Close()
-		live, fail := c.supervisor.Get(t.Context(), true)
-		assert.MustThat(t, fail == nil, "%v", fail)
+		c := clientOf(t, p)
+		live := connected(t, c)
 		type key struct{}
 		for range 2 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -222,46 +247,36 @@ func TestMessageWhoseCopyFailedIsNotAccepted(t *testing.T) {
 			return err
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var full atomic.Bool
-				var copies, outcomes atomic.Int64
-				p := &amqppeer.Peer{
-					Reject: func(string) *amqppeer.Fault {
-						if full.Load() {
-							copies.Add(1)
-							return &amqppeer.Fault{Condition: "amqp:resource-limit-exceeded", Description: "the address is full"}
-						}
-						return nil
-					},
-					Script: func(_ int, frame byte) amqppeer.Reaction {
-						if frame == amqppeer.Disposition {
-							outcomes.Add(1)
-						}
-						return amqppeer.Responds
-					},
-				}
-				c, err := New("orders.example:5672", Options{Dialer: p.Dial, CopyRetries: true})
-				assert.Must(t, err)
-				defer c.Close()
-				request := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second}
-				if _, err := c.Receive(t.Context(), request); err != nil { // creates the queue
-					t.Fatal(err)
-				}
-				assert.Must(t, c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err)
-				ds, err := c.Receive(t.Context(), request)
-				if err != nil || len(ds) != 1 {
-					t.Fatal(ds, err)
-				}
-				full.Store(true)
-				assert.That(t, settle(t.Context(), c, ds[0]) != nil, "it succeeded without its copy")
-				assert.That(t, copies.Load() == 1 && outcomes.Load() == 0,
-					"%d copies were sent and %d outcomes, want the copy alone", copies.Load(), outcomes.Load())
-				full.Store(false)
-				if err := c.Ack(t.Context(), ds)[0]; err != nil || outcomes.Load() != 1 {
-					t.Errorf("the delivery cannot be settled again: %v, %d outcomes", err, outcomes.Load())
-				}
-			})
+		assert.Bubble(t, name, func(t *testing.T) {
+			var full atomic.Bool
+			var copies, outcomes atomic.Int64
+			p := &amqppeer.Peer{
+				Reject: func(string) *amqppeer.Fault {
+					if full.Load() {
+						copies.Add(1)
+						return &amqppeer.Fault{Condition: "amqp:resource-limit-exceeded", Description: "the address is full"}
+					}
+					return nil
+				},
+				Script: func(_ int, frame byte) amqppeer.Reaction {
+					if frame == amqppeer.Disposition {
+						outcomes.Add(1)
+					}
+					return amqppeer.Responds
+				},
+			}
+			c, err := New("orders.example:5672", Options{Dialer: p.Dial, CopyRetries: true})
+			assert.Must(t, err)
+			defer c.Close()
+			ds := delivered(t, c)
+			full.Store(true)
+			assert.That(t, settle(t.Context(), c, ds[0]) != nil, "it succeeded without its copy")
+			assert.That(t, copies.Load() == 1 && outcomes.Load() == 0,
+				"%d copies were sent and %d outcomes, want the copy alone", copies.Load(), outcomes.Load())
+			full.Store(false)
+			if err := c.Ack(t.Context(), ds)[0]; err != nil || outcomes.Load() != 1 {
+				t.Errorf("the delivery cannot be settled again: %v, %d outcomes", err, outcomes.Load())
+			}
 		})
 	}
 }
@@ -271,10 +286,8 @@ func TestMessageWhoseCopyFailedIsNotAccepted(t *testing.T) {
 func TestUnwrittenAcknowledgementIsNotConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &amqppeer.Peer{}
-		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
-		defer c.Close()
-		live, fail := c.supervisor.Get(t.Context(), true)
-		assert.MustThat(t, fail == nil, "%v", fail)
+		c := clientOf(t, p)
+		live := connected(t, c)
 		l := &link{client: c, live: live}
 		l.life, l.stop = context.WithCancel(t.Context())
 		l.stop() // the link has ended, its connection has not
@@ -330,8 +343,7 @@ func TestReservedPropertiesAreRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen atomic.Int64
 		p := &amqppeer.Peer{Reject: func(string) *amqppeer.Fault { seen.Add(1); return nil }}
-		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
-		defer c.Close()
+		c := clientOf(t, p)
 		for _, name := range []string{"__TIDEGATE_TRACEPARENT", "__TIDEGATE_x", "_AMQ_DUPL_ID", "_AMQ_SCHED_DELIVERY", "DLQ_ORIGIN_TOPIC", "TAGS", "KEYS"} {
 			m := &tidegate.Message{Topic: "orders", ID: "1", Body: []byte("x"), Properties: map[string]string{name: "1"}}
 			err := c.Send(t.Context(), []*tidegate.Message{m})[0].Err
@@ -354,36 +366,33 @@ func TestNoMessageOfAGroupPassesAFailedOne(t *testing.T) {
 		"transient": {amqppeer.Fault{Condition: "amqp:resource-limit-exceeded", Description: "full"}, 3, "failed/not sent/not sent/ok/ok"},
 		"permanent": {amqppeer.Fault{Condition: "amqp:decode-error", Description: "odd"}, 5, "failed/ok/ok/ok/ok"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var seen atomic.Int64
-				p := &amqppeer.Peer{Reject: func(string) *amqppeer.Fault {
-					if seen.Add(1) == 1 {
-						return &c.fault
-					}
-					return nil
-				}}
-				client := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
-				defer client.Close()
-				var batch []*tidegate.Message
-				for i, group := range []string{"a", "a", "a", "b", ""} {
-					batch = append(batch, &tidegate.Message{Topic: "orders", ID: fmt.Sprint(i), MessageGroup: group, Body: []byte("x")})
+		assert.Bubble(t, name, func(t *testing.T) {
+			var seen atomic.Int64
+			p := &amqppeer.Peer{Reject: func(string) *amqppeer.Fault {
+				if seen.Add(1) == 1 {
+					return &c.fault
 				}
-				var got []string
-				for _, r := range client.Send(t.Context(), batch) {
-					switch {
-					case r.Err == nil:
-						got = append(got, "ok")
-					case strings.Contains(r.Err.Error(), "an earlier message of its message group failed"):
-						got = append(got, "not sent")
-					default:
-						got = append(got, "failed")
-					}
+				return nil
+			}}
+			client := clientOf(t, p)
+			var batch []*tidegate.Message
+			for i, group := range []string{"a", "a", "a", "b", ""} {
+				batch = append(batch, &tidegate.Message{Topic: "orders", ID: fmt.Sprint(i), MessageGroup: group, Body: []byte("x")})
+			}
+			var got []string
+			for _, r := range client.Send(t.Context(), batch) {
+				switch {
+				case r.Err == nil:
+					got = append(got, "ok")
+				case strings.Contains(r.Err.Error(), "an earlier message of its message group failed"):
+					got = append(got, "not sent")
+				default:
+					got = append(got, "failed")
 				}
-				if text := strings.Join(got, "/"); text != c.errs || seen.Load() != c.sent {
-					t.Errorf("%s, and the server saw %d messages; want %s and %d", text, seen.Load(), c.errs, c.sent)
-				}
-			})
+			}
+			if text := strings.Join(got, "/"); text != c.errs || seen.Load() != c.sent {
+				t.Errorf("%s, and the server saw %d messages; want %s and %d", text, seen.Load(), c.errs, c.sent)
+			}
 		})
 	}
 }
@@ -401,18 +410,15 @@ func TestReceiveNeedsAQueueForDeadLetters(t *testing.T) {
 			return nil
 		}}
 		p.Create("orders::orders.billing")
-		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		assert.Must(t, err)
-		defer c.Close()
+		c := clientOf(t, p)
 		assert.Must(t, c.Send(t.Context(), []*tidegate.Message{{Topic: "orders", ID: "1", Body: []byte("x")}})[0].Err)
-		request := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second}
-		ds, err := c.Receive(t.Context(), request)
+		ds, err := c.Receive(t.Context(), oneOrder)
 		if len(ds) > 0 || !errors.Is(err, tidegate.ErrNotFound) || !strings.Contains(err.Error(), "create the anycast queue billing.DLQ") {
 			t.Errorf("received %d messages, %v", len(ds), err)
 		}
 		missing.Store(false)
 		time.Sleep(10 * time.Second) // on the same connection, which IdleTimeout has not ended
-		if ds, err := c.Receive(t.Context(), request); err != nil || len(ds) != 1 || ds[0].Attempt != 1 {
+		if ds, err := c.Receive(t.Context(), oneOrder); err != nil || len(ds) != 1 || ds[0].Attempt != 1 {
 			t.Errorf("with the queue: %d messages, %v", len(ds), err)
 		}
 	})
@@ -423,10 +429,8 @@ func TestSQLFilterIsRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &amqppeer.Peer{}
 		p.Create("orders::orders.billing")
-		c, err := New("orders.example:5672", Options{Dialer: p.Dial})
-		assert.Must(t, err)
-		defer c.Close()
-		_, err = c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1,
+		c := clientOf(t, p)
+		_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1,
 			InvisibleDuration: time.Minute, Filter: tidegate.Filter{SQL: true, Expression: "a = 1"}})
 		if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeNotImplemented || !strings.Contains(e.Message, "filter by tags") {
 			t.Errorf("got %v, want NOT_IMPLEMENTED with the remedy", err)
@@ -444,10 +448,8 @@ func TestProbeEndsWithItsCaller(t *testing.T) {
 			}
 			return amqppeer.Responds
 		}}
-		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
-		defer c.Close()
-		live, fail := c.supervisor.Get(t.Context(), true)
-		assert.MustThat(t, fail == nil, "%v", fail)
+		c := clientOf(t, p)
+		live := connected(t, c)
 		enough, start := errors.New("the caller has enough"), time.Now()
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, enough)
 		defer cancel()
@@ -462,10 +464,8 @@ func TestProbeEndsWithItsCaller(t *testing.T) {
 func TestLinkOfALostConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &amqppeer.Peer{}
-		c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
-		defer c.Close()
-		live, fail := c.supervisor.Get(t.Context(), true)
-		assert.MustThat(t, fail == nil, "%v", fail)
+		c := clientOf(t, p)
+		live := connected(t, c)
 		ended := &goamqp.LinkError{RemoteErr: &goamqp.Error{Condition: goamqp.ErrCondDetachForced}}
 		refused := &goamqp.Error{Condition: goamqp.ErrCondUnauthorizedAccess}
 		for _, lost := range []bool{false, true} {

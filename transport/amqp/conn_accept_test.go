@@ -62,24 +62,22 @@ func TestAccept(t *testing.T) {
 		"accepted ones":        {slices.Insert(deliveries(1, 3), 1, &sessionDelivery{ID: 2, accepted: true}), [][]byte{accepts(1, 1), accepts(3, 3)}},
 		"IDs that wrap around": {deliveries(0, 1<<32-1, 1), [][]byte{bytes.Replace(accepts(0, 1), []byte{0, 0, 0, 0}, []byte{255, 255, 255, 255}, 1)}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w, traffic, a := accepting(t)
-				defer traffic.Close()
-				before := len(w.written())
-				assert.NoError(t, a.Accept(slices.Clone(c.list)))
-				assert.NoError(t, traffic.flush())
-				got := []byte{}
-				for _, b := range w.written()[before:] {
-					got = append(got, b...)
-				}
-				if want := bytes.Join(c.want, nil); !bytes.Equal(got, want) {
-					t.Errorf("wrote  %x\nwant   %x", got, want)
-				}
-				for _, d := range c.list {
-					assert.That(t, a.Accepted(d), "delivery %d is not accepted", d.ID)
-				}
-			})
+		assert.Bubble(t, name, func(t *testing.T) {
+			w, traffic, a := accepting(t)
+			defer traffic.Close()
+			before := len(w.written())
+			assert.NoError(t, a.Accept(slices.Clone(c.list)))
+			assert.NoError(t, traffic.flush())
+			got := []byte{}
+			for _, b := range w.written()[before:] {
+				got = append(got, b...)
+			}
+			if want := bytes.Join(c.want, nil); !bytes.Equal(got, want) {
+				t.Errorf("wrote  %x\nwant   %x", got, want)
+			}
+			for _, d := range c.list {
+				assert.That(t, a.Accepted(d), "delivery %d is not accepted", d.ID)
+			}
 		})
 	}
 }

@@ -88,15 +88,6 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-// A fault that another attempt does not cure ends the wait.
-func TestAwaitEndsWithAPermanentFault(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, _ := refusing(t, 0, errors.New("SASL PLAIN auth failed with code 0x1: []"))
-		_, err := s.Get(t.Context(), true)
-		assert.That(t, err != nil && err.Code == tidegate.CodeUnauthorized && !err.NotConnected, "got %#v, want 40100", err)
-	})
-}
-
 // The end of a caller's context neither ends nor spoils the attempt that other callers wait for.
 func TestCallersShareAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -115,22 +106,6 @@ func TestCallersShareAnAttempt(t *testing.T) {
 	})
 }
 
-func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, _ := refusing(t, time.Hour, errRefused)
-		done := make(chan *tidegate.Error, 1)
-		go func() {
-			_, err := s.Get(t.Context(), true)
-			done <- err
-		}()
-		synctest.Wait()
-		s.Close()
-		assert.Is(t, "a call under way", <-done, tidegate.ErrClosed)
-		_, err := s.Get(t.Context(), false)
-		assert.That(t, errors.Is(err, tidegate.ErrClosed) && s.Closed(), "a later call: %v, want ErrClosed", err)
-	})
-}
-
 // Close ends the waits of all calls at once: also behind a Dialer that ignores its context, and
 // between two attempts to connect.
 func TestCloseEndsAllWaits(t *testing.T) {
@@ -138,26 +113,26 @@ func TestCloseEndsAllWaits(t *testing.T) {
 		"during an attempt": func(released chan struct{}) (net.Conn, error) { <-released; return nil, errRefused },
 		"between attempts":  func(chan struct{}) (net.Conn, error) { return nil, errRefused },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				released := make(chan struct{})
-				defer close(released)
-				s := newSupervisor(connOptions{DialTimeout: 10 * time.Second, Dial: func(context.Context) (net.Conn, error) { return dial(released) }})
-				done := make(chan *tidegate.Error, 1)
-				go func() {
-					_, err := s.Get(t.Context(), true)
-					done <- err
-				}()
-				synctest.Wait()
-				s.Close()
-				synctest.Wait() // no time passes
-				select {
-				case err := <-done:
-					assert.Is(t, "err", err, tidegate.ErrClosed)
-				default:
-					t.Error("the call still waits after Close")
-				}
-			})
+		assert.Bubble(t, name, func(t *testing.T) {
+			released := make(chan struct{})
+			defer close(released)
+			s := newSupervisor(connOptions{DialTimeout: 10 * time.Second, Dial: func(context.Context) (net.Conn, error) { return dial(released) }})
+			done := make(chan *tidegate.Error, 1)
+			go func() {
+				_, err := s.Get(t.Context(), true)
+				done <- err
+			}()
+			synctest.Wait()
+			s.Close()
+			synctest.Wait() // no time passes
+			select {
+			case err := <-done:
+				assert.Is(t, "err", err, tidegate.ErrClosed)
+			default:
+				t.Error("the call still waits after Close")
+			}
+			_, err := s.Get(t.Context(), false)
+			assert.That(t, errors.Is(err, tidegate.ErrClosed) && s.Closed(), "a later call: %v, want ErrClosed", err)
 		})
 	}
 }
@@ -165,22 +140,22 @@ func TestCloseEndsAllWaits(t *testing.T) {
 // A permanent fault of a connection is not awaited: a call that would wait for a connection fails
 // at once, also within the second after the attempt.
 func TestPermanentFaultIsNotAwaited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, dials := refusing(t, 0, &goamqp.Error{Condition: goamqp.ErrCondUnauthorizedAccess, Description: "wrong password"})
-		start := time.Now()
-		for range 3 {
-			if _, err := s.Get(t.Context(), true); err == nil || err.NotConnected || err.Code != tidegate.CodeUnauthorized {
-				t.Fatalf("got %#v, want Unauthorized without NotConnected", err)
+	for _, fault := range []error{
+		&goamqp.Error{Condition: goamqp.ErrCondUnauthorizedAccess, Description: "wrong password"}, errors.New("SASL PLAIN auth failed with code 0x1: []"),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, dials := refusing(t, 0, fault)
+			start := time.Now()
+			for range 3 {
+				_, err := s.Get(t.Context(), true)
+				assert.MustThat(t, err != nil && !err.NotConnected && err.Code == tidegate.CodeUnauthorized, "got %#v, want Unauthorized without NotConnected", err)
 			}
-		}
-		if took := time.Since(start); took != 0 || dials.Load() != 1 {
-			t.Errorf("three calls took %v and %d attempts, want one attempt without a wait", took, dials.Load())
-		}
-		time.Sleep(time.Second)
-		if _, err := s.Get(t.Context(), true); err == nil || dials.Load() != 2 {
-			t.Errorf("a second later: %v after %d attempts, want a second attempt", err, dials.Load())
-		}
-	})
+			assert.That(t, time.Since(start) == 0 && dials.Load() == 1, "three calls took %v and %d attempts, want one attempt without a wait", time.Since(start), dials.Load())
+			time.Sleep(time.Second)
+			_, err := s.Get(t.Context(), true)
+			assert.That(t, err != nil && dials.Load() == 2, "a second later: %v after %d attempts, want a second attempt", err, dials.Load())
+		})
+	}
 }
 
 // A fault of the certificate or of the host name is an outage at an address that has worked, and an

@@ -46,8 +46,7 @@ func lose(t *testing.T, at byte, cost, down int) {
 		p.RefuseNext(down)
 		return amqppeer.Cuts
 	}}
-	c := assert.Value(New("orders.example:5672", Options{Dialer: p.Dial}))(t)
-	defer c.Close()
+	c := clientOf(t, p)
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {

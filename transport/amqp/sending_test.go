@@ -155,89 +155,58 @@ func TestCutOffMessageEndsItsLink(t *testing.T) {
 		"large, caller gone": {severalFrames, 2, time.Second / 2},
 		"small, caller gone": {severalFrames - 1, 1, time.Second / 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newPeer(0)
-				defer close(p.done)
-				l := p.link()
-				ctx, cancel := context.WithTimeoutCause(t.Context(), c.patience, errEnoughSends)
-				defer cancel()
-				err := send(ctx, l, "first", c.size)
-				assert.That(t, err != nil && !err.MaybeStored, "got %v, want an error with nothing stored", err)
-				p.mu.Lock()
-				p.credit = 1
-				p.mu.Unlock()
-				mustSend(t, l, "second", 1)
-				assert.That(t, p.attached == c.attached && p.closed == c.attached-1,
-					"%d links were attached and %d closed, want %d and %d", p.attached, p.closed, c.attached, c.attached-1)
-			})
+		assert.Bubble(t, name, func(t *testing.T) {
+			p := newPeer(0)
+			defer close(p.done)
+			l := p.link()
+			ctx, cancel := context.WithTimeoutCause(t.Context(), c.patience, errEnoughSends)
+			defer cancel()
+			err := send(ctx, l, "first", c.size)
+			assert.That(t, err != nil && !err.MaybeStored, "got %v, want an error with nothing stored", err)
+			p.mu.Lock()
+			p.credit = 1
+			p.mu.Unlock()
+			mustSend(t, l, "second", 1)
+			assert.That(t, p.attached == c.attached && p.closed == c.attached-1,
+				"%d links were attached and %d closed, want %d and %d", p.attached, p.closed, c.attached, c.attached-1)
 		})
 	}
 }
 
-func TestCreditEndsTheWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPeer(0)
-		defer close(p.done)
-		l := p.link()
-		time.AfterFunc(900*time.Millisecond, func() { p.grant(1) })
-		mustSend(t, l, "x", 1)
-	})
-}
-
 var errEnoughSends = errors.New("the caller has enough")
 
-// A message of a caller that has gone is not sent later without MaybeStored.
+// A message of a caller that has gone is not sent later without MaybeStored. One that still waits
+// is sent when there is credit.
 func TestEndedContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPeer(0)
-		defer close(p.done)
-		l := p.link()
-		var wg sync.WaitGroup
-		for i := range 3 { // one waits for credit, the others behind it
-			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Duration(i+1)*200*time.Millisecond, errEnoughSends)
-			defer cancel()
-			wg.Go(func() {
-				start := time.Now()
-				err := send(ctx, l, fmt.Sprint(i), 1)
-				if !errors.Is(err, errEnoughSends) || err.MaybeStored || time.Since(start) != time.Duration(i+1)*200*time.Millisecond {
-					t.Errorf("message %d after %v: %v, want the cause of the context and nothing stored", i, time.Since(start), err)
-				}
-			})
-			synctest.Wait()
-		}
-		wg.Wait()
-		p.grant(5)
-		mustSend(t, l, "alive", 1)
-		assert.That(t, fmt.Sprint(p.written) == "[alive]", "written %v, want only the message of the live caller", p.written)
-	})
-}
-
-// A message whose caller leaves while another one waits for credit is not sent later.
-func TestEndedContextBehindAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPeer(0)
-		defer close(p.done)
-		l := p.link()
-		var wg sync.WaitGroup
-		for i, d := range []time.Duration{600 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond} {
-			ctx, cancel := context.WithTimeoutCause(t.Context(), d, errEnoughSends)
-			defer cancel()
-			wg.Go(func() {
-				if err := send(ctx, l, fmt.Sprint(i), 1); i > 0 && (!errors.Is(err, errEnoughSends) || err.MaybeStored) {
-					t.Errorf("message %d: %v, want the cause of the context and nothing stored", i, err)
-				} else if i == 0 && err != nil {
-					t.Errorf("the first message: %v", err)
-				}
-			})
-			synctest.Wait()
-		}
-		time.Sleep(500 * time.Millisecond)
-		p.grant(3)
-		wg.Wait()
-		synctest.Wait()
-		assert.That(t, fmt.Sprint(p.written) == "[0]", "written %v, want only the message whose caller waits", p.written)
-	})
+	const granted = 900 * time.Millisecond
+	for want, limits := range map[string][]time.Duration{ // one waits for credit, the others behind it
+		"[alive]":   {200 * time.Millisecond, 400 * time.Millisecond, 600 * time.Millisecond},
+		"[0 alive]": {950 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPeer(0)
+			defer close(p.done)
+			l := p.link()
+			var wg sync.WaitGroup
+			for i, d := range limits {
+				ctx, cancel := context.WithTimeoutCause(t.Context(), d, errEnoughSends)
+				defer cancel()
+				wg.Go(func() {
+					start := time.Now()
+					err := send(ctx, l, fmt.Sprint(i), 1)
+					if took := time.Since(start); took != min(d, granted) || d > granted && err != nil || d < granted && (!errors.Is(err, errEnoughSends) || err.MaybeStored) {
+						t.Errorf("message %d after %v: %v, want the cause of the context and nothing stored, or a success after %v", i, took, err, granted)
+					}
+				})
+				synctest.Wait()
+			}
+			time.Sleep(granted)
+			p.grant(5)
+			wg.Wait()
+			mustSend(t, l, "alive", 1)
+			assert.Equal(t, "written", fmt.Sprint(p.written), want)
+		})
+	}
 }
 
 // A write that hangs holds no caller beyond its context, and may have sent the message.

@@ -8,10 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/amqppeer"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // A gated connection writes nothing before its gate is closed, if it has one.
@@ -38,16 +36,7 @@ func TestAckIsWritten(t *testing.T) {
 		}})
 		assert.Must(t, err)
 		defer c.Close()
-		request := transport.ReceiveRequest{
-			Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Second,
-		}
-		if _, err := c.Receive(t.Context(), request); err != nil { // creates the queue
-			t.Fatal(err)
-		}
-		m := &tidegate.Message{Topic: "orders", ID: tidegate.NewMessageID(), Body: []byte("x")}
-		assert.Must(t, c.Send(t.Context(), []*tidegate.Message{m})[0].Err)
-		ds, err := c.Receive(t.Context(), request)
-		assert.MustThat(t, err == nil && len(ds) == 1, "received %d messages: %v; want 1", len(ds), err)
+		ds := delivered(t, c)
 		synctest.Wait() // all frames so far are written
 		open := make(chan struct{})
 		gate.Store(&open)

@@ -132,11 +132,9 @@ func TestSwitches(t *testing.T) {
 		"throttles, ignored": {during(time.Minute, 3*time.Minute, errThrottled), never, failover.Options{ThrottleGrace: -1}, nil, [2]int{1200, 1200}},
 		"one failure":        {during(time.Minute, time.Minute+200*time.Millisecond, errDown), never, failover.Options{}, nil, [2]int{2, 2}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				got, failed := run(t, 10*time.Minute, tt.o, tt.sends, tt.pings)
-				assert.That(t, slices.Equal(got, tt.switches) && failed >= tt.failed[0] && failed <= tt.failed[1], "%q with %d failures, want %q with %v", got, failed, tt.switches, tt.failed)
-			})
+		assert.Bubble(t, name, func(t *testing.T) {
+			got, failed := run(t, 10*time.Minute, tt.o, tt.sends, tt.pings)
+			assert.That(t, slices.Equal(got, tt.switches) && failed >= tt.failed[0] && failed <= tt.failed[1], "%q with %d failures, want %q with %v", got, failed, tt.switches, tt.failed)
 		})
 	}
 }

@@ -242,22 +242,20 @@ func TestServeChecks(t *testing.T) {
 		"one is forbidden, then one fails": {fails(forbidden), func(context.Context) error { <-time.After(2 * time.Second); return errDown }, 2 * time.Second, tidegate.ErrUnavailable},
 		"both are forbidden":               {fails(forbidden), fails(forbidden), time.Second, tidegate.ErrForbidden},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var log bytes.Buffer
-				x := pair(t, serving(tt.a), serving(tt.b),
-					failover.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				begin := time.Now()
-				err := x.ServeChecks(ctx, []string{"t"}, nil)
-				assert.That(t, errors.Is(err, tt.want) && (tt.want != nil || err == nil) && time.Since(begin) == tt.took, "%v after %v, want %v after %v", err, time.Since(begin), tt.want, tt.took)
-				// The producer repeats transient errors, and ends with permanent ones.
-				if tt.want != nil && (tidegate.Classify(err) == tidegate.ClassPermanent) != (tt.want == tidegate.ErrForbidden) {
-					t.Errorf("class %v of %v", tidegate.Classify(err), err)
-				}
-				assert.That(t, strings.Contains(log.String(), "FORBIDDEN") == strings.Contains(name, "forbidden"), "logged %q", log.String())
-			})
+		assert.Bubble(t, name, func(t *testing.T) {
+			var log bytes.Buffer
+			x := pair(t, serving(tt.a), serving(tt.b),
+				failover.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			begin := time.Now()
+			err := x.ServeChecks(ctx, []string{"t"}, nil)
+			assert.That(t, errors.Is(err, tt.want) && (tt.want != nil || err == nil) && time.Since(begin) == tt.took, "%v after %v, want %v after %v", err, time.Since(begin), tt.want, tt.took)
+			// The producer repeats transient errors, and ends with permanent ones.
+			if tt.want != nil && (tidegate.Classify(err) == tidegate.ClassPermanent) != (tt.want == tidegate.ErrForbidden) {
+				t.Errorf("class %v of %v", tidegate.Classify(err), err)
+			}
+			assert.That(t, strings.Contains(log.String(), "FORBIDDEN") == strings.Contains(name, "forbidden"), "logged %q", log.String())
 		})
 	}
 }

@@ -35,39 +35,14 @@ func TestLanesEndWithASwitch(t *testing.T) {
 	})
 }
 
-// A configured endpoint has the given settings and capabilities.
-type configured struct {
-	transporttest.Fake
-	settings func(context.Context) (transport.ConsumerSettings, error)
-	can      transport.Capabilities
-	ping     func(context.Context) error
-}
-
-func (c *configured) ConsumerSettings(ctx context.Context, _, _ string) (transport.ConsumerSettings, error) {
-	return c.settings(ctx)
-}
-
-func (c *configured) Capabilities(string) transport.Capabilities { return c.can }
-
-func (c *configured) Ping(ctx context.Context, _ ...string) error {
-	if c.ping == nil {
-		return nil
-	}
-	return c.ping(ctx)
-}
-
-func (c *configured) Queues(context.Context, string, string) ([]int, error) {
-	return []int{transport.AnyQueue}, nil
-}
-
 // The settings of each endpoint are known with its queues, and kept while it does not respond.
 func TestSettingsOfEachEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts, fault := 5, errDown
-		first := &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+		first := &transporttest.Fake{OnConsumerSettings: func(context.Context, int, string, string) (transport.ConsumerSettings, error) {
 			return transport.ConsumerSettings{MaxAttempts: 3}, nil
 		}}
-		second := &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+		second := &transporttest.Fake{OnConsumerSettings: func(context.Context, int, string, string) (transport.ConsumerSettings, error) {
 			if fault != nil {
 				return transport.ConsumerSettings{}, fault
 			}
@@ -105,19 +80,21 @@ func TestSettingsOfEachEndpoint(t *testing.T) {
 }
 
 func TestConsumerSettingsOfAnotherEndpoint(t *testing.T) {
-	has := func(n int, err error) *configured {
-		return &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+	has := func(n int, err error) *transporttest.Fake {
+		return &transporttest.Fake{OnConsumerSettings: func(context.Context, int, string, string) (transport.ConsumerSettings, error) {
 			return transport.ConsumerSettings{MaxAttempts: n}, err
 		}}
 	}
 	for name, tt := range map[string]struct {
-		a, b *configured
+		a, b *transporttest.Fake
 		want int
 		err  error
 	}{
 		"the active one responds":      {has(3, nil), has(5, nil), 3, nil},
 		"the active one is down":       {has(0, errDown), has(5, nil), 5, nil},
 		"the active one rejects":       {has(0, errPermanent), has(5, nil), 0, tidegate.ErrInvalid},
+		"the active one throttles":     {has(0, errThrottled), has(5, nil), 0, tidegate.ErrThrottled},
+		"the active one is closed":     {has(0, tidegate.ErrClosed), has(5, nil), 0, tidegate.ErrClosed},
 		"none responds":                {has(0, errDown), has(0, errPermanent), 0, tidegate.ErrUnavailable},
 		"the other one is not queried": {has(3, nil), has(0, errDown), 3, nil},
 	} {
@@ -133,11 +110,11 @@ func TestConsumerSettingsOfAnotherEndpoint(t *testing.T) {
 func TestConsumerSettingsEndWithCtx(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		active := &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+		active := &transporttest.Fake{OnConsumerSettings: func(context.Context, int, string, string) (transport.ConsumerSettings, error) {
 			cancel()
 			return transport.ConsumerSettings{}, errDown
 		}}
-		other := &configured{settings: func(context.Context) (transport.ConsumerSettings, error) {
+		other := &transporttest.Fake{OnConsumerSettings: func(context.Context, int, string, string) (transport.ConsumerSettings, error) {
 			t.Error("the other endpoint is queried")
 			return transport.ConsumerSettings{}, nil
 		}}
@@ -158,7 +135,7 @@ func TestCapabilitiesOfAllEndpoints(t *testing.T) {
 		for _, tt := range []struct{ a, b, want transport.Capabilities }{
 			{one, one, one}, {one, transport.Capabilities{}, transport.Capabilities{}}, {transport.Capabilities{}, one, transport.Capabilities{}},
 		} {
-			x := pair(t, &configured{can: tt.a}, &configured{can: tt.b}, failover.Options{})
+			x := pair(t, &transporttest.Fake{Announces: tt.a}, &transporttest.Fake{Announces: tt.b}, failover.Options{})
 			got := x.Capabilities("")
 			assert.That(t, got == tt.want, "%+v of %+v and %+v", got, tt.a, tt.b)
 		}
@@ -167,10 +144,12 @@ func TestCapabilitiesOfAllEndpoints(t *testing.T) {
 
 // Ping returns with the first success. Without one it returns the error of the first endpoint.
 func TestPingOfSeveralEndpoints(t *testing.T) {
-	waits := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
-	fails := func(err error) func(context.Context) error { return func(context.Context) error { return err } }
+	waits := func(ctx context.Context, _ int, _ []string) error { <-ctx.Done(); return context.Cause(ctx) }
+	fails := func(err error) func(context.Context, int, []string) error {
+		return func(context.Context, int, []string) error { return err }
+	}
 	for name, tt := range map[string]struct {
-		a, b func(context.Context) error
+		a, b func(context.Context, int, []string) error
 		want error
 	}{
 		"both respond":               {fails(nil), fails(nil), nil},
@@ -179,7 +158,7 @@ func TestPingOfSeveralEndpoints(t *testing.T) {
 		"both fail":                  {fails(errPermanent), fails(errDown), tidegate.ErrInvalid},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			x := pair(t, &configured{ping: tt.a}, &configured{ping: tt.b}, failover.Options{ProbeInterval: time.Hour})
+			x := pair(t, &transporttest.Fake{OnPing: tt.a}, &transporttest.Fake{OnPing: tt.b}, failover.Options{ProbeInterval: time.Hour})
 			begin := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()

@@ -90,27 +90,25 @@ func TestEmptyTopicsStarveNoOtherReceive(t *testing.T) {
 		"group":  {Group: "other", Topic: "none", Queue: transport.AnyQueue, Wait: time.Second},
 		"filter": {Group: "g", Topic: "full", Queue: transport.AnyQueue, Wait: time.Second, Filter: tidegate.Filter{Expression: "x"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, b := newStore(), newStore()
-				x := pair(t, a, b, failover.Options{})
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					for ctx.Err() == nil {
-						x.Receive(ctx, other)
-					}
-				}()
-				time.Sleep(10 * time.Second)
-				b.set("full", 5)
-				for begin := time.Now(); b.left("full") > 0; {
-					assert.Must(t, assert.Err(x.Receive(t.Context(), from("full", time.Second))))
-					assert.MustThat(t, time.Since(begin) <= 30*time.Second, "%d of 5 messages of the inactive endpoint were not received", b.left("full"))
+		assert.Bubble(t, name, func(t *testing.T) {
+			a, b := newStore(), newStore()
+			x := pair(t, a, b, failover.Options{})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for ctx.Err() == nil {
+					x.Receive(ctx, other)
 				}
-				cancel()
-				<-done
-			})
+			}()
+			time.Sleep(10 * time.Second)
+			b.set("full", 5)
+			for begin := time.Now(); b.left("full") > 0; {
+				assert.Must(t, assert.Err(x.Receive(t.Context(), from("full", time.Second))))
+				assert.MustThat(t, time.Since(begin) <= 30*time.Second, "%d of 5 messages of the inactive endpoint were not received", b.left("full"))
+			}
+			cancel()
+			<-done
 		})
 	}
 }

@@ -44,19 +44,6 @@ func (e *eager) Close() {
 	e.closed.Add(1)
 }
 
-// The Table holds no lock during a call of its link, so the link may call it.
-func TestLinkCallsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		table := held.New(&eager{}, held.Options{})
-		defer table.Close()
-		q := request("billing")
-		q.Max = 3
-		ds := receive(t, table, q)
-		assert.That(t, len(ds) == 3, "received %s, want 3 messages", describe(ds))
-		ack(t, table, ds...)
-	})
-}
-
 // Close waits until all links are closed, also the one that is closed for lack of receives.
 func TestCloseWaits(t *testing.T) {
 	for _, idle := range []time.Duration{0, 3 * time.Second} {

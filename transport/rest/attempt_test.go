@@ -101,7 +101,7 @@ func problem(w http.ResponseWriter, status, code int) {
 }
 
 // The errors of failed attempts. Each call makes exactly one request: the transport repeats neither
-// a throttled request nor one whose response was lost.
+// a throttled request nor one whose response was lost. A failed receive stores nothing.
 func TestOneAttempt(t *testing.T) {
 	for name, tt := range map[string]struct {
 		respond http.HandlerFunc
@@ -138,21 +138,22 @@ func TestOneAttempt(t *testing.T) {
 			http.Error(w, "TOO_MANY_REQUESTS", 530)
 		}, tidegate.ClassThrottled, 42900, false, 4 * time.Second, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, f := answering(t, rest.Options{}, tt.respond)
-				for _, ctx := range []context.Context{t.Context(), transport.AwaitConnection(t.Context())} {
-					start, before := time.Now(), f.count()
-					r := c.Send(ctx, []*tidegate.Message{message("a")})[0]
-					e, ok := errors.AsType[*tidegate.Error](r.Err)
-					if !ok || tidegate.Classify(r.Err) != tt.class || e.Code != tt.code || e.MaybeStored != tt.maybe || e.RetryAfter != tt.after {
-						t.Errorf("got %+v, want %v, code %d, maybe stored %v, retry after %v", r.Err, tt.class, tt.code, tt.maybe, tt.after)
-					}
-					if n, took := f.count()-before, time.Since(start); n != 1 || took != tt.took {
-						t.Errorf("%d requests in %v, want 1 in %v", n, took, tt.took)
-					}
+		assert.Bubble(t, name, func(t *testing.T) {
+			c, f := answering(t, rest.Options{}, tt.respond)
+			for _, ctx := range []context.Context{t.Context(), transport.AwaitConnection(t.Context())} {
+				start, before := time.Now(), f.count()
+				r := c.Send(ctx, []*tidegate.Message{message("a")})[0]
+				e, ok := errors.AsType[*tidegate.Error](r.Err)
+				if !ok || tidegate.Classify(r.Err) != tt.class || e.Code != tt.code || e.MaybeStored != tt.maybe || e.RetryAfter != tt.after {
+					t.Errorf("got %+v, want %v, code %d, maybe stored %v, retry after %v", r.Err, tt.class, tt.code, tt.maybe, tt.after)
 				}
-			})
+				if n, took := f.count()-before, time.Since(start); n != 1 || took != tt.took {
+					t.Errorf("%d requests in %v, want 1 in %v", n, took, tt.took)
+				}
+			}
+			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute})
+			e, ok := errors.AsType[*tidegate.Error](err)
+			assert.That(t, strings.HasPrefix(name, "an empty") || strings.HasPrefix(name, "too few") || ok && !e.MaybeStored, "a receive: %v, want an error that is not MaybeStored", err)
 		})
 	}
 }
@@ -202,7 +203,7 @@ func TestUnreadableReceive(t *testing.T) {
 }
 
 // Without a connection a call fails at once and nothing was stored; with AwaitConnection it redials
-// once a second until its ctx ends.
+// once a second until its ctx ends, as Ping does always.
 func TestAwaitConnection(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		b.CreateTopic("orders", settings.Topic{})
@@ -234,6 +235,18 @@ func TestAwaitConnection(t *testing.T) {
 		start = time.Now()
 		if err := send(transport.AwaitConnection(t.Context())); err != nil || time.Since(start) != 3*time.Second {
 			t.Errorf("awaited: %v after %v, want a success after 3s", err, time.Since(start))
+		}
+		b.Disconnect()
+		ctx, cancel = context.WithTimeout(t.Context(), 3500*time.Millisecond)
+		defer cancel()
+		start = time.Now()
+		if err := c.Ping(ctx); err == nil || time.Since(start) != 3500*time.Millisecond {
+			t.Errorf("pinged in vain: %v after %v, want an error after 3.5s", err, time.Since(start))
+		}
+		time.AfterFunc(2500*time.Millisecond, b.Reconnect)
+		start = time.Now()
+		if err := c.Ping(t.Context()); err != nil || time.Since(start) != 3*time.Second {
+			t.Errorf("pinged: %v after %v, want a success after 3s", err, time.Since(start))
 		}
 		b.Restart() // an idle connection that is gone is no failure
 		assert.NoError(t, send(t.Context()), "after a restart")

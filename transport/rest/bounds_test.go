@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"testing"
@@ -37,23 +36,6 @@ func TestReceiveRequestsAtMost32Messages(t *testing.T) {
 	}
 }
 
-// A failed receive stores nothing: MaybeStored is for sends and settlements.
-func TestFailedReceiveIsNotMaybeStored(t *testing.T) {
-	for name, respond := range map[string]http.HandlerFunc{
-		"failed":  func(w http.ResponseWriter, _ *http.Request) { problem(w, 500, 50001) },
-		"lost":    func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"garbage": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },
-		"a proxy": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no upstream", http.StatusBadGateway) },
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			c, _ := answering(t, rest.Options{}, respond)
-			_, err := c.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute})
-			e, ok := errors.AsType[*tidegate.Error](err)
-			assert.That(t, ok && !e.MaybeStored, "%s: %v, want an error that is not MaybeStored", name, err)
-		})
-	}
-}
-
 // RequestTimeout bounds a request. A send whose ctx has a deadline has that deadline instead, and a
 // receive its wait in addition.
 func TestTimeouts(t *testing.T) {
@@ -80,20 +62,18 @@ func TestTimeouts(t *testing.T) {
 		{"a request with a later deadline", settings, 10 * time.Second, 2 * time.Second},
 		{"a receive", receive, 0, 22 * time.Second},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, _ := answering(t, rest.Options{RequestTimeout: 2 * time.Second}, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-				ctx := t.Context()
-				if tt.deadline > 0 {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, tt.deadline)
-					defer cancel()
-				}
-				begin := time.Now()
-				if err := tt.call(ctx, c); err == nil || time.Since(begin) != tt.want {
-					t.Errorf("error %v after %v, want one after %v", err, time.Since(begin), tt.want)
-				}
-			})
+		assert.Bubble(t, tt.name, func(t *testing.T) {
+			c, _ := answering(t, rest.Options{RequestTimeout: 2 * time.Second}, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+			ctx := t.Context()
+			if tt.deadline > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, tt.deadline)
+				defer cancel()
+			}
+			begin := time.Now()
+			if err := tt.call(ctx, c); err == nil || time.Since(begin) != tt.want {
+				t.Errorf("error %v after %v, want one after %v", err, time.Since(begin), tt.want)
+			}
 		})
 	}
 }
@@ -113,30 +93,28 @@ func TestSendsAreCut(t *testing.T) {
 		{"messages of 3 MiB", 2, 3 * mib, []int{1, 1}},
 		{"messages of 5 MiB", 2, 5 * mib, []int{1, 1}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var got []int
-				c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, r *http.Request) {
-					var body struct {
-						Messages []struct {
-							ID string `json:"id"`
-						} `json:"messages"`
-					}
-					assert.NoError(t, json.NewDecoder(r.Body).Decode(&body))
-					got = append(got, len(body.Messages))
-					json.NewEncoder(w).Encode(map[string]any{"results": body.Messages})
-				})
-				var msgs []*tidegate.Message
-				for i := range tt.messages {
-					m := message(fmt.Sprint(i))
-					m.Body = make([]byte, tt.body)
-					msgs = append(msgs, m)
+		assert.Bubble(t, tt.name, func(t *testing.T) {
+			var got []int
+			c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, r *http.Request) {
+				var body struct {
+					Messages []struct {
+						ID string `json:"id"`
+					} `json:"messages"`
 				}
-				for i, r := range c.Send(t.Context(), msgs) {
-					assert.MustThat(t, r.Err == nil && r.Receipt.MessageID == msgs[i].ID, "message %d: %+v", i, r)
-				}
-				assert.That(t, slices.Equal(got, tt.want), "requests with %v messages, want %v", got, tt.want)
+				assert.NoError(t, json.NewDecoder(r.Body).Decode(&body))
+				got = append(got, len(body.Messages))
+				json.NewEncoder(w).Encode(map[string]any{"results": body.Messages})
 			})
+			var msgs []*tidegate.Message
+			for i := range tt.messages {
+				m := message(fmt.Sprint(i))
+				m.Body = make([]byte, tt.body)
+				msgs = append(msgs, m)
+			}
+			for i, r := range c.Send(t.Context(), msgs) {
+				assert.MustThat(t, r.Err == nil && r.Receipt.MessageID == msgs[i].ID, "message %d: %+v", i, r)
+			}
+			assert.That(t, slices.Equal(got, tt.want), "requests with %v messages, want %v", got, tt.want)
 		})
 	}
 }
@@ -152,68 +130,27 @@ func TestAcksAreCut(t *testing.T) {
 		{"all results", 0, false},
 		{"too few results", 1, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var got []int
-				c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, r *http.Request) {
-					var body struct {
-						Handles []string `json:"handles"`
-					}
-					assert.NoError(t, json.NewDecoder(r.Body).Decode(&body))
-					got = append(got, len(body.Handles))
-					list := make([]map[string]string, len(body.Handles)-tt.short)
-					json.NewEncoder(w).Encode(map[string]any{"results": list})
-				})
-				ds := make([]*tidegate.Delivery, 2500)
-				for i := range ds {
-					ds[i] = &tidegate.Delivery{Handle: fmt.Sprint(i), ConsumerGroup: "billing"}
+		assert.Bubble(t, tt.name, func(t *testing.T) {
+			var got []int
+			c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, r *http.Request) {
+				var body struct {
+					Handles []string `json:"handles"`
 				}
-				for i, err := range c.Ack(t.Context(), ds) {
-					e, ok := errors.AsType[*tidegate.Error](err)
-					assert.MustThat(t, (!tt.maybe || ok && e.Code == protocol.CodeInternalError && e.MaybeStored) && (tt.maybe || err == nil), "delivery %d: %v", i, err)
-				}
-				want := []int{1000, 1000, 500}
-				assert.That(t, slices.Equal(got, want), "requests with %v deliveries, want %v", got, want)
+				assert.NoError(t, json.NewDecoder(r.Body).Decode(&body))
+				got = append(got, len(body.Handles))
+				list := make([]map[string]string, len(body.Handles)-tt.short)
+				json.NewEncoder(w).Encode(map[string]any{"results": list})
 			})
-		})
-	}
-}
-
-// Ping waits for a connection until ctx ends.
-func TestPingAwaitsAConnection(t *testing.T) {
-	for _, tt := range []struct {
-		name     string
-		back     time.Duration // the broker accepts connections from then on
-		deadline time.Duration
-		valid    bool
-	}{
-		{"back before the deadline", 10 * time.Second, 30 * time.Second, true},
-		{"away", time.Hour, 30 * time.Second, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				begin := time.Now()
-				c, err := rest.New("broker.test", rest.Options{Dialer: func(context.Context, string) (net.Conn, error) {
-					if time.Since(begin) < tt.back {
-						return nil, errors.New("connection refused")
-					}
-					server, client := net.Pipe()
-					go func() {
-						defer server.Close()
-						_, _ = server.Read(make([]byte, 4096))
-						_, _ = io.WriteString(server, "HTTP/1.1 404 Not Found\r\nContent-Type: application/problem+json\r\nConnection: close\r\n\r\n"+`{"detail":"none"}`)
-					}()
-					return client, nil
-				}})
-				assert.Must(t, err)
-				defer c.Close()
-				ctx, cancel := context.WithTimeout(t.Context(), tt.deadline)
-				defer cancel()
-				err = c.Ping(ctx)
-				if took := time.Since(begin); tt.valid && (err != nil || took < tt.back) || !tt.valid && (err == nil || took != tt.deadline) {
-					t.Errorf("error %v after %v", err, took)
-				}
-			})
+			ds := make([]*tidegate.Delivery, 2500)
+			for i := range ds {
+				ds[i] = &tidegate.Delivery{Handle: fmt.Sprint(i), ConsumerGroup: "billing"}
+			}
+			for i, err := range c.Ack(t.Context(), ds) {
+				e, ok := errors.AsType[*tidegate.Error](err)
+				assert.MustThat(t, (!tt.maybe || ok && e.Code == protocol.CodeInternalError && e.MaybeStored) && (tt.maybe || err == nil), "delivery %d: %v", i, err)
+			}
+			want := []int{1000, 1000, 500}
+			assert.That(t, slices.Equal(got, want), "requests with %v deliveries, want %v", got, want)
 		})
 	}
 }

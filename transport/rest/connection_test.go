@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -35,28 +34,26 @@ func TestNotConnected(t *testing.T) {
 		"no such host":           {&net.DNSError{Err: "no such host", Name: "broker.test", IsNotFound: true}, false},
 		"DNS does not respond":   {&net.DNSError{Err: "server misbehaving", Name: "broker.test", IsTemporary: true}, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := assert.Value(rest.New("broker.test", rest.Options{RequestTimeout: 5 * time.Second, Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
-					if tt.dial == blackHole {
-						<-ctx.Done()
-						return nil, ctx.Err()
-					}
-					return nil, tt.dial
-				}}))(t)
-				defer c.Close()
-				short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-				defer cancel()
-				for what, ctx := range []context.Context{transport.AwaitConnection(short), t.Context()} {
-					e, ok := errors.AsType[*tidegate.Error](c.Send(ctx, []*tidegate.Message{message("1")})[0].Err)
-					if !ok || e.NotConnected != tt.want || e.MaybeStored || tidegate.Classify(e) != tidegate.ClassTransient {
-						t.Errorf("%d: %#v, want a transient error with NotConnected %t", what, e, tt.want)
-					}
+		assert.Bubble(t, name, func(t *testing.T) {
+			c := assert.Value(rest.New("broker.test", rest.Options{RequestTimeout: 5 * time.Second, Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+				if tt.dial == blackHole {
+					<-ctx.Done()
+					return nil, ctx.Err()
 				}
-				time.AfterFunc(time.Second, func() { c.Close() })
-				e, _ := errors.AsType[*tidegate.Error](c.Send(transport.AwaitConnection(t.Context()), []*tidegate.Message{message("2")})[0].Err)
-				assert.That(t, errors.Is(e, tidegate.ErrClosed) && !e.NotConnected, "during Close: %#v", e)
-			})
+				return nil, tt.dial
+			}}))(t)
+			defer c.Close()
+			short, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			for what, ctx := range []context.Context{transport.AwaitConnection(short), t.Context()} {
+				e, ok := errors.AsType[*tidegate.Error](c.Send(ctx, []*tidegate.Message{message("1")})[0].Err)
+				if !ok || e.NotConnected != tt.want || e.MaybeStored || tidegate.Classify(e) != tidegate.ClassTransient {
+					t.Errorf("%d: %#v, want a transient error with NotConnected %t", what, e, tt.want)
+				}
+			}
+			time.AfterFunc(time.Second, func() { c.Close() })
+			e, _ := errors.AsType[*tidegate.Error](c.Send(transport.AwaitConnection(t.Context()), []*tidegate.Message{message("2")})[0].Err)
+			assert.That(t, errors.Is(e, tidegate.ErrClosed) && !e.NotConnected, "during Close: %#v", e)
 		})
 	}
 }

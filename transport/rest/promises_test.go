@@ -3,11 +3,8 @@ package rest_test
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -18,29 +15,6 @@ import (
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rest"
 )
-
-// The response of a proxy shows nothing about the broker behind it.
-func TestAProxyAnnouncesNoCapabilities(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var up atomic.Bool
-		c, _ := answering(t, rest.Options{}, func(w http.ResponseWriter, _ *http.Request) {
-			if up.Load() {
-				problem(w, 404, 40402)
-				return
-			}
-			w.WriteHeader(http.StatusBadGateway)
-			io.WriteString(w, "<html>no backend</html>")
-		})
-		for _, want := range []transport.Capabilities{{}, {
-			Batch: true, PushBack: true, Suspend: true, IdempotentDeadLetter: true, RetryResult: true, RepeatReceive: true, Verdicts: transport.Snooze | transport.RetryTopic | transport.NegativeAck,
-		}} {
-			assert.MustThat(t, assert.Err(c.ProducerSettings(t.Context(), "t")) != nil, "no error")
-			got := c.Capabilities("")
-			assert.That(t, got == want, "broker responds: %t; capabilities %+v", up.Load(), got)
-			up.Store(true)
-		}
-	})
-}
 
 // An ended is a context that ends without a signal, as one does that ends just after the response
 // was read.

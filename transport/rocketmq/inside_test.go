@@ -138,37 +138,6 @@ func TestSettingsIncomplete(t *testing.T) {
 	}
 }
 
-func TestChooseTopics(t *testing.T) {
-	now := time.Now()
-	used := func(ago ...time.Duration) map[string]namedTopic {
-		m := map[string]namedTopic{}
-		for i, d := range ago {
-			m[string(rune('a'+i))] = namedTopic{usedAt: now.Add(-d)}
-		}
-		return m
-	}
-	one := namedSize("a", "ns", nil)
-	for name, tt := range map[string]struct {
-		topics        map[string]namedTopic
-		limit         int
-		names, forget string
-	}{
-		"none":                      {used(), 1000, "", ""},
-		"all":                       {used(3, 1, 2), 1000, "a b c", ""},
-		"old ones are forgotten":    {used(time.Hour, 1, time.Minute, time.Minute+1), 1000, "b c", "d a"},
-		"the latest stays":          {used(3*time.Hour, time.Hour, 2*time.Hour), 1000, "b", "c a"},
-		"the latest as they fit":    {used(3, 1, 2), 2 * one, "b c", ""},
-		"one more byte is too much": {used(3, 1, 2), 2*one - 1, "b", ""},
-		"the latest fits always":    {used(2, 1), 1, "b", ""},
-		"too many and old":          {used(time.Hour, 1, 2), 1, "b", "a"},
-	} {
-		names, forget := chooseTopics(tt.topics, "ns", now, time.Minute, tt.limit)
-		if got := strings.Join(names, " "); got != tt.names || strings.Join(forget, " ") != tt.forget {
-			t.Errorf("%s: named %q and forgot %q, want %q and %q", name, names, forget, tt.names, tt.forget)
-		}
-	}
-}
-
 // The counted bytes are at least the transmitted bytes.
 func TestNamedSize(t *testing.T) {
 	for _, f := range []*rmqpb.FilterExpression{nil, tagFilter("*"), {Type: rmqpb.FilterType_SQL, Expression: strings.Repeat("x", 20000)}} {
@@ -185,50 +154,6 @@ func TestNamedSize(t *testing.T) {
 			}
 		}
 	}
-}
-
-// The invisible time starts with the server's time if the clocks agree or the response was slow.
-func TestInvisibleUntil(t *testing.T) {
-	const minute = time.Minute
-	arrival := time.Unix(1000, 0)
-	for _, c := range []struct {
-		why      string
-		took     time.Duration // from the request to the response
-		server   time.Duration // the server's time, after the arrival
-		reported time.Duration // remaining time; zero if the server does not report it
-		want     time.Duration // after the arrival; the requested duration is a minute
-	}{
-		{"immediate response", 0, 0, 0, minute},
-		{"clock 5 s behind", 0, -5 * time.Second, 0, 55 * time.Second},
-		{"clock 6 s behind", 0, -6 * time.Second, 0, minute},
-		{"clock ahead", 0, time.Second, 0, minute},
-		{"clock ahead, slow response", 20 * time.Second, time.Second, 0, minute},
-		{"slow response", 20 * time.Second, -15 * time.Second, 0, 45 * time.Second},
-		{"slow response to an immediate delivery", 20 * time.Second, -20 * time.Second, 0, 40 * time.Second},
-		{"clock behind by more than the call", 20 * time.Second, -21 * time.Second, 0, minute},
-		{"three quarters are over", 50 * time.Second, -45 * time.Second, 0, 15 * time.Second},
-		{"more than three quarters are over, or the clock is behind", 50 * time.Second, -46 * time.Second, 0, minute},
-
-		{"immediate response, reported", 0, 0, 8 * time.Second, 8 * time.Second},
-		{"clock 3 s behind, reported", 0, -3 * time.Second, 8 * time.Second, 8 * time.Second},
-		{"clock ahead, reported", 20 * time.Second, time.Second, 8 * time.Second, 8 * time.Second},
-		{"slow response, reported", 20 * time.Second, -6 * time.Second, 8 * time.Second, 2 * time.Second},
-		{"the reported time is almost over, or the clock behind", 20 * time.Second, -7 * time.Second, 8 * time.Second, 8 * time.Second},
-	} {
-		f := collector{
-			r:    &transport.ReceiveRequest{InvisibleDuration: minute},
-			sent: arrival.Add(-c.took), began: arrival, server: arrival.Add(c.server),
-		}
-		d := &tidegate.Delivery{}
-		if c.reported > 0 {
-			d.InvisibleUntil = arrival.Add(c.reported)
-		}
-		got := f.invisibleUntil(d).Sub(arrival)
-		assert.That(t, got == c.want, "%s: %v, want %v", c.why, got, c.want)
-	}
-	f := collector{r: &transport.ReceiveRequest{InvisibleDuration: minute}, sent: arrival, began: arrival}
-	got := f.invisibleUntil(&tidegate.Delivery{})
-	assert.That(t, got.Equal(arrival.Add(minute)), "a response without the server's time: %v, want the arrival plus a minute", got)
 }
 
 // A client without Options.Logger logs nothing.

@@ -108,7 +108,13 @@ func TestReceiveOutcomes(t *testing.T) {
 		"no frame":         {serve: func(receiveStream) error { return nil }, code: 50001, is: tidegate.ErrUnavailable},
 		"empty frame":      {serve: func(st receiveStream) error { return st.Send(&rmqpb.ReceiveMessageResponse{}) }, code: 50001},
 		"messages, silent": {serve: func(st receiveStream) error { sendMessage(st, nil); return nil }, n: 1},
-		"broken before":    {serve: func(receiveStream) error { return status.Error(codes.Unavailable, "x") }, is: tidegate.ErrUnavailable},
+		"packed": {serve: func(st receiveStream) error {
+			st.Send(&rmqpb.ReceiveMessageResponse{Packed: []*rmqpb.Message{delivered(nil), delivered(nil)}})
+			return st.Send(&rmqpb.ReceiveMessageResponse{
+				Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}, Packed: []*rmqpb.Message{delivered(nil)},
+			})
+		}, n: 3},
+		"broken before": {serve: func(receiveStream) error { return status.Error(codes.Unavailable, "x") }, is: tidegate.ErrUnavailable},
 		"broken after": {serve: func(st receiveStream) error {
 			sendMessage(st, nil)
 			return status.Error(codes.Unavailable, "x")
@@ -162,6 +168,7 @@ func TestReceiveOutcomes(t *testing.T) {
 			list, err := c.Receive(t.Context(), once)
 			for _, d := range list {
 				assert.Equal(t, "topic: it could not be settled", d.Topic, request1.Topic)
+				assert.That(t, d.ID == "id" && string(d.Body) == "hello" && d.Endpoint == testAddr && d.ConsumerGroup == "g", "%+v", d)
 			}
 			assert.MustThat(t, len(list) == tt.n && (err != nil) == (tt.code != 0 || tt.is != nil) && time.Since(begin) == tt.after,
 				"%d messages, %v, after %v", len(list), err, time.Since(begin))
@@ -405,18 +412,28 @@ func TestReceiveEndsAtItsNumber(t *testing.T) {
 }
 
 // The unpacked bodies of a receive have MaxBytes together, by default 128 MiB. The client releases
-// the messages beyond MaxBytes, so they are not lost.
+// the messages from the first one beyond MaxBytes on, so they are not lost. It releases also those
+// that would fit: otherwise a message could overtake an earlier one of its message group.
 func TestReceiveEndsAtItsBytes(t *testing.T) {
-	for _, tt := range []struct{ maxBytes, size, sent, want int }{
-		{2500 << 10, 1 << 20, 6, 2},
-		{2 << 20, 1 << 20, 6, 2},
-		{100, 1 << 20, 3, 1}, // the first may be larger
+	for _, tt := range []struct {
+		name     string
+		maxBytes int
+		sizes    []int // of the bodies, in the order of the response
+		want     int   // messages that Receive returns
+	}{
+		{"not the third", 2500 << 10, slices.Repeat([]int{1 << 20}, 6), 2},
+		{"exactly two", 2 << 20, slices.Repeat([]int{1 << 20}, 6), 2},
+		{"the first may be larger", 100, slices.Repeat([]int{1 << 20}, 3), 1},
+		{"a small one behind a large one", 2500, []int{1000, 2000, 10}, 1},
+		{"a small one before a large one", 2500, []int{1000, 10, 2000}, 2},
+		{"small ones behind a large one", 2500, []int{2000, 2000, 10, 10}, 1},
+		{"all fit", 2500, []int{1000, 1000, 400}, 3},
 	} {
-		bubble(t, fmt.Sprint(tt), func(t *testing.T) {
+		bubble(t, tt.name, func(t *testing.T) {
 			s := newServer(t, newNetwork(), testAddr)
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-				for i := range tt.sent {
-					sendMessage(st, zipped(tt.size, fmt.Sprint(i)))
+				for i, size := range tt.sizes {
+					sendMessage(st, zipped(size, fmt.Sprint(i)))
 				}
 				sendStatus(st, rmqpb.Code_OK)
 				return nil
@@ -430,7 +447,7 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 				r := c.req.(*rmqpb.ChangeInvisibleDurationRequest)
 				released[r.GetReceiptHandle()] = r.GetInvisibleDuration().AsDuration() == 0 && r.GetSuspend() && r.GetGroup().GetName() == "g"
 			}
-			for i := range tt.sent {
+			for i := range tt.sizes {
 				if returned := i < tt.want; returned && list[i].Handle != fmt.Sprint(i) || released[fmt.Sprint(i)] == returned {
 					t.Errorf("message %d is kept: %t; released: %v", i, returned, released)
 				}
@@ -473,23 +490,6 @@ func TestCancelledReceiveWaitsForItsReleases(t *testing.T) {
 	}
 }
 
-// Many messages in one frame are as many as in frames of their own.
-func TestReceivePacked(t *testing.T) {
-	serving(t, func(t *testing.T, s *fakeServer) {
-		s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-			st.Send(&rmqpb.ReceiveMessageResponse{Packed: []*rmqpb.Message{delivered(nil), delivered(nil)}})
-			return st.Send(&rmqpb.ReceiveMessageResponse{
-				Content: &rmqpb.ReceiveMessageResponse_Status{Status: ok}, Packed: []*rmqpb.Message{delivered(nil)},
-			})
-		}
-		list, err := newClient(t, s.net, nil).Receive(t.Context(), request1)
-		assert.MustThat(t, err == nil && len(list) == 3, "%d messages, %v", len(list), err)
-		for _, d := range list {
-			assert.That(t, d.ID == "id" && string(d.Body) == "hello" && d.Endpoint == testAddr && d.ConsumerGroup == "g", "%+v", d)
-		}
-	})
-}
-
 // Bytes that are no protobuf end the receive with an error that may be retried.
 func TestReceiveGarbage(t *testing.T) {
 	serving(t, func(t *testing.T, s *fakeServer) {
@@ -502,52 +502,6 @@ func TestReceiveGarbage(t *testing.T) {
 		_, isErr := errors.AsType[*tidegate.Error](err)
 		assert.That(t, isErr && tidegate.Classify(err) == tidegate.ClassTransient, "%v is %v", err, tidegate.Classify(err))
 	})
-}
-
-// After the first message beyond MaxBytes all messages are released, also those that would fit:
-// otherwise a message could overtake an earlier one of its message group.
-func TestReceiveBeyondItsBytesKeepsTheOrder(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		sizes []int // of the bodies, in the order of the response
-		want  int   // messages that Receive returns
-	}{
-		{"a small one behind a large one", []int{1000, 2000, 10}, 1},
-		{"a small one before a large one", []int{1000, 10, 2000}, 2},
-		{"small ones behind a large one", []int{2000, 2000, 10, 10}, 1},
-		{"all fit", []int{1000, 1000, 400}, 3},
-	} {
-		bubble(t, tt.name, func(t *testing.T) {
-			s := newServer(t, newNetwork(), testAddr)
-			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-				for i, size := range tt.sizes {
-					sendMessage(st, zipped(size, fmt.Sprint(i)))
-				}
-				sendStatus(st, rmqpb.Code_OK)
-				return nil
-			}
-			r := request1
-			r.MaxBytes = 2500
-			list := assert.Value(newClient(t, s.net, nil).Receive(t.Context(), r))(t)
-			var got, released, want, rest []string
-			for _, d := range list {
-				got = append(got, d.Handle)
-			}
-			for _, c := range s.of("ChangeInvisibleDuration") {
-				released = append(released, c.req.(*rmqpb.ChangeInvisibleDurationRequest).GetReceiptHandle())
-			}
-			slices.Sort(released) // the releases are concurrent
-			for i := range tt.sizes {
-				if i < tt.want {
-					want = append(want, fmt.Sprint(i))
-				} else {
-					rest = append(rest, fmt.Sprint(i))
-				}
-			}
-			assert.That(t, slices.Equal(got, want) && slices.Equal(released, rest),
-				"received %q and released %q, want %q and %q", got, released, want, rest)
-		})
-	}
 }
 
 // RocketMQ lets a receive wait for at least 5 s, also if the request has a shorter wait, and uses
@@ -577,33 +531,53 @@ func TestShortReceiveOutlastsTheServersMinimum(t *testing.T) {
 	}
 }
 
+// The invisible time starts with the server's time if the clocks agree or the response was slow.
 // The remaining time that a message reports counts from its arrival, however far the server's clock
-// is behind: a clock 3 s behind would end a lease of 2 s immediately.
-func TestReportedInvisibleTimeNeedsNoClock(t *testing.T) {
-	for behind, reported := range map[time.Duration]bool{0: true, time.Second: false, 3 * time.Second: true, 4 * time.Second: true, time.Hour: true} {
-		serving(t, func(t *testing.T, s *fakeServer) {
+// is behind.
+func TestInvisibleUntil(t *testing.T) {
+	const minute = time.Minute
+	for _, tt := range []struct {
+		name     string
+		took     time.Duration // from the request to the response
+		server   time.Duration // the server's time, after the arrival
+		reported time.Duration // remaining time; zero if the server does not report it
+		want     time.Duration // after the arrival; the requested duration is a minute
+	}{
+		{"immediate response", 0, 0, 0, minute},
+		{"clock 5 s behind", 0, -5 * time.Second, 0, 55 * time.Second},
+		{"clock 6 s behind", 0, -6 * time.Second, 0, minute},
+		{"clock ahead", 0, time.Second, 0, minute},
+		{"clock ahead, slow response", 20 * time.Second, time.Second, 0, minute},
+		{"slow response", 20 * time.Second, -15 * time.Second, 0, 45 * time.Second},
+		{"slow response to an immediate delivery", 20 * time.Second, -20 * time.Second, 0, 40 * time.Second},
+		{"clock behind by more than the call", 20 * time.Second, -21 * time.Second, 0, minute},
+		{"three quarters are over", 50 * time.Second, -45 * time.Second, 0, 15 * time.Second},
+		{"more than three quarters are over, or the clock is behind", 50 * time.Second, -46 * time.Second, 0, minute},
+
+		{"immediate response, reported", 0, 0, 8 * time.Second, 8 * time.Second},
+		{"clock 3 s behind, reported", 0, -3 * time.Second, 8 * time.Second, 8 * time.Second},
+		{"clock an hour behind, reported", 0, -time.Hour, 2 * time.Second, 2 * time.Second},
+		{"clock ahead, reported", 20 * time.Second, time.Second, 8 * time.Second, 8 * time.Second},
+		{"slow response, reported", 20 * time.Second, -6 * time.Second, 8 * time.Second, 2 * time.Second},
+		{"the reported time is almost over, or the clock behind", 20 * time.Second, -7 * time.Second, 8 * time.Second, 8 * time.Second},
+	} {
+		servedAs(t, tt.name, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
+				time.Sleep(tt.took)
 				sendStatus(st, rmqpb.Code_OK)
 				sendMessage(st, func(m *rmqpb.Message) {
-					if reported {
-						m.SystemProperties.InvisibleDuration = durationpb.New(2 * time.Second)
+					if tt.reported > 0 {
+						m.SystemProperties.InvisibleDuration = durationpb.New(tt.reported)
 					}
 				})
-				sendTime(st, time.Now().Add(-behind))
+				sendTime(st, time.Now().Add(tt.server))
 				return nil
 			}
-			want := 2 * time.Second
-			if !reported {
-				want -= behind
-			}
 			r := request1
-			r.InvisibleDuration = 2 * time.Second
-			ds, err := newClient(t, s.net, nil).Receive(t.Context(), r)
-			if err != nil || len(ds) != 1 {
-				t.Fatal(ds, err)
-			}
-			left := time.Until(ds[0].InvisibleUntil)
-			assert.That(t, left == want, "clock %v behind, reported %v: %v are left, want %v", behind, reported, left, want)
+			r.InvisibleDuration, r.Wait = minute, minute
+			ds := assert.Value(c.Receive(t.Context(), r))(t)
+			assert.MustThat(t, len(ds) == 1, "%d messages", len(ds))
+			assert.Equal(t, "the time that is left", time.Until(ds[0].InvisibleUntil), tt.want)
 		})
 	}
 }

@@ -82,40 +82,6 @@ func TestSend(t *testing.T) {
 	})
 }
 
-func TestMessageType(t *testing.T) {
-	for m, want := range map[*tidegate.Message]rmqpb.MessageType{
-		message("n"):                          rmqpb.MessageType_NORMAL,
-		inGroup("f", "g"):                     rmqpb.MessageType_FIFO,
-		{ID: "d", DeliverAt: time.Unix(1, 0)}: rmqpb.MessageType_DELAY,
-	} {
-		got := wire.TypeOf(m)
-		assert.That(t, got == want, "%s: %s, want %s", m.ID, got, want)
-	}
-}
-
-// One request per message without the feature, one for all with it.
-func TestSendSeveral(t *testing.T) {
-	for _, features := range []string{"", "pushback, Batch"} {
-		servedAs(t, features, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
-			s.features = features
-			var msgs []*tidegate.Message
-			for i := range 100 {
-				msgs = append(msgs, message(fmt.Sprint(i)))
-			}
-			for i, r := range c.Send(t.Context(), msgs) {
-				assert.MustThat(t, r.Err == nil && r.Receipt.MessageID == msgs[i].ID, "message %d: %+v", i, r)
-			}
-			want := 100
-			if features != "" {
-				want = 1
-			}
-			assert.Equal(t, "requests", len(s.of("SendMessage")), want)
-			got := c.Capabilities("")
-			assert.That(t, got.Batch == (features != "") && got.PushBack == got.Batch && !got.Suspend, "capabilities %+v", got)
-		})
-	}
-}
-
 // Messages of a group are sent one after the other. After a failure that a retry may cure, the
 // later messages of the group are not sent; after a permanent failure they are.
 func TestSendGroupInOrder(t *testing.T) {

@@ -514,24 +514,6 @@ func sinceStart(step, last time.Duration) (list []time.Duration) {
 	return list
 }
 
-// Sessions with one server that announces it take turns: one heartbeat in 10 s is enough.
-func TestSessionsShareHeartbeats(t *testing.T) {
-	serving(t, func(t *testing.T, s *fakeServer) {
-		s.features = "heartbeats"
-		openGroups(t, newClient(t, s.net, nil), 5)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		beats := s.of("Heartbeat")
-		expectTimes(t, "heartbeats", beats, sinceStart(10*time.Second, time.Minute)...)
-		groups := map[string]bool{}
-		for _, b := range beats {
-			groups[b.req.(*rmqpb.HeartbeatRequest).GetGroup().GetName()] = true
-			assert.Slices(t, "a heartbeat announces", b.md.Get(wire.HeaderFeatures), []string{"heartbeats"})
-		}
-		assert.That(t, len(groups) == 5, "heartbeats of %v, want one of each group", groups)
-	})
-}
-
 // On another server each session sends its own. So it does if the next connection leads to one.
 func TestHeartbeatsOnOtherServers(t *testing.T) {
 	served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
@@ -561,8 +543,9 @@ func TestHeartbeatsOnOtherServers(t *testing.T) {
 	})
 }
 
-// The heartbeats go on when a session ends, also the one whose turn it is, and after a failure. A
-// session ends after 30 s without use.
+// Sessions with one server that announces it take turns: one heartbeat in 10 s is enough. They go
+// on when a session ends, also the one whose turn it is, and after a failure. A session ends after
+// 30 s without use.
 func TestHeartbeatTurnsEnd(t *testing.T) {
 	for turn := range 5 { // of the session that ends
 		serving(t, func(t *testing.T, s *fakeServer) {
@@ -584,7 +567,13 @@ func TestHeartbeatTurnsEnd(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			synctest.Wait()
-			expectTimes(t, "heartbeats", s.of("Heartbeat"), sinceStart(10*time.Second, 70*time.Second)...)
+			beats, groups := s.of("Heartbeat"), map[string]bool{}
+			expectTimes(t, "heartbeats", beats, sinceStart(10*time.Second, 70*time.Second)...)
+			for _, b := range beats {
+				groups[b.req.(*rmqpb.HeartbeatRequest).GetGroup().GetName()] = true
+				assert.Slices(t, "a heartbeat announces", b.md.Get(wire.HeaderFeatures), []string{"heartbeats"})
+			}
+			assert.That(t, len(groups) >= 3, "heartbeats of %v, want those of several groups", groups)
 		})
 	}
 }

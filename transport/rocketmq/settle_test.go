@@ -349,36 +349,8 @@ func TestRetryOfSimpleConsumer(t *testing.T) {
 	}
 }
 
-// A server that does not announce Snooze is not asked: it would count the attempt, or hold the
-// lease.
-func TestSnoozeNeedsTheServer(t *testing.T) {
-	for features, announced := range map[string]bool{"": false, "suspend": false, "suspend, snooze": true} {
-		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
-			s.features = features
-			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
-				sendMessage(st, nil)
-				return nil
-			}
-			ds, err := c.Receive(t.Context(), request1)
-			assert.Must(t, err)
-			_, err = c.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Snooze, Delay: time.Minute})
-			if e, isErr := errors.AsType[*tidegate.Error](err); announced == isErr || isErr && e.Code != tidegate.CodeNotImplemented {
-				t.Errorf("features %q: %v", features, err)
-			}
-			sent := s.of("ChangeInvisibleDuration")
-			assert.MustThat(t, (len(sent) == 1) == announced, "features %q: %d requests", features, len(sent))
-			if announced {
-				r := sent[0].req.(*rmqpb.ChangeInvisibleDurationRequest)
-				if r.GetInvisibleDuration().AsDuration() != time.Minute || r.GetReceiptHandle() != "h" || sent[0].md.Get(wire.HeaderSnooze)[0] != "true" {
-					t.Errorf("request %v, %v", r, sent[0].md)
-				}
-			}
-		})
-	}
-}
-
 // Each mode is a change of the invisible duration with a header. A server that does not announce it
-// is not asked: it would extend the lease.
+// is not asked: it would extend the lease, or count the attempt.
 func TestReconsumeRequests(t *testing.T) {
 	for name, tt := range map[string]struct {
 		mode     transport.Verdict
@@ -391,13 +363,19 @@ func TestReconsumeRequests(t *testing.T) {
 		"next level":                   {mode: transport.Verdict{Kind: transport.RetryTopic}, header: "next"},
 		"negative":                     {mode: transport.Verdict{Kind: transport.NegativeAck}, header: "negative"},
 		"negative with a delay":        {mode: transport.Verdict{Kind: transport.NegativeAck, Delay: time.Hour}, header: "negative", duration: time.Hour},
+		"snooze":                       {mode: transport.Verdict{Kind: transport.Snooze, Delay: time.Minute}, header: "true", duration: time.Minute},
 		"level and delay":              {mode: transport.Verdict{Kind: transport.RetryTopic, Level: 1, Delay: time.Second}, bad: true},
 		"negative acknowledgement too": {mode: transport.Verdict{Kind: transport.NegativeAck, Level: 1}, bad: true},
 	} {
 		for _, announced := range []bool{false, true} {
 			served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
-				if s.features = "suspend, snooze"; announced {
-					s.features += ", reconsume"
+				feature, key := ", reconsume", wire.HeaderReconsume
+				s.features = "suspend, snooze"
+				if tt.mode.Kind == transport.Snooze {
+					s.features, feature, key = "suspend, reconsume", ", snooze", wire.HeaderSnooze
+				}
+				if announced {
+					s.features += feature
 				}
 				s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error { sendMessage(st, nil); return nil }
 				s.changeTrailer = metadata.Pairs(wire.TrailerRetry, "1500")
@@ -415,13 +393,11 @@ func TestReconsumeRequests(t *testing.T) {
 					}
 					return
 				}
-				if err != nil || got != (transport.RetryResult{Fate: transport.FateAgain, Delay: 1500 * time.Millisecond}) || len(sent) != 1 {
-					t.Fatalf("%s: %+v, %v, %d requests", name, got, err, len(sent))
-				}
-				r := sent[0].req.(*rmqpb.ChangeInvisibleDurationRequest)
-				if r.GetInvisibleDuration().AsDuration() != tt.duration || r.GetReceiptHandle() != "h" || sent[0].md.Get(wire.HeaderReconsume)[0] != tt.header {
-					t.Errorf("%s: request %v, header %q", name, r, sent[0].md.Get(wire.HeaderReconsume))
-				}
+				assert.MustThat(t, err == nil && got == (transport.RetryResult{Fate: transport.FateAgain, Delay: 1500 * time.Millisecond}) && len(sent) == 1,
+					"%s: %+v, %v, %d requests", name, got, err, len(sent))
+				r, header := sent[0].req.(*rmqpb.ChangeInvisibleDurationRequest), sent[0].md.Get(key)
+				assert.That(t, r.GetInvisibleDuration().AsDuration() == tt.duration && r.GetReceiptHandle() == "h" && slices.Equal(header, []string{tt.header}),
+					"%s: request %v, header %q", name, r, header)
 			})
 		}
 	}

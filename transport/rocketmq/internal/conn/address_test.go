@@ -38,6 +38,7 @@ func TestBadEndpoints(t *testing.T) {
 		"":                        "the address is empty",
 		" ; ":                     "host:port",
 		"http://mq.example:8081":  "is a URL",
+		"[::1:1":                  "host:port",
 		"grpc://1.2.3.4:8081":     "is a URL",
 		"my host:8081":            `the character ' '`,
 		"a:1;b c:2":               `the character ' '`,
