@@ -133,8 +133,11 @@ func TestPrune(t *testing.T) {
 	tl.must("group", "create", "declared")
 	tl.must("address", "set", "old.#", "max-delivery-attempts=3")
 	tl.must("receive", "billing", "old", "--max", "1", "--then", "dead=x")
+	tl.must("address", "set", "orders", "dead-letter-address=dead", "auto-create-dead-letter-resources=true")
+	tl.must("send", "orders", "a")
+	tl.must("receive", "billing", "orders", "--max", "1", "--then", "dead=x")
 	file := filepath.Join(tl.home, "cluster.yaml")
-	assert.Must(t, os.WriteFile(file, []byte("topics: {orders: {}}\ngroups: {other: {}}\n"), 0o600))
+	assert.Must(t, os.WriteFile(file, []byte("topics: {orders: {}, dead: {}}\ngroups: {other: {}}\n"), 0o600))
 	want := "group declared: removed, with a backlog of 0 messages\ntopic old: removed, with 1 message\n"
 	if r := tl.must("apply", file, "--prune", "--dry-run"); !strings.HasSuffix(r.stdout, want) {
 		t.Errorf("the dry run printed\n%s\nwant\n%s", r.stdout, want)
@@ -153,12 +156,12 @@ func TestPrune(t *testing.T) {
 	if r := tl.must("apply", file, "--prune", "--yes"); !strings.HasSuffix(r.stdout, want) {
 		t.Errorf("it printed\n%s\nwant\n%s", r.stdout, want)
 	}
-	if text := tl.must("export").stdout; strings.Contains(text, "    billing:") || !strings.Contains(text, "other") {
+	if text := tl.must("export").stdout; strings.Contains(text, "    billing:") || strings.Contains(text, "DLQ.orders") || !strings.Contains(text, "other") {
 		t.Errorf("the export has auto-created subjects, or lacks a group:\n%s", text)
 	}
-	exist("after it", map[string]bool{"topic orders": true, "topic old": false, "topic %DLQ%billing": true, "group declared": false, "group billing": true, "group other": true, "address old.#": true})
+	exist("after it", map[string]bool{"topic orders": true, "topic old": false, "topic %DLQ%billing": true, "topic DLQ.orders": true, "group declared": false, "group billing": true, "group other": true, "address old.#": true})
 	tl.must("apply", file, "--prune", "--prune-auto-created", "--yes")
-	exist("after the second", map[string]bool{"topic orders": true, "topic %DLQ%billing": false, "group billing": false, "group other": true, "address old.#": true})
+	exist("after the second", map[string]bool{"topic orders": true, "topic %DLQ%billing": false, "topic DLQ.orders": false, "group billing": false, "group other": true, "address old.#": true})
 	assert.Equal(t, "the third time", tl.must("apply", file, "--prune", "--yes").stderr, "nothing changes\n")
 	tl.fails(2, "", "apply", file, "--prune-auto-created")
 }

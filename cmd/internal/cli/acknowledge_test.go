@@ -14,7 +14,9 @@ import (
 	"github.com/tidegate/tidegate/internal/assert"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // printed returns n messages with the IDs from first on.
@@ -97,6 +99,39 @@ func TestAcknowledgeFailure(t *testing.T) {
 		}
 		if !slices.Equal(ids(rest), []string{"1000", "2000", "2001"}) || failures != 1 || calls != 2 {
 			t.Errorf("%q are left after %d failures and %d acknowledgements", ids(rest), failures, calls)
+		}
+	})
+}
+
+// A slowWriter takes two seconds for each write.
+type slowWriter struct{}
+
+func (slowWriter) Write(b []byte) (int, error) {
+	time.Sleep(2 * time.Second)
+	return len(b), nil
+}
+
+// An acknowledgement fails while the next message is printed: that message is released.
+func TestPrintedMessageIsReleasedAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := &tidegate.Error{Code: tidegate.CodeInternalServerError}
+		fake := &transporttest.Fake{Announces: transport.Capabilities{Verdicts: transport.Snooze}}
+		fake.OnAck = func(context.Context, int, []*tidegate.Delivery) []error {
+			time.Sleep(time.Second)
+			return []error{away}
+		}
+		for i := range 33 { // two receives
+			fake.Deliver(&tidegate.Delivery{Message: tidegate.Message{ID: fmt.Sprint(i), Topic: "orders"}})
+		}
+		r := &receiveCommand{
+			Call: &Call{App: &App{Out: slowWriter{}}, Timeout: time.Minute},
+			then: "ack", raw: true, max: 33, wait: 5 * time.Second, lease: time.Minute,
+		}
+		err := r.look(t.Context(), fake, consumer.Subscription{Group: "billing", Topic: "orders"}, fate{name: "ack"})
+		acks, settled := fake.Calls("Ack"), fake.Calls("Settle")
+		if !errors.Is(err, away) || len(acks) != 1 || len(settled) != 1 ||
+			settled[0].Deliveries[0].ID != "32" || settled[0].Verdict.Kind != transport.Snooze {
+			t.Errorf("%v after %d acknowledgements; settled: %+v, want message 32 released", err, len(acks), settled)
 		}
 	})
 }
