@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -16,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/model"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // orderWatch checks the promises for a FIFO group: a message group has one message in a handler at
@@ -167,6 +169,45 @@ func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
 			}
 		}
 		assert.That(t, fmt.Sprint(a) == "[a0#1 a0#2 a1#1 a2#1]" && s.left() == 0, "handled %v, %d left", order, s.left())
+	})
+}
+
+// The server may redeliver a failed message before the response to its settlement has come. The
+// redelivery is handled at once, and the messages that were received behind the failed delivery are
+// released.
+func TestRedeliveryBeforeTheResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &transporttest.Fake{Announces: transport.Capabilities{Suspend: true}}
+		fake.OnConsumerSettings = func(context.Context, int, string, string) (transport.ConsumerSettings, error) {
+			return transport.ConsumerSettings{FIFO: true, MaxAttempts: 5}, nil
+		}
+		message := func(id string, attempt int) *tidegate.Delivery {
+			return &tidegate.Delivery{Message: tidegate.Message{ID: id, Topic: "orders", MessageGroup: "a"}, Attempt: attempt}
+		}
+		fake.OnSettle = func(_ context.Context, _ int, _ *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
+			if v.Kind == transport.Retry {
+				fake.Deliver(message("0", 2))
+				time.Sleep(2 * time.Second) // of the response
+			}
+			return transport.RetryResult{}, nil
+		}
+		fake.Deliver(message("0", 1), message("1", 1))
+		var seen outcomes
+		stop := start(t, fake, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			if d.Attempt == 1 {
+				return errors.New("failed")
+			}
+			return nil
+		}, consumer.PushOptions{OnDelivery: seen.add})
+		time.Sleep(time.Minute)
+		stop()
+		var ends []string
+		for _, o := range seen.all() {
+			ends = append(ends, fmt.Sprintf("%s#%d %v", o.Delivery.ID, o.Delivery.Attempt, o.Disposition))
+		}
+		if got, want := fmt.Sprint(ends), "[0#2 acked 0#1 retried 1#1 released]"; got != want {
+			t.Errorf("the deliveries ended as %s, want %s", got, want)
+		}
 	})
 }
 

@@ -322,6 +322,7 @@ func (m *shelfModel) finish() {
 	err := m.outcome(s)
 	m.Due(m.now)
 	m.Finish(s.message, err, s.Outcome == deadLettered, m.now)
+	assert.That(m.t, !m.Buried(s.handle) || s.until.After(m.now), "a dead letter is known after the end of its lease")
 	if err == nil {
 		if l := m.lease(s.handle); l != nil {
 			m.end(l)
