@@ -79,6 +79,25 @@ func TestFunctionsOfAGroupAreCalledInOrder(t *testing.T) {
 	assert.That(t, wrong <= 0, "%d of %d functions were called in the wrong order", wrong, groups*messages)
 }
 
+// Messages of a request fail, and another one is throttled. The pause outlasts the deadline of all,
+// so they fail early.
+func TestMessageBesideAThrottledOneFailsEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &transporttest.Fake{OnSend: func(_ context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
+			errs := all(len(msgs), tidegate.ErrUnavailable)
+			errs[1] = throttled(time.Minute)
+			return errs
+		}}
+		p := newProducer(t, f, producer.Options{})
+		start := time.Now()
+		for i, r := range p.SendBatch(within(t, 10*time.Second), numbered(4)) {
+			if e := sendError(t, r.Err); e.Reason != producer.StopDeadline || time.Since(start) != 0 {
+				t.Errorf("message %d: %v after %v", i, e, time.Since(start))
+			}
+		}
+	})
+}
+
 // A lane pauses for the shortest wait that the server requested for a message of the request.
 func TestLanePausesForTheShortestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

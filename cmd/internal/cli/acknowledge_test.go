@@ -107,7 +107,7 @@ func TestAcknowledgeFailure(t *testing.T) {
 type slowWriter struct{}
 
 func (slowWriter) Write(b []byte) (int, error) {
-	time.Sleep(2 * time.Second)
+	<-time.After(2 * time.Second)
 	return len(b), nil
 }
 
@@ -133,6 +133,20 @@ func TestPrintedMessageIsReleasedAfterAFailure(t *testing.T) {
 			settled[0].Deliveries[0].ID != "32" || settled[0].Verdict.Kind != transport.Snooze {
 			t.Errorf("%v after %d acknowledgements; settled: %+v, want message 32 released", err, len(acks), settled)
 		}
+	})
+}
+
+// The oldest message is released first, so that a receive that waits gets them in their order.
+func TestReleasesKeepTheOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &transporttest.Fake{Announces: transport.Capabilities{Verdicts: transport.Snooze}}
+		r := &receiveCommand{Call: &Call{App: &App{}, Timeout: time.Minute}}
+		assert.Must(t, r.release(t.Context(), fake, printed(1, 5)))
+		var released []string
+		for _, c := range fake.Calls("Settle") {
+			released = append(released, ids(c.Deliveries)...)
+		}
+		assert.Equal(t, "released", fmt.Sprint(released), "[1 2 3 4 5]")
 	})
 }
 
