@@ -297,25 +297,6 @@ func TestFunctionsMaySend(t *testing.T) {
 	})
 }
 
-// A slow function fills the producer up; it does not let memory grow.
-func TestSlowFunctionsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProducer(t, each(nil), producer.Options{MaxPending: 10, WhenFull: producer.RejectWhenFull})
-		release := make(chan struct{})
-		taken := 0
-		for range 100 {
-			if p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) { <-release }) == nil {
-				taken++
-			}
-			synctest.Wait()
-		}
-		if taken != 11 { // one is being called, ten wait
-			t.Errorf("%d messages were accepted, want 11", taken)
-		}
-		close(release)
-	})
-}
-
 // Topics that are not in use are forgotten, also if they had an invalid message: the producer
 // requests the settings of many of them again, although these are not old.
 func TestTopicsAreBounded(t *testing.T) {

@@ -358,52 +358,6 @@ type learning struct {
 func (l *learning) WaitN(_ context.Context, n int) error { l.asked += n; return nil }
 func (l *learning) Observe(err error)                    { l.seen = append(l.seen, tidegate.Classify(err)) }
 
-// A broker that admits 1 000 messages a second and is offered 5 000 stores as many
-// as it admits, and rejects few.
-func TestAdaptiveGoodput(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limiter := assert.Value(ratelimit.NewAdaptive(ratelimit.AdaptiveOptions{}))(t)
-		bucket := rate.NewLimiter(1000, 100)
-		var mu sync.Mutex
-		stored, refused := 0, 0
-		f := &transporttest.Fake{OnSend: func(ctx context.Context, _ int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			sleepFor(ctx, time.Millisecond)
-			errs := make([]error, len(msgs))
-			mu.Lock()
-			defer mu.Unlock()
-			for i := range msgs {
-				if bucket.Allow() {
-					stored++
-				} else {
-					refused++
-					errs[i] = throttled(0)
-				}
-			}
-			return errs
-		}}
-		p := newProducer(t, f, producer.Options{Limiter: limiter, MaxThrottles: producer.UntilContextEnds, WhenFull: producer.RejectWhenFull, MaxPending: 2000})
-		const warm, long = 10 * time.Second, 20 * time.Second
-		start := time.Now()
-		for time.Since(start) < long {
-			for range 50 {
-				_ = p.SendAsync(t.Context(), message(), func(tidegate.Receipt, error) {}) // most are rejected: the producer is full
-			}
-			time.Sleep(10 * time.Millisecond)
-			if d := time.Since(start); d >= warm && d < warm+10*time.Millisecond {
-				mu.Lock()
-				stored, refused = 0, 0
-				mu.Unlock()
-			}
-		}
-		mu.Lock()
-		goodput, share := float64(stored)/(long-warm).Seconds(), float64(refused)/float64(stored+refused)
-		mu.Unlock()
-		t.Logf("goodput %.0f/s, %.1f %% refused", goodput, 100*share)
-		assert.That(t, goodput >= 950 && share <= 0.10, "goodput %.0f/s of 1000/s, %.1f %% refused", goodput, 100*share)
-		p.Close()
-	})
-}
-
 // Messages that the limiter took out of a request do not wait for its response.
 func TestLimiterReturnsMessagesToOtherLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

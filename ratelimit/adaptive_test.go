@@ -193,3 +193,53 @@ func TestAdaptiveOptions(t *testing.T) {
 		}
 	}
 }
+
+// The error about a deadline considers the growth of the rate: a caller that can be permitted
+// before its deadline waits, and one that cannot fails at once.
+func TestAdaptiveDeadlineConsidersTheGrowth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdaptive(t, ratelimit.AdaptiveOptions{})
+		a.Observe(errThrottled)
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+		defer cancel()
+		if err := a.WaitN(ctx, 200); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 0 {
+			t.Errorf("200 events in 7s: %v after %v, want an error at once", err, time.Since(start))
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), 7200*time.Millisecond)
+		defer cancel()
+		assert.NoError(t, a.WaitN(ctx, 200), "200 events in 7.2s")
+	})
+}
+
+// A failed send is no accepted event: a server that fails 500 events a second and accepts 50 does
+// not accept 550.
+func TestAdaptiveCountsOnlyAcceptedEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdaptive(t, ratelimit.AdaptiveOptions{})
+		for range 50 {
+			for range 10 {
+				a.Observe(errors.New("connection reset"))
+			}
+			a.Observe(nil)
+			time.Sleep(20 * time.Millisecond)
+		}
+		a.Observe(errThrottled)
+		got := a.Limit()
+		assert.That(t, !(got < 40) && !(got > 50), "limit %v/s after a throttle, want 0.9 * 50/s", got)
+	})
+}
+
+// One throttle after a quiet time takes at most half of a finite rate, times Decrease: the few
+// events of the quiet time do not show the rate that the server accepts.
+func TestAdaptiveOneThrottleTakesHalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdaptive(t, ratelimit.AdaptiveOptions{Ceiling: 1000})
+		for range 10 {
+			a.Observe(nil)
+			time.Sleep(100 * time.Millisecond)
+		}
+		a.Observe(errThrottled)
+		assert.Equal(t, "limit /s after a throttle", a.Limit(), 450)
+	})
+}

@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -151,4 +152,34 @@ func TestKilledProducerLosesNothing(t *testing.T) {
 	}
 	assert.That(t, len(last) == 2 && waiting != 0, "message groups %v, %d messages waited in the spool: the test shows too little", last, waiting)
 	t.Logf("%d accepted, %d delivered, %d waited in the spool after the last kill", len(accepted), len(delivered), waiting)
+}
+
+// crashDir names the directory of the process that is killed.
+const crashDir = "TIDEGATE_SPOOL_CRASH_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(crashDir); dir != "" {
+		produceUntilKilled(dir, os.Getenv(crashMode))
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// lines returns the complete lines of a file.
+func lines(t *testing.T, dir, name string) []string {
+	t.Helper()
+	f, err := os.Open(filepath.Join(dir, name))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	assert.Must(t, err)
+	defer f.Close()
+	var list []string
+	for r := bufio.NewReader(f); ; {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return list
+		}
+		list = append(list, strings.TrimSuffix(line, "\n"))
+	}
 }

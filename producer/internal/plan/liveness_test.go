@@ -86,51 +86,6 @@ func (d *desk) sleep() {
 	d.now = at
 }
 
-// The transport has switched from a throttling server to another one, which is busy.
-func TestLostLaneCausesNoAsks(t *testing.T) {
-	d := newDesk(t)
-	d.add("")
-	d.throttled(d.request("a", 10), time.Second)
-	d.now = d.now.Add(10 * time.Second) // the pause of a is over
-	for range 2 {
-		d.add("")
-		r := d.request("b", 10)
-		assert.MustThat(t, r != nil && r.Info.Endpoint == "b", "request %+v, want one to b", r)
-	}
-	for range 5 {
-		d.add("")
-		r := d.request("b", 10)
-		assert.MustThat(t, r == nil, "a third request to b: %+v", r)
-	}
-}
-
-// The transport has switched while a message group waits for the end of a pause.
-func TestPausedMessageGroupFollowsASwitch(t *testing.T) {
-	d := newDesk(t)
-	began := d.now
-	d.add("g")
-	d.throttled(d.request("a", 10), 10*time.Minute)
-	for i := range 300 { // more than one ask takes
-		d.add(fmt.Sprint("other", i))
-	}
-	r := d.request("a", 10)
-	assert.MustThat(t, r == nil, "a request during the pause: %+v", r)
-	sent := 0
-	for range 20 {
-		d.sleep()
-		for r := d.request("b", 1000); r != nil; r = d.request("b", 1000) {
-			if sent += len(r.Items); r.Info.Endpoint != "b" {
-				t.Errorf("a request to %s", r.Info.Endpoint)
-			}
-			d.accepted(r)
-		}
-		if took := d.now.Sub(began); sent == 300 && took <= 2*time.Second {
-			return
-		}
-	}
-	t.Errorf("%d of 300 message groups followed after %v, want all within 2 s", sent, d.now.Sub(began))
-}
-
 // Message groups wait for the only server of their topic without an ask. When another message
 // learns that the topic has other servers, these message groups ask at once.
 func TestMessageGroupsLeaveALaneThatIsNotTheOnlyOne(t *testing.T) {
