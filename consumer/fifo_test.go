@@ -107,7 +107,7 @@ func TestFIFOProperty(t *testing.T) {
 					most.Store(k)
 				}
 			}
-			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) (err error) {
+			runFor(t, 6*time.Hour, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) (err error) {
 				w.begin(d)
 				done := true
 				defer func() { w.end(d, done) }()
@@ -124,8 +124,6 @@ func TestFIFOProperty(t *testing.T) {
 				}
 				return nil
 			}, consumer.PushOptions{Concurrency: concurrency, InvisibleDuration: 12 * time.Second, OnDelivery: func(consumer.Outcome) { inHand.Add(-1) }})
-			time.Sleep(6 * time.Hour)
-			stop()
 			assert.Equal(t, "messages are left", s.left(), 0)
 			// The handlers take 10 s, so messages wait only for those of parked receives.
 			if q := len(s.queues); int(most.Load()) > 2*concurrency+q {
@@ -221,15 +219,13 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 			for i := range 4 {
 				s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Body: []byte("x")})
 			}
-			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			runFor(t, time.Minute, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 				if d.ID == "0" {
 					return errors.New("poison")
 				}
 				assert.That(t, d.Attempt == 1, "suspend %v: message %s has attempt %d", suspend, d.ID, d.Attempt)
 				return nil
 			}, consumer.PushOptions{})
-			time.Sleep(time.Minute)
-			stop()
 			assert.That(t, s.left() == 0 && len(s.dead) == 1 && s.dead["0"] == "poison", "suspend %v: %d left, dead letters %v", suspend, s.left(), s.dead)
 		})
 	}
@@ -263,12 +259,10 @@ func TestNoOrderWithoutFIFO(t *testing.T) {
 		}
 		begin := time.Now()
 		var last atomic.Int64
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		runFor(t, 10*time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			time.Sleep(time.Second)
 			return nil
 		}, consumer.PushOptions{OnDelivery: func(consumer.Outcome) { last.Store(int64(time.Since(begin))) }, Concurrency: 5})
-		time.Sleep(10 * time.Second)
-		stop()
 		assert.Equal(t, "took", time.Duration(last.Load()), time.Second)
 	})
 }

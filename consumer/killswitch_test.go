@@ -282,11 +282,9 @@ func TestProbesWithoutSnoozeHandleDifferentMessages(t *testing.T) {
 		s.caps = transport.Capabilities{Suspend: true, RepeatReceive: true}
 		s.settings.Retry = backoff.Steps{time.Hour}
 		s.fill(20)
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		runFor(t, probes*time.Minute+time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			return errors.New("the database is away")
 		}, consumer.PushOptions{Concurrency: 1, KillSwitch: consumer.KillSwitch{FailureRatio: 1, MinMessages: 2, Probe: time.Minute}})
-		time.Sleep(probes*time.Minute + time.Second)
-		stop()
 		var failed []string
 		for _, c := range s.retries {
 			failed = append(failed, c.id)

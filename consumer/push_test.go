@@ -61,7 +61,7 @@ func TestRetriesAreFetchedWhenDue(t *testing.T) {
 		delays := []time.Duration{7 * time.Second, time.Second, 11 * time.Second, 0}
 		var at []time.Duration
 		var failed time.Time
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		runFor(t, time.Minute, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			if !failed.IsZero() {
 				at = append(at, time.Since(failed))
 			}
@@ -71,8 +71,6 @@ func TestRetriesAreFetchedWhenDue(t *testing.T) {
 			}
 			return consumer.RetryIn(delays[len(at)], errors.New("x"))
 		}, consumer.PushOptions{})
-		time.Sleep(time.Minute)
-		stop()
 		for i, delay := range delays {
 			assert.MustThat(t, len(at) == len(delays) && at[i] >= delay && at[i] <= delay+2700*time.Millisecond, "delivered again after %v; want %v, each at most 2.7 s late", at, delays)
 		}

@@ -167,11 +167,9 @@ func TestDeadLettersAreTallied(t *testing.T) {
 		s.caps = ours
 		s.fill(letters)
 		var log bytes.Buffer // guarded by the lock of its handler; read after Run
-		stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
+		runFor(t, 30*time.Second, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
 			return consumer.DeadLetterNow(errors.New("not an order"))
 		}, consumer.PushOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		time.Sleep(30 * time.Second)
-		stop()
 		assert.MustThat(t, len(s.dead) == letters, "%d dead letters, want %d", len(s.dead), letters)
 		var lines []string
 		for line := range strings.Lines(log.String()) {
@@ -272,15 +270,13 @@ func TestHandlerMayChangeItsDelivery(t *testing.T) {
 		s.onChange = func(*tidegate.Delivery) error { return errors.New("connection lost") } // which is logged
 		var log bytes.Buffer
 		var seen outcomes
-		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+		runFor(t, 29*time.Second, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 			for range 25 {
 				*d = tidegate.Delivery{Message: tidegate.Message{ID: "mine", Topic: "mine"}, Attempt: 99}
 				time.Sleep(time.Second)
 			}
 			panic("mine it is")
 		}, consumer.PushOptions{OnDelivery: seen.add, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		time.Sleep(29 * time.Second)
-		stop()
 		if o := seen.all()[0]; o.Disposition != consumer.Retried || o.Delivery.Attempt != 1 || o.Delivery.ID != "m0" || len(s.dead) != 0 {
 			t.Errorf("outcome %+v, dead letters %q", o, s.dead)
 		}

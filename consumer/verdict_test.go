@@ -30,15 +30,13 @@ func TestSnooze(t *testing.T) {
 			var attempts []int
 			var at []time.Duration
 			begin := time.Now()
-			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			runFor(t, 10*time.Minute, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 				attempts, at = append(attempts, d.Attempt), append(at, time.Since(begin))
 				if len(attempts) == 4 {
 					return nil
 				}
 				return fmt.Errorf("order %s: %w", d.ID, errors.Join(errors.New("the shop is closed"), consumer.Snooze(time.Minute)))
 			}, consumer.PushOptions{OnDelivery: seen.add})
-			time.Sleep(10 * time.Minute)
-			stop()
 			list := seen.all()
 			assert.MustThat(t, len(list) == 4 && s.left() == 0 && len(s.dead) == 0, "%d deliveries, %d left, dead letters %v", len(list), s.left(), s.dead)
 			for i, o := range list[:3] {
@@ -329,14 +327,12 @@ func TestReconsumeOnAPlainServer(t *testing.T) {
 		t.Run(name, onServer(func(t *testing.T, s *server) {
 			s.fill(1)
 			var seen outcomes
-			stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			runFor(t, 10*time.Second, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
 				if d.Attempt == tt.attempt {
 					return tt.err
 				}
 				return consumer.RetryIn(time.Second, nil)
 			}, consumer.PushOptions{OnDelivery: seen.add})
-			time.Sleep(10 * time.Second)
-			stop()
 			o := seen.all()[tt.attempt-1]
 			e, _ := errors.AsType[*tidegate.Error](o.SettleErr)
 			if o.Disposition != consumer.Retried || o.Delay != tt.want || !errors.Is(o.Err, away) || e == nil || e.Code != tidegate.CodeNotImplemented {

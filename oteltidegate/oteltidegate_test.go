@@ -416,3 +416,194 @@ type typedError struct{ text string }
 
 func (e *typedError) Error() string     { return e.text }
 func (e *typedError) ErrorType() string { return e.text }
+
+// Metrics and spans of a batch consumer are those of its messages. The handler finds the span of a
+// message in its context.
+func TestBatchesCountAsMessages(t *testing.T) {
+	run(t, func(e *env) {
+		const n = 4
+		for i := range n {
+			assert.Must(t, assert.Err(e.p.Send(e.Context(), &tidegate.Message{ID: fmt.Sprint("m", i), Topic: "orders", Body: []byte("x")})))
+		}
+		batches, spans := 0, map[apitrace.SpanID]bool{}
+		c := assert.Value(consumer.NewBatch(e.broker.Client(), consumer.Subscription{Group: "billing", Topic: "orders"},
+			func(ctx context.Context, ds []*tidegate.Delivery) error {
+				batches++
+				for i := range ds {
+					spans[apitrace.SpanContextFromContext(consumer.BatchContext(ctx, i)).SpanID()] = true
+				}
+				return nil
+			}, e.i.PushOptions(consumer.PushOptions{Concurrency: 1, Batch: consumer.BatchOptions{MaxMessages: n}})))(t)
+		e.consumeBy(c)
+		assert.That(t, batches == 1 && len(spans) == n, "%d batches with %d spans, want one batch of %d messages", batches, len(spans), n)
+		got := e.series()
+		for series, value := range map[string]string{
+			"messaging.client.consumed.messages messaging.consumer.group.name=billing messaging.destination.name=orders messaging.operation.name=process messaging.system=rocketmq": "4",
+			"messaging.process.duration messaging.consumer.group.name=billing messaging.destination.name=orders messaging.operation.name=process messaging.system=rocketmq":         "4 values",
+			"tidegate.consumer.deliveries messaging.consumer.group.name=billing messaging.destination.name=orders tidegate.disposition=acked":                                       "4",
+		} {
+			assert.That(t, strings.HasPrefix(got[series], value) && got[series] != "", "%s is %q, want %s", series, got[series], value)
+		}
+	})
+}
+
+// error.type is the code of the server if there is one. Otherwise the end of a context has a fixed
+// word, and every other error has its Go type.
+func TestErrorTypes(t *testing.T) {
+	run(t, func(e *env) {
+		for n, c := range []struct {
+			err  error
+			want string
+		}{
+			{context.DeadlineExceeded, "timeout"},
+			{context.Canceled, "canceled"},
+			{&tidegate.Error{Code: tidegate.CodeTooManyRequests, Err: context.DeadlineExceeded}, "42900"},
+			{errors.New("no stock"), "*errors.errorString"},
+		} {
+			handle := e.i.Middleware(func(context.Context, *tidegate.Delivery) error { return c.err })
+			err := handle(e.Context(), &tidegate.Delivery{})
+			assert.That(t, errors.Is(err, c.err), "the middleware returned %v, want %v", err, c.err)
+			want(t, c.err.Error(), attrs(e.spans.Ended()[n].Attributes()), "error.type="+c.want)
+		}
+	})
+}
+
+// The span of Transact ends also if the local transaction panics. Its status is not Error, because
+// the check of the transaction decides.
+func TestAPanicEndsTheSpanOfTransact(t *testing.T) {
+	run(t, func(e *env) {
+		func() {
+			defer func() {
+				v := recover()
+				assert.That(t, v == "local", "recovered %v, want the panic of the local transaction", v)
+			}()
+			_, _ = e.p.Transact(e.Context(), &tidegate.Message{Topic: "transfers", Body: []byte("x")},
+				func(context.Context, *tidegate.Message) error { panic("local") })
+		}()
+		spans := e.spans.Ended()
+		assert.MustThat(t, len(spans) == 1, "%d spans ended, want 1", len(spans))
+		events := spans[0].Events()
+		if len(events) != 2 || events[1].Name != "the local transaction panicked" || spans[0].Status().Code == codes.Error {
+			t.Errorf("the span has the events %+v and the status %+v, want the attempt, the panic, and no error", events, spans[0].Status())
+		}
+	})
+}
+
+// The span of SendAsync ends before done is called.
+func TestTheSpanEndsBeforeDone(t *testing.T) {
+	run(t, func(e *env) {
+		ended := make(chan int, 1)
+		assert.Must(t, e.p.SendAsync(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")},
+			func(tidegate.Receipt, error) { ended <- len(e.spans.Ended()) }))
+		assert.Equal(t, "spans had ended when done was called", <-ended, 1)
+	})
+}
+
+// Trips and returns of a kill switch are counted, and the program's function is called too.
+func TestKillSwitchEvents(t *testing.T) {
+	run(t, func(e *env) {
+		called := 0
+		o := e.i.PushOptions(consumer.PushOptions{OnKillSwitch: func(consumer.KillSwitchEvent) { called++ }})
+		o.OnKillSwitch(consumer.KillSwitchEvent{Group: "billing", Tripped: true})
+		o.OnKillSwitch(consumer.KillSwitchEvent{Group: "billing"})
+		o.OnKillSwitch(consumer.KillSwitchEvent{Group: "billing", Tripped: true})
+		e.i.PushOptions(consumer.PushOptions{}).OnKillSwitch(consumer.KillSwitchEvent{Group: "shipping"})
+		got := e.series()
+		for series, want := range map[string]string{
+			"tidegate.consumer.kill_switch.events messaging.consumer.group.name=billing tidegate.event=trip":    "2",
+			"tidegate.consumer.kill_switch.events messaging.consumer.group.name=billing tidegate.event=return":  "1",
+			"tidegate.consumer.kill_switch.events messaging.consumer.group.name=shipping tidegate.event=return": "1",
+		} {
+			assert.That(t, got[series] == want, "%s is %q, want %s", series, got[series], want)
+		}
+		assert.That(t, called == 3, "the program's function was called %d times, want 3", called)
+	})
+}
+
+// ProducerOptions and PushOptions call the program's functions too.
+func TestTheFunctionsOfTheProgramAreCalled(t *testing.T) {
+	run(t, func(e *env) {
+		calls := map[string]int{}
+		send := e.i.ProducerOptions(producer.Options{OnAttempt: func(producer.Attempt) { calls["OnAttempt"]++ }})
+		send.OnAttempt(producer.Attempt{})
+		push := e.i.PushOptions(consumer.PushOptions{
+			OnDelivery:       func(consumer.Outcome) { calls["OnDelivery"]++ },
+			OnReceiveFailure: func(consumer.ReceiveFailure) { calls["OnReceiveFailure"]++ },
+		})
+		push.OnDelivery(consumer.Outcome{Delivery: &tidegate.Delivery{}})
+		push.OnReceiveFailure(consumer.ReceiveFailure{Err: tidegate.ErrUnavailable})
+		for _, name := range []string{"OnAttempt", "OnDelivery", "OnReceiveFailure"} {
+			assert.That(t, calls[name] == 1, "the program's %s was called %d times, want once", name, calls[name])
+		}
+	})
+}
+
+// PushOptions does not change the middleware of its argument, also if the slice has capacity for
+// another one.
+func TestPushOptionsCopiesTheMiddleware(t *testing.T) {
+	run(t, func(e *env) {
+		called := false
+		own := make([]consumer.Middleware, 1, 2)
+		own[0] = func(next consumer.Handler) consumer.Handler { called = true; return next }
+		assert.Equal(t, "middlewares", len(e.i.PushOptions(consumer.PushOptions{Middleware: own}).Middleware), 2)
+		if own[0](nil); !called {
+			t.Error("the program's middleware was replaced")
+		}
+	})
+}
+
+// An attempt that ends an operation without success counts with the reason, every other attempt
+// without one.
+func TestTheLastAttemptHasTheStopReason(t *testing.T) {
+	run(t, func(e *env) {
+		attempt := e.i.ProducerOptions(producer.Options{}).OnAttempt
+		attempt(producer.Attempt{Operation: "send", Topic: "orders", Class: tidegate.ClassTransient})
+		attempt(producer.Attempt{Operation: "send", Topic: "orders", Class: tidegate.ClassPermanent, Stop: producer.StopPermanent})
+		got := e.series()
+		for _, attributes := range []string{
+			"tidegate.class=transient",
+			"tidegate.class=permanent tidegate.stop_reason=permanent failure",
+		} {
+			name := "tidegate.producer.attempts messaging.destination.name=orders messaging.operation.name=send " + attributes
+			assert.That(t, got[name] == "1", "%s is %q, want 1; all: %v", name, got[name], got)
+		}
+	})
+}
+
+// The span in ctx is the parent of a send, also if the message has the trace context of an earlier
+// one, as a message has that a program forwards.
+func TestTheSpanOfTheContextIsTheParent(t *testing.T) {
+	run(t, func(e *env) {
+		ctx, parent := e.tracer.Start(e.Context(), "forward")
+		msg := &tidegate.Message{Topic: "orders", Body: []byte("x"), TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+		assert.Must(t, assert.Err(e.p.Send(ctx, msg)))
+		if got := e.spans.Ended()[0].Parent().SpanID(); got != parent.SpanContext().SpanID() {
+			t.Errorf("the parent of the send is %v, want %v, the span of ctx", got, parent.SpanContext().SpanID())
+		}
+		assert.Must(t, assert.Err(e.p.Send(e.Context(), msg)))
+		got := e.spans.Ended()[1].Parent().SpanID().String()
+		assert.That(t, got == "b7ad6b7169203331", "the parent of a send without a span in ctx is %v, want that of the message", got)
+		parent.End()
+	})
+}
+
+// The middleware is the outermost one: those of the program run in the span of the delivery.
+func TestTheMiddlewareIsTheOutermost(t *testing.T) {
+	run(t, func(e *env) {
+		assert.Must(t, assert.Err(e.p.Send(e.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})))
+		seen := make(chan bool, 1)
+		own := func(next consumer.Handler) consumer.Handler {
+			return func(ctx context.Context, d *tidegate.Delivery) error {
+				seen <- apitrace.SpanContextFromContext(ctx).IsValid()
+				return next(ctx, d)
+			}
+		}
+		o := e.i.PushOptions(consumer.PushOptions{Middleware: []consumer.Middleware{own}})
+		handle := consumer.Handler(func(context.Context, *tidegate.Delivery) error { return nil })
+		for _, m := range slices.Backward(o.Middleware) { // the first one is the outermost
+			handle = m(handle)
+		}
+		assert.NoError(t, handle(e.Context(), &tidegate.Delivery{Message: tidegate.Message{ID: "m", Topic: "orders"}}))
+		assert.That(t, <-seen, "the program's middleware runs outside the span")
+	})
+}

@@ -1,13 +1,19 @@
 package deadletter
 
 import (
+	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 func letter(id string, generation int) *Letter {
@@ -214,5 +220,109 @@ func TestFilterTimes(t *testing.T) {
 	} {
 		got := tt.filter.matches(l)
 		assert.That(t, got == tt.want, "%s: %v, want %v", tt.name, got, tt.want)
+	}
+}
+
+// Each class of errors has a step after a failed send. A new class fails the test until it is
+// decided.
+func TestEveryClass(t *testing.T) {
+	decided := map[tidegate.Class]struct {
+		err         error
+		first, last afterSend // after the first failed send, and after the last one
+	}{
+		tidegate.ClassOK:        {nil, letterFailed, letterFailed}, // no failed send
+		tidegate.ClassThrottled: {&tidegate.Error{Code: tidegate.CodeTooManyRequests}, sendAgain, sendAgain},
+		tidegate.ClassTransient: {tidegate.ErrUnavailable, sendAgain, endRun},
+		tidegate.ClassPermanent: {tidegate.ErrInvalid, letterFailed, letterFailed},
+		tidegate.ClassCancelled: {context.Canceled, endRun, endRun},
+	}
+	for c := tidegate.ClassOK; c.String() != "unknown"; c++ {
+		d, ok := decided[c]
+		if !ok || tidegate.Classify(d.err) != c {
+			t.Errorf("%v is not decided", c)
+			continue
+		}
+		if first, last := stepAfter(d.err, 0), stepAfter(d.err, transientAttempts-1); first != d.first || last != d.last {
+			t.Errorf("%v: %v, later %v; want %v, %v", c, first, last, d.first, d.last)
+		}
+	}
+}
+
+// The reason of a class is that of its latest letter, for any order of the letters in the lists of
+// queues. It keeps 100 reasons, and counts only the letters of these.
+func TestReasonsOfAClass(t *testing.T) {
+	c := Class{Reasons: map[string]int{}}
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	letter := func(reason int, at time.Duration) {
+		c.add(&Letter{Origin: tidegate.DeadLetter{Reason: fmt.Sprint("no order ", reason)}, StoredAt: start.Add(at)})
+	}
+	for i := range 150 {
+		letter(i, time.Duration(i)*time.Second)
+	}
+	letter(7, 0)
+	want := "no order 149"
+	assert.That(t, c.Reason == want, "the reason is %q, want %q", c.Reason, want)
+	assert.That(t, len(c.Reasons) == 100 && c.Reasons["no order 7"] == 2,
+		"it has %d reasons, one of them %d times; want 100 and 2", len(c.Reasons), c.Reasons["no order 7"])
+}
+
+// A letter that was sent and whose lease has ended is unresolved: the next run removes it.
+func TestEndedLeaseIsUnresolved(t *testing.T) {
+	for _, c := range []struct {
+		err        error
+		ends       bool
+		unresolved int
+	}{
+		{nil, false, 0},
+		{tidegate.ErrInvalidHandle, false, 1},
+		{tidegate.ErrUnavailable, true, 0},
+	} {
+		r := &runner{src: unremovable{err: c.err}}
+		if err := r.remove(t.Context(), &Letter{}); (err != nil) != c.ends || r.report.Unresolved != c.unresolved {
+			t.Errorf("after %v: %v, %d unresolved", c.err, err, r.report.Unresolved)
+		}
+	}
+}
+
+// An unremovable source returns an error for each removal.
+type unremovable struct {
+	Source
+	err error
+}
+
+func (u unremovable) remove(context.Context, *Letter, string) error { return u.err }
+
+// A removable source counts the letters that it removed.
+type removable struct {
+	Source
+	removed int
+}
+
+func (r *removable) remove(context.Context, *Letter, string) error {
+	r.removed++
+	return nil
+}
+
+// A letter that was sent is removed also if the journal cannot record that, for example on a full
+// disk: the next run would send it again. Without its intent in the journal it is not sent.
+func TestSentLetterLeavesOnAFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j, err := openJournal(path, "billing")
+	assert.Must(t, err)
+	defer j.File.Close()
+	if j.File, err = os.Open(path); err != nil { // its writes fail
+		t.Fatal(err)
+	}
+	defer j.File.Close()
+	to, src := &transporttest.Fake{}, &removable{}
+	r := &runner{src: src, o: Options{Sender: to}, anew: true, journal: j, limiter: rate.NewLimiter(1, 1),
+		plan: plan{sent: map[exact]bool{}, away: map[key]bool{}, failed: map[string]bool{}}}
+	l := from("orders", letter("a", 0))
+	if err := r.sendAnew(t.Context(), l); err == nil || len(to.Calls("Send")) != 1 || src.removed != 1 {
+		t.Errorf("%v: %d sent, %d removed; want the error of the journal, and the letter sent and removed", err, len(to.Calls("Send")), src.removed)
+	}
+	r.batch = []*Letter{l}
+	if err := r.flush(t.Context()); err == nil || len(to.Calls("Send")) != 1 || src.removed != 1 {
+		t.Errorf("%v: a letter without an intent in the journal was sent", err)
 	}
 }
