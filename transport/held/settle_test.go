@@ -40,27 +40,6 @@ func TestSettlementIsLost(t *testing.T) {
 	}
 }
 
-// The end of the lease settles a message whose settlement failed.
-func TestLeaseEndsAfterLostSettlement(t *testing.T) {
-	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
-		q := request("billing")
-		q.Wait = time.Minute
-		start := time.Now()
-		d := one(t, f, q, "0", 1)
-		f.faults.settle = func(s held.Settlement) error {
-			if s.Outcome == held.Accepted {
-				return errRefused
-			}
-			return nil
-		}
-		for range 3 {
-			assert.That(t, f.Ack(t.Context(), []*tidegate.Delivery{d})[0] != nil, "Ack succeeded")
-		}
-		one(t, f, q, "0", 2)
-		assert.Equal(t, "the message was redelivered after", time.Since(start), 30*time.Second)
-	})
-}
-
 // One settlement of a delivery at a time: another one fails with a transient error, and a lease
 // that ends meanwhile waits for the result.
 func TestSettlementUnderWay(t *testing.T) {

@@ -241,7 +241,7 @@ func TestNotConnected(t *testing.T) {
 		"no such host":           {noHost, false},
 		"DNS does not respond":   {noDNS, true},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			c, err := rocketmq.New(testAddr, rocketmq.Options{RequestTimeout: 5 * time.Second, Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
 				if tt.dial == blackHole {
 					<-ctx.Done()

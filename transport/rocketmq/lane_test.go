@@ -128,7 +128,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 		assert.That(t, len(got) == want && !slices.ContainsFunc(got, func(n int) bool { return n > 1 }),
 			"the plain server received requests of %v messages, want %d of 1", got, want)
 	}
-	bubble(t, "SendLane", func(t *testing.T) {
+	assert.Bubble(t, "SendLane", func(t *testing.T) {
 		n := newNetwork()
 		ours := newServer(t, n, testAddr)
 		ours.features = "batch"
@@ -151,14 +151,14 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 		check(t, plain, 1)
 		assert.That(t, !c.Capabilities("").Batch, "the plain server announces batches")
 	})
-	bubble(t, "Send", func(t *testing.T) {
+	assert.Bubble(t, "Send", func(t *testing.T) {
 		c, _, plain := setup(t)
 		for i, r := range c.Send(t.Context(), several(20)) {
 			assert.That(t, r.Err == nil && r.Receipt.MessageID == fmt.Sprint(i), "message %d: %+v", i, r)
 		}
 		check(t, plain, 20)
 	})
-	bubble(t, "while it waits", func(t *testing.T) {
+	assert.Bubble(t, "while it waits", func(t *testing.T) {
 		n := newNetwork()
 		ours := newServer(t, n, testAddr)
 		ours.features = "batch"
@@ -176,7 +176,7 @@ func TestBatchNeverReachesAPlainServer(t *testing.T) {
 		}
 		check(t, plain, 0)
 	})
-	bubble(t, "and back", func(t *testing.T) {
+	assert.Bubble(t, "and back", func(t *testing.T) {
 		c, _, plain := setup(t)
 		sent(t, c, message("x"))
 		plain.stop()
@@ -367,7 +367,7 @@ func TestGroupKeepsItsQueueAfterAFailure(t *testing.T) {
 		"connection lost": broken, "no response": silent,
 	} {
 		for _, byLane := range []bool{false, true} {
-			bubble(t, fmt.Sprint(name, ", by lane: ", byLane), func(t *testing.T) {
+			assert.Bubble(t, fmt.Sprint(name, ", by lane: ", byLane), func(t *testing.T) {
 				n := newNetwork()
 				a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
 				a.route = routed(append(queues(testAddr, "a", 4), queues(otherAddr, "b", 4)...))

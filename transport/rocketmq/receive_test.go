@@ -158,7 +158,7 @@ func TestReceiveOutcomes(t *testing.T) {
 			return nil
 		}, is: transport.ErrUnreadable, back: 1},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			s := newServer(t, newNetwork(), testAddr)
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error { return tt.serve(st) }
 			c := newClient(t, s.net, func(o *rocketmq.Options) { o.MaxReceiveSize = 100 << 10 })
@@ -388,7 +388,7 @@ func TestReceiveEndsAtItsNumber(t *testing.T) {
 			return st.Send(&rmqpb.ReceiveMessageResponse{Packed: []*rmqpb.Message{m, m, m, m, m}})
 		},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			s := newServer(t, newNetwork(), testAddr)
 			ended := false
 			change := zipped(1<<20, "h")
@@ -429,7 +429,7 @@ func TestReceiveEndsAtItsBytes(t *testing.T) {
 		{"small ones behind a large one", 2500, []int{2000, 2000, 10, 10}, 1},
 		{"all fit", 2500, []int{1000, 1000, 400}, 3},
 	} {
-		bubble(t, tt.name, func(t *testing.T) {
+		assert.Bubble(t, tt.name, func(t *testing.T) {
 			s := newServer(t, newNetwork(), testAddr)
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {
 				for i, size := range tt.sizes {
@@ -511,7 +511,7 @@ func TestShortReceiveOutlastsTheServersMinimum(t *testing.T) {
 	for _, tt := range []struct{ wait, deadline time.Duration }{
 		{0, 8 * time.Second}, {time.Second, 8 * time.Second}, {20 * time.Second, 23 * time.Second},
 	} {
-		bubble(t, tt.wait.String(), func(t *testing.T) {
+		assert.Bubble(t, tt.wait.String(), func(t *testing.T) {
 			s := newServer(t, newNetwork(), testAddr)
 			var left atomic.Int64
 			s.receive = func(_ *rmqpb.ReceiveMessageRequest, st receiveStream) error {

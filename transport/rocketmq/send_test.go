@@ -211,7 +211,7 @@ func TestSendEntries(t *testing.T) {
 		"unsupported":    {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_UNSUPPORTED)}, [2]result{{50500, false}, {50500, false}}},
 		"multiple, none": {&rmqpb.SendMessageResponse{Status: st(rmqpb.Code_MULTIPLE_RESULTS)}, [2]result{{50001, true}, {50001, true}}},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			s := newServer(t, newNetwork(), testAddr)
 			s.features = "batch"
 			s.send = func(context.Context, *rmqpb.SendMessageRequest) (*rmqpb.SendMessageResponse, error) {
@@ -314,7 +314,7 @@ func TestSendFailures(t *testing.T) {
 			time.AfterFunc(time.Second, func() { e.c.Close() })
 		}, after: time.Second, maybe: true, cause: tidegate.ErrClosed},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			n := newNetwork()
 			e := &env{n, newServer(t, n, testAddr), newClient(t, n, nil)}
 			sent(t, e.c, message("0"))

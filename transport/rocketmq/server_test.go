@@ -311,12 +311,7 @@ func serving(t *testing.T, test func(t *testing.T, s *fakeServer)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newServer(t, newNetwork(), testAddr)) })
 }
 
-// bubble and servedAs run a subtest in a bubble.
-func bubble(t *testing.T, name string, test func(t *testing.T)) {
-	t.Helper()
-	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
-}
-
+// servedAs runs a subtest by served.
 func servedAs(t *testing.T, name string, test func(t *testing.T, s *fakeServer, c *rocketmq.Client)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { served(t, test) })

@@ -73,7 +73,7 @@ func TestTLS(t *testing.T) {
 		"plain to TLS":   {nil, []grpc.ServerOption{tlsServer}, "expects TLS"},
 		"TLS to plain":   {&tls.Config{RootCAs: pool}, nil, "plain text"},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			s := newServer(t, newNetwork(), testAddr)
 			s.stop()
 			l := bufconn.Listen(1 << 20)
@@ -361,7 +361,7 @@ func TestOtherProtocol(t *testing.T) {
 		"a gateway that overflows":  {web(503, secure), trust, ""},
 		"a gateway that is limited": {web(429, secure), trust, ""},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			n := newNetwork()
 			n.listen(t, tt.serve)
 			c := newClient(t, n, func(o *rocketmq.Options) { o.TLS = tt.config })
@@ -391,7 +391,7 @@ func TestOtherProtocolAfterWork(t *testing.T) {
 		"HTTP/1":             {web(404, nil), false},
 		"a page over HTTP/2": {web(404, &tls.Config{Certificates: []tls.Certificate{cert}}), true},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			n := newNetwork()
 			s := newServer(t, n, testAddr)
 			c := newClient(t, n, func(o *rocketmq.Options) {

@@ -185,7 +185,7 @@ func TestHalfMessagesAreRetriedTransparentlyOnly(t *testing.T) {
 		"not processed": {goAway, 1},
 		"fate unknown":  {func(c net.Conn) { c.Close() }, 0},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			n := newNetwork()
 			a, b := newServer(t, n, testAddr), newServer(t, n, otherAddr)
 			a.route = routed(queues(otherAddr, "b", 1))
@@ -251,7 +251,7 @@ func TestResolutionOfAMissingTransaction(t *testing.T) {
 		{"another version of the proxy", "cannot found transaction data", true},
 		{"another failure", "the disk is full", false},
 	} {
-		bubble(t, tt.name, func(t *testing.T) {
+		assert.Bubble(t, tt.name, func(t *testing.T) {
 			s := newServer(t, newNetwork(), testAddr)
 			s.end = func() *rmqpb.Status {
 				return &rmqpb.Status{Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: tt.text}
@@ -305,7 +305,7 @@ func TestRecall(t *testing.T) {
 		}, tidegate.ErrForbidden, false},
 		{"a server without recalls", nil, &tidegate.Error{Code: tidegate.CodeNotImplemented}, false},
 	} {
-		bubble(t, tt.name, func(t *testing.T) {
+		assert.Bubble(t, tt.name, func(t *testing.T) {
 			s := newServer(t, newNetwork(), testAddr)
 			s.recall = tt.recall
 			id, err := newClient(t, s.net, nil).Recall(t.Context(), "t", "handle")

@@ -131,7 +131,7 @@ func TestWatchIsReady(t *testing.T) {
 			}
 		}, true, time.Minute},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			w := newWatched(t, nil)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -155,7 +155,7 @@ func TestReportBeforeTheResponse(t *testing.T) {
 		"report":          func(w *watched) { w.report("t", transport.AnyQueue) },
 		"the stream ends": func(w *watched) { w.endStream() },
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			w := newWatched(t, nil)
 			early := false
 			w.receive = func(r *rmqpb.ReceiveMessageRequest, st receiveStream) error {
@@ -195,7 +195,7 @@ func TestNoWatch(t *testing.T) {
 		"the receive fails after the frames": {func(w *watched) { w.receive = broken }, true, true},
 		"any queue of two servers":           {change: two},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		assert.Bubble(t, name, func(t *testing.T) {
 			w := newWatched(t, nil)
 			tt.change(w)
 			ds, ready, err := w.c.ReceiveOrWatch(t.Context(), of("t"))
