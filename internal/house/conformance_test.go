@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // conformance is the file that lists the external rules beside the tests that check them.
@@ -56,10 +58,7 @@ func TestConformanceTable(t *testing.T) {
 			}
 		}
 	}
-	text, err := os.ReadFile(conformance)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(conformance))(t)
 	rows, source := map[string]int{}, ""
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")
@@ -82,9 +81,7 @@ func TestConformanceTable(t *testing.T) {
 		}
 	}
 	for _, source := range ruleSources {
-		if rows[source] == 0 {
-			t.Errorf("%s has no rows below the heading %q", conformance, source)
-		}
+		assert.That(t, rows[source] != 0, "%s has no rows below the heading %q", conformance, source)
 	}
 	for name, rules := range quoted {
 		for rule := range rules {

@@ -9,7 +9,6 @@ import (
 	"go/token"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -19,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // atRoot makes the root of the repository the working directory of a test. It is not the work of a
@@ -30,15 +31,6 @@ func atRoot(t *testing.T) {
 }
 
 const module = "github.com/tidegate/tidegate"
-
-// topLevel has the names that the root may contain besides *.go, dot-files and the files that
-// .gitignore names.
-var topLevel = map[string]bool{ // true = a directory
-	"cmd": true, "producer": true, "consumer": true, "backoff": true, "ratelimit": true,
-	"transport": true, "oteltidegate": true, "broker": true, "examples": true, "mocks": true, "internal": true,
-	"go.mod": false, "go.sum": false, "README.md": false, "CHANGELOG.md": false, "DESIGN.md": false, "LICENSE": false,
-	"CONTRIBUTING.md": false, "SECURITY.md": false, "FROM-ROCKETMQ.md": false, "OPERATORS.md": false,
-}
 
 // A row lists the packages of this module that its packages may import: "" is the root, "..." is
 // all. A package belongs to the row with the longest path above it; the root's row is for the root
@@ -158,8 +150,6 @@ type source struct {
 	generated bool
 }
 
-func (s source) line(n int) string { return s.lines[n-1] }
-
 func (s source) test() bool     { return strings.HasSuffix(s.path, "_test.go") }
 func (s source) testTool() bool { return strings.HasSuffix(s.dir, "test") } // transporttest, brokertest
 func (s source) main() bool     { return s.file.Name.Name == "main" }
@@ -212,11 +202,7 @@ var sources = sync.OnceValues(func() ([]source, error) {
 
 func load[T any](t *testing.T, f func() (T, error)) T {
 	t.Helper()
-	v, err := f()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
+	return assert.Value(f())(t)
 }
 
 // ignored reports whether .gitignore names a path. It supports only the forms that our .gitignore
@@ -240,29 +226,6 @@ var gitignore = sync.OnceValue(func() []string {
 		return s == ""
 	})
 })
-
-func TestTopLevel(t *testing.T) {
-	atRoot(t)
-	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	missing := maps.Clone(topLevel)
-	for _, e := range entries {
-		name := e.Name()
-		dir, known := topLevel[name]
-		switch {
-		case known && dir == e.IsDir():
-			delete(missing, name)
-		case strings.HasPrefix(name, "."), ignored(name), !e.IsDir() && path.Ext(name) == ".go":
-		default:
-			t.Errorf("%s does not belong into the root: move it below one of the directories of topLevel", name)
-		}
-	}
-	for name := range missing {
-		t.Errorf("%s is missing in the root", name)
-	}
-}
 
 // rowOf is the row of the package at a path relative to the module. The constants of the protocol
 // belong to the root's row: they are the part of its words that programs do not need.
@@ -404,15 +367,11 @@ func TestNoReplace(t *testing.T) {
 			continue
 		}
 		out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json", name).Output()
-		if err != nil {
-			t.Fatalf("go mod edit -json %s: %v", name, err)
-		}
+		assert.MustThat(t, err == nil, "go mod edit -json %s: %v", name, err)
 		var mod struct {
 			Replace []struct{ Old, New struct{ Path string } }
 		}
-		if err := json.Unmarshal(out, &mod); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, json.Unmarshal(out, &mod))
 		for _, r := range mod.Replace {
 			dir := path.Join(path.Dir(name), r.New.Path)
 			if name == "go.mod" || r.Old.Path != path.Join(module, dir) || !slices.Contains(load(t, files), path.Join(dir, "go.mod")) {
@@ -439,10 +398,7 @@ func TestNoMachinePaths(t *testing.T) {
 		if name == ".git" {
 			continue // of a linked work tree: git's own file names the repository
 		}
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := assert.Value(os.ReadFile(name))(t)
 		if bytes.IndexByte(text, 0) >= 0 {
 			continue // not text
 		}
