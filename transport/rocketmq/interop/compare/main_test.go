@@ -29,7 +29,6 @@ func TestMain(m *testing.M) {
 type fake struct {
 	engine  *broker.Broker
 	address string
-	kills   int
 }
 
 func serve(t *testing.T) *fake {
@@ -69,11 +68,7 @@ func (f *fake) group(ctx context.Context, name string, fifo bool) error {
 	return err
 }
 
-func (f *fake) kill(context.Context) error {
-	f.kills++
-	return nil
-}
-
+func (f *fake) kill(context.Context) error    { return nil }
 func (f *fake) restart(context.Context) error { return nil }
 
 // In each kind of row both sides send messages and receive them.
@@ -153,67 +148,6 @@ func TestPlayThroughRelay(t *testing.T) {
 		// A send that began before the fault may end in it.
 		if n := runs[i].accepted(runs[i].faultBegan.Add(200*time.Millisecond), runs[i].faultEnded); n > 0 {
 			t.Errorf("%s: %d sends accepted by a server that throttles all", side, n)
-		}
-	}
-}
-
-func TestBucket(t *testing.T) {
-	throttles := bucket(3)
-	var got []bool
-	for range 5 {
-		got = append(got, throttles())
-	}
-	if want := []bool{false, false, false, true, true}; !slices.Equal(got, want) {
-		t.Errorf("throttled %v, want %v", got, want)
-	}
-}
-
-func TestChoose(t *testing.T) {
-	all := rows()
-	if got, err := choose(all, ""); err != nil || len(got) != len(all) {
-		t.Errorf("%d rows, %v; want all %d", len(got), err, len(all))
-	}
-	got, err := choose(all, "push,rst")
-	if err != nil || len(got) != 2 || got[0].name != "rst" || got[1].name != "push" {
-		t.Errorf("%v, %v; want rst and push", got, err)
-	}
-	if _, err := choose(all, "rst,rts"); err == nil || !strings.Contains(err.Error(), `"rts"`) {
-		t.Errorf("an unknown row returned %v", err)
-	}
-}
-
-func TestBodyNamesItsSender(t *testing.T) {
-	for _, size := range []int{0, 10, 1024} {
-		b := body(12, 3456789, size)
-		if s, n := parse(b); s != 12 || n != 3456789 || len(b) < size || len(b) > max(size, 32) {
-			t.Errorf("a body of %d bytes for size %d names %d, %d", len(b), size, s, n)
-		}
-	}
-	if s, _ := parse([]byte("other")); s != probe {
-		t.Errorf("another body names sender %d", s)
-	}
-}
-
-// Rows run at the same time only if both can, and the order of the rows stays.
-func TestBatches(t *testing.T) {
-	list := []row{
-		{name: "a", beside: true}, {name: "b", beside: true}, {name: "alone"}, {name: "c", beside: true},
-		{name: "turns", turns: true}, {name: "small", small: true},
-	}
-	var got []string
-	for _, batch := range batches(list) {
-		var names []string
-		for _, r := range batch {
-			names = append(names, r.name)
-		}
-		got = append(got, strings.Join(names, "+"))
-	}
-	if want := []string{"a+b", "alone", "c", "turns", "small"}; !slices.Equal(got, want) {
-		t.Errorf("batches %q, want %q", got, want)
-	}
-	for _, r := range rows() {
-		if r.beside && (r.turns || r.small || r.load.FIFO) {
-			t.Errorf("row %s runs beside others and disturbs or measures the server", r.name)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Command rocketmq starts real Apache RocketMQ servers on this machine, for the interop tests and
 // for trying a program on them: a name server, brokers and gRPC proxies in Java processes, which it
-// starts, kills and restarts by name. It needs a Java of version 8 or later and Maven, which
+// starts and kills by name. It needs a Java of version 8 or later and Maven, which
 // downloads each version of RocketMQ once.
 //
 //	go run ./transport/rocketmq/interop/rocketmq up --version 5.5.0 --brokers 2 --proxies 2
@@ -14,14 +14,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -35,25 +32,15 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := commands().ExecuteContext(ctx)
 	stop()
-	text, code := exit(err)
-	if text != "" {
-		fmt.Fprintln(os.Stderr, "rocketmq:", text)
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "rocketmq:", err)
+	code := 1
+	if errors.Is(err, runner.ErrMissing) {
+		code = 3
 	}
 	os.Exit(code) //nolint:forbidigo // a program
-}
-
-// exit returns the text and the exit status of an error.
-func exit(err error) (text string, code int) {
-	if ended, ok := errors.AsType[pipedError](err); ok {
-		return "", max(ended.ExitCode(), 1)
-	}
-	switch {
-	case errors.Is(err, runner.ErrMissing):
-		return err.Error(), 3
-	case err != nil:
-		return err.Error(), 1
-	}
-	return "", 0
 }
 
 func commands() *cobra.Command {
@@ -85,28 +72,8 @@ func commands() *cobra.Command {
 		Long: "Start the named processes, or all, and wait until they serve. RocketMQ's proxies end at their start while a broker is away.",
 	}, &cobra.Command{
 		Use: "kill [NAME]...", Short: "End processes at once, as kill -9 does", RunE: names((*runner.Setup).Kill),
-	}, &cobra.Command{
-		Use: "stop [NAME]...", Short: "End processes in order, which takes about 15 s", RunE: names((*runner.Setup).Stop),
-	}, restart(on), &cobra.Command{
-		Use: "set NAME KEY=VALUE...", Short: "Change settings of a broker or a proxy",
-		Long: "Change settings of a broker or a proxy. A running broker gets them at once; some take effect only when it starts again, as do all those of a proxy.",
-		Args: cobra.MinimumNArgs(2),
-		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, args []string) error {
-			settings, err := pairs(args[1:])
-			if err != nil {
-				return err
-			}
-			return s.Set(ctx, args[0], settings)
-		}),
 	}, topic(on), group(on), &cobra.Command{
-		Use: "env", Short: "Print the addresses and the directory, for eval", Args: cobra.NoArgs,
-		RunE: on(func(_ context.Context, s *runner.Setup, cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "ROCKETMQ_ENDPOINT='%s'\nROCKETMQ_NAMESRV='%s'\nROCKETMQ_DIR='%s'\n",
-				strings.Join(s.Endpoints(), ";"), s.NameServer(), strings.ReplaceAll(s.Dir(), "'", `'\''`))
-			return err
-		}),
-	}, &cobra.Command{
-		Use: "status", Short: "List the processes", Args: cobra.NoArgs,
+		Use: "status", Short: "List the processes and the directory with their logs", Args: cobra.NoArgs,
 		RunE: on(func(_ context.Context, s *runner.Setup, cmd *cobra.Command, _ []string) error {
 			names, pids := s.Processes()
 			for _, name := range names {
@@ -118,26 +85,13 @@ func commands() *cobra.Command {
 					return err
 				}
 			}
-			return nil
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "directory ", s.Dir())
+			return err
 		}),
-	}, logs(port), &cobra.Command{
-		Use: "admin ARGUMENT...", Short: "Run RocketMQ's own mqadmin, with the name server filled in", DisableFlagParsing: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			at, args, err := portOf(args)
-			if err != nil {
-				return err
-			}
-			s, err := runner.Open(cmp.Or(at, *port))
-			if err != nil {
-				return err
-			}
-			c, err := s.Admin(cmd.Context(), args...)
-			if err != nil {
-				return err
-			}
-			return pipe(c, cmd)
-		},
-	}, down(port, timeout))
+	}, &cobra.Command{
+		Use: "down", Short: "End all processes of a set-up at once and remove its data", Args: cobra.NoArgs,
+		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, _ []string) error { return s.Wipe(ctx) }),
+	})
 	return root
 }
 
@@ -189,25 +143,6 @@ runs already, the processes that are missing are started.`,
 	return cmd
 }
 
-func restart(on onSetup) *cobra.Command {
-	var kill bool
-	cmd := &cobra.Command{
-		Use: "restart NAME...", Short: "End processes and start them again", Args: cobra.MinimumNArgs(1),
-		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, names []string) error {
-			end := s.Stop
-			if kill {
-				end = s.Kill
-			}
-			if err := end(ctx, names...); err != nil {
-				return err
-			}
-			return s.Start(ctx, names...)
-		}),
-	}
-	cmd.Flags().BoolVar(&kill, "kill", false, "end them at once, as kill -9 does")
-	return cmd
-}
-
 func topic(on onSetup) *cobra.Command {
 	var queues int
 	cmd := &cobra.Command{
@@ -235,63 +170,6 @@ func group(on onSetup) *cobra.Command {
 	return cmd
 }
 
-func logs(port *int) *cobra.Command {
-	var follow bool
-	cmd := &cobra.Command{
-		Use: "logs", Short: "Show the end of each log, with times in UTC+8", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := runner.Open(*port)
-			if err != nil {
-				return err
-			}
-			files, err := s.Logs()
-			if err != nil {
-				return err
-			}
-			if len(files) == 0 {
-				return fmt.Errorf("there are no logs in %s", s.Dir())
-			}
-			args := []string{"-n", "40"}
-			if follow {
-				args = []string{"-n", "5", "-F"}
-			}
-			return pipe(exec.CommandContext(cmd.Context(), "tail", append(args, files...)...), cmd)
-		},
-	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow the logs")
-	return cmd
-}
-
-func down(port *int, timeout *time.Duration) *cobra.Command {
-	var keep, all bool
-	cmd := &cobra.Command{
-		Use: "down", Short: "End all processes of a set-up at once and remove its data", Args: cobra.NoArgs,
-		Long: "End all processes of a set-up at once, as kill -9 does, and remove its data. With --keep, end them in order and keep the data for the next up.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := limited(cmd, *timeout)
-			defer cancel()
-			list, err := runner.List()
-			if err != nil {
-				return err
-			}
-			var failed error
-			for _, s := range list {
-				switch {
-				case !all && s.Options().Port != *port:
-				case keep:
-					failed = errors.Join(failed, s.Stop(ctx))
-				default:
-					failed = errors.Join(failed, s.Wipe(ctx))
-				}
-			}
-			return failed
-		},
-	}
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the data")
-	cmd.Flags().BoolVar(&all, "all", false, "all set-ups of this user")
-	return cmd
-}
-
 // pairs returns the keys and values of a list of KEY=VALUE; nil for none.
 func pairs(list []string) (map[string]string, error) {
 	var all map[string]string
@@ -306,34 +184,4 @@ func pairs(list []string) (map[string]string, error) {
 		all[k] = v
 	}
 	return all, nil
-}
-
-// portOf takes --port out of arguments, of which all others are those of mqadmin. It returns 0 if
-// there is none.
-func portOf(args []string) (port int, rest []string, err error) {
-	for i, a := range args {
-		value, ok := strings.CutPrefix(a, "--port=")
-		n := 1
-		if a == "--port" && i+1 < len(args) {
-			value, ok, n = args[i+1], true, 2
-		}
-		if ok {
-			port, err := strconv.Atoi(value)
-			return port, slices.Concat(args[:i], args[i+n:]), err
-		}
-	}
-	return 0, args, nil
-}
-
-// A pipedError is the end of mqadmin or tail, which has printed why.
-type pipedError struct{ *exec.ExitError }
-
-// pipe runs a program with the output of a command.
-func pipe(c *exec.Cmd, cmd *cobra.Command) error {
-	c.Stdin, c.Stdout, c.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	err := c.Run()
-	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
-		return pipedError{ended}
-	}
-	return err
 }

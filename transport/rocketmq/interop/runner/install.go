@@ -48,18 +48,13 @@ func install(ctx context.Context, version string) (installation, error) {
 	if err != nil {
 		return installation{}, err
 	}
-	dir := installationAt(cache, version)
+	sum := sha256.Sum256(pom)
+	dir := filepath.Join(cache, "tidegate-rocketmq", fmt.Sprintf("%s-%x", version, sum[:4]))
 	i := installation{lib: filepath.Join(dir, "lib"), java: java, args: args}
 	if _, err := os.Stat(dir); err == nil {
 		return i, nil
 	}
 	return i, download(ctx, version, dir)
-}
-
-// installationAt returns the directory of an installation below the user's cache directory.
-func installationAt(cache, version string) string {
-	sum := sha256.Sum256(pom)
-	return filepath.Join(cache, "tidegate-rocketmq", fmt.Sprintf("%s-%x", version, sum[:4]))
 }
 
 // download copies the jars of a version into a directory that does not exist yet.

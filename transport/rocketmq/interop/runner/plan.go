@@ -164,9 +164,8 @@ const nameServer = "namesrv"
 func brokerName(i int) string { return "broker-" + string(rune('a'+i)) }
 func proxyName(i int) string  { return "proxy-" + strconv.Itoa(i+1) }
 
-// plan returns the processes of a set-up in the order of their start. settings are further ones by
-// the name of a broker or a proxy; they override those of the options.
-func (o Options) plan(dir string, p ports, settings map[string]map[string]string) []process {
+// plan returns the processes of a set-up in the order of their start.
+func (o Options) plan(dir string, p ports) []process {
 	const broker, proxy = "org.apache.rocketmq.broker.BrokerStartup", "org.apache.rocketmq.proxy.ProxyStartup"
 	list := []process{{
 		name: nameServer, class: "org.apache.rocketmq.namesrv.NamesrvStartup", heap: "256m", args: []string{"-c", "conf/namesrv.conf"},
@@ -178,7 +177,7 @@ func (o Options) plan(dir string, p ports, settings map[string]map[string]string
 		conf := "conf/" + name + ".conf"
 		list = append(list, process{
 			name: name, class: broker, heap: o.Heap, args: []string{"-c", conf},
-			files:   map[string]string{conf: o.brokerConf(dir, i, p, settings[name])},
+			files:   map[string]string{conf: o.brokerConf(dir, i, p)},
 			brokers: []int{p.Brokers[i]},
 		})
 	}
@@ -187,7 +186,7 @@ func (o Options) plan(dir string, p ports, settings map[string]map[string]string
 		conf := "conf/" + name + ".json"
 		list = append(list, process{
 			name: name, class: proxy, heap: o.Heap, args: []string{"-pm", "cluster", "-pc", conf},
-			files: map[string]string{conf: o.proxyConf(i, p, settings[name])},
+			files: map[string]string{conf: o.proxyConf(i, p)},
 			grpc:  o.Port + i,
 		})
 	}
@@ -201,7 +200,7 @@ func (o Options) plan(dir string, p ports, settings map[string]map[string]string
 	return list
 }
 
-func (o Options) brokerConf(dir string, i int, p ports, more map[string]string) string {
+func (o Options) brokerConf(dir string, i int, p ports) string {
 	all := map[string]string{
 		"brokerClusterName": "DefaultCluster", "brokerName": brokerName(i), "brokerId": "0",
 		"namesrvAddr": local(p.NameServer), "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1", "bindAddress": "127.0.0.1",
@@ -216,19 +215,16 @@ func (o Options) brokerConf(dir string, i int, p ports, more map[string]string) 
 		})
 	}
 	maps.Copy(all, o.Broker)
-	maps.Copy(all, more)
 	return properties(all)
 }
 
-func (o Options) proxyConf(i int, p ports, more map[string]string) string {
+func (o Options) proxyConf(i int, p ports) string {
 	all := map[string]any{
 		"rocketMQClusterName": "DefaultCluster", "namesrvAddr": local(p.NameServer),
 		"grpcServerPort": o.Port + i, "remotingListenPort": p.Proxies[i], "grpcShutdownTimeSeconds": 2,
 	}
-	for _, m := range []map[string]string{o.Proxy, more} {
-		for k, v := range m {
-			all[k] = v // RocketMQ converts text to the type of the setting
-		}
+	for k, v := range o.Proxy {
+		all[k] = v // RocketMQ converts text to the type of the setting
 	}
 	b, err := json.Marshal(all)
 	if err != nil {

@@ -1,8 +1,11 @@
 package runner
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -79,7 +82,7 @@ func TestPlanOfCluster(t *testing.T) {
 	o, err := Options{Brokers: 2, Proxies: 2, Version: "5.5.0", Broker: map[string]string{"recallMessageEnable": "true", "flushDiskType": "ASYNC_FLUSH"},
 		Proxy: map[string]string{"useEndpointPortFromRequest": "true"}, Throttle: true}.withDefaults()
 	assert.Must(t, err)
-	list := o.plan("/d", o.portsAt(20000), map[string]map[string]string{"broker-b": {"brokerPermission": "4"}, "proxy-2": {"grpcServerPort": "9"}})
+	list := o.plan("/d", o.portsAt(20000))
 	var names []string
 	for _, p := range list {
 		names = append(names, p.name)
@@ -91,17 +94,15 @@ func TestPlanOfCluster(t *testing.T) {
 	conf := b.files["conf/broker-b.conf"]
 	for _, line := range []string{
 		"brokerName=broker-b", "brokerId=0", "namesrvAddr=127.0.0.1:20000", "listenPort=20006", "haListenPort=20005", "bindAddress=127.0.0.1", "brokerIP1=127.0.0.1",
-		"storePathRootDir=/d/store/broker-b", "recallMessageEnable=true", "brokerPermission=4", "sendThreadPoolQueueCapacity=8", "flushDiskType=ASYNC_FLUSH",
+		"storePathRootDir=/d/store/broker-b", "recallMessageEnable=true", "sendThreadPoolQueueCapacity=8", "flushDiskType=ASYNC_FLUSH",
 	} {
 		assert.That(t, strings.Count("\n"+conf, "\n"+line+"\n") == 1, "broker.conf has not the line %s once:\n%s", line, conf)
 	}
-	assert.That(t, !strings.Contains(list[1].files["conf/broker-a.conf"], "brokerPermission"),
-		"a setting of broker-b reached broker-a")
 	if !slices.Equal(b.args, []string{"-c", "conf/broker-b.conf"}) || !slices.Equal(b.brokers, []int{20006}) || b.heap != "512m" {
 		t.Errorf("broker-b is %+v", b)
 	}
 	x := list[4]
-	want := `{"grpcServerPort":"9","grpcShutdownTimeSeconds":2,"namesrvAddr":"127.0.0.1:20000","remotingListenPort":20008,"rocketMQClusterName":"DefaultCluster","useEndpointPortFromRequest":"true"}` + "\n"
+	want := `{"grpcServerPort":8082,"grpcShutdownTimeSeconds":2,"namesrvAddr":"127.0.0.1:20000","remotingListenPort":20008,"rocketMQClusterName":"DefaultCluster","useEndpointPortFromRequest":"true"}` + "\n"
 	if x.files["conf/proxy-2.json"] != want || x.grpc != 8082 || !slices.Equal(x.args, []string{"-pm", "cluster", "-pc", "conf/proxy-2.json"}) || x.brokers != nil {
 		t.Errorf("proxy-2 is %+v, want the configuration %s", x, want)
 	}
@@ -110,19 +111,13 @@ func TestPlanOfCluster(t *testing.T) {
 // Without a cluster the broker runs within the process of the proxy.
 func TestPlanOfOneProcess(t *testing.T) {
 	o := assert.Value(Options{}.withDefaults())(t)
-	list := o.plan("/d", o.portsAt(20000), nil)
+	list := o.plan("/d", o.portsAt(20000))
 	assert.MustThat(t, len(list) == 2 && list[0].name == "namesrv" && list[1].name == "proxy-1", "the processes are %+v", list)
 	x := list[1]
 	files := slices.Sorted(maps.Keys(x.files))
 	if fmt.Sprint(files) != "[conf/broker-a.conf conf/proxy-1.json]" || fmt.Sprint(x.args) != "[-pm local -pc conf/proxy-1.json -bc conf/broker-a.conf]" ||
 		!slices.Equal(x.brokers, []int{20003}) || x.grpc != 8081 {
 		t.Errorf("the proxy is %+v", x)
-	}
-}
-
-func TestPropertiesAreEscaped(t *testing.T) {
-	if got, want := properties(map[string]string{"b": `C:\data`, "a": "1=2"}), "a=1=2\nb=C:\\\\data\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -140,5 +135,20 @@ func TestArgumentsOfJava(t *testing.T) {
 			got = "error: " + err.Error()
 		}
 		assert.That(t, strings.HasPrefix(got, want) && (want != "" || got == ""), "%q: %s, want %q", out, got, want)
+	}
+}
+
+// A machine without Java or Maven is left out by .ci/run: the error is ErrMissing.
+func TestMissingPrograms(t *testing.T) {
+	for _, name := range []string{"PATH", "XDG_CACHE_HOME", "HOME", "TMPDIR"} {
+		t.Setenv(name, t.TempDir())
+	}
+	java := filepath.Join(t.TempDir(), "bin", "java")
+	assert.Must(t, os.MkdirAll(filepath.Dir(java), 0o755))
+	assert.Must(t, os.WriteFile(java, []byte("#!/bin/sh\necho 'openjdk version \"17.0.1\"'\n"), 0o700))
+	for home, want := range map[string]string{"": "install a Java of version 8 or later", filepath.Dir(filepath.Dir(java)): "install Maven"} {
+		t.Setenv("JAVA_HOME", home)
+		_, err := Up(t.Context(), Options{})
+		assert.That(t, errors.Is(err, ErrMissing) && strings.Contains(err.Error(), want), "Up with JAVA_HOME=%s: %v, want %q", home, err, want)
 	}
 }

@@ -1,5 +1,5 @@
 // Package runner starts real Apache RocketMQ servers for tests: one name server, and brokers and
-// gRPC proxies in Java processes of their own, which it starts, kills and restarts by name. Program
+// gRPC proxies in Java processes of their own, which it starts and kills by name. Program
 // transport/rocketmq/interop/rocketmq has the same as commands. [Up] starts a set-up, and [Open]
 // finds one that another program started.
 //
@@ -13,12 +13,12 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -28,8 +28,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 )
 
@@ -38,17 +36,13 @@ import (
 // the same set-up. Several goroutines may call its methods.
 type Setup struct {
 	dir   string
-	state state // as at Open or Up, without the settings
-
-	mu       sync.Mutex
-	settings map[string]map[string]string // of Set, by process and key; replaced, not changed
+	state state // as at Open or Up
 }
 
 // A state is the file of a set-up.
 type state struct {
-	Options  Options
-	Ports    ports
-	Settings map[string]map[string]string `json:",omitempty"`
+	Options Options
+	Ports   ports
 }
 
 const stateFile = "setup.json"
@@ -71,25 +65,6 @@ func Open(port int) (*Setup, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// List returns the set-ups of this user that have a directory.
-func List() ([]*Setup, error) {
-	entries, err := os.ReadDir(directories())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var all []*Setup
-	for _, e := range entries {
-		port, invalid := strconv.Atoi(e.Name())
-		if invalid != nil || !e.IsDir() {
-			continue // a lock
-		}
-		if s, opened := Open(port); opened == nil {
-			all = append(all, s)
-		}
-	}
-	return all, err
 }
 
 // Up starts a set-up and waits until it serves or ctx ends; on a busy machine that takes minutes.
@@ -129,7 +104,6 @@ func Up(ctx context.Context, o Options) (*Setup, error) {
 			return nil, err
 		}
 		s.state = state{Options: o, Ports: p}
-		s.replace(nil)
 		if err := s.write(); err != nil {
 			return nil, err
 		}
@@ -145,9 +119,6 @@ func (s *Setup) Options() Options { return s.state.Options }
 
 // Dir returns the directory with the data, the configuration and the logs.
 func (s *Setup) Dir() string { return s.dir }
-
-// NameServer returns the address of the name server.
-func (s *Setup) NameServer() string { return local(s.state.Ports.NameServer) }
 
 // Endpoints returns the gRPC addresses of all proxies, in the order of their names.
 func (s *Setup) Endpoints() (all []string) {
@@ -184,58 +155,17 @@ func (s *Setup) Start(ctx context.Context, names ...string) error {
 
 // Kill ends the named processes, or all without names, at once, as kill -9 does.
 func (s *Setup) Kill(ctx context.Context, names ...string) error {
-	return s.withNamed(ctx, names, func(chosen []process) error { return s.end(ctx, 0, chosen) })
-}
-
-// Stop ends the named processes, or all without names, in order. It kills those that still run
-// after 30 s. RocketMQ needs 10 s to 15 s.
-func (s *Setup) Stop(ctx context.Context, names ...string) error {
-	return s.withNamed(ctx, names, func(chosen []process) error { return s.end(ctx, 30*time.Second, chosen) })
+	return s.withNamed(ctx, names, func(chosen []process) error { return s.end(ctx, chosen) })
 }
 
 // Wipe kills all processes and removes the directory of the set-up.
 func (s *Setup) Wipe(ctx context.Context) error {
 	return s.withNamed(ctx, nil, func(chosen []process) error {
-		if err := s.end(ctx, 0, chosen); err != nil {
+		if err := s.end(ctx, chosen); err != nil {
 			return err
 		}
 		return os.RemoveAll(s.dir)
 	})
-}
-
-// Set changes settings of a broker or a proxy. A running broker gets them at once; some take effect
-// only when it starts again, as do all those of a proxy.
-func (s *Setup) Set(ctx context.Context, name string, settings map[string]string) error {
-	if faults := settingFaults(settings); faults != nil {
-		return fmt.Errorf("%s: %s", name, strings.Join(faults, "; "))
-	}
-	return s.withNamed(ctx, nil, func([]process) error { return s.set(ctx, name, settings) })
-}
-
-func (s *Setup) set(ctx context.Context, name string, settings map[string]string) error {
-	broker := 0 // its port
-	for i, port := range s.state.Ports.Brokers {
-		if name == brokerName(i) {
-			broker = port
-		}
-	}
-	if !strings.HasPrefix(name, "proxy-") && broker == 0 {
-		return fmt.Errorf("%s is neither a broker nor a proxy: it has no settings", name)
-	}
-	if _, err := s.named([]string{name}); err != nil && broker == 0 {
-		return err
-	}
-	all, every := map[string]string{}, map[string]map[string]string{}
-	maps.Copy(every, s.current())
-	maps.Copy(all, every[name])
-	maps.Copy(all, settings)
-	every[name] = all
-	s.replace(every)
-	if err := s.write(); err != nil || broker == 0 || !listening(broker) {
-		return err
-	}
-	_, err := ask(ctx, broker, request{code: updateBrokerConfig, body: []byte(properties(settings))})
-	return named(name, err)
 }
 
 // Topic creates or changes a topic on all brokers. kind is one of RocketMQ's types, for example
@@ -267,35 +197,6 @@ func (s *Setup) all(ctx context.Context, subject string, r request) error {
 	return nil
 }
 
-// Admin returns a command that runs RocketMQ's own mqadmin with the name server filled in.
-func (s *Setup) Admin(ctx context.Context, args ...string) (*exec.Cmd, error) {
-	i, err := install(ctx, s.state.Options.Version)
-	if err != nil {
-		return nil, err
-	}
-	all := slices.Concat(i.args, []string{"-Duser.home=" + filepath.Join(s.dir, "admin"), "-cp", filepath.Join(i.lib, "*"), "org.apache.rocketmq.tools.command.MQAdminStartup"}, args)
-	cmd := exec.CommandContext(ctx, i.java, all...)
-	cmd.Env = append(environment(), "NAMESRV_ADDR="+s.NameServer(), "ROCKETMQ_HOME="+s.dir)
-	return cmd, nil
-}
-
-// Logs returns the files with logs that are not empty. Their times are in UTC+8.
-func (s *Setup) Logs() ([]string, error) {
-	var found []string
-	for _, pattern := range []string{"*.out", "*/logs/rocketmqlogs/*.log"} {
-		files, err := filepath.Glob(filepath.Join(s.dir, pattern))
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range files {
-			if i, err := os.Stat(f); err == nil && i.Size() > 0 {
-				found = append(found, f)
-			}
-		}
-	}
-	return found, nil
-}
-
 // read reads the state; write writes it.
 func (s *Setup) read() error {
 	b, err := os.ReadFile(filepath.Join(s.dir, stateFile))
@@ -306,30 +207,14 @@ func (s *Setup) read() error {
 	if err := json.Unmarshal(b, &on); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(s.dir, stateFile), err)
 	}
-	s.replace(on.Settings)
-	if on.Settings = nil; s.state.Options.Version == "" {
+	if s.state.Options.Version == "" {
 		s.state = on
 	}
 	return nil
 }
 
-// current returns the settings of Set, and replace replaces them.
-func (s *Setup) current() map[string]map[string]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.settings
-}
-
-func (s *Setup) replace(settings map[string]map[string]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.settings = settings
-}
-
 func (s *Setup) write() error {
-	on := s.state
-	on.Settings = s.current()
-	b, err := json.MarshalIndent(on, "", "  ")
+	b, err := json.MarshalIndent(s.state, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -344,7 +229,7 @@ func (s *Setup) plan() []process {
 	if s.state.Options.Version == "" {
 		return nil
 	}
-	return s.state.Options.plan(s.dir, s.state.Ports, s.current())
+	return s.state.Options.plan(s.dir, s.state.Ports)
 }
 
 // named returns the processes with the names, or all without names, in the order of their start.
@@ -365,8 +250,7 @@ func (s *Setup) named(names []string) ([]process, error) {
 	return slices.DeleteFunc(list, func(p process) bool { return !slices.Contains(names, p.name) }), nil
 }
 
-// withNamed calls work with the named processes and the settings of all programs, while no other
-// program changes the set-up.
+// withNamed calls work with the named processes, while no other program changes the set-up.
 func (s *Setup) withNamed(ctx context.Context, names []string, work func([]process) error) error {
 	unlock, err := s.lock(ctx)
 	if err != nil {
@@ -424,7 +308,7 @@ func (s *Setup) start(ctx context.Context, i installation, list []process) (err 
 	ended := map[string]<-chan struct{}{} // by the names of those in started
 	defer func() {
 		if err != nil {
-			_ = s.end(context.WithoutCancel(ctx), 0, started) // err is the cause
+			_ = s.end(context.WithoutCancel(ctx), started) // err is the cause
 		}
 	}()
 	for len(list) > 0 {
@@ -525,13 +409,7 @@ func (s *Setup) serves(ctx context.Context, p process) bool {
 		return false
 	}
 	for _, port := range p.brokers {
-		name := brokerName(slices.Index(s.state.Ports.Brokers, port))
-		permission := "6" // read and write
-		for _, m := range []map[string]string{s.state.Options.Broker, s.current()[name]} {
-			if v, ok := m["brokerPermission"]; ok {
-				permission = v
-			}
-		}
+		permission := cmp.Or(s.state.Options.Broker["brokerPermission"], "6") // read and write
 		if !registered(ctx, s.state.Ports.NameServer, port, permission) {
 			return false
 		}
@@ -539,40 +417,27 @@ func (s *Setup) serves(ctx context.Context, p process) bool {
 	return true
 }
 
-// end sends SIGTERM to the processes and waits until they have ended. After grace it kills them;
-// zero means at once.
-func (s *Setup) end(ctx context.Context, grace time.Duration, list []process) error {
-	// signaled returns a condition for until. It sends a signal once to each process that runs, and
-	// holds when none does.
-	signaled := func(sig os.Signal) func() (bool, error) {
-		sent := map[int]bool{}
-		return func() (ended bool, err error) {
-			ended = true
-			for _, p := range list {
-				pid := s.pid(p)
-				if pid == 0 {
-					continue
-				}
-				ended = false
-				if running, err := os.FindProcess(pid); err == nil && !sent[pid] {
-					_ = running.Signal(sig) // it may have ended before
-					sent[pid] = true
-				}
-			}
-			return ended, nil
-		}
-	}
-	if grace > 0 {
-		within, cancel := context.WithTimeout(ctx, grace)
-		err := until(within, signaled(syscall.SIGTERM))
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-	}
-	within, cancel := context.WithTimeout(ctx, 30*time.Second)
+// end kills the processes and waits until they have ended.
+func (s *Setup) end(ctx context.Context, list []process) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if err := until(within, signaled(os.Kill)); err != nil {
+	killed := map[int]bool{}
+	err := until(ctx, func() (ended bool, err error) {
+		ended = true
+		for _, p := range list {
+			pid := s.pid(p)
+			if pid == 0 {
+				continue
+			}
+			ended = false
+			if running, err := os.FindProcess(pid); err == nil && !killed[pid] {
+				_ = running.Kill() // it may have ended before
+				killed[pid] = true
+			}
+		}
+		return ended, nil
+	})
+	if err != nil {
 		return fmt.Errorf("wait for the end of the processes in %s: %w", s.dir, err)
 	}
 	return nil
