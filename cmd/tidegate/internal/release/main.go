@@ -1,19 +1,15 @@
-// Command release makes the files of a release that are not programs: manual pages, scripts of
-// completion, and the image of a container. The program tidegate does not link it.
+// Command release makes the files of a release that are not programs: manual pages and scripts of
+// completion. The program tidegate does not link it.
 //
 //	go run ./cmd/tidegate/internal/release files -out dist/files
-//	go run ./cmd/tidegate/internal/release image -out dist/image linux/amd64=dist/tidegate
-//	go run ./cmd/tidegate/internal/release verify dist/image
 //	go run ./cmd/tidegate/internal/release nfpm dist/tidegate > nfpm.yaml
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -29,23 +25,19 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	if err != nil {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(args []string, out io.Writer) error {
 	if len(args) == 0 {
-		return fmt.Errorf("give a command: files, image, nfpm or verify")
+		return fmt.Errorf("give a command: files or nfpm")
 	}
 	f := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	dir := f.String("out", "", "new or empty `directory` for the result")
 	version := f.String("version", "devel", "`version` of the release")
-	roots := f.String("ca", "/etc/ssl/certs/ca-certificates.crt", "`file` with the certificates that the image trusts")
 	if err := f.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -59,11 +51,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return fmt.Errorf("usage: files -out DIRECTORY")
 		}
 		return writeFiles(*dir, *version, at)
-	case "image":
-		if *dir == "" || f.NArg() == 0 {
-			return fmt.Errorf("usage: image -out DIRECTORY OS/ARCH=PROGRAM [OS/ARCH=PROGRAM]")
-		}
-		return writeImage(*dir, *version, at, *roots, f.Args())
 	case "nfpm":
 		if f.NArg() != 1 {
 			return fmt.Errorf("usage: nfpm PROGRAM")
@@ -73,13 +60,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			_, err = out.Write(text)
 		}
 		return err
-	case "verify":
-		if f.NArg() != 1 {
-			return fmt.Errorf("usage: verify LAYOUT")
-		}
-		return verify(ctx, f.Arg(0), out)
 	}
-	return fmt.Errorf("there is no command %q; the commands are files, image, nfpm and verify", args[0])
+	return fmt.Errorf("there is no command %q; the commands are files and nfpm", args[0])
 }
 
 // buildTime is the time in all results: SOURCE_DATE_EPOCH, or 1970, so that the same input gives

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -38,84 +34,35 @@ func root() *cobra.Command {
 	return serve.Root(cli.New(strings.NewReader(""), io.Discard, io.Discard))
 }
 
-// The image has the files, owners and settings of the specification, and the digests of its blobs
-// are right.
-func TestImage(t *testing.T) {
-	dir := t.TempDir()
-	program, roots := filepath.Join(dir, "program"), filepath.Join(dir, "roots.pem")
-	for path, text := range map[string]string{program: "the program", roots: "the roots"} {
-		assert.Must(t, os.WriteFile(path, []byte(text), 0o600))
-	}
-	at := time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
-	image := filepath.Join(dir, "image")
-	assert.Must(t, writeImage(image, "1.2.3", at, roots, []string{"linux/amd64=" + program, "linux/arm64=" + program}))
-	for _, arch := range []string{"amd64", "arm64"} {
-		c, files, err := load(image, platform{arch, "linux"})
-		assert.Must(t, err)
-		if c.Architecture != arch || c.OS != "linux" || c.Config.User != "65532:65532" || c.Config.Labels["org.opencontainers.image.version"] != "1.2.3" {
-			t.Errorf("the configuration is %+v", c)
-		}
-		var got []string
-		for r := tar.NewReader(bytes.NewReader(files)); ; {
-			h, err := r.Next()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			assert.Must(t, err)
-			content, err := io.ReadAll(r)
-			assert.Must(t, err)
-			line := fmt.Sprintf("%04o %d:%d %s", h.Mode, h.Uid, h.Gid, h.Name)
-			if strings.HasPrefix(string(content), "the ") {
-				line += " = " + string(content)
-			}
-			got = append(got, line)
-		}
-		want := []string{
-			"0700 65532:65532 data/", "0755 0:0 etc/", "0644 0:0 etc/group", "0644 0:0 etc/passwd", "0755 0:0 etc/ssl/", "0755 0:0 etc/ssl/certs/",
-			"0644 0:0 etc/ssl/certs/ca-certificates.crt = the roots", "0755 0:0 tidegate = the program", "1777 0:0 tmp/",
-		}
-		assert.That(t, slices.Equal(got, want), "the files are\n%s", strings.Join(got, "\n"))
-	}
-	if _, _, err := load(image, platform{"s390x", "linux"}); err == nil {
-		t.Error("an image for a platform that was not given")
-	}
-	again := filepath.Join(dir, "again")
-	assert.Must(t, writeImage(again, "1.2.3", at, roots, []string{"linux/amd64=" + program, "linux/arm64=" + program}))
-	if read(t, filepath.Join(image, "index.json")) != read(t, filepath.Join(again, "index.json")) {
-		t.Error("two images of the same program differ")
-	}
-	blobs, err := filepath.Glob(filepath.Join(again, "blobs", "sha256", "*"))
-	if err != nil || len(blobs) != 5 { // two manifests, two configurations, one layer for both
-		t.Errorf("the blobs are %v (%v)", blobs, err)
-	}
-	for _, b := range blobs {
-		assert.Must(t, os.WriteFile(b, []byte("damaged"), 0o600))
-	}
-	if _, _, err := load(again, platform{"amd64", "linux"}); err == nil || !strings.Contains(err.Error(), "digest") {
-		t.Errorf("damaged blobs: %v", err)
-	}
-}
-
-// The last stage of the Dockerfile has the settings of the image.
-func TestDockerfileAgrees(t *testing.T) {
-	want := imageSettings("")
+// dockerfile returns the value of an instruction in the last stage of the Dockerfile.
+func dockerfile(t *testing.T, instruction string) string {
+	t.Helper()
 	text := read(t, packaging+"Dockerfile")
 	last := text[strings.LastIndex(text, "\nFROM scratch\n"):]
-	list := func(words []string) string { return `["` + strings.Join(words, `","`) + `"]` }
-	h := want.Healthcheck
-	for instruction, value := range map[string]string{
-		"USER": want.User, "ENV": strings.Join(want.Env, " "), "WORKDIR": want.WorkingDir, "VOLUME": `["/data"]`,
-		"EXPOSE": "8081/tcp 8082/tcp", "STOPSIGNAL": want.StopSignal, "ENTRYPOINT": list(want.Entrypoint), "CMD": list(want.Cmd),
-		"HEALTHCHECK": fmt.Sprintf("--interval=%v --timeout=%v --start-period=%v --retries=%d CMD %s", h.Interval, h.Timeout, h.StartPeriod, h.Retries, list(h.Test[1:])),
+	found := regexp.MustCompile("(?m)^"+instruction+" (.*)$").FindAllStringSubmatch(last, -1)
+	assert.MustThat(t, len(found) == 1, "the Dockerfile has %d times %s", len(found), instruction)
+	return found[0][1]
+}
+
+// The image has a command and a health check that exist, and its environment has settings.
+func TestDockerfile(t *testing.T) {
+	for instruction, want := range map[string]string{
+		"USER": "65532:65532", "WORKDIR": "/data", "VOLUME": `["/data"]`, "STOPSIGNAL": "SIGTERM", "ENTRYPOINT": `["/tidegate"]`, "CMD": `["serve"]`,
 	} {
-		if n := strings.Count(last, "\n"+instruction+" "); n != 1 || !strings.Contains(last, "\n"+instruction+" "+value+"\n") {
-			t.Errorf("the Dockerfile has %d times %s, and not %s", n, instruction, value)
-		}
+		assert.Equal(t, instruction, dockerfile(t, instruction), want)
 	}
-	assert.That(t, len(want.Volumes) == 1 && len(want.ExposedPorts) == 2 && h.Test[0] == "CMD", "the settings are %+v", want)
-	for _, copied := range []string{"/etc/ssl/certs/ca-certificates.crt", "--chown=65532:65532 /out/data /data", "/out/tidegate /tidegate", "/out/passwd /out/group /etc/"} {
-		assert.That(t, strings.Contains(last, copied), "the Dockerfile does not copy %s", copied)
+	if check := dockerfile(t, "HEALTHCHECK"); !strings.HasSuffix(check, ` CMD ["/tidegate","serve","--probe"]`) { // TestProbe runs it
+		t.Errorf("the health check is %s", check)
 	}
+	for variable := range strings.FieldsSeq(dockerfile(t, "ENV")) {
+		name, value, _ := strings.Cut(variable, "=")
+		t.Setenv(name, value)
+	}
+	var out strings.Builder
+	c := serve.Root(cli.New(strings.NewReader(""), &out, io.Discard))
+	c.SetArgs([]string{"serve", "--print-config", "--insecure"})
+	assert.NoError(t, c.Execute())
+	assert.Contains(t, "the configuration of the image", out.String(), "data: /data ", "grpc: :8081 ", "http: :8082 ")
 }
 
 // The compose file publishes the ports of the image on the loopback address only, keeps /data, and
@@ -135,9 +82,7 @@ func TestComposeAgrees(t *testing.T) {
 	for _, p := range s.Ports {
 		m := regexp.MustCompile(`^127\.0\.0\.1:(\d+):(\d+)$`).FindStringSubmatch(p)
 		assert.MustThat(t, m != nil, "the port %q is not on the loopback address", p)
-		if _, ok := imageSettings("").ExposedPorts[m[2]+"/tcp"]; !ok {
-			t.Errorf("the image does not expose %s", p)
-		}
+		assert.Contains(t, "the ports of the image", dockerfile(t, "EXPOSE"), m[2]+"/tcp")
 	}
 	if len(s.Ports) != 2 || !slices.Equal(s.Volumes, []string{"data:/data"}) || len(file.Volumes) != 1 {
 		t.Errorf("the service is %+v", s)
