@@ -27,7 +27,6 @@ var badAccess = []struct{ file, want string }{
 	{"access:\n  keys: [sesame]", `f:2: access.keys is a list`},
 	{"access:\n  keys:", `f:2: access.keys is empty, and without keys every client has all permissions`},
 	{"access:\n  keys:\n#   k: {secret: sesame}\n", `f:2: access.keys is empty, and without keys every client has all permissions`},
-	{"access:\n  keys: {}", `f:2: access.keys is empty, and without keys every client has all permissions`},
 	{"access:\n  keys: []", `f:2: access.keys is a list; give "key: value", one on each line`},
 	{"access:", `f:1: access is a single value; give "key: value"`},
 	{"access:\n  keys:\n    k: {sesame}", `f:3: a name is unknown in access.keys.k; the names are secret, secret_file`},
@@ -36,7 +35,6 @@ var badAccess = []struct{ file, want string }{
 	{"access:\n  keys:\n    k: {secret: !sesame x}", `f:3: access.keys.k.secret is a value with a YAML`},
 	{"access:\n  keys:\n    k: {secret: *sesame}", `f:3: this is not YAML: a value that begins with *`},
 	{"access:\n  keys:\n    k: {secret: &sesame x, secret_env: *sesame}", `f:3: access.keys.k.secret_env is a YAML alias`},
-	{"access:\n  keys:\n    k: {secret: }", `f:3: access.keys.k.secret has no value`},
 	{"access:\n  keys:\n    k: {secret: ''}", `f:3: access.keys.k.secret is empty`},
 	{"access:\n  keys:\n    k: {secret: [sesame, sesame2], secret_env: X}", `f:3: access.keys.k has 3 secrets; the limit`},
 	{"access:\n  keys:\n    k:\n      allow: []", `f:2: access.keys are invalid: key "k" has neither a secret nor a certificate, so no client can use it`},
@@ -50,8 +48,6 @@ var badAccess = []struct{ file, want string }{
 	{"access:\n  anonymous: [{actions: [send], topics: [x]}]", `f:2: access.anonymous[1] has rules for requests without credentials, but without access.keys every client`},
 	{"access:\n  time_zones: [UTC, Mars/Olympus]", `f:2: access.time_zones is "UTC,Mars/Olympus": the time zone "Mars/Olympus" is unknown; give a name such as UTC`},
 	{"acces: {}", `f:1: "acces" is unknown; did you mean access?`},
-	{"access:\n  key: {}", `f:2: "key" is unknown in access; did you mean keys?`},
-	{"tls:\n  crt: x", `f:2: "crt" is unknown in tls; did you mean cert?`},
 	{"tls: yes", `f:1: tls is "yes"; give "key: value"`},
 	{"tls:\n  cert: c", `f:2: tls.cert needs tls.key too`},
 	{"tls:\n  key: k", `f:2: tls.key needs tls.cert too`},
@@ -319,8 +315,6 @@ func TestEveryFieldOfAKeyIsInTheFile(t *testing.T) {
 		reflect.TypeFor[server.Key]():          reflect.TypeFor[keyDeclaration]().NumField() - 2 + 1, // Secrets are three; Name is the key's
 		reflect.TypeFor[server.AccessConfig](): 4,                                                    // keys, anonymous, max_clock_skew, time_zones
 	} {
-		if typ.NumField() != fields {
-			t.Errorf("%s has %d fields, the file %d", typ, typ.NumField(), fields)
-		}
+		assert.That(t, typ.NumField() == fields, "%s has %d fields, the file %d", typ, typ.NumField(), fields)
 	}
 }

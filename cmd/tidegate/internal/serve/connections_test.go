@@ -199,15 +199,7 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 		c := assert.Value(net.Dial("tcp", p.grpc))(t)
 		defer c.Close()
 	}
-	c := assert.Value(net.Dial("tcp", p.grpc))(t)
-	defer c.Close()
-	assert.Must(t, c.SetDeadline(time.Now().Add(5*time.Second)))
-	// The preface and empty SETTINGS; the server sends its SETTINGS.
-	assert.Must(t, assert.Err(io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")))
-	var frame [9]byte
-	if _, err := io.ReadFull(c, frame[:]); err != nil || frame[3] != 4 {
-		t.Errorf("beside four silent connections of four: %v, frame %x", err, frame)
-	}
+	idleAttack(t, p.grpc, 1, grpcHello, grpcAnswered)
 }
 
 // A full address is logged once in a while, and not for each connection.

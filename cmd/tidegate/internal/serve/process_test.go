@@ -79,9 +79,7 @@ func (p *process) await(t *testing.T, from int, text string) string {
 				return line
 			}
 		}
-		if ended {
-			t.Fatalf("it ended without a line with %q: %s", text, written[from:])
-		}
+		assert.MustThat(t, !ended, "it ended without a line with %q: %s", text, written[from:])
 		select {
 		case <-grown:
 		case <-p.ended:

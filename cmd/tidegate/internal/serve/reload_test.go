@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -145,32 +144,5 @@ func TestConfigCheck(t *testing.T) {
 		if code := run(t.Context(), c.args, &stdout, &stderr); code != c.code || stdout.String() != c.stdout || !strings.Contains(stderr.String(), c.says) {
 			t.Errorf("%q: code %d, stdout %q, stderr %q", c.args, code, stdout.String(), stderr.String())
 		}
-	}
-}
-
-// The printed configuration is a file for --config that prints the same.
-func TestPrintConfig(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "c.yaml")
-	t.Setenv("TIDEGATE_STOP_TIMEOUT", "7s")
-	t.Setenv("TIDEGATE_CONFIG", "tidegate.example.yaml")
-	var first, second, stderr strings.Builder
-	if code := run(t.Context(), []string{"serve", "--print-config", "--max-backlog", "9"}, &first, &stderr); code != 0 {
-		t.Fatalf("code %d: %s", code, stderr.String())
-	}
-	write(t, file, first.String())
-	t.Setenv("TIDEGATE_STOP_TIMEOUT", "")
-	if code := run(t.Context(), []string{"serve", "--print-config", "--config", file}, &second, &stderr); code != 0 {
-		t.Fatalf("code %d: %s", code, stderr.String())
-	}
-	bare := func(text string) []string {
-		var lines []string
-		for line := range strings.Lines(text) {
-			line, _, _ = strings.Cut(line, " #")
-			lines = append(lines, strings.TrimRight(line, " "))
-		}
-		return lines
-	}
-	if a, b := bare(first.String()), bare(second.String()); !slices.Equal(a, b) || !slices.Contains(a, "max_backlog: 9") || !slices.Contains(a, "stop_timeout: 7s") {
-		t.Errorf("printed:\n%s\nand from that:\n%s", first.String(), second.String())
 	}
 }

@@ -115,6 +115,35 @@ func TestUnreadAdminResponse(t *testing.T) {
 	})
 }
 
+// The server closes the connection of a client that sends its headers one byte at a time after 10
+// s. It closes that of a client with larger headers after 64 KiB.
+func TestHeadersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lis := bufconn.Listen(1 << 10)
+		admin := adminServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+		go admin.Serve(lis)
+		defer admin.Close()
+		dial := func() net.Conn {
+			c := assert.Value(lis.DialContext(t.Context()))(t)
+			go io.Copy(io.Discard, c)
+			return c
+		}
+		slow, began := dial(), time.Now()
+		for err := error(nil); err == nil; time.Sleep(time.Second) {
+			_, err = slow.Write([]byte("G"))
+		}
+		if took := time.Since(began); took > 12*time.Second {
+			t.Errorf("a client without a complete header was cut off after %v", took)
+		}
+		large, sent := dial(), 0
+		_, err := large.Write([]byte("GET / HTTP/1.1\r\nHost: h\r\nX: "))
+		for ; err == nil && sent < 1<<20; sent += 1 << 10 {
+			_, err = large.Write(make([]byte, 1<<10))
+		}
+		assert.That(t, sent <= 96<<10, "%d KiB of headers were read", sent>>10) // net/http reads a buffer more
+	})
+}
+
 // The help shows the default of each flag, and a name for the value of those that take one.
 func TestHelpShowsDefaults(t *testing.T) {
 	var stdout, stderr strings.Builder
@@ -141,31 +170,5 @@ func TestHelpShowsDefaults(t *testing.T) {
 			preset = strings.TrimSuffix(after, ")\n")
 		}
 		assert.That(t, strings.TrimSpace(value) == want.value && preset == want.preset, "%q: value %q and default %q, want %q and %q", line, value, preset, want.value, want.preset)
-	}
-}
-
-func TestAdminOverHTTP(t *testing.T) {
-	p := start(t)
-	for _, c := range []struct {
-		method, path, body string
-		code               int
-		says               string
-	}{
-		{"GET", "/readyz", "", 200, ""},
-		{"PUT", "/v1/topics/orders", `{"type":"FIFO","queues":3}`, 201, `"queues":3`},
-		{"PUT", "/v1/groups/billing", `{"fifo":true,"max_attempts":4,"retry":"1s 5s"}`, 201, `"retry":"1s 5s"`},
-		{"GET", "/v1/topics/orders", "", 200, `"stored_messages":0`},
-		{"PUT", "/v1/topics/orders", `{"quues":3}`, 400, "quues"},
-		{"DELETE", "/v1/topics/orders", "", 204, ""},
-		{"GET", "/v1/topics/orders", "", 404, "40402"},
-	} {
-		req := assert.Value(http.NewRequestWithContext(t.Context(), c.method, "http://"+p.http+c.path, strings.NewReader(c.body)))(t)
-		resp := assert.Value(http.DefaultClient.Do(req))(t)
-		b, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		assert.That(t, resp.StatusCode == c.code && strings.Contains(strings.ReplaceAll(string(b), `": `, `":`), c.says), "%s %s %s: %d %s", c.method, c.path, c.body, resp.StatusCode, b)
-	}
-	if code := p.stop(); code != 0 {
-		t.Errorf("SIGTERM: code %d\n%s", code, p.stderr.String())
 	}
 }

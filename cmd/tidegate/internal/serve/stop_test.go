@@ -26,7 +26,7 @@ func TestStopEndsBothAtOnce(t *testing.T) {
 		return c
 	}
 	silent := dial(p.grpc)
-	if _, err := io.WriteString(silent, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil { // and no more
+	if _, err := io.WriteString(silent, grpcHello); err != nil { // and no more
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(silent, make([]byte, 9)); err != nil { // it is a connection of gRPC's by now
