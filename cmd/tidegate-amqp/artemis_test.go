@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var artemisFlag = flag.Bool("artemis", false, "start a real Artemis; it needs a JDK of version 17 or later and Maven")
@@ -26,18 +28,14 @@ func start(t *testing.T, flags ...string) string {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt) // it may have ended
 		_ = cmd.Wait()                       // its directory is temporary, so its exit code does not matter
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	address, _, ok := strings.Cut(strings.TrimPrefix(line, "amqp://"), " ")
-	if err != nil || !ok {
-		t.Fatalf("the server printed %q: %v", line, err)
-	}
+	assert.MustThat(t, err == nil && ok, "the server printed %q: %v", line, err)
 	return address
 }
 

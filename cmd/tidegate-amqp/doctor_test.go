@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Each fault ends the examination in its step, with the exit code of its class and the remedy.
@@ -57,9 +58,7 @@ func TestDoctor(t *testing.T) {
 			if r.code != c.code || last < 0 || !strings.HasPrefix(steps[last], c.step) || !strings.Contains(steps[len(steps)-1], c.want) {
 				t.Errorf("exit code %d, want %d with %q and %q:\n%s%s", r.code, c.code, c.step, c.want, r.stdout, r.stderr)
 			}
-			if strings.Contains(r.stdout+r.stderr, "sesame") {
-				t.Error("the password is printed")
-			}
+			assert.That(t, !strings.Contains(r.stdout+r.stderr, "sesame"), "the password is printed")
 		})
 	}
 }
@@ -72,10 +71,7 @@ func TestDoctorOfAnotherPort(t *testing.T) {
 	secure.StartTLS()
 	defer plain.Close()
 	defer secure.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	go func() {
 		for {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A tool runs commands against a server.
@@ -38,10 +39,7 @@ func on(t *testing.T, address string) *tool {
 // onPeer returns a tool for a peer.
 func onPeer(t *testing.T, p *amqppeer.Peer) *tool {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	go p.Serve(l)
 	return on(t, l.Addr().String())

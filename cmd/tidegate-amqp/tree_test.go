@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate/cmd/internal/cli"
 	"github.com/tidegate/tidegate/internal/amqppeer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // leaves are all commands that do something, except those of cobra.
@@ -72,9 +73,7 @@ var works = []string{"send", "receive", "status", "check", "doctor", "dead-lette
 func TestTree(t *testing.T) {
 	tl := onPeer(t, &amqppeer.Peer{})
 	all := leaves(tree())
-	if len(all) < 30 {
-		t.Fatalf("the tree has %d commands: this test no longer sees them", len(all))
-	}
+	assert.MustThat(t, len(all) >= 30, "the tree has %d commands: this test no longer sees them", len(all))
 	for _, c := range all {
 		path := words(c)
 		if c.Short == "" || !strings.Contains(c.Example, c.CommandPath()) {
@@ -94,31 +93,22 @@ func TestTree(t *testing.T) {
 func TestExamplesParse(t *testing.T) {
 	dir := t.TempDir()
 	stub := "#!/bin/sh\nfor a; do printf '%s\\n' \"$a\"; done >> \"$LINES\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "tidegate-amqp"), []byte(stub), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(filepath.Join(dir, "tidegate-amqp"), []byte(stub), 0o700))
 	for _, name := range []string{"invoice.pdf", "cluster.yaml", "orders.jsonl"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	for _, c := range leaves(tree()) {
 		for line := range strings.Lines(c.Example) {
 			line = strings.TrimSpace(line)
 			lines := filepath.Join(dir, "arguments")
-			if err := os.WriteFile(lines, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, os.WriteFile(lines, nil, 0o600))
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 			cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "LINES="+lines)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%s: %v\n%s", line, err, out)
 				continue
 			}
-			text, err := os.ReadFile(lines)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := assert.Value(os.ReadFile(lines))(t)
 			args := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 			fresh := tree() // with flags that no example has set
 			found, rest, err := fresh.Find(args)
@@ -157,9 +147,7 @@ func TestTreeWithoutServer(t *testing.T) {
 			if path[0] == "check" {
 				want = 2 // critical
 			}
-			if r.code != want {
-				t.Errorf("%s: exit code %d, want %d\n%s%s", name, r.code, want, r.stdout, r.stderr)
-			}
+			assert.That(t, r.code == want, "%s: exit code %d, want %d\n%s%s", name, r.code, want, r.stdout, r.stderr)
 			continue
 		}
 		instead := instead[name]

@@ -15,23 +15,16 @@ func TestNamesTheProgramForAMQP(t *testing.T) {
 	tl := newTool(t)
 	tl.env = map[string]string{"XDG_CONFIG_HOME": tl.env["XDG_CONFIG_HOME"], "HOME": tl.home}
 	tl.must("context", "add", "artemis", "--amqp", "amqps://mq.example")
-	if r := tl.must("context", "show"); !strings.Contains(r.stdout, "amqps://mq.example (context artemis)") {
-		t.Errorf("the context has no address: %s", r.stdout)
-	}
-	if r := tl.must("context", "list"); !strings.Contains(r.stdout, "amqp  ") {
-		t.Errorf("the context has no kind: %s", r.stdout)
-	}
-	for name, args := range map[string][]string{
+	tl.must("context", "show").prints("amqps://mq.example (context artemis)")
+	tl.must("context", "list").prints("amqp  ")
+	for _, args := range map[string][]string{
 		"a context":         {"send", "orders", "x"},
 		"a flag":            {"receive", "billing", "orders", "--then", "ack", "--amqp", "amqp://mq.example"},
 		"an address":        {"doctor", "--grpc", "amqp://mq.example:5672"},
 		"a command of HTTP": {"topic", "list"},
 		"a target":          {"move", "orders", "--group", "billing", "--to", "artemis", "--grpc", "127.0.0.1:1"},
 	} {
-		r := tl.run(args...)
-		if r.code != 2 || !strings.Contains(r.stderr, "tidegate-amqp") || !strings.Contains(r.stderr, "go install github.com/tidegate/tidegate/cmd/tidegate-amqp@latest") {
-			t.Errorf("%s: exit code %d, %s", name, r.code, r.stderr)
-		}
+		tl.run(args...).exits(2).notes("tidegate-amqp", "go install github.com/tidegate/tidegate/cmd/tidegate-amqp@latest")
 	}
 	tl.env["TIDEGATE_SERVER_AMQP"] = "amqp://mq.example"
 	tl.fails(2, "amqp://mq.example is", "send", "orders", "x")
@@ -41,7 +34,7 @@ func TestNamesTheProgramForAMQP(t *testing.T) {
 // Addresses of two kinds, and a context with an address of another kind, are errors of usage.
 func TestAMQPExcludesOtherAddresses(t *testing.T) {
 	tl := newTool(t)
-	for name, args := range map[string][]string{
+	for _, args := range map[string][]string{
 		"two flags":         {"send", "orders", "x", "--amqp", "amqp://mq", "--grpc", "127.0.0.1:1"},
 		"two in a context":  {"context", "add", "x", "--amqp", "amqp://mq", "--grpc", "127.0.0.1:1"},
 		"another kind":      {"context", "add", "x", "--amqp", "amqp://mq", "--kind", "rocketmq"},
@@ -52,9 +45,7 @@ func TestAMQPExcludesOtherAddresses(t *testing.T) {
 		"a faulty kind":     {"context", "add", "x", "--kind", "kafka", "--grpc", "127.0.0.1:1"},
 		"no address at all": {"context", "add", "x"},
 	} {
-		if r := tl.run(args...); r.code != 2 || strings.Contains(r.stderr, "sesame") || r.stdout != "" {
-			t.Errorf("%s: exit code %d, %s%s", name, r.code, r.stdout, r.stderr)
-		}
+		tl.run(args...).exits(2).is("").lacks("sesame")
 	}
 }
 

@@ -138,12 +138,8 @@ func TestFollowOutlivesARestart(t *testing.T) {
 func TestNewGroupIsAnnounced(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
-	if r := tl.must("receive", "biling", "orders", "--then", "release", "--max", "1"); !strings.Contains(r.stderr, "group biling is new") || !strings.Contains(r.stderr, "tidegate group delete biling") {
-		t.Errorf("a new group: %s", r.stderr)
-	}
-	if r := tl.must("receive", "biling", "orders", "--then", "release", "--max", "1"); strings.Contains(r.stderr, "is new") {
-		t.Errorf("a group that exists: %s", r.stderr)
-	}
+	tl.must("receive", "biling", "orders", "--then", "release", "--max", "1").notes("group biling is new", "tidegate group delete biling")
+	tl.must("receive", "biling", "orders", "--then", "release", "--max", "1").lacks("is new")
 }
 
 // After Ctrl-C, receive --then ack has acknowledged exactly the messages that it printed.
@@ -198,9 +194,7 @@ func TestTwoRedrivesAtOnce(t *testing.T) {
 				})
 			}
 			both.Wait()
-			if out := tl.must("dead-letters", "list", "billing", "-o", "name").stdout; out != "" {
-				t.Errorf("dead letters are left: %s", out)
-			}
+			tl.must("dead-letters", "list", "billing", "-o", "name").is("")
 			got := tl.bodies("billing", "orders", 2*n)
 			slices.Sort(got)
 			if len(got) != n || len(slices.Compact(got)) != n {
@@ -253,9 +247,7 @@ func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
 		assert.Equal(t, "a look got", look("--then", "release"), "abcde")
 	}
 	tl.terminal = true
-	if got := tl.input("\n\n\n\n\n", "receive", "billing", "orders", "--max", "5", "--then", "ask"); got.code != 0 {
-		t.Errorf("exit code %d, %s", got.code, got.stderr)
-	}
+	tl.pipe("\n\n\n\n\n", "receive", "billing", "orders", "--max", "5", "--then", "ask")
 	tl.terminal = false
 	run(t.Context(), []string{"receive", "billing", "orders", "--then", "ack", "--max", "5"}, tl.app(fullOutput{}, io.Discard))
 	assert.Equal(t, "after all of them were released, a receive got", look("--then", "release"), "abcde")
@@ -302,9 +294,7 @@ func TestPurgeRemovesWhatItAskedFor(t *testing.T) {
 	if code != 0 || !strings.Contains(stderr.String(), "remove 1 dead letter of group billing?") || !strings.Contains(stderr.String(), "removed 1 dead letter") {
 		t.Errorf("exit code %d, %s", code, stderr.String())
 	}
-	if left := tl.must("dead-letters", "list", "billing", "--bodies", "-o", "jsonl").stdout; !strings.Contains(left, "later") || strings.Contains(left, "asked for") {
-		t.Errorf("the dead letters are %s", left)
-	}
+	tl.must("dead-letters", "list", "billing", "--bodies", "-o", "jsonl").prints("later").lacks("asked for")
 }
 
 // A subject that another operator removes during the question of apply --prune is no error.

@@ -66,9 +66,7 @@ func TestBench(t *testing.T) {
 		}
 	}
 	for _, list := range []string{"topic", "group"} {
-		if out := tl.must(list, "list", "-o", "name").stdout; strings.Contains(out, "bench-") {
-			t.Errorf("after the benchmarks there is still the %s %s", list, out)
-		}
+		tl.must(list, "list", "-o", "name").lacks("bench-")
 	}
 	hdr := filepath.Join(tl.home, "c.hgrm")
 	r := tl.run("bench", "send", "--max-p99", "1m", "--callers", "2", "--rounds", "1", "--duration", "100ms", "--warmup", "0s", "--size", "uniform:16-64", "--hdr", hdr, "--json", file)
@@ -85,7 +83,9 @@ func TestBench(t *testing.T) {
 		}
 	}
 	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http, "--protect")
-	tl.fails(2, "--yes=prod", "bench", "send", "--context", "prod")      // a protected context
+	for _, yes := range []string{"--rounds=1", "--yes=", "--yes=other", "--yes=true"} { // a protected context
+		tl.fails(2, "--yes=prod", "bench", "send", "--context", "prod", yes)
+	}
 	tl.fails(2, "--into-existing", "bench", "send", "--topic", "orders") // a topic of others
 }
 
@@ -156,19 +156,6 @@ func TestBenchPrintsBeforeItFails(t *testing.T) {
 	}
 }
 
-// A benchmark of a protected context needs the name of the context.
-func TestBenchOfAProtectedContext(t *testing.T) {
-	tl := newTool(t)
-	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http, "--protect")
-	for _, yes := range []string{"", "--yes=", "--yes=other", "--yes=true"} {
-		args := []string{"bench", "send", "--context", "prod", "--rounds", "1", "--duration", "10ms", "--warmup", "0s"}
-		if yes != "" {
-			args = append(args, yes)
-		}
-		tl.fails(2, "--yes=prod", args...)
-	}
-}
-
 // A benchmark that Ctrl-C ends removes its topic and its group.
 func TestInterruptedBench(t *testing.T) {
 	tl := newTool(t)
@@ -192,9 +179,7 @@ func TestInterruptedBench(t *testing.T) {
 		t.Errorf("exit code %d, want 130\n%s%s", code, stdout.String(), stderr.String())
 	}
 	for _, list := range []string{"topic", "group"} {
-		if out := tl.must(list, "list", "-o", "name").stdout; out != "" {
-			t.Errorf("after the benchmark there is still the %s %s", list, out)
-		}
+		tl.must(list, "list", "-o", "name").is("")
 	}
 }
 
@@ -219,9 +204,7 @@ func TestBenchInterruptedAtItsBegin(t *testing.T) {
 		interrupt()
 		assert.That(t, code == 130, "%s: exit code %d, want 130: %s", path, code, stderr.String())
 		for _, list := range []string{"topic", "group"} {
-			if out := tl.must(list, "list", "-o", "name").stdout; out != "" {
-				t.Errorf("%s: after the interruption there is the %s %s", path, list, out)
-			}
+			tl.must(list, "list", "-o", "name").is("")
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tidegate/tidegate/internal/assert"
 )
@@ -19,17 +18,10 @@ func TestSources(t *testing.T) {
 	tl := newTool(t)
 	tl.env["TIDEGATE_SECRET"] = "sesame"
 	tl.must("context", "add", "one", "--grpc", "one.example:1", "--http", "http://one.example:2", "--access-key", "k")
-	r := tl.must("context", "show", "--http", "http://flag.example:3")
-	for _, want := range []string{"kind        tidegate", "http://flag.example:3 (--http)", tl.grpc + " (TIDEGATE_SERVER_GRPC)", "k (context one)", "(hidden) (TIDEGATE_SECRET)"} {
-		assert.That(t, strings.Contains(r.stdout, want), "the sources lack %q:\n%s", want, r.stdout)
-	}
-	if r := tl.must("context", "show", "--secret-file", "given"); !strings.Contains(r.stdout, "given (--secret-file)") || strings.Contains(r.stdout, "TIDEGATE_SECRET") {
-		t.Errorf("a secret file of the flags goes before the environment:\n%s", r.stdout)
-	}
+	tl.must("context", "show", "--http", "http://flag.example:3").prints("kind        tidegate", "http://flag.example:3 (--http)", tl.grpc+" (TIDEGATE_SERVER_GRPC)", "k (context one)", "(hidden) (TIDEGATE_SECRET)")
+	tl.must("context", "show", "--secret-file", "given").prints("given (--secret-file)").lacks("TIDEGATE_SECRET")
 	for _, args := range [][]string{{"context", "show"}, {"context", "show", "-o", "json"}, {"status", "--http", "http://127.0.0.1:1", "--no-retry"}} {
-		if r := tl.run(args...); strings.Contains(r.stdout+r.stderr, "sesame") {
-			t.Errorf("%q prints the secret", args)
-		}
+		tl.run(args...).lacks("sesame")
 	}
 }
 
@@ -61,47 +53,20 @@ func TestSecrets(t *testing.T) {
 // can read causes a warning.
 func TestContextFile(t *testing.T) {
 	tl := newTool(t)
-	if r := tl.must("context", "add", "one", "--grpc", tl.grpc, "--http", tl.http); !strings.Contains(r.stderr, "one is now the current context") {
-		t.Errorf("the first context: %s", r.stderr)
-	}
-	if r := tl.must("context", "add", "two", "--grpc", tl.grpc); strings.Contains(r.stderr, "current") {
-		t.Errorf("the second context: %s", r.stderr)
-	}
-	if r := tl.must("context", "use", "two"); !strings.Contains(r.stderr, "two") {
-		t.Error(r.stderr)
-	}
+	tl.must("context", "add", "one", "--grpc", tl.grpc, "--http", tl.http).notes("one is now the current context")
+	tl.must("context", "add", "two", "--grpc", tl.grpc).lacks("current")
+	tl.must("context", "use", "two").notes("two")
 	tl.must("context", "use", "-")
-	if out := tl.must("context", "list").stdout; !strings.Contains(out, "one *") {
-		t.Errorf("use - did not go back:\n%s", out)
-	}
+	tl.must("context", "list").prints("one *")
 	tl.fails(3, "did you mean two?", "context", "use", "tow")
 	path := filepath.Join(tl.env["XDG_CONFIG_HOME"], "tidegate", "contexts.yaml")
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file of contexts: %v, %v", info.Mode(), err)
 	}
 	assert.Must(t, os.Chmod(path, 0o644))
-	if r := tl.must("topic", "list"); !strings.Contains(r.stderr, "chmod 600") {
-		t.Errorf("no warning: %s", r.stderr)
-	}
+	tl.must("topic", "list").notes("chmod 600")
 	assert.Must(t, os.WriteFile(path, []byte("contexts:\n  one: {grcp: x}\n"), 0o600))
-	if r := tl.run("topic", "list"); r.code != 2 || !strings.Contains(r.stderr, path) || !strings.Contains(r.stderr, "grcp") || !strings.Contains(r.stderr, "line 2") {
-		t.Errorf("exit code %d, %s", r.code, r.stderr)
-	}
-}
-
-// On a RocketMQ a command that needs the HTTP API names RocketMQ's own.
-func TestCommandsWithoutHTTP(t *testing.T) {
-	tl := newTool(t)
-	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", "127.0.0.1:1")
-	delete(tl.env, "TIDEGATE_SERVER_HTTP")
-	for _, c := range []struct{ args, says string }{
-		{"topic list", "mqadmin topicList"},
-		{"group show g", "mqadmin consumerProgress"},
-		{"parked list g", "has no command for it"},
-		{"api GET /v1/topics", "HTTP API"},
-	} {
-		tl.fails(2, c.says, append(strings.Fields(c.args), "--context", "rmq")...)
-	}
+	tl.run("topic", "list").exits(2).notes(path, "grcp", "line 2")
 }
 
 // The kind of a context holds for its own addresses. The addresses of the environment go before
@@ -137,13 +102,9 @@ func TestContextTest(t *testing.T) {
 	tl.must("context", "add", "here", "--grpc", tl.grpc, "--http", tl.http)
 	tl.must("context", "add", "away", "--grpc", closedPort(t))
 	tl.must("context", "test")
-	if r := tl.must("context", "test", "here"); !strings.Contains(r.stdout, "the clocks agree") {
-		t.Errorf("a healthy broker:\n%s", r.stdout)
-	}
+	tl.must("context", "test", "here").prints("the clocks agree")
 	tl.env["TIDEGATE_ACCESS_KEY"] = "key-of-another-server"
-	if r := tl.run("context", "test", "here"); r.code != 0 {
-		t.Errorf("with a key in the environment: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	tl.must("context", "test", "here")
 	delete(tl.env, "TIDEGATE_ACCESS_KEY")
 	tl.fails(6, "", "context", "test", "away") // a server that is away
 	tl.fails(2, "", "context", "test", "nope") // no such context
@@ -162,9 +123,7 @@ func TestHelpIsGrouped(t *testing.T) {
 // doctor names the fault and the remedy of a wrong port, TLS, topic and group.
 func TestDoctor(t *testing.T) {
 	tl := newTool(t, "--topic", "orders:FIFO")
-	if r := tl.must("doctor"); strings.Contains(r.stdout, "failed") || !strings.Contains(r.stdout, "the clocks agree") || !strings.Contains(r.stdout, "messages of orders go to "+tl.grpc) {
-		t.Errorf("a healthy broker:\n%s", r.stdout)
-	}
+	tl.must("doctor").prints("the clocks agree", "messages of orders go to "+tl.grpc).lacks("failed")
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
 	silent := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -200,34 +159,22 @@ func TestDoctor(t *testing.T) {
 		assert.That(t, !strings.Contains(r.stdout, "Options.") && !strings.Contains(r.stdout, `\n`), "%s: the text is not for users of the command:\n%s", c.name, r.stdout)
 	}
 	tl.must("group", "create", "billing")
-	if r := tl.must("doctor", "--topic", "orders", "--group", "billing"); strings.Contains(r.stdout, "does not exist") {
-		t.Errorf("a group that exists:\n%s", r.stdout)
-	}
+	tl.must("doctor", "--topic", "orders", "--group", "billing").lacks("does not exist")
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
-	if r := tl.run("doctor", "--context", "rmq", "--topic", "nope"); !strings.Contains(r.stdout, "create it: mqadmin updateTopic -t nope") || strings.Contains(r.stdout, "tidegate topic create") {
-		t.Errorf("a missing topic of a RocketMQ:\n%s", r.stdout)
-	}
-	if r := tl.run("send", "nope", "a", "--context", "rmq"); r.code != 3 || !strings.Contains(r.stderr, "mqadmin updateTopic") || strings.Contains(r.stderr, "tidegate topic create") {
-		t.Errorf("a send to a missing topic of a RocketMQ: exit code %d, %s", r.code, r.stderr)
-	}
+	tl.run("doctor", "--context", "rmq", "--topic", "nope").prints("create it: mqadmin updateTopic -t nope").lacks("tidegate topic create")
+	tl.run("send", "nope", "a", "--context", "rmq").exits(3).notes("mqadmin updateTopic").lacks("tidegate topic create")
 	tl.must("context", "remove", "rmq")
 	for _, args := range [][]string{{"topic", "list", "--http", secure.URL}, {"topic", "list", "--http", secure.URL, "-o", "json"}} {
-		if r := tl.run(append(args, "--no-retry")...); !strings.Contains(r.stderr, "--cacert") || strings.Contains(r.stderr, "Options.") {
-			t.Errorf("%q: %s", args, r.stderr)
-		}
+		tl.run(append(args, "--no-retry")...).notes("--cacert").lacks("Options.")
 	}
 }
 
 // Without --topic, doctor tests the address that the server advertises by the route of any topic.
 func TestDoctorTestsTheAdvertisedAddress(t *testing.T) {
 	tl := newTool(t, "--advertise", "127.0.0.1:1")
-	if r := tl.must("doctor"); !strings.Contains(r.stdout, "give --topic NAME to test the address") {
-		t.Errorf("without a topic:\n%s", r.stdout)
-	}
+	tl.must("doctor").prints("give --topic NAME to test the address")
 	tl.must("topic", "create", "orders")
-	if r := tl.run("doctor"); r.code != 6 || !strings.Contains(r.stdout, "the route of orders names the server 127.0.0.1:1") || !strings.Contains(r.stdout, "set advertise of tidegate") {
-		t.Errorf("an address that cannot be reached: exit code %d\n%s", r.code, r.stdout)
-	}
+	tl.run("doctor").exits(6).prints("the route of orders names the server 127.0.0.1:1", "set advertise of tidegate")
 }
 
 // A command whose address leads to a server of another protocol ends at once, with the remedy and
@@ -245,11 +192,7 @@ func TestWrongPort(t *testing.T) {
 		{"topic list --http http://" + tl.grpc, "not the one for gRPC"},
 		{"status --http http://" + tlsPort, "give its address as an https URL"},
 	} {
-		begin := time.Now()
-		r := tl.bounded("", strings.Fields(c.args)...)
-		if r.code != 2 || !strings.Contains(r.stderr, c.says) || strings.Contains(r.stderr, "http2:") || strings.Contains(r.stderr, "malformed") {
-			t.Errorf("%s: exit code %d after %v, want 2 with %q: %s", c.args, r.code, time.Since(begin), c.says, r.stderr)
-		}
+		tl.bounded("", strings.Fields(c.args)...).exits(2).notes(c.says).lacks("http2:", "malformed")
 	}
 }
 

@@ -40,10 +40,62 @@ type tool struct {
 	terminal   bool
 }
 
-// A result is the output of a command and its exit code.
+// A result is the output of a command and its exit code. Its methods report what they do not find,
+// with the command and its outputs.
 type result struct {
+	t              testing.TB
+	command        string
 	code           int
 	stdout, stderr string
+}
+
+func (r result) that(holds bool, format string, args ...any) result {
+	r.t.Helper()
+	assert.That(r.t, holds, "tidegate %s: %s; exit code %d, it prints\n%s%s", r.command, fmt.Sprintf(format, args...), r.code, r.stdout, r.stderr)
+	return r
+}
+
+// exits checks the exit code.
+func (r result) exits(code int) result {
+	r.t.Helper()
+	return r.that(r.code == code, "want exit code %d", code)
+}
+
+// is checks the whole standard output, and noted the whole standard error.
+func (r result) is(stdout string) result {
+	r.t.Helper()
+	return r.that(r.stdout == stdout, "want the output %q", stdout)
+}
+
+func (r result) noted(stderr string) result {
+	r.t.Helper()
+	return r.that(r.stderr == stderr, "want the note %q", stderr)
+}
+
+// prints checks that the standard output has texts, notes that the standard error has them, and
+// lacks that neither has them.
+func (r result) prints(texts ...string) result {
+	r.t.Helper()
+	for _, text := range texts {
+		r.that(strings.Contains(r.stdout, text), "the output lacks %q", text)
+	}
+	return r
+}
+
+func (r result) notes(texts ...string) result {
+	r.t.Helper()
+	for _, text := range texts {
+		r.that(strings.Contains(r.stderr, text), "the notes lack %q", text)
+	}
+	return r
+}
+
+func (r result) lacks(texts ...string) result {
+	r.t.Helper()
+	for _, text := range texts {
+		r.that(!strings.Contains(r.stdout+r.stderr, text), "unwanted is %q", text)
+	}
+	return r
 }
 
 // newTool starts a broker in memory.
@@ -105,7 +157,7 @@ func (tl *tool) input(stdin string, args ...string) result {
 	if ctx.Err() != nil && tl.t.Context().Err() == nil {
 		tl.t.Errorf("tidegate %s: it runs for %v\n%s%s", strings.Join(args, " "), hang, stdout.String(), stderr.String())
 	}
-	return result{code, stdout.String(), stderr.String()}
+	return result{tl.t, strings.Join(args, " "), code, stdout.String(), stderr.String()}
 }
 
 func (tl *tool) run(args ...string) result {
@@ -116,7 +168,13 @@ func (tl *tool) run(args ...string) result {
 // must runs a command that ends with 0, and returns its result.
 func (tl *tool) must(args ...string) result {
 	tl.t.Helper()
-	r := tl.run(args...)
+	return tl.pipe("", args...)
+}
+
+// pipe is must with a standard input.
+func (tl *tool) pipe(stdin string, args ...string) result {
+	tl.t.Helper()
+	r := tl.input(stdin, args...)
 	assert.MustThat(tl.t, r.code == 0, "tidegate %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
 	return r
 }
@@ -136,9 +194,7 @@ func (tl *tool) forward() *httputil.ReverseProxy {
 // fails runs a command that ends with a code, and with a text in its error.
 func (tl *tool) fails(code int, says string, args ...string) {
 	tl.t.Helper()
-	if r := tl.run(args...); r.code != code || !strings.Contains(r.stderr, says) {
-		tl.t.Errorf("tidegate %s: exit code %d, want %d and %q: %s%s", strings.Join(args, " "), r.code, code, says, r.stdout, r.stderr)
-	}
+	tl.run(args...).exits(code).notes(says)
 }
 
 // until runs a command until its standard output has a text a number of times.
@@ -149,7 +205,7 @@ func (tl *tool) until(times int, text string, args ...string) result {
 	stdout := &watchedBuffer{text: text, seen: interrupt, times: times}
 	var stderr lockedBuffer
 	code := run(ctx, args, tl.app(stdout, &stderr))
-	return result{code, stdout.String(), stderr.String()}
+	return result{tl.t, strings.Join(args, " "), code, stdout.String(), stderr.String()}
 }
 
 // start runs a command in the background. The function that it returns waits for its end.

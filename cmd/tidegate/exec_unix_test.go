@@ -56,8 +56,7 @@ func TestExecOfAnUnusableProgram(t *testing.T) {
 				t.Parallel()
 				tl := newTool(t, "--topic", "orders")
 				tl.must("send", "orders", "a", "--count", "300")
-				r := tl.run("receive", "billing", "orders", "--exec", program, "--workers", fmt.Sprint(workers))
-				assert.That(t, r.code == 1 && strings.Contains(r.stderr, "the program cannot be executed") && strings.Contains(r.stderr, "(exit code "+code+")"), "exit code %d, %s", r.code, r.stderr)
+				tl.run("receive", "billing", "orders", "--exec", program, "--workers", fmt.Sprint(workers)).exits(1).notes("the program cannot be executed", "(exit code "+code+")")
 				if n := tl.deadLetters(); n > 0 {
 					t.Errorf("%d dead letters", n)
 				}
@@ -79,10 +78,7 @@ func TestExecOfAnUnusableProgramForFewMessages(t *testing.T) {
 		tl := newTool(t, "--topic", "orders")
 		tl.must("group", "create", "billing", "retry=10m")
 		tl.must("send", "orders", "a", "--count", "2")
-		r := tl.bounded("", append([]string{"receive", "billing", "orders", "--exec", "./chargee.sh", "--workers", "4"}, strings.Fields(flags)...)...)
-		if r.code != 1 || !strings.Contains(r.stderr, "the program cannot be executed") || !strings.Contains(r.stderr, "2 handled, 2 failed") {
-			t.Errorf("%s: exit code %d, %s", flags, r.code, r.stderr)
-		}
+		tl.bounded("", append([]string{"receive", "billing", "orders", "--exec", "./chargee.sh", "--workers", "4"}, strings.Fields(flags)...)...).exits(1).notes("the program cannot be executed", "2 handled, 2 failed")
 	}
 }
 
@@ -167,8 +163,7 @@ func TestExecAllFailed(t *testing.T) {
 func TestExecWithAChildInTheBackground(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
-	r := tl.must("receive", "billing", "orders", "--exec", "sleep 1000 & echo done", "--max", "1")
-	assert.That(t, r.stdout == "done\n" && strings.Contains(r.stderr, "1 handled, 0 failed"), "%s%s", r.stdout, r.stderr)
+	tl.must("receive", "billing", "orders", "--exec", "sleep 1000 & echo done", "--max", "1").is("done\n").notes("1 handled, 0 failed")
 }
 
 // The same holds for the programs of --edit and of dead-letters watch.
@@ -369,8 +364,7 @@ done
 	}
 	tl.must("topic", "create", "lines", "queues=1")
 	tl.input(in.String(), "send", "lines", "--jsonl")
-	r := tl.must("receive", "billing", "lines", "--exec-lines", "sh "+worker, "--max", fmt.Sprint(len(ids)), "--kill-switch", "0")
-	assert.That(t, strings.Contains(r.stderr, "17 handled, 9 failed") && strings.Contains(r.stderr, "out of memory\n"), "the worker printed %s", r.stderr)
+	tl.must("receive", "billing", "lines", "--exec-lines", "sh "+worker, "--max", fmt.Sprint(len(ids)), "--kill-switch", "0").notes("17 handled, 9 failed", "out of memory\n")
 	if out := tl.must("dead-letters", "list", "billing").stdout; strings.Count(out, "\n") != 3 || !strings.Contains(out, "no such account") || !strings.Contains(out, "why not") {
 		t.Errorf("the dead letters are\n%s", out)
 	}
@@ -378,14 +372,10 @@ done
 		"garbage": `the answer hello is not like {"id": ID, "then": "ack"}`, "other": "is for another message", "unknown": "has none of the verdicts", "long": "the program ended before its answer",
 		"dies": "the program ended before its answer: ", "fails": "no database (exit code 1)", "later": "by tidegate receive",
 	} {
-		if out := tl.must("trace", id, "--topic", "lines").stdout; !strings.Contains(out, want) || !strings.Contains(out, "retries it") {
-			t.Errorf("%s: the trace lacks %q:\n%s", id, want, out)
-		}
+		tl.must("trace", id, "--topic", "lines").prints(want, "retries it")
 	}
 	for _, id := range []string{"a", "e", "ends", "f", "g"} {
-		if out := tl.must("trace", id, "--topic", "lines").stdout; !strings.Contains(out, "it was acknowledged") {
-			t.Errorf("%s: %s", id, out)
-		}
+		tl.must("trace", id, "--topic", "lines").prints("it was acknowledged")
 	}
 	if n := len(await(t, starts, 1)); n != 8 { // the first one, and after garbage, other, unknown, long, dies, fails and ends
 		t.Errorf("%d programs, want 8", n)
@@ -398,10 +388,7 @@ func TestExecLinesOfAnUnusableProgram(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "50")
 	for _, program := range []string{"./no-such-program", "echo no module >&2; exit 1", "true", "read -r x; exec >&-; sleep 1000", "echo ready; cat > /dev/null", "read -r x; echo '{}'; cat > /dev/null"} {
-		r := tl.run("receive", "g"+fmt.Sprint(len(program)), "orders", "--exec-lines", program, "--workers", "2")
-		if r.code != 1 || !strings.Contains(r.stderr, "does not answer its first message") || !strings.Contains(r.stderr, "2 handled, 2 failed") {
-			t.Errorf("%s: exit code %d, %s", program, r.code, r.stderr)
-		}
+		tl.run("receive", "g"+fmt.Sprint(len(program)), "orders", "--exec-lines", program, "--workers", "2").exits(1).notes("does not answer its first message", "2 handled, 2 failed")
 	}
 }
 

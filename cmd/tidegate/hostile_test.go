@@ -391,7 +391,7 @@ func (tl *tool) bounded(stdin string, args ...string) result {
 		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr, Terminal: tl.terminal, Watched: tl.terminal, Columns: map[bool]int{true: 80}[tl.terminal],
 		Env: func(name string) string { return tl.env[name] },
 	})
-	return result{code, stdout.String(), stderr.String()}
+	return result{tl.t, strings.Join(args, " "), code, stdout.String(), stderr.String()}
 }
 
 // prepareHostile creates subjects with contents.
@@ -483,17 +483,13 @@ func TestControlCharactersInIDs(t *testing.T) {
 func TestRawOutputs(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	body := evil + "\xff\x80"
-	if r := tl.input(body, "send", "orders", "-"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
+	tl.pipe(body, "send", "orders", "-")
 	for name, args := range map[string][]string{
 		"--raw":    {"--then", "release", "--max", "1", "--raw"},
 		"--format": {"--then", "release", "--max", "1", "--format", `%b\n`},
 		"--exec":   {"--exec", "cat; echo", "--max", "1"},
 	} {
-		if out := tl.must(append([]string{"receive", "raw" + strings.Trim(name, "-"), "orders"}, args...)...).stdout; out != body+"\n" {
-			t.Errorf("%s printed %q, want %q", name, out, body+"\n")
-		}
+		tl.must(append([]string{"receive", "raw" + strings.Trim(name, "-"), "orders"}, args...)...).is(body + "\n")
 	}
 	tl.terminal = true
 	if out := tl.must("receive", "terminal", "orders", "--then", "release", "--max", "1", "--format", `%b\n`).stdout; controlled(out) != "" {

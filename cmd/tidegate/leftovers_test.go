@@ -114,15 +114,9 @@ func TestSizesWithUnits(t *testing.T) {
 	parts := filepath.Join(tl.home, "parts.json") // an argument changes one part, and keeps the others of the file
 	write(t, parts, `{"max_backlog":{"bytes":"2GiB","messages":5}}`)
 	tl.must("topic", "set", "orders", "--file", parts, "max_backlog.messages=7")
-	if out := tl.must("topic", "show", "orders", "-o", "json").stdout; !strings.Contains(out, fmt.Sprint(2<<30)) || !strings.Contains(out, `"messages": 7`) {
-		t.Errorf("a file and an argument make %s", out)
-	}
-	if r := tl.must("limits", "set", "max_backlog.bytes=1GiB", "--dry-run", "--yes"); !strings.Contains(r.stdout, "max_backlog.bytes") {
-		t.Errorf("the dry run prints %q", r.stdout)
-	}
-	if out := tl.must("limits", "show", "-o", "json").stdout; !strings.Contains(out, fmt.Sprint(3<<30)) {
-		t.Errorf("the limits are %s", out)
-	}
+	tl.must("topic", "show", "orders", "-o", "json").prints(fmt.Sprint(2<<30), `"messages": 7`)
+	tl.must("limits", "set", "max_backlog.bytes=1GiB", "--dry-run", "--yes").prints("max_backlog.bytes")
+	tl.must("limits", "show", "-o", "json").prints(fmt.Sprint(3 << 30))
 	tl.fails(2, "512MiB", "topic", "set", "orders", "max_backlog.bytes=much") // a size without a number
 }
 
@@ -165,9 +159,7 @@ func TestApplyNamesTheLine(t *testing.T) {
 		for _, want := range c.want {
 			assert.That(t, strings.Contains(r.stderr, file+want) || strings.Contains(r.stderr, want), "the error lacks %s%s:\n%s", file, want, r.stderr)
 		}
-		if out := tl.must("topic", "list", "-o", "name").stdout; strings.Contains(out, "orders") {
-			t.Errorf("a part of a faulty file was applied: %s", out)
-		}
+		tl.must("topic", "list", "-o", "name").lacks("orders")
 	}
 }
 
@@ -180,9 +172,7 @@ func TestJournalBelongsToOneJob(t *testing.T) {
 	tl.must("receive", "billing", "orders", "--then", "dead=unknown currency", "--max", "2")
 	journal := filepath.Join(tl.home, "j.jsonl")
 	begin := []string{"dead-letters", "redrive", "billing", "--journal", journal, "--yes", "--edit", "sed s/EUR/USD/"}
-	if r := tl.run(append(begin, "--max", "1", "--rate", "7")...); r.code != 7 {
-		t.Fatalf("a part of the job: exit code %d, want 7: %s", r.code, r.stderr)
-	}
+	tl.run(append(begin, "--max", "1", "--rate", "7")...).exits(7)
 	for _, other := range [][]string{
 		{"dead-letters", "redrive", "billing", "--journal", journal, "--yes", "--edit", "sed s/EUR/CHF/"},
 		{"dead-letters", "redrive", "billing", "--journal", journal, "--yes"},
@@ -191,9 +181,7 @@ func TestJournalBelongsToOneJob(t *testing.T) {
 	} {
 		tl.fails(2, "--edit='sed s/EUR/USD/'", other...)
 	}
-	if r := tl.must(append(begin, "-o", "json")...); !strings.Contains(r.stdout, `"redriven": 1`) {
-		t.Errorf("the same job went on with %s%s", r.stdout, r.stderr)
-	}
+	tl.must(append(begin, "-o", "json")...).prints(`"redriven": 1`)
 	note := filepath.Join(tl.home, "note.txt")
 	write(t, note, "a note without a newline")
 	tl.fails(2, "not a journal", "dead-letters", "redrive", "billing", "--journal", note, "--yes") // a file that is no journal

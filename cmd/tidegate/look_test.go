@@ -50,9 +50,7 @@ func TestTop(t *testing.T) {
 func TestTopRejections(t *testing.T) {
 	tl := newTool(t)
 	for _, args := range [][]string{{"--by", "size"}, {"--match", "[a"}, {"--every", "1ms"}} {
-		if r := tl.run(append([]string{"top"}, args...)...); r.code != 2 || r.stdout != "" {
-			t.Errorf("%v: exit code %d, %q", args, r.code, r.stdout)
-		}
+		tl.run(append([]string{"top"}, args...)...).exits(2).is("")
 	}
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
 	delete(tl.env, "TIDEGATE_SERVER_HTTP")
@@ -97,9 +95,7 @@ func TestGroupList(t *testing.T) {
 	}](t, tl.must("group", "list", "--with-dead", "-o", "json").stdout)
 	assert.That(t, len(all.Groups) == 1 && all.Groups[0].Group == "billing" && all.Groups[0].Hour == 1, "the JSON is %+v", all)
 	for _, flag := range []string{"--state=slow", "--match=[a", "--lagging=-1", "--stuck=-1s"} {
-		if r := tl.run("group", "list", flag); r.code != 2 || r.stdout != "" {
-			t.Errorf("%s: exit code %d, %q", flag, r.code, r.stdout)
-		}
+		tl.run("group", "list", flag).exits(2).is("")
 	}
 }
 
@@ -163,12 +159,8 @@ func TestPeek(t *testing.T) {
 	assert.That(t, len(first.Messages) == 2 && !first.Complete && first.Left == 1 && first.Messages[1].Body == "two\nlines", "the first two: %+v", first)
 	rest := document[peeked](t, tl.must("peek", "orders", "--after", first.Next, "-o", "json").stdout)
 	assert.That(t, len(rest.Messages) == 1 && rest.Complete && rest.Messages[0].Keys[0] == "th", "the rest: %+v", rest)
-	if r := tl.must("peek", "orders", "--limit", "1", "--from", "last", "--columns", "text"); !strings.Contains(r.stdout, "three") || !strings.Contains(r.stderr, "about 2 left") || !strings.Contains(r.stderr, "tidegate peek orders") {
-		t.Errorf("the last: %q, %q", r.stdout, r.stderr)
-	}
-	if r := tl.must("peek", "orders", "--bodies", "--key", "tw"); !strings.Contains(r.stdout, "  shop: 5\n    two\n    lines\n") {
-		t.Errorf("the bodies: %q", r.stdout)
-	}
+	tl.must("peek", "orders", "--limit", "1", "--from", "last", "--columns", "text").prints("three").notes("about 2 left", "tidegate peek orders")
+	tl.must("peek", "orders", "--bodies", "--key", "tw").prints("  shop: 5\n    two\n    lines\n")
 	if got := lines[received](t, tl.must("receive", "billing", "orders", "--max", "3", "--then", "ack", "-o", "jsonl").stdout); len(got) != 3 || got[0].Attempt != 1 {
 		t.Errorf("the messages after peek: %+v", got)
 	}
@@ -184,9 +176,7 @@ func TestFind(t *testing.T) {
 		r := tl.must(append([]string{"find", "orders", "-o", "name"}, args...)...)
 		assert.That(t, strings.TrimSpace(r.stdout) == id, "%v finds %q, want %s", args, r.stdout, id)
 	}
-	if r := tl.run("find", "orders", "--key", "4712"); r.code != 3 || r.stdout != "" || !strings.Contains(r.stderr, "looked at 21 messages") {
-		t.Errorf("no such key: exit code %d, %q, %q", r.code, r.stdout, r.stderr)
-	}
+	tl.run("find", "orders", "--key", "4712").exits(3).is("").notes("looked at 21 messages")
 	if r := tl.run("find", "orders", "--key", "4712", "--scan", "1", "-o", "json"); r.code != 3 && r.code != 7 {
 		t.Errorf("a bounded search: exit code %d, %q", r.code, r.stderr)
 	}
@@ -205,8 +195,7 @@ func TestTrace(t *testing.T) {
 	id := strings.TrimSpace(tl.must("send", "orders", "a", "-o", "name").stdout)
 	expect := func(words string, args ...string) {
 		t.Helper()
-		r := tl.must(append([]string{"trace", id}, args...)...)
-		assert.That(t, strings.Contains(r.stdout, "message "+id+" in topic orders") && strings.Contains(r.stdout, words), "the trace has not %q: %s", words, r.stdout)
+		tl.must(append([]string{"trace", id}, args...)...).prints("message "+id+" in topic orders", words)
 	}
 	expect("no group receives from the topic")
 	expect("its body has 1 B: a\n")
@@ -229,9 +218,7 @@ func TestTrace(t *testing.T) {
 		traced.Topics[0].Messages[0].Body != "a" {
 		t.Errorf("the trace is %+v", traced)
 	}
-	if r := tl.run("trace", "01"+strings.Repeat("0", 32)); r.code != 3 || r.stdout != "" {
-		t.Errorf("a message that does not exist: exit code %d, %q, %q", r.code, r.stdout, r.stderr)
-	}
+	tl.run("trace", "01"+strings.Repeat("0", 32)).exits(3).is("")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -308,9 +295,7 @@ func TestMetricsCommand(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders")
 	tl.must("send", "orders", "x")
-	if r := tl.must("metrics", "--match", `topic_stored_messages.*"orders"`, "--no-headers"); r.stdout != "tidegate_topic_stored_messages{topic=\"orders\"}  1\n" {
-		t.Errorf("the metric is %q", r.stdout)
-	}
+	tl.must("metrics", "--match", `topic_stored_messages.*"orders"`, "--no-headers").is("tidegate_topic_stored_messages{topic=\"orders\"}  1\n")
 	sums := document[struct {
 		Metrics []struct{ Series, Value string }
 	}](t, tl.must("metrics", "--totals", "--match", "topic_stored_messages", "-o", "json").stdout)
@@ -373,9 +358,7 @@ func TestPeekDelayed(t *testing.T) {
 	if r := tl.must("peek", "reminders", "--delayed", "--follow=100ms", "--limit", "3", "-o", "name"); strings.Count(r.stdout, "\n") != 3 {
 		t.Errorf("--follow prints %q", r.stdout)
 	}
-	if r := tl.must("peek", "reminders", "--delayed", "--bodies"); !strings.Contains(r.stdout, "deliver at "+due.Format(time.RFC3339)) {
-		t.Errorf("the bodies: %q", r.stdout)
-	}
+	tl.must("peek", "reminders", "--delayed", "--bodies").prints("deliver at " + due.Format(time.RFC3339))
 	for _, flags := range [][]string{{"--from", "last"}, {"--queue", "0"}} {
 		tl.fails(2, "", append([]string{"peek", "reminders", "--delayed"}, flags...)...)
 	}
@@ -402,18 +385,14 @@ func TestBlockedMessageGroupIsFound(t *testing.T) {
 			if want := map[string]progress{"blocked": {Blocked: 16, Why: "blocked"}, "parked": {Parked: 17, Why: "parked"}}[state]; shown != want {
 				t.Errorf("the group is %+v, want %+v", shown, want)
 			}
-			if r := tl.run("receive", "ledger", "pays", "--max", "1", "--wait", "10ms"); r.stdout != "" {
-				t.Errorf("a receive got %q", r.stdout)
-			}
+			tl.run("receive", "ledger", "pays", "--max", "1", "--wait", "10ms").is("")
 			r := tl.must("status")
 			next := "tidegate parked list ledger"
 			assert.That(t, strings.Contains(r.stdout, "ledger in pays") && strings.Contains(r.stdout, next), "status prints\n%s", r.stdout)
 			if r = tl.must("group", "show", "ledger"); !strings.Contains(r.stdout, next) || !strings.Contains(r.stdout, map[string]string{"blocked": "Blocked by a message that is retried", "parked": "Parked after the last attempt"}[state]) {
 				t.Errorf("group show prints\n%s", r.stdout)
 			}
-			if doctor := tl.must("doctor", "--topic", "pays", "--group", "ledger"); !strings.Contains(doctor.stdout, next) || !strings.Contains(doctor.stdout, map[string]string{"blocked": "Blocked by a message that is retried", "parked": "Parked after the last attempt"}[state]) {
-				t.Errorf("doctor prints\n%s", doctor.stdout)
-			}
+			tl.must("doctor", "--topic", "pays", "--group", "ledger").prints(next, map[string]string{"blocked": "Blocked by a message that is retried", "parked": "Parked after the last attempt"}[state])
 			if r = tl.must("group", "list", "--state", state); !strings.Contains(r.stdout, next) {
 				t.Errorf("group list prints\n%s", r.stdout)
 			}

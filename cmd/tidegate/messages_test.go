@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +21,7 @@ import (
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 // lines decodes JSON lines.
@@ -48,6 +47,16 @@ type received struct {
 	Attempt      int               `json:"attempt"`
 }
 
+// stored returns the number of messages in a topic.
+func (tl *tool) stored(topic string) int {
+	tl.t.Helper()
+	var shown struct {
+		Stored int `json:"stored_messages"`
+	}
+	assert.Must(tl.t, json.Unmarshal([]byte(tl.must("topic", "show", topic, "-o", "json").stdout), &shown))
+	return shown.Stored
+}
+
 // Messages keep their fields from send to receive, also through JSON lines and files.
 func TestSendAndReceive(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
@@ -63,9 +72,7 @@ func TestSendAndReceive(t *testing.T) {
 		{"line 1\nline 2\n", []string{"send", "orders", "--lines"}},
 		{`{"body_text":"json","tag":"t"}` + "\n", []string{"send", "orders", "--jsonl", "--tag", "other"}},
 	} {
-		if r := tl.input(in.stdin, in.args...); r.code != 0 {
-			t.Fatalf("%q: %d %s", in.args, r.code, r.stderr)
-		}
+		tl.pipe(in.stdin, in.args...)
 	}
 	got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "6", "-o", "jsonl").stdout)
 	bodies := map[string]received{}
@@ -113,9 +120,7 @@ esac
 echo "$TIDEGATE_TOPIC $TIDEGATE_ATTEMPT"`
 	r := tl.run("receive", "billing", "orders", "--exec", script, "--max", "4", "--workers", "2")
 	assert.That(t, r.code == 0 && strings.Count(r.stdout, "orders 1") == 1 && strings.Count(r.stdout, "orders 2") == 1, "exit code %d, %s%s", r.code, r.stdout, r.stderr)
-	if out := tl.must("dead-letters", "list", "billing").stdout; !strings.Contains(out, "no such account (exit code 1)") || strings.Contains(out, "first") {
-		t.Errorf("the dead letters are\n%s", out)
-	}
+	tl.must("dead-letters", "list", "billing").prints("no such account (exit code 1)").lacks("first")
 }
 
 // The poison message among many is found, seen, corrected and sent back in four commands.
@@ -127,8 +132,7 @@ func TestRepair(t *testing.T) {
 	}
 	tl.input(stdin.String(), "send", "orders", "--lines")
 	tl.must("send", "orders", "order x EUR")
-	r := tl.run("receive", "billing", "orders", "--exec", `grep -q EUR && { echo "unknown currency EUR" >&2; exit 1; }; true`, "--max", "1001", "--workers", "16")
-	assert.MustThat(t, r.code == 0, "%v", r.stderr)
+	tl.must("receive", "billing", "orders", "--exec", `grep -q EUR && { echo "unknown currency EUR" >&2; exit 1; }; true`, "--max", "1001", "--workers", "16")
 	top := lines[struct {
 		Fingerprint, Reason string
 		Count               int
@@ -148,8 +152,7 @@ func TestRepair(t *testing.T) {
 	for command, next := range map[string]string{
 		"top billing": "tidegate dead-letters show billing " + id, "show billing " + id: "tidegate dead-letters redrive billing --id " + id,
 	} {
-		r := tl.must(append([]string{"dead-letters"}, strings.Fields(command)...)...)
-		assert.That(t, strings.Contains(r.stdout, id) && strings.Contains(r.stderr, next), "dead-letters %s does not lead to %q:\n%s%s", command, next, r.stdout, r.stderr)
+		tl.must(append([]string{"dead-letters"}, strings.Fields(command)...)...).prints(id).notes(next)
 	}
 	read := page
 	read.Classes = nil
@@ -157,14 +160,11 @@ func TestRepair(t *testing.T) {
 	if read.Letters != 1 || len(read.Classes) != 1 || read.Classes[0].Fingerprint != top[0].Fingerprint || len(read.Classes[0].Sample) != 1 {
 		t.Errorf("the classes of the letters are %+v, want the broker's class with a sample", read)
 	}
-	dry := tl.must("dead-letters", "redrive", "billing", "--class", top[0].Fingerprint, "--dry-run")
-	assert.That(t, strings.Contains(dry.stdout, "would be sent back  1"), "the dry run printed\n%s", dry.stdout)
+	tl.must("dead-letters", "redrive", "billing", "--class", top[0].Fingerprint, "--dry-run").prints("would be sent back  1")
 	tl.must("dead-letters", "redrive", "billing", "--class", top[0].Fingerprint, "--edit", "sed s/EUR/USD/", "--yes")
 	got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "--max", "1", "-o", "jsonl").stdout)
 	assert.That(t, len(got) == 1 && got[0].BodyText == "order x USD", "the corrected message is %+v", got)
-	if out := tl.must("dead-letters", "list", "billing").stderr; !strings.Contains(out, "no dead letters") {
-		t.Errorf("dead letters after the repair: %s", out)
-	}
+	tl.must("dead-letters", "list", "billing").notes("no dead letters")
 }
 
 // A name that does not exist ends with 3 and a suggestion; an existing name is no suggestion.
@@ -198,9 +198,7 @@ func TestSettings(t *testing.T) {
 	}
 	assert.Must(t, json.Unmarshal([]byte(tl.must("topic", "show", "orders", "-o", "json").stdout), &topic))
 	assert.That(t, topic.Type == "FIFO" && topic.Queues == 3 && topic.MaxBacklog.Messages == 2000 && (topic.Retention.Time == "24h0m0s" || topic.Retention.Time == "24h"), "the topic is %+v", topic)
-	if r := tl.must("topic", "set", "orders", "queues=5", "--dry-run"); r.stdout != "queues: 3 -> 5\n" {
-		t.Errorf("the dry run printed %q", r.stdout)
-	}
+	tl.must("topic", "set", "orders", "queues=5", "--dry-run").is("queues: 3 -> 5\n")
 	for _, c := range []struct{ arg, hint string }{
 		{"max_backlok.messages=1", "did you mean max_backlog?"},
 		{"queues=many", "queues"},
@@ -218,25 +216,17 @@ func TestConfirmation(t *testing.T) {
 	tl.fails(2, "--yes", "topic", "purge", "orders") // without --yes
 	tl.terminal = true
 	for _, no := range []string{"n\n", "no\n", "\n", "", "maybe\n", "yess\n", "x y\n"} {
-		if r := tl.input(no, "topic", "purge", "orders"); r.code != 1 || !strings.Contains(r.stderr, "purge 1 message of orders, 1 B? [y/N]") {
-			t.Errorf("after the answer %q: exit code %d, %s", no, r.code, r.stderr)
-		}
+		tl.input(no, "topic", "purge", "orders").exits(1).notes("purge 1 message of orders, 1 B? [y/N]")
 	}
 	tl.terminal = false
 	tl.must("context", "add", "prod", "--grpc", tl.grpc, "--http", tl.http, "--protect")
 	tl.fails(2, "--yes=orders", "topic", "purge", "orders", "--yes", "--context", "prod") // on a protected context
-	if r := tl.must("topic", "purge", "orders", "--dry-run"); !strings.Contains(r.stderr, "would remove 1 message of orders, 1 B") {
-		t.Errorf("the dry run: %s", r.stderr)
-	}
-	if r := tl.must("topic", "purge", "orders", "--yes=orders", "--context", "prod"); !strings.Contains(r.stderr, "removed 1 message, 1 B") {
-		t.Errorf("the purge: %s", r.stderr)
-	}
+	tl.must("topic", "purge", "orders", "--dry-run").notes("would remove 1 message of orders, 1 B")
+	tl.must("topic", "purge", "orders", "--yes=orders", "--context", "prod").notes("removed 1 message, 1 B")
 	tl.must("context", "remove", "prod")
 	tl.terminal = true
 	for _, yes := range []string{"y\n", "yes\n", "y"} {
-		if r := tl.input(yes, "topic", "purge", "orders"); r.code != 0 || !strings.Contains(r.stderr, "removed 0 messages") {
-			t.Errorf("after the answer %q: exit code %d, %s", yes, r.code, r.stderr)
-		}
+		tl.pipe(yes, "topic", "purge", "orders").notes("removed 0 messages")
 	}
 }
 
@@ -249,17 +239,11 @@ func TestInterruptedSend(t *testing.T) {
 	var stdout, stderr lockedBuffer
 	code := run(ctx, []string{"send", "orders", "--lines"}, &cli.App{In: in, Out: &stdout, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
 	assert.MustThat(t, code == 130 && strings.Contains(stderr.String(), " 0 failed"), "exit code %d, %s", code, stderr.String())
-	var rest, stored int
+	var rest int
 	if _, err := fmt.Sscanf(regexp.MustCompile(`tail -n \+\d+`).FindString(stderr.String()), "tail -n +%d", &rest); err != nil {
 		t.Fatalf("%v: %s", err, stderr.String())
 	}
-	var topic struct {
-		Stored int `json:"stored_messages"`
-	}
-	assert.Must(t, json.Unmarshal([]byte(tl.must("topic", "show", "orders", "-o", "json").stdout), &topic))
-	if stored = topic.Stored; stored != rest-1 {
-		t.Errorf("%d messages are stored, and the rest begins at line %d", stored, rest)
-	}
+	assert.Equal(t, "stored messages before the rest", tl.stored("orders"), rest-1)
 }
 
 // Ctrl-C ends a wait for input: for lines, of which those before it are sent, for a body, for a
@@ -281,13 +265,6 @@ func TestInterruptedInput(t *testing.T) {
 		"question": {[]string{"topic", "purge", "orders"}, "", true, 0},
 	} {
 		tl.must("topic", "purge", "orders", "--yes")
-		stored := func() int {
-			var topic struct {
-				Stored int `json:"stored_messages"`
-			}
-			decode(t, tl.must("topic", "show", "orders", "-o", "json").stdout, &topic)
-			return topic.Stored
-		}
 		ctx, interrupt := context.WithCancel(limited(t))
 		in, stdin := io.Pipe()
 		var stdout, stderr lockedBuffer
@@ -299,16 +276,14 @@ func TestInterruptedInput(t *testing.T) {
 		if c.input != "" {
 			_, _ = stdin.Write([]byte(c.input)) // the command reads it
 		}
-		for (stored() < c.stored || c.terminal && !strings.Contains(stderr.String(), "[y/N]")) && len(done) == 0 {
+		for (tl.stored("orders") < c.stored || c.terminal && !strings.Contains(stderr.String(), "[y/N]")) && len(done) == 0 {
 			runtime.Gosched()
 		}
 		interrupt()
 		if code := <-done; code != 130 || !strings.Contains(stderr.String(), "interrupted") || strings.Contains(stderr.String(), "--help") {
 			t.Errorf("%s: exit code %d, %s", name, code, stderr.String())
 		}
-		if got := stored(); got != c.stored {
-			t.Errorf("%s: %d messages are stored, want %d", name, got, c.stored)
-		}
+		assert.Equal(t, name+": stored messages", tl.stored("orders"), c.stored)
 		_ = stdin.Close()
 	}
 }
@@ -334,8 +309,7 @@ func TestRedriveAdvice(t *testing.T) {
 		tl.must("send", "orders", fmt.Sprintf("%d EUR", i))
 	}
 	tl.must("receive", "billing", "orders", "--then", "dead=unknown currency", "--max", "3")
-	r := tl.must("dead-letters", "redrive", "billing", "--edit", "sed s/EUR/USD/", "--dry-run")
-	assert.That(t, strings.Contains(r.stdout, "EUR -> ") && strings.Contains(r.stdout, " USD"), "the dry run printed\n%s", r.stdout)
+	tl.must("dead-letters", "redrive", "billing", "--edit", "sed s/EUR/USD/", "--dry-run").prints("EUR -> ", " USD")
 	tl.fails(3, "", "dead-letters", "redrive", "billing", "--class", "none", "--yes") // nothing to send back
 	ctx, interrupt := context.WithCancel(limited(t))
 	var stdout, stderr lockedBuffer
@@ -361,24 +335,18 @@ func TestRedriveAdvice(t *testing.T) {
 func TestWorkerEndsAfterWait(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "5")
-	if r := tl.must("receive", "billing", "orders", "--exec", "cat > /dev/null", "--wait", "300ms"); !strings.Contains(r.stderr, "5 handled, 0 failed") {
-		t.Errorf("the worker: %s", r.stderr)
-	}
+	tl.must("receive", "billing", "orders", "--exec", "cat > /dev/null", "--wait", "300ms").notes("5 handled, 0 failed")
 }
 
 // status shows the dead letters of the last hour, of a survey that can be a second old. check
 // counts the dead letters that are stored.
 func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
-	if out := tl.must("status").stdout; !strings.Contains(out, "Nothing is wrong.") {
-		t.Errorf("without a dead letter:\n%s", out)
-	}
+	tl.must("status").prints("Nothing is wrong.")
 	tl.must("send", "orders", "a")
 	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
 	const wrong = "billing in orders  1 dead letter; 1 came in the last hour  tidegate dead-letters top billing"
-	if r := tl.until(1, wrong, "status", "--watch=100ms"); !strings.Contains(r.stdout, wrong) {
-		t.Fatalf("the status does not show the dead letter:\n%s", r.stdout)
-	}
+	tl.until(1, wrong, "status", "--watch=100ms").prints(wrong)
 	var o struct {
 		Ready  bool
 		Totals struct{ Topics int }
@@ -392,12 +360,8 @@ func TestStatusAndCheckOfDeadLetters(t *testing.T) {
 	tl.fails(1, "", "check", "group", "billing", "--dead-letters-warn", "1")
 	tl.must("dead-letters", "purge", "billing", "--yes")
 	// A purged dead letter needs no attention. The broker counts at most once a second.
-	if r := tl.until(1, "Nothing is wrong.", "status", "--watch=100ms"); !strings.Contains(r.stdout, "Nothing is wrong.") {
-		t.Fatalf("the status still shows the purged dead letter:\n%s", r.stdout)
-	}
-	if r := tl.run("check", "group", "billing", "--dead-letters-warn", "1"); r.code != 0 {
-		t.Errorf("check after the purge: exit code %d, %s", r.code, r.stdout)
-	}
+	tl.until(1, "Nothing is wrong.", "status", "--watch=100ms").prints("Nothing is wrong.")
+	tl.must("check", "group", "billing", "--dead-letters-warn", "1")
 	tl.fails(3, "", "check", "nonsense") // check with a wrong argument
 }
 
@@ -416,20 +380,12 @@ func TestRedriveReportsEdits(t *testing.T) {
 		assert.That(t, strings.Contains(r.stderr, want), "stderr lacks %q:\n%s", want, r.stderr)
 	}
 	assert.That(t, strings.Contains(r.stdout, "failed, not changed by --edit  1"), "the result lacks the count:\n%s", r.stdout)
-	if left := tl.must("dead-letters", "list", "billing", "-o", "name").stdout; left != ids[1]+"\n" {
-		t.Errorf("the dead letters are %q, want %s", left, ids[1])
-	}
+	tl.must("dead-letters", "list", "billing", "-o", "name").is(ids[1] + "\n")
 	// A trace leads from each of both messages to the other one.
 	anew := ids[0] + ".redrive-1"
-	if r := tl.must("trace", ids[0]); !strings.Contains(r.stdout, "its dead letter was sent back as message "+anew+": tidegate trace "+anew+"\n") {
-		t.Errorf("the trace does not lead to the message that was sent back:\n%s", r.stdout)
-	}
-	if r := tl.must("trace", anew); !strings.Contains(r.stdout, "tidegate trace "+ids[0]+"\n") || !strings.Contains(r.stdout, "billing has not received it") {
-		t.Errorf("the trace does not lead to the first message:\n%s", r.stdout)
-	}
-	if r := tl.must("trace", ids[1]); strings.Contains(r.stdout, "redrive-1") {
-		t.Errorf("the trace of a message that is still a dead letter names a redrive:\n%s", r.stdout)
-	}
+	tl.must("trace", ids[0]).prints("its dead letter was sent back as message " + anew + ": tidegate trace " + anew + "\n")
+	tl.must("trace", anew).prints("tidegate trace "+ids[0]+"\n", "billing has not received it")
+	tl.must("trace", ids[1]).lacks("redrive-1")
 	var doc struct {
 		Topics []struct {
 			As   string `json:"redriven_as"`
@@ -444,18 +400,6 @@ func TestRedriveReportsEdits(t *testing.T) {
 	}
 }
 
-// A closed output fails after a number of writes, as a pipe does whose reader has ended.
-type closedOutput struct{ left int }
-
-var errClosedOutput = errors.New("the reader has ended")
-
-func (f *closedOutput) Write(p []byte) (int, error) {
-	if f.left--; f.left < 0 {
-		return 0, errClosedOutput
-	}
-	return len(p), nil
-}
-
 // A send with receipts ends soon after its output has failed, also if its input has no end.
 func TestSendEndsWithItsOutput(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
@@ -463,80 +407,44 @@ func TestSendEndsWithItsOutput(t *testing.T) {
 	defer interrupt()
 	in := &endless{at: 500_000, reached: interrupt}
 	var stderr lockedBuffer
-	code := run(ctx, []string{"send", "orders", "--lines", "-o", "jsonl"}, &cli.App{In: in, Out: &closedOutput{left: 1}, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
-	if code == 0 || ctx.Err() != nil || !strings.Contains(stderr.String(), errClosedOutput.Error()) {
+	code := run(ctx, []string{"send", "orders", "--lines", "-o", "jsonl"}, &cli.App{In: in, Out: fullOutput{}, Err: &stderr, Env: func(name string) string { return tl.env[name] }})
+	if code == 0 || ctx.Err() != nil || !strings.Contains(stderr.String(), "no space left on device") {
 		t.Errorf("exit code %d after %d lines: %s", code, in.n/len("line\n"), stderr.String())
 	}
-}
-
-// A stumbling connection has no success with its first acknowledgement.
-type stumbling struct {
-	*rocketmq.Client
-	receives int
-
-	mu      sync.Mutex
-	refused []string // message IDs
-	later   []string // of acknowledgements after the first one
-	snoozed []string
-}
-
-func (s *stumbling) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
-	s.mu.Lock()
-	first := s.refused == nil
-	for _, d := range ds {
-		if first {
-			s.refused = append(s.refused, d.ID)
-		} else {
-			s.later = append(s.later, d.ID)
-		}
-	}
-	s.mu.Unlock()
-	if !first {
-		return s.Client.Ack(ctx, ds)
-	}
-	errs := make([]error, len(ds))
-	for i := range errs {
-		errs[i] = &tidegate.Error{Op: "AckMessage", Code: tidegate.CodeInternalServerError}
-	}
-	return errs
-}
-
-func (s *stumbling) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
-	if v.Kind == transport.Snooze {
-		s.mu.Lock()
-		s.snoozed = append(s.snoozed, d.ID)
-		s.mu.Unlock()
-	}
-	return s.Client.Settle(ctx, d, v)
-}
-
-// Receive returns the second messages when an acknowledgement has failed, which ends ctx.
-func (s *stumbling) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
-	ds, err := s.Client.Receive(context.WithoutCancel(ctx), r)
-	if s.receives++; s.receives == 2 {
-		<-ctx.Done()
-	}
-	return ds, err
 }
 
 // After a failed acknowledgement the messages that arrive are not acknowledged: they are released,
 // and come again at once.
 func TestReceivedAfterAFailedAcknowledgement(t *testing.T) {
-	const messages = 40
-	tl := newTool(t, "--topic", "orders")
-	tl.must("send", "orders", "x", "--count", strconv.Itoa(messages))
-	client := assert.Value(rocketmq.New(tl.grpc, rocketmq.Options{}))(t)
-	s := &stumbling{Client: client}
-	var stderr lockedBuffer
-	app := &cli.App{
-		In: strings.NewReader(""), Out: io.Discard, Err: &stderr,
-		Env:     func(name string) string { return map[string]string{"HOME": tl.home}[name] },
-		Artemis: &cli.Artemis{Open: func(context.Context, cli.Server) (cli.Transport, error) { return s, nil }},
+	batches := [2][]*tidegate.Delivery{}
+	for i := range 40 {
+		d := &tidegate.Delivery{Message: tidegate.Message{ID: strconv.Itoa(i), Topic: "orders", Body: []byte("x")}, Attempt: 1}
+		batches[min(i/16, 1)] = append(batches[min(i/16, 1)], d)
 	}
-	code := run(limited(t), []string{"receive", "billing", "orders", "--amqp", "amqp://127.0.0.1:1", "--then", "ack", "--max", strconv.Itoa(messages), "-o", "jsonl"}, app)
-	if code == 0 || len(s.refused) == 0 || len(s.refused) == messages || len(s.later) > 0 || len(s.snoozed) != messages-len(s.refused) {
-		t.Errorf("exit code %d; %d messages refused, %d acknowledged later, %d released, want the other %d: %s",
-			code, len(s.refused), len(s.later), len(s.snoozed), messages-len(s.refused), stderr.String())
+	fake := &transporttest.Fake{
+		Announces: transport.Capabilities{Verdicts: transport.Snooze},
+		OnReceive: func(ctx context.Context, n int, _ transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+			switch n {
+			case 1:
+				return batches[0], nil
+			case 2: // it has messages when an acknowledgement has failed, which ends ctx
+				<-ctx.Done()
+				return batches[1], nil
+			}
+			return nil, nil
+		},
+		OnAck: func(_ context.Context, _ int, ds []*tidegate.Delivery) []error {
+			return slices.Repeat([]error{&tidegate.Error{Op: "AckMessage", Code: tidegate.CodeInternalServerError}}, len(ds))
+		},
+	}
+	tl := newTool(t)
+	var stderr lockedBuffer
+	app := tl.app(io.Discard, &stderr)
+	app.Env = func(name string) string { return map[string]string{"HOME": tl.home}[name] }
+	app.Artemis = &cli.Artemis{Open: func(context.Context, cli.Server) (cli.Transport, error) { return fake, nil }}
+	code := run(limited(t), []string{"receive", "billing", "orders", "--amqp", "amqp://127.0.0.1:1", "--then", "ack", "--max", "40", "-o", "jsonl"}, app)
+	if acks, released := fake.Calls("Ack"), fake.Calls("Settle"); code == 0 || len(acks) != 1 || len(released) != len(batches[1]) {
+		t.Errorf("exit code %d after %d acknowledgements; %d messages released, want %d: %s", code, len(acks), len(released), len(batches[1]), stderr.String())
 	}
 }
 
@@ -556,28 +464,19 @@ func TestSendDeliversTheSpool(t *testing.T) {
 	}
 	stored := func(want int) {
 		t.Helper()
-		got := tl.must("peek", "orders", "-o", "jsonl", "--limit", "0")
-		assert.Equal(t, "the topic has messages", strings.Count(got.stdout, "\n"), want)
+		assert.Equal(t, "the topic has messages", tl.stored("orders"), want)
 	}
 	fill(600, "orders")
-	if r := tl.must("send", "orders", "away", "--spool", dir, "--grpc", "127.0.0.1:1"); !strings.Contains(r.stderr, "601 messages in "+dir) {
-		t.Errorf("without a server: %s", r.stderr)
-	}
+	tl.must("send", "orders", "away", "--spool", dir, "--grpc", "127.0.0.1:1").notes("601 messages in " + dir)
 	stored(0)
-	if r := tl.run("send", "orders", "there", "--spool", dir); r.code != 0 || strings.Contains(r.stderr, dir) {
-		t.Errorf("with a server: %+v", r)
-	}
+	tl.must("send", "orders", "there", "--spool", dir).lacks(dir)
 	stored(602)
 	fill(3, "orders")
-	if r := tl.input("", "send", "orders", "--lines", "--spool", dir); r.code != 0 || strings.Contains(r.stderr, dir) {
-		t.Errorf("with nothing of its own: %+v", r)
-	}
+	tl.pipe("", "send", "orders", "--lines", "--spool", dir).lacks(dir)
 	stored(605)
 	tl.must("topic", "create", "ordered", "type=FIFO")
 	fill(1, "ordered") // without a message group
-	if r := tl.input("", "send", "orders", "--lines", "--spool", dir); r.code != 7 || !strings.Contains(r.stderr, "the server rejects 1 message of "+dir) {
-		t.Errorf("with a message that the server rejects: %+v", r)
-	}
+	tl.input("", "send", "orders", "--lines", "--spool", dir).exits(7).notes("the server rejects 1 message of " + dir)
 }
 
 // An output on a full disk is an error with the reason, and no fault of the arguments. No command
@@ -622,8 +521,6 @@ func TestRedriveOfSkippedLetters(t *testing.T) {
 	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
 	tl.must("dead-letters", "redrive", "billing", "--yes")
 	tl.must("receive", "billing", "orders", "--then", "dead=why", "--max", "1")
-	if r := tl.run("dead-letters", "redrive", "billing", "--yes", "--max-redrives", "1"); r.code != 0 {
-		t.Errorf("a letter that was sent back too often: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	tl.must("dead-letters", "redrive", "billing", "--yes", "--max-redrives", "1")
 	tl.fails(3, "", "dead-letters", "redrive", "billing", "--yes", "--class", "000000") // no letter of the class
 }

@@ -43,16 +43,12 @@ func TestLimitIsNoBoundOfWork(t *testing.T) {
 		"dead-letters redrive billing --yes --limit 1", "dead-letters purge billing --yes --limit 1",
 		"parked redrive billing --yes --limit 1", "receive billing orders --then ack --limit 1",
 	} {
-		if r := tl.run(strings.Fields(args)...); r.code != 2 || !strings.Contains(r.stderr, "--limit") || r.stdout != "" {
-			t.Errorf("tidegate %s: exit code %d, %s%s", args, r.code, r.stdout, r.stderr)
-		}
+		tl.run(strings.Fields(args)...).exits(2).is("").notes("--limit")
 	}
 	if out := tl.must("dead-letters", "list", "billing", "-o", "name").stdout; strings.Count(out, "\n") != 3 {
 		t.Errorf("the dead letters are %q", out)
 	}
-	if out := tl.must("receive", "--help").stdout; strings.Contains(out, "--limit") {
-		t.Errorf("the help of receive has --limit: %s", out)
-	}
+	tl.must("receive", "--help").lacks("--limit")
 }
 
 // The flags for columns and rows, which all commands have, are not ignored in silence by a command
@@ -88,16 +84,12 @@ func TestSetNeedsASetting(t *testing.T) {
 func TestLinesWithDeliveryTimes(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "reminders", "type=DELAY")
-	if r := tl.input(`{"body_text":"x","deliver_after":"1h"}`+"\n", "send", "reminders", "--jsonl"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
+	tl.pipe(`{"body_text":"x","deliver_after":"1h"}`+"\n", "send", "reminders", "--jsonl")
 	if out := tl.must("peek", "reminders", "--delayed", "--time", "relative", "--columns", "deliver", "--no-headers").stdout; out != "in 1h 00m\n" && out != "in 59m 59s\n" {
 		t.Errorf("it is delivered %q, want in an hour", out)
 	}
 	for _, line := range []string{`{"body_text":"x","deliver_after":"1h","deliver_at":"2030-01-01T00:00:00Z"}`, `{"body_text":"x","deliver_after":"-1h"}`} {
-		if r := tl.input(line, "send", "reminders", "--jsonl"); r.code != 2 || !strings.Contains(r.stderr, "deliver_after") {
-			t.Errorf("%s: exit code %d, %s", line, r.code, r.stderr)
-		}
+		tl.input(line, "send", "reminders", "--jsonl").exits(2).notes("deliver_after")
 	}
 }
 
@@ -124,10 +116,7 @@ func TestTextsWithoutRepetition(t *testing.T) {
 	if out := tl.must("send", "orders", "a").stdout; strings.Contains(out, "offset") && !strings.Contains(out, "queue") {
 		t.Errorf("the receipt is %q", out)
 	}
-	out := tl.must("check", "--help").stdout
-	if !strings.Contains(out, "critical if the oldest message that a group has not consumed is at least this time old\n") || !strings.Contains(out, "warn from N parked messages on (default: never)\n") {
-		t.Errorf("the help of check is\n%s", out)
-	}
+	tl.must("check", "--help").prints("critical if the oldest message that a group has not consumed is at least this time old\n", "warn from N parked messages on (default: never)\n")
 }
 
 // The lines that commands print of messages are accepted by send --jsonl. The new message has all
@@ -150,21 +139,15 @@ func TestPrintedLinesAreAccepted(t *testing.T) {
 		if r := tl.input(text, "send", "copies", "--jsonl"); r.code != 0 || !strings.HasPrefix(r.stderr, "3 accepted") {
 			t.Errorf("the lines of %s: exit code %d, %s\n%s", command, r.code, r.stderr, text)
 		}
-		if copies := tl.must("peek", "copies", "--property", "name=value", "--sort", "keys", "--columns", "id,tag,keys,size,text").stdout; copies != original {
-			t.Errorf("%s: the copies are\n%swant\n%s", command, copies, original)
-		}
-		if out := tl.must("peek", "copies", "--key", "traced", "-o", "jsonl").stdout; !strings.Contains(out, traced) {
-			t.Errorf("%s: the copy has no trace: %s", command, out)
-		}
+		tl.must("peek", "copies", "--property", "name=value", "--sort", "keys", "--columns", "id,tag,keys,size,text").is(original)
+		tl.must("peek", "copies", "--key", "traced", "-o", "jsonl").prints(traced)
 		tl.must("topic", "purge", "copies", "--yes")
 	}
 	for line, want := range map[string]string{
 		`{"id":"x","body_size":5}`:     "the body of 5 bytes is missing",
 		`{"body_text":"x","taag":"t"}`: `the name "taag" is unknown`,
 	} {
-		if r := tl.input(line, "send", "copies", "--jsonl"); r.code != 2 || !strings.Contains(r.stderr, want) {
-			t.Errorf("%s: exit code %d, %s", line, r.code, r.stderr)
-		}
+		tl.input(line, "send", "copies", "--jsonl").exits(2).notes(want)
 	}
 	if r := tl.input("one\n", "send", "copies", "--lines"); r.code != 0 || !strings.HasPrefix(r.stderr, "1 accepted, 0 failed") {
 		t.Errorf("one line prints %q", r.stderr)
@@ -198,9 +181,7 @@ func TestInputIsReadWhole(t *testing.T) {
 		{`{"type":"caf` + "\xe9" + `"}`, "api PUT /v1/topics/more -", "is not UTF-8"},
 		{"", "api PUT /v1/topics/more @" + dir + "/latin.txt", "is not UTF-8"},
 	} {
-		if r := tl.input(c.stdin, strings.Fields(c.args)...); r.code != 2 || !strings.Contains(r.stderr, c.says) {
-			t.Errorf("%s: exit code %d, want 2 and %q: %s%s", c.args, r.code, c.says, r.stdout, r.stderr)
-		}
+		tl.input(c.stdin, strings.Fields(c.args)...).exits(2).notes(c.says)
 	}
 	if r := tl.input("{\"body_text\":\"1\"}\n \n{\"body_text\":\"2\"}\n", "send", "orders", "--jsonl"); r.code != 0 || !strings.HasPrefix(r.stderr, "2 accepted, 0 failed") {
 		t.Errorf("a line of white space: exit code %d, %s", r.code, r.stderr)
@@ -208,9 +189,7 @@ func TestInputIsReadWhole(t *testing.T) {
 	if out := tl.must("peek", "orders", "--sort", "text", "--columns", "text", "--no-headers").stdout; strings.Join(strings.Fields(out), " ") != "1 2" {
 		t.Errorf("the topic has %q, want the messages 1 and 2", out)
 	}
-	if out := tl.must("topic", "show", "orders", "-o", "json").stdout; !strings.Contains(out, `"queues": 8`) {
-		t.Errorf("the topic was changed: %s", out)
-	}
+	tl.must("topic", "show", "orders", "-o", "json").prints(`"queues": 8`)
 }
 
 // A request that the server does not know is not supported by it.
@@ -251,9 +230,7 @@ func TestAddressSettingsAreValues(t *testing.T) {
 	if out := tl.must("address", "test", "orders.eu").stdout; !strings.HasSuffix(out, want) {
 		t.Errorf("address test prints %q", out)
 	}
-	if out := tl.must("address", "list").stdout; !strings.Contains(out, "max-delivery-attempts=4") || strings.Contains(out, "0x") {
-		t.Errorf("address list prints %q", out)
-	}
+	tl.must("address", "list").prints("max-delivery-attempts=4").lacks("0x")
 	tl.must("address", "set", "orders.#", "max-delivery-attempts=5") // the other stays
 	if out := tl.must("address", "show", "orders.#").stdout; !strings.HasSuffix(out, strings.Replace(want, "4", "5", 1)) {
 		t.Errorf("after the change of one setting, address show prints %q", out)
@@ -295,31 +272,21 @@ func TestTraceOfDeadLetter(t *testing.T) {
 func TestStatusInMemory(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
-	if out := tl.must("status").stdout; !strings.Contains(out, "disk     none: ") || strings.Contains(out, "fsync") {
-		t.Errorf("the status is\n%s", out)
-	}
+	tl.must("status").prints("disk     none: ").lacks("fsync")
 }
 
 // A command that finds or knows nothing reports this in words, not as a zero.
 func TestEmptyResultsInWords(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
-	if out := tl.must("topic", "show", "orders").stdout; !strings.Contains(out, "  1 message, 1 B\n") {
-		t.Errorf("topic show prints %q", out)
-	}
+	tl.must("topic", "show", "orders").prints("  1 message, 1 B\n")
 	if out := squeezed(tl.must("topic", "list", "--columns", "backlog,oldest", "--no-headers").stdout); out != "1 -\n" {
 		t.Errorf("without a group the age of the oldest message is %q", out)
 	}
 	tl.must("receive", "billing", "orders", "--then", "ack", "--max", "1")
-	if r := tl.must("dead-letters", "purge", "billing", "--yes"); r.stderr != "no dead letters of group billing\n" {
-		t.Errorf("purge without dead letters prints %q", r.stderr)
-	}
-	if out := tl.must("check", "topic", "orders", "-o", "json").stdout; !strings.Contains(out, `"subject":"topic","name":"orders"`) || !strings.Contains(out, `"text":"no bound is reached"`) {
-		t.Errorf("check prints %s", out)
-	}
+	tl.must("dead-letters", "purge", "billing", "--yes").noted("no dead letters of group billing\n")
+	tl.must("check", "topic", "orders", "-o", "json").prints(`"subject":"topic","name":"orders"`, `"text":"no bound is reached"`)
 	tl.must("send", "orders", "b")
 	tl.must("receive", "billing", "orders", "--then", "dead=x", "--max", "1")
-	if r := tl.must("dead-letters", "redrive", "billing", "--dry-run", "--edit", "cat"); !strings.Contains(r.stderr, "the edit fails for 1 of the first 1 dead letter;") {
-		t.Errorf("a dry run with an edit that fails prints %q", r.stderr)
-	}
+	tl.must("dead-letters", "redrive", "billing", "--dry-run", "--edit", "cat").notes("the edit fails for 1 of the first 1 dead letter;")
 }

@@ -53,14 +53,10 @@ func TestMove(t *testing.T) {
 	for i := range 300 {
 		fmt.Fprintf(&input, `{"body_text":"%d","message_group":"g%d","tag":"t","keys":["k%d"],"properties":{"color":"red"}}`+"\n", i, i%7, i)
 	}
-	if r := source.input(input.String(), "send", "orders", "--jsonl", "-o", "name"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
+	source.pipe(input.String(), "send", "orders", "--jsonl", "-o", "name")
 	ids := strings.Fields(source.input(`{"body_text":"last","message_group":"other"}`+"\n", "send", "orders", "--jsonl", "-o", "name").stdout)
 	source.must("receive", "billing", "orders", "--then", "retry=2s", "--max", "1") // waits for its retry
-	if r := source.must("move", "orders", "--group", "billing", "--to", "target", "--dry-run"); !strings.Contains(r.stdout, "waiting for a retry  1") || strings.Contains(r.stderr, "to create") {
-		t.Errorf("the dry run printed\n%s%s", r.stdout, r.stderr)
-	}
+	source.must("move", "orders", "--group", "billing", "--to", "target", "--dry-run").prints("waiting for a retry  1").lacks("to create")
 	journal := filepath.Join(source.home, "j.jsonl")
 	r := source.must("move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--yes", "-o", "json")
 	var report struct {
@@ -88,9 +84,7 @@ func TestMove(t *testing.T) {
 	if len(at) != 7 || last.ID != ids[0] {
 		t.Errorf("groups %v, and the last message %+v, want the ID %s", at, last, ids[0])
 	}
-	if r := source.must("move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--yes"); !strings.Contains(r.stdout, "moved  0") {
-		t.Errorf("a second move printed\n%s", r.stdout)
-	}
+	source.must("move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--yes").prints("moved  0")
 }
 
 // A move rejects a missing target, other groups, a protected source and the journal of another
@@ -107,13 +101,9 @@ func TestMoveRejects(t *testing.T) {
 		t.Errorf("a missing target: exit code %d, %s", r.code, r.stderr)
 	}
 	target.must("topic", "create", "orders")
-	if r := source.must(append(move, "--dry-run")...); strings.Contains(r.stderr, "tidegate topic create") || !strings.Contains(r.stderr, "to create the group on the target: tidegate group create billing") {
-		t.Errorf("a missing group: %s", r.stderr)
-	}
+	source.must(append(move, "--dry-run")...).notes("to create the group on the target: tidegate group create billing").lacks("tidegate topic create")
 	source.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", target.grpc)
-	if r := source.run("move", "orders", "--group", "billing", "--to", "rmq", "--to-topic", "other", "--yes"); r.code != 3 || strings.Contains(r.stderr, "tidegate topic create") || !strings.Contains(r.stderr, "mqadmin updateTopic") || !strings.Contains(r.stderr, "if it is missing: mqadmin updateSubGroup") {
-		t.Errorf("a missing topic of a RocketMQ: exit code %d, %s", r.code, r.stderr)
-	}
+	source.run("move", "orders", "--group", "billing", "--to", "rmq", "--to-topic", "other", "--yes").exits(3).notes("mqadmin updateTopic", "if it is missing: mqadmin updateSubGroup").lacks("tidegate topic create")
 	for _, c := range map[string]struct {
 		args []string
 		code int
@@ -130,9 +120,7 @@ func TestMoveRejects(t *testing.T) {
 	}
 	source.must("receive", "ledger", "orders", "--then", "ack", "--max", "1")
 	source.fails(2, "[ledger]", move...) // another group
-	if r := source.must(append(move, "--other-groups")...); !strings.Contains(r.stdout, "moved  1") {
-		t.Errorf("alone: %s%s", r.stdout, r.stderr)
-	}
+	source.must(append(move, "--other-groups")...).prints("moved  1")
 	if r := source.run(append(move, "--to-topic", "other")...); r.code == 0 {
 		t.Error("a journal of another move was continued")
 	}
@@ -151,17 +139,12 @@ func TestMoveOfDelayedAndDead(t *testing.T) {
 	source.must("receive", "billing", "reminders", "--then", "dead=no such account", "--max", "1")
 	source.must("send", "reminders", "now", "--in", "1ms")
 	source.must("send", "reminders", "later", "--in", "2s")
-	r := source.must("move", "reminders", "--group", "billing", "--to", "target", "--dead-letters", "billing-dead", "--yes")
-	for _, want := range []string{"moved         2", "dead letters  1"} {
-		assert.That(t, strings.Contains(r.stdout, want), "the report lacks %q:\n%s", want, r.stdout)
-	}
+	source.must("move", "reminders", "--group", "billing", "--to", "target", "--dead-letters", "billing-dead", "--yes").prints("moved         2", "dead letters  1")
 	if got := target.bodies("billing", "reminders", 3); !slices.Equal(got, []string{"now", "later"}) && !slices.Equal(got, []string{"later", "now"}) {
 		t.Errorf("the target has %q", got)
 	}
 	assert.Slices(t, "the topic for dead letters has", target.bodies("audit", "billing-dead", 2), []string{"dead"})
-	if out := source.must("dead-letters", "list", "billing", "-o", "name").stdout; out != "" {
-		t.Errorf("dead letters at the source: %s", out)
-	}
+	source.must("dead-letters", "list", "billing", "-o", "name").is("")
 }
 
 // Messages that cannot be carried now are counted, and the command that carries them is printed.
@@ -172,10 +155,7 @@ func TestMoveLeavesAPart(t *testing.T) {
 	source.must("group", "create", "billing")
 	source.must("send", "orders", "a", "--in", "1h")
 	journal := filepath.Join(source.home, "j.jsonl")
-	r := source.run("move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--wait", "1s", "--yes")
-	if r.code != 7 || !strings.Contains(r.stdout, "left, delayed  1") || !strings.Contains(r.stderr, "tidegate move orders --group=billing") {
-		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	source.run("move", "orders", "--group", "billing", "--to", "target", "--journal", journal, "--wait", "1s", "--yes").exits(7).prints("left, delayed  1").notes("tidegate move orders --group=billing")
 }
 
 // Two messages with one ID, which a topic stores beyond its duplicate window, are both carried to a
@@ -274,9 +254,7 @@ func TestMoveIsRestartable(t *testing.T) {
 	for i := range n {
 		fmt.Fprintf(&input, `{"body_text":"%d","message_group":"g%d"}`+"\n", i, i%5)
 	}
-	if r := source.input(input.String(), "send", "orders", "--jsonl"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
+	source.pipe(input.String(), "send", "orders", "--jsonl")
 	args := []string{"move", "orders", "--group", "billing", "--to", "target", "--journal", filepath.Join(source.home, "j.jsonl"), "--yes", "-o", "json"}
 	for round := 1; ; round++ {
 		ctx, interrupt := context.WithCancel(limited(t))

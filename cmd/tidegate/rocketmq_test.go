@@ -75,16 +75,10 @@ func TestCommandsForMessages(t *testing.T) {
 	delayed := x.topic("reminders", "DELAY")
 	x.must("status")
 	x.must("check")
-	if r := x.must("doctor", "--topic", topic, "--group", group, "--send"); strings.Contains(r.stdout, "failed") {
-		t.Errorf("doctor:\n%s", r.stdout)
-	}
-	if r := x.run("doctor", "--topic", delayed, "--send"); r.code != 2 || !strings.Contains(r.stdout, "DELAY a time") {
-		t.Errorf("doctor with a message of the wrong type: exit code %d\n%s", r.code, r.stdout)
-	}
+	x.must("doctor", "--topic", topic, "--group", group, "--send").lacks("failed")
+	x.run("doctor", "--topic", delayed, "--send").exits(2).prints("DELAY a time")
 	x.must("send", topic, "one", "--tag", "a", "--key", "k", "-p", "color=red")
-	if r := x.input("two\nthree\nbad\n", "send", topic, "--lines"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
+	x.pipe("two\nthree\nbad\n", "send", topic, "--lines")
 	x.must("send", delayed, "later", "--in", "2s")
 	if got := lines[received](t, x.must("receive", group, topic, "--then", "ack", "--filter", "a", "--max", "1", "-o", "jsonl").stdout); len(got) != 1 || got[0].BodyText != "one" || got[0].Properties["color"] != "red" {
 		t.Errorf("with a filter: %+v", got)
@@ -94,9 +88,7 @@ func TestCommandsForMessages(t *testing.T) {
 	}
 	worker := `body=$(cat); [ "$body" != bad ] || { echo no such account >&2; exit 1; }`
 	all := x.group("all", 3)
-	if r := x.must("receive", all, topic, "--exec", worker, "--max", "5", "--workers", "3"); !strings.Contains(r.stderr, "5 handled, 1 failed") {
-		t.Errorf("the worker: %s", r.stderr)
-	}
+	x.must("receive", all, topic, "--exec", worker, "--max", "5", "--workers", "3").notes("5 handled, 1 failed")
 	as := []string{}
 	if x.real != nil {
 		as = []string{"--as", x.group("repair", 200)}
@@ -165,11 +157,8 @@ func TestMoveToAndFrom(t *testing.T) {
 		ids[i] = tidegate.NewMessageID()
 		fmt.Fprintf(&input, `{"id":"%s","body_text":"%d","message_group":"g%d","tag":"t","properties":{"color":"red"}}`+"\n", ids[i], i, i%3)
 	}
-	if r := tide.input(input.String(), "send", topic, "--jsonl"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
-	there := tide.must("move", topic, "--group", group, "--to", "far", "--yes")
-	assert.That(t, strings.Contains(there.stdout, "moved  60"), "there: %s%s", there.stdout, there.stderr)
+	tide.pipe(input.String(), "send", topic, "--jsonl")
+	tide.must("move", topic, "--group", group, "--to", "far", "--yes").prints("moved  60")
 	back := x.must("move", topic, "--group", group, "--to", "near", "--yes", "--wait", "12s")
 	t.Logf("back:\n%s%s", back.stdout, back.stderr)
 	last, seen := map[string]int{}, map[int]bool{}
@@ -208,9 +197,7 @@ func TestMoveWhileABrokerRestarts(t *testing.T) {
 		ids[id] = true
 		fmt.Fprintf(&input, `{"id":"%s","body_text":"x"}`+"\n", id)
 	}
-	if r := tide.input(input.String(), "send", topic, "--jsonl"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
+	tide.pipe(input.String(), "send", topic, "--jsonl")
 	journal := filepath.Join(t.TempDir(), "journal")
 	moved := make(chan result, 1)
 	go func() {

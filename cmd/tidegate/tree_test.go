@@ -64,9 +64,7 @@ func TestTree(t *testing.T) {
 		t.Run(strings.Join(path, " "), func(t *testing.T) {
 			assert.That(t, c.Short != "" && !strings.HasSuffix(c.Short, "."), "the short text is %q", c.Short)
 			assert.That(t, strings.Contains(c.Example, c.CommandPath()), "no example names the command: %q", c.Example)
-			if r := tl.run(append(path, "--help")...); r.code != 0 || !strings.Contains(r.stdout, "Usage:") {
-				t.Errorf("--help: exit code %d, %q", r.code, r.stdout)
-			}
+			tl.run(append(path, "--help")...).exits(0).prints("Usage:")
 			for name, args := range map[string][]string{
 				"unknown flag":       {"--nope"},
 				"too many arguments": {"a", "b", "c=d", "e", "f"},
@@ -74,8 +72,7 @@ func TestTree(t *testing.T) {
 				if strings.Contains(c.Use, "...") && name != "unknown flag" {
 					continue // takes any number
 				}
-				r := tl.run(append(slices.Clone(path), args...)...)
-				assert.That(t, r.code == 2 && strings.Contains(r.stderr, "--help") && r.stdout == "", "%s: exit code %d, %q, %q", name, r.code, r.stdout, r.stderr)
+				tl.run(append(slices.Clone(path), args...)...).exits(2).is("").notes("--help")
 			}
 			r := tl.run(append(slices.Clone(path), "-o", "json", "a", "b", "c", "d=", "e", "f", "--nope")...)
 			var problem struct{ Exit int }
@@ -154,6 +151,8 @@ func TestTreeOnRocketMQ(t *testing.T) {
 			t.Errorf("%s: exit code %d, %s", strings.Join(path, " "), r.code, r.stderr)
 		}
 	}
+	tl.fails(2, "mqadmin consumerProgress", "group", "show", "g", "--context", "rmq")
+	tl.fails(2, "has no command for it", "parked", "list", "g", "--context", "rmq")
 }
 
 // Each line of each example runs in a shell and ends in order.

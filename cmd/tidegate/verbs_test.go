@@ -17,12 +17,8 @@ func TestTemplateAndFormat(t *testing.T) {
 	r := tl.must("receive", "billing", "orders", "--max", "2", "--then", "ack", "-f", `%t %q %o %k %T %g %a %p %p{shop} %p{x}|%B %b%%\n`)
 	want := "orders 0 0 k1 t1 g 2 shop=s1 s1 |21 {\"n\": 1, \"c\": \"100%\"}%\n" + "orders 0 1 k2 t2 g 1 shop=s2 s2 |21 {\"n\": 2, \"c\": \"100%\"}%\n"
 	assert.That(t, r.stdout == want, "receive -f prints\n%s\nwant\n%s", r.stdout, want)
-	if r := tl.input("a\nb\n", "send", "orders", "<%n:%l>", "--lines", "--template", "--message-group", "g", "--key", "%l"); r.code != 0 {
-		t.Fatal(r.stderr)
-	}
-	if r := tl.must("receive", "billing", "orders", "--max", "2", "--then", "ack", "-f", "%k%b "); r.stdout != "a<1:a> b<2:b> " {
-		t.Errorf("the lines are %q", r.stdout)
-	}
+	tl.pipe("a\nb\n", "send", "orders", "<%n:%l>", "--lines", "--template", "--message-group", "g", "--key", "%l")
+	tl.must("receive", "billing", "orders", "--max", "2", "--then", "ack", "-f", "%k%b ").is("a<1:a> b<2:b> ")
 	tl.must("send", "orders", "%i %r{10} %c", "--template", "--message-group", "g")
 	if got := strings.Fields(tl.must("receive", "billing", "orders", "--max", "1", "--then", "ack", "-f", "%i %b").stdout); len(got) != 4 || len(got[1]) != 34 || len(got[2]) != 1 || !strings.HasSuffix(got[3], "Z") {
 		t.Errorf("an ID, a random number and a time are %q", got)
@@ -36,9 +32,7 @@ func TestTemplateAndFormat(t *testing.T) {
 	}
 	tl.must("send", "orders", "\x1b[2J", "--message-group", "g")
 	tl.terminal = true
-	if r := tl.must("receive", "billing", "orders", "--max", "1", "--then", "ack", "-f", "%b"); r.stdout != `\x1b[2J` {
-		t.Errorf("on a terminal the body is %q", r.stdout)
-	}
+	tl.must("receive", "billing", "orders", "--max", "1", "--then", "ack", "-f", "%b").is(`\x1b[2J`)
 }
 
 // receive --then ask settles each message by the user's choice, and releases the other messages
@@ -50,17 +44,10 @@ func TestReceiveThenAsk(t *testing.T) {
 		tl.must("send", "orders", fmt.Sprintf("m%d", i+1))
 	}
 	tl.terminal = true
-	r := tl.input("a\nnonsense\ndead=no such account\nr=1h\n\nq\n", "receive", "billing", "orders", "--then", "ask", "-f", `%b\n`)
-	if r.code != 0 || r.stdout != "m1\nm2\nm3\nm4\nm5\n" || !strings.Contains(r.stderr, "it is release, ack, retry[=TIME], dead[=REASON]") {
-		t.Fatalf("exit code %d, %q, %s", r.code, r.stdout, r.stderr)
-	}
+	tl.pipe("a\nnonsense\ndead=no such account\nr=1h\n\nq\n", "receive", "billing", "orders", "--then", "ask", "-f", `%b\n`).is("m1\nm2\nm3\nm4\nm5\n").notes("it is release, ack, retry[=TIME], dead[=REASON]")
 	tl.terminal = false
-	if got := tl.must("dead-letters", "list", "billing", "--columns", "reason", "--no-headers").stdout; got != "no such account\n" {
-		t.Errorf("the dead letters are %q", got)
-	}
-	if got := tl.must("receive", "billing", "orders", "--max", "3", "--wait", "1s", "--then", "ack", "-f", "%b ").stdout; got != "m4 m5 m6 " {
-		t.Errorf("released and further messages are %q", got)
-	}
+	tl.must("dead-letters", "list", "billing", "--columns", "reason", "--no-headers").is("no such account\n")
+	tl.must("receive", "billing", "orders", "--max", "3", "--wait", "1s", "--then", "ack", "-f", "%b ").is("m4 m5 m6 ")
 	if got := squeezed(tl.must("group", "list", "--no-headers", "--columns", "group,retry,acked").stdout); got != "billing 1 4\n" {
 		t.Errorf("the group has %q", got)
 	}

@@ -103,24 +103,16 @@ func TestExportAndWatchLetters(t *testing.T) {
 	}
 	classes := lines[struct{ Fingerprint, Reason string }](t, tl.must("dead-letters", "top", "billing", "-o", "jsonl").stdout)
 	one := lines[letter](t, tl.must("dead-letters", "export", "billing", "--class", classes[0].Fingerprint).stdout)
-	if len(one) != 1 || one[0].Origin.Reason != classes[0].Reason {
-		t.Errorf("class %+v has %+v", classes[0], one)
-	}
-	if out := tl.must("dead-letters", "list", "billing", "--class", classes[0].Fingerprint, "-o", "name").stdout; out != one[0].MessageID+"\n" {
-		t.Errorf("the list of the class is %q, want %s", out, one[0].MessageID)
-	}
+	assert.That(t, len(one) == 1 && one[0].Origin.Reason == classes[0].Reason, "class %+v has %+v", classes[0], one)
+	tl.must("dead-letters", "list", "billing", "--class", classes[0].Fingerprint, "-o", "name").is(one[0].MessageID + "\n")
 	oldest := strings.Fields(tl.must("dead-letters", "list", "billing", "-o", "name").stdout)
 	newest := strings.Fields(tl.must("dead-letters", "list", "billing", "--newest", "-o", "name").stdout)
 	slices.Reverse(newest)
 	assert.That(t, len(oldest) == 2 && slices.Equal(oldest, newest), "the letters are %q, and with --newest in the reverse order %q", oldest, newest)
 	for limit, complete := range map[string]bool{"1": false, "2": true, "0": true} {
-		if out := tl.must("dead-letters", "list", "billing", "--limit", limit, "-o", "json").stdout; !strings.Contains(out, fmt.Sprintf(`"complete": %t`, complete)) {
-			t.Errorf("--limit %s of 2 letters prints %s", limit, out)
-		}
+		tl.must("dead-letters", "list", "billing", "--limit", limit, "-o", "json").prints(fmt.Sprintf(`"complete": %t`, complete))
 	}
-	if r := tl.must("dead-letters", "purge", "billing", "--class", classes[0].Fingerprint, "--dry-run"); r.stderr != "would remove 1 dead letter of group billing\n" {
-		t.Errorf("the dry run of a purge of a class printed %q", r.stderr)
-	}
+	tl.must("dead-letters", "purge", "billing", "--class", classes[0].Fingerprint, "--dry-run").noted("would remove 1 dead letter of group billing\n")
 	file := filepath.Join(tl.home, "seen")
 	r := tl.must("dead-letters", "watch", "billing", "--since", "-1h", "--limit", "2", "--every", "100ms", "--exec", "cat >> "+file+"; exit 3")
 	text, err := os.ReadFile(file)
@@ -196,9 +188,7 @@ func TestOfferedCommandsKeepTheTopic(t *testing.T) {
 		{[]string{"top", "billing"}, "tidegate dead-letters show billing x1 --in " + in + "\n"},
 		{[]string{"top", "billing"}, " --in " + in + "\n"},
 	} {
-		if r := tl.must(append(append([]string{"dead-letters"}, c.args...), "--in", in)...); !strings.Contains(r.stderr, c.want) {
-			t.Errorf("%s offers %s, want %s", c.args, r.stderr, c.want)
-		}
+		tl.must(append(append([]string{"dead-letters"}, c.args...), "--in", in)...).notes(c.want)
 	}
 }
 
@@ -312,18 +302,12 @@ func TestCheckForms(t *testing.T) {
 		!strings.Contains(r.stdout, `tidegate_check_level{subject="dead-letters",name="billing"} 2`) || !strings.Contains(r.stdout, `tidegate_check_dead_letters{subject="dead-letters",name="billing"} 1`) {
 		t.Errorf("new dead letters: exit code %d\n%s", r.code, r.stdout)
 	}
-	if r := tl.run("check", "dead-letters", "billing", "--dead-letters-crit", "1", "--since", "1h"); r.code != 0 {
-		t.Errorf("no dead letter since then: exit code %d\n%s", r.code, r.stdout)
-	}
+	tl.must("check", "dead-letters", "billing", "--dead-letters-crit", "1", "--since", "1h")
 	s := httptest.NewTLSServer(http.NotFoundHandler()) // its certificate ends in 2084
 	defer s.Close()
 	secure := []string{"check", "--http", s.URL, "--tls-skip-verify", "--no-retry", "--format", "json"}
-	if r := tl.run(append(secure, "--cert-days-crit", "1000000")...); r.code != 2 || !strings.Contains(r.stdout, "cert-days is ") {
-		t.Errorf("a bound that is not met: exit code %d\n%s", r.code, r.stdout)
-	}
-	if r := tl.run("check", "--cert-days-warn", "10"); r.code != 3 || !strings.Contains(r.stdout, "without TLS") {
-		t.Errorf("without TLS: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
-	}
+	tl.run(append(secure, "--cert-days-crit", "1000000")...).exits(2).prints("cert-days is ")
+	tl.run("check", "--cert-days-warn", "10").exits(3).prints("without TLS")
 }
 
 // check judges the age of the oldest message of a group in all its topics, and of a topic.
@@ -361,9 +345,7 @@ func TestCheckAge(t *testing.T) {
 		r := tl.run(append([]string{"check", "--http", proxy.URL}, strings.Fields(c.args)...)...)
 		assert.That(t, r.code == c.code && strings.Contains(r.stdout+r.stderr, c.want), "check %s: exit code %d, want %d with %q: %s%s", c.args, r.code, c.code, c.want, r.stdout, r.stderr)
 	}
-	if r := tl.must("top", "--by", "age", "--once", "--every", "100ms", "--http", proxy.URL, "-o", "jsonl"); !strings.Contains(r.stdout, `"oldest_ms":1999`) {
-		t.Errorf("top --by age: %s", r.stdout)
-	}
+	tl.must("top", "--by", "age", "--once", "--every", "100ms", "--http", proxy.URL, "-o", "jsonl").prints(`"oldest_ms":1999`)
 }
 
 // Commands that wait for new items begin at the time of the server. The clock of this machine can

@@ -173,28 +173,6 @@ func TestWaitDoesNotStopAProgram(t *testing.T) {
 	})
 }
 
-// A settler has the results of the next settlements.
-type settler struct {
-	Transport // nil: only the methods below are used
-
-	results []error
-	calls   int
-}
-
-func (s *settler) next(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	s.calls++
-	err := s.results[0]
-	s.results = s.results[1:]
-	return err
-}
-
-func (s *settler) Settle(ctx context.Context, _ *tidegate.Delivery, _ transport.Verdict) (transport.RetryResult, error) {
-	return transport.RetryResult{}, s.next(ctx)
-}
-
 // Every fate of a printed message outlives a server that is away with --follow, and is settled
 // after Ctrl-C. A handle that is unknown at a repetition is that of a settlement whose response was
 // lost.
@@ -220,10 +198,17 @@ func TestPersistentFates(t *testing.T) {
 				if c.interrupted {
 					interrupt()
 				}
-				s := &settler{results: c.results}
+				calls := 0
+				s := &transporttest.Fake{OnSettle: func(ctx context.Context, _ int, _ *tidegate.Delivery, _ transport.Verdict) (r transport.RetryResult, err error) {
+					if ctx.Err() != nil {
+						return r, context.Cause(ctx)
+					}
+					calls++
+					return r, c.results[calls-1]
+				}}
 				r := &receiveCommand{Call: &Call{App: &App{}, Timeout: 10 * time.Second}, follow: c.follow, lease: 30 * time.Second}
-				if err := r.settle(ctx, s, printed(1, 1)[0], fate); !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || s.calls != c.calls {
-					t.Errorf("%s, %s: %v after %d calls", fate.name, name, err, s.calls)
+				if err := r.settle(ctx, s, printed(1, 1)[0], fate); !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || calls != c.calls {
+					t.Errorf("%s, %s: %v after %d calls", fate.name, name, err, calls)
 				}
 			})
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/internal/filelock"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
 func deliver(n int, group string) *tidegate.Delivery {
@@ -31,7 +32,7 @@ func deliver(n int, group string) *tidegate.Delivery {
 // A fakeSource delivers batches, one for each receive. Like a server it accepts only the last
 // receipt handle of a message. Each lease that it gives must be in the journal before.
 type fakeSource struct {
-	transport.Receiver // nil: only Receive is used
+	transporttest.Fake
 
 	journal string // its file; empty: not checked
 	faults  []string
@@ -47,25 +48,6 @@ type fakeSource struct {
 	extends  error   // of each extension
 	onAck    func([]*tidegate.Delivery)
 	changed  []string // ID and duration of each extension
-	snoozes  bool     // it can release messages without an attempt
-	snoozed  []string
-}
-
-func (s *fakeSource) Capabilities(string) transport.Capabilities {
-	if s.snoozes {
-		return transport.Capabilities{Verdicts: transport.Snooze}
-	}
-	return transport.Capabilities{}
-}
-
-func (s *fakeSource) Settle(_ context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if v.Kind != transport.Snooze {
-		return transport.RetryResult{}, v.Unsupported(d)
-	}
-	s.snoozed = append(s.snoozed, fmt.Sprintf("%s %v", d.ID, v.Delay))
-	return transport.RetryResult{}, nil
 }
 
 // leases notes a fault if the journal has no lease until a time. mu is held.
@@ -273,14 +255,19 @@ func TestRejectedMessageStopsItsGroup(t *testing.T) {
 // A message that stays is released without an attempt where the source can do that: else it would
 // be a dead letter after some runs.
 func TestMessageThatStaysKeepsItsAttempts(t *testing.T) {
-	s := &fakeSource{snoozes: true, batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a")}}}
+	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a")}}}
+	s.Announces.Verdicts = transport.Snooze
 	o := testCarryOptions(t, s, &fakeTarget{check: refuse("id1")}, filepath.Join(t.TempDir(), "j"))
 	if r, err := carry(t.Context(), o); err != nil || r.Aside != 1 || r.Behind != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if want := []string{"id1 0s", "id2 0s"}; !slices.Equal(s.snoozed, want) || slices.Contains(s.changed, "id1 0s") {
-		t.Errorf("released %q and %q, want %q", s.snoozed, s.changed, want)
+	var snoozed []string
+	for _, c := range s.Calls("Settle") {
+		assert.Equal(t, "the verdict is", c.Verdict.Kind, transport.Snooze)
+		snoozed = append(snoozed, c.Deliveries[0].ID)
 	}
+	assert.Slices(t, "the releases without an attempt are", snoozed, []string{"id1", "id2"})
+	assert.That(t, !slices.Contains(s.changed, "id1 0s"), "released with an attempt: %q", s.changed)
 }
 
 // The messages of one worker are in hand for longer than the source may be idle, because the target
@@ -334,16 +321,6 @@ func TestRejectionOfAllEnds(t *testing.T) {
 	s, f = &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "")}, {deliver(2, "")}}}, &fakeTarget{results: []error{lapsed}}
 	if r, err := carry(t.Context(), testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j"))); !errors.Is(err, lapsed) || r.Moved != 0 || len(f.at) != 1 {
 		t.Errorf("a fault of the configuration: %+v, %v after %d sends", r, err, len(f.at))
-	}
-}
-
-// The ID as a further key can make a message too large. It is then carried without that key.
-func TestKeyThatDoesNotFit(t *testing.T) {
-	s, f := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, ""), deliver(2, "")}}}, &fakeTarget{check: func(m *tidegate.Message) error { return m.Validate(tidegate.MaxBodySize) }}
-	s.batches[0][0].Properties = map[string]string{"name": strings.Repeat("x", protocol.MaxPropertiesSize-len("name"))}
-	r, err := carry(t.Context(), testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j")))
-	if err != nil || r.Moved != 2 || r.Keyless != 1 || r.Aside != 0 || len(f.stored["id1"].Keys) != 0 || !slices.Equal(f.stored["id2"].Keys, []string{"id2"}) {
-		t.Errorf("%+v, %v; stored %+v", r, err, f.stored)
 	}
 }
 
@@ -524,19 +501,6 @@ func TestLostAcknowledgement(t *testing.T) {
 	r, err = carry(t.Context(), o)
 	if err != nil || r.Moved != 1 || r.Earlier != 1 || !slices.Equal(f.sent, []string{"id1", "id2"}) || !slices.Equal(s.acked, []string{"id1", "id2"}) {
 		t.Errorf("%+v, %v; sent %q, acknowledged %q", r, err, f.sent, s.acked)
-	}
-	if _, err := openCarryJournal(journal); err == nil || !strings.Contains(err.Error(), "is in use by this process") {
-		t.Errorf("the journal of a run was opened again: %v", err)
-	}
-	for _, text := range []string{"a note\n", "a note", `{"message_id":"1"}` + "\n", `{"message_id":"1"}`, "{}\n"} {
-		other := filepath.Join(t.TempDir(), "other")
-		assert.Must(t, os.WriteFile(other, []byte(text), 0o600))
-		if _, err := openCarryJournal(other); err == nil || !strings.Contains(err.Error(), "line 1 is not an entry") {
-			t.Errorf("%q was opened as a journal: %v", text, err)
-		}
-		if got, err := os.ReadFile(other); err != nil || string(got) != text {
-			t.Errorf("%q has become %q, %v", text, got, err)
-		}
 	}
 }
 
