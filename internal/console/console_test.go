@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // get makes a request; header is names and values in turn.
@@ -25,10 +27,7 @@ func get(t *testing.T, h http.Handler, method, path string, header ...string) *h
 
 func body(t *testing.T, r io.Reader) string {
 	t.Helper()
-	text, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(io.ReadAll(r))(t)
 	return string(text)
 }
 
@@ -38,6 +37,7 @@ var wanted = map[string]string{
 		"base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
 	"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY",
 	"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+	"Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
 
 func small(t *testing.T) *handler {
@@ -48,9 +48,7 @@ func small(t *testing.T) *handler {
 		"main.js":    {Data: []byte("  import './other.js' // kept\n  // left out\n//left out\n" + strings.Repeat("f('// kept')\n", 100))},
 		"other.js":   {Data: []byte("export {}")},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	return h
 }
 
@@ -145,10 +143,7 @@ func TestVersionFollowsEachFile(t *testing.T) {
 		"name":              {"index.html": {Data: []byte(`"files/a.js" "files/b.js"`)}, "a.js": {Data: []byte("1")}, "c.js": {Data: []byte("2")}},
 		"index":             {"index.html": {Data: []byte(`"files/a.js" "files/b.js" `)}, "a.js": {Data: []byte("1")}, "b.js": {Data: []byte("2")}},
 	} {
-		h, err := load(files)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := assert.Value(load(files))(t)
 		v := versionOf(t, h)
 		if other := seen[v]; other != "" {
 			t.Errorf("%q and %q have the same version", name, other)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/httpapi"
 )
 
@@ -36,10 +37,7 @@ func start(t *testing.T, readOnly bool) *pair {
 		fmt.Fprintf(w, "%s %s %s", r.Method, r.URL.RequestURI(), text)
 	}))
 	t.Cleanup(broker.Close)
-	c, err := httpapi.New(broker.URL+"/base", httpapi.Options{Op: "test", Credentials: tidegate.Credentials{AccessKey: "operator", SecretKey: "sesame"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(httpapi.New(broker.URL+"/base", httpapi.Options{Op: "test", Credentials: tidegate.Credentials{AccessKey: "operator", SecretKey: "sesame"}}))(t)
 	t.Cleanup(c.Close)
 	p.Front, p.token = NewFront(c, "7777", readOnly)
 	return p
@@ -86,9 +84,7 @@ func TestForwards(t *testing.T) {
 	}
 	r := p.seen[len(p.seen)-1]
 	for _, name := range []string{"Cookie", "Origin", "X-Tidegate-Session", "Sec-Fetch-Site"} {
-		if r.Header.Get(name) != "" {
-			t.Errorf("the broker got %s: %q", name, r.Header.Get(name))
-		}
+		assert.That(t, r.Header.Get(name) == "", "the broker got %s: %q", name, r.Header.Get(name))
 	}
 	if got := r.Header.Get("Authorization"); !strings.HasPrefix(got, "MQv2-HMAC-SHA1 Credential=operator") || r.Header.Get("If-Match") != `"7"` {
 		t.Errorf("the broker got %v", r.Header)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var (
@@ -24,10 +26,7 @@ var (
 func TestTexts(t *testing.T) {
 	english, chinese := texts(t, "en"), texts(t, "zh")
 	used, prefixes := map[string]bool{}, map[string]bool{}
-	modules, err := fs.Glob(embedded, "files/*.js")
-	if err != nil {
-		t.Fatal(err)
-	}
+	modules := assert.Value(fs.Glob(embedded, "files/*.js"))(t)
 	for _, name := range modules {
 		if tables[path.Base(name)] {
 			continue
@@ -91,18 +90,13 @@ func texts(t *testing.T, language string) map[string]string {
 		}
 		found[m[1]] = m[2]
 	}
-	if len(found) < 100 {
-		t.Fatalf("%s: only %d texts were found", language, len(found))
-	}
+	assert.MustThat(t, len(found) >= 100, "%s: only %d texts were found", language, len(found))
 	return found
 }
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := fs.ReadFile(embedded, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(fs.ReadFile(embedded, name))(t)
 	return string(text)
 }
 

@@ -13,14 +13,13 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // A fast broker must not accept a request after Close.
 func TestRequestsAfterCloseHaveEnded(t *testing.T) {
-	c, err := New("127.0.0.1:1", Options{Op: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(New("127.0.0.1:1", Options{Op: "test"}))(t)
 	c.Close()
 	for range 100 {
 		ctx, stop := c.within(context.Background())
@@ -40,10 +39,7 @@ func TestNotConnectedThroughAProxy(t *testing.T) {
 		"403 Forbidden":                     false,
 		"502 Bad Gateway":                   true,
 	} {
-		c, err := New("https://broker.test", Options{Op: "test"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(New("https://broker.test", Options{Op: "test"}))(t)
 		c.network.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: "proxy.test:3128"})
 		c.network.DialContext = func(context.Context, string, string) (net.Conn, error) {
 			proxy, conn := net.Pipe()
@@ -55,7 +51,7 @@ func TestNotConnectedThroughAProxy(t *testing.T) {
 			}()
 			return conn, nil
 		}
-		err = c.Do(t.Context(), &Request{Op: "GetTopic", Method: "GET", Path: "/v1/topics/t"},
+		err := c.Do(t.Context(), &Request{Op: "GetTopic", Method: "GET", Path: "/v1/topics/t"},
 			func(Attempt) (time.Duration, bool) { return 0, false })
 		if f, ok := errors.AsType[*Failure](err); !ok || f.Err.NotConnected != want {
 			t.Errorf("%s: %#v, want NotConnected %t", status, err, want)
@@ -79,9 +75,7 @@ func TestPages(t *testing.T) {
 			}
 			return fmt.Sprint(pages), nil
 		})
-		if err != nil || pages != n {
-			t.Errorf("%d of %d pages, %v", pages, n, err)
-		}
+		assert.That(t, err == nil && pages == n, "%d of %d pages, %v", pages, n, err)
 	}
 	for _, begin := range []int{0, 1, 5, 1000} {
 		for _, cycle := range []int{1, 2, 3, 7, 100} {

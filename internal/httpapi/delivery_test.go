@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Every message survives the way to JSON and back.
@@ -26,10 +28,7 @@ func FuzzDelivery(f *testing.F) {
 			StoredAt: time.Unix(0, born).UTC(), StoreHost: "s", InvisibleUntil: now.Add(time.Duration(1 + born&0xffff)),
 		}
 		for _, text := range []bool{true, false} {
-			raw, err := json.Marshal(DeliveryOf(d, text, now))
-			if err != nil {
-				t.Fatal(err)
-			}
+			raw := assert.Value(json.Marshal(DeliveryOf(d, text, now)))(t)
 			var back Delivery
 			if err := json.Unmarshal(raw, &back); err != nil {
 				t.Fatalf("%v: %s", err, raw)
@@ -41,9 +40,7 @@ func FuzzDelivery(f *testing.F) {
 			if len(got.Body) == 0 {
 				got.Body = body[:0]
 			}
-			if !reflect.DeepEqual(got, d) {
-				t.Errorf("%+v became %+v by %s", d, got, raw)
-			}
+			assert.That(t, reflect.DeepEqual(got, d), "%+v became %+v by %s", d, got, raw)
 		}
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Failure.Earlier reports that an attempt before the last one may have taken effect, also if many
@@ -41,9 +43,7 @@ func TestEarlierAttempts(t *testing.T) {
 				return client, nil
 			}
 			c, err := New("broker.test", Options{Op: "test", Dialer: dial})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.Must(t, err)
 			defer c.Close()
 			err = c.Do(t.Context(), &Request{Op: "PutTopic", Method: "POST", Path: "/v1/topics/t", MaxResponse: 1000},
 				func(a Attempt) (time.Duration, bool) { return 0, a.Number < len(tt.responses) })

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/tidegate/tidegate"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Retry-After has seconds or a date (RFC 9110). A wait is neither negative nor longer than 24 h, so
@@ -46,9 +48,7 @@ func TestRetryAfterIsBounded(t *testing.T) {
 // field.
 func TestNewRejectsSessionTokens(t *testing.T) {
 	keys := tidegate.Credentials{AccessKey: "clerk", SecretKey: "open sesame"}
-	if _, err := New("broker.test", Options{Op: "test", Credentials: keys}); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(New("broker.test", Options{Op: "test", Credentials: keys})))
 	keys.SessionToken = "temporary"
 	_, err := New("broker.test", Options{Op: "test", Credentials: keys})
 	if e, ok := errors.AsType[*tidegate.Error](err); !ok || !errors.Is(err, tidegate.ErrInvalid) || !strings.HasSuffix(e.Subject, "SessionToken") {
@@ -82,9 +82,7 @@ func TestNoTimeForAnotherAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("refused")
 		c, err := New("broker.test", Options{Op: "test", Dialer: func(context.Context, string) (net.Conn, error) { return nil, refused }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 1234567*time.Microsecond)
 		defer cancel()
@@ -124,9 +122,7 @@ func TestOtherProtocol(t *testing.T) {
 			}()
 			return near, nil
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		defer c.Close()
 		var last error
 		for range responses {

@@ -48,7 +48,6 @@ func TestHeapAfterHours(t *testing.T) {
 	if late > 50 || late > early+max(1, early/10) {
 		t.Errorf("the heap has %.1f MB after eight hours and %.1f MB after two, want no growth and at most 50 MB", late, early)
 	}
-	var rows int
-	b.eval(`document.getElementsByTagName('*').length`, &rows)
+	rows := value[int](b, `document.getElementsByTagName('*').length`)
 	assert.That(t, rows <= 3000, "the page has %d elements", rows)
 }

@@ -47,8 +47,7 @@ func TestHostileText(t *testing.T) {
 	for i := range len(hostile) + 2 {
 		b.visit(fmt.Sprintf("#/messages/hostile/0/%d", i))
 		b.is("messages-part")
-		var text string
-		b.eval(`document.querySelector('main').textContent`, &text)
+		text := value[string](b, `document.querySelector('main').textContent`)
 		if i < len(hostile) {
 			for _, want := range []string{hostile[i].shown, "<b>tag", "<img/src=x/onerror=window.pwned=1>", `<img src=x onerror="window.pwned = 1">`} {
 				assert.That(t, strings.Contains(text, want), "message %d does not show %q: %.600q", i, want, text)
@@ -64,15 +63,13 @@ func TestHostileText(t *testing.T) {
 	b.eval(`{ const make = URL.createObjectURL; URL.createObjectURL = (blob) => { window.saved = blob; return make.call(URL, blob); }; null }`, nil)
 	b.click("download-body", "")
 	b.wait(`window.saved`)
-	var saved, text string
-	b.eval(`window.saved.type`, &saved)
-	b.eval(`window.saved.text()`, &text)
+	saved := value[string](b, `window.saved.type`)
+	text := value[string](b, `window.saved.text()`)
 	if saved != "application/octet-stream" || text != hostile[1].body {
 		t.Errorf("the download is %q of type %q", text, saved)
 	}
 	b.visit("#/messages?topic=hostile")
-	var pwned bool
-	b.eval(taken, &pwned)
+	pwned := value[bool](b, taken)
 	assert.That(t, !pwned, "a text of an attacker became an element, or ran")
 	// An address is a text of an attacker too.
 	for _, fragment := range []string{`#/topics/<img src=x onerror="window.pwned=1">`, `#/groups/%3Cimg%20src=x%20onerror=window.pwned=1%3E`, `#/messages?topic=%22%3E%3Cscript%3Ewindow.pwned=1%3C/script%3E`, `#/%`, `#/topics/%ff`} {
@@ -150,8 +147,7 @@ func TestHostileReasons(t *testing.T) {
 	} {
 		b.visit(p.fragment)
 		b.is(p.name)
-		var text string
-		b.eval(`document.querySelector('main').textContent`, &text)
+		text := value[string](b, `document.querySelector('main').textContent`)
 		shown := 0
 		for _, h := range hostile {
 			if strings.Contains(text, h.shown) {
@@ -170,14 +166,12 @@ func TestHostileReasons(t *testing.T) {
 	}
 	for _, l := range page.DeadLetters {
 		b.visit("#/dead-letters/g/" + l.MessageID)
-		var text string
-		b.eval(`document.querySelector('main .reason').textContent`, &text)
+		text := value[string](b, `document.querySelector('main .reason').textContent`)
 		if !slices.ContainsFunc(hostile, func(h struct{ body, shown string }) bool { return strings.Contains(text, h.shown) }) {
 			t.Errorf("the page of a dead letter shows the reason %q", text)
 		}
 		b.clean()
 	}
-	var pwned bool
-	b.eval(taken, &pwned)
+	pwned := value[bool](b, taken)
 	assert.That(t, !pwned, "a text of an attacker became an element, or ran")
 }

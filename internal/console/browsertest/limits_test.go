@@ -4,11 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"github.com/tidegate/tidegate/internal/assert"
-
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/settings"
 )
 
 // answer sets the response to one path of the API.
@@ -37,10 +32,9 @@ func TestFreeDiskIsNearFromAbove(t *testing.T) {
 		s := start(t, answer("/v1/throttle", `{"throttles":[],"not_reached":[{"limit":"free disk","unit":"bytes","value":`+c.value+`,"mark":1`+gib+`,"resume":1342177280,"on":false}],"limits":{"pressure":{"min_free_disk_bytes":1`+gib+`}},"revision":"1"}`))
 		b := open(t, s.url)
 		b.load("#/limits")
-		var state, meter, title string
-		b.eval(`document.querySelector('main td .badge').textContent`, &state)
-		b.eval(`document.querySelector('main meter').value.toFixed(2)`, &meter)
-		b.eval(`document.querySelector('main meter').title`, &title)
+		state := value[string](b, `document.querySelector('main td .badge').textContent`)
+		meter := value[string](b, `document.querySelector('main meter').value.toFixed(2)`)
+		title := value[string](b, `document.querySelector('main meter').title`)
 		if state != c.state || meter != c.meter {
 			t.Errorf("%s bytes free of at least 1 GiB are %q with a bar of %s, want %q and %s", c.value, state, meter, c.state, c.meter)
 		}
@@ -52,38 +46,4 @@ func TestFreeDiskIsNearFromAbove(t *testing.T) {
 		}
 		b.clean()
 	}
-}
-
-// The page of a throttled topic shows that sends are rejected, until when, and the slowest group.
-func TestThrottledTopicNamesTheSlowestGroup(t *testing.T) {
-	s := start(t, siteOptions{})
-	s.topic("orders", settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 10}})
-	s.group("fast", settings.Group{})
-	s.group("slow", settings.Group{})
-	for range 10 {
-		s.send(&tidegate.Message{Topic: "orders", Body: []byte("x")})
-	}
-	s.take("slow", "orders", 1)
-	for _, err := range s.Ack(t.Context(), s.take("fast", "orders", 10)) {
-		assert.Must(t, err)
-	}
-	b := open(t, s.url)
-	b.load("#/topics/orders")
-	b.wait(`document.querySelector('.state.bad a[href="#/groups/slow"]')`)
-	if text := b.text(); !strings.Contains(text, "sends are rejected now (530) until it is at") {
-		t.Errorf("the page of a throttled topic is\n%s", text)
-	}
-	b.clean()
-}
-
-// A group without a backlog has not always consumed its messages: a filter can have skipped them.
-func TestSentenceOfAGroupWithoutBacklog(t *testing.T) {
-	s := start(t, siteOptions{})
-	s.topic("orders", settings.Topic{Queues: 1})
-	s.group("g", settings.Group{})
-	s.take("g", "orders", 1)
-	b := open(t, s.url)
-	b.load("#/groups/g")
-	b.wait(`document.querySelector('.state.ok')?.textContent === 'Nothing is left for the group: it has acknowledged, skipped by a filter or passed everything.'`)
-	b.clean()
 }

@@ -30,14 +30,12 @@ func TestKeyboard(t *testing.T) {
 		b.visit(p.fragment)
 		b.eval(`document.activeElement.blur(); scrollTo(0, 0); window.reached = new Set(); null`, nil)
 		missing := interactive + `.filter((e) => !window.reached.has(e) && e.type !== 'radio').map((e) => e.outerHTML)`
-		var n int
-		b.eval(interactive+`.length`, &n)
+		n := value[int](b, interactive+`.length`)
 		missed := []string{""}
 		// Once around, or twice: a page can move the focus to its heading after the first keys.
 		for k := 0; k < 2*n+4 && (k < n+2 || len(missed) > 0); k++ {
 			b.run(chromedp.KeyEvent(kb.Tab))
-			var bad string
-			b.eval(`window.reached.add(document.activeElement), document.activeElement === document.body || `+outlined+` ? '' : document.activeElement.outerHTML`, &bad)
+			bad := value[string](b, `window.reached.add(document.activeElement), document.activeElement === document.body || `+outlined+` ? '' : document.activeElement.outerHTML`)
 			assert.That(t, bad == "", "%s: the focus is not visible on %.200s", p.fragment, bad)
 			if k >= n+1 {
 				b.eval(missing, &missed)
@@ -52,20 +50,6 @@ func TestKeyboard(t *testing.T) {
 	b.eval(`document.querySelector('main a[href="#/topics/normal"]').focus(); null`, nil)
 	b.run(chromedp.KeyEvent(kb.Enter))
 	b.wait(`document.querySelector('main[data-page=topics-one][data-ready]')`)
-}
-
-// An update of the data keeps the controls of the head line. A new element would close the open
-// list of intervals.
-func TestUpdatesKeepControls(t *testing.T) {
-	s := start(t, siteOptions{})
-	s.populate(1)
-	b := open(t, s.url)
-	b.load("#/topics")
-	b.eval(`window.kept = document.querySelector('[name=interval]'), window.was = document.querySelector('.asof').textContent, null`, nil)
-	b.wait(`document.querySelector('.asof').textContent !== window.was`)
-	var same bool
-	b.eval(`window.kept.isConnected`, &same)
-	assert.That(t, same, "an update replaced the list of intervals")
 }
 
 // poor lists the texts whose contrast is below that of WCAG 2.2 AA: 4.5, or 3 for large text.
@@ -109,13 +93,11 @@ func TestContrastAndWidth(t *testing.T) {
 			b.size(width, 900)
 			for _, p := range pages {
 				b.visit(p.fragment)
-				var found []string
-				b.eval(poor, &found)
+				found := value[[]string](b, poor)
 				for _, f := range found {
 					t.Errorf("%s, %s, %d px: contrast %s", p.fragment, v.name, width, f)
 				}
-				var wide int64
-				b.eval(`document.documentElement.scrollWidth`, &wide)
+				wide := value[int64](b, `document.documentElement.scrollWidth`)
 				if wide > width {
 					t.Errorf("%s, %s: the page is %d px wide in a window of %d px", p.fragment, v.name, wide, width)
 				}
@@ -148,8 +130,7 @@ func TestNavigationIsOneLine(t *testing.T) {
 		b.eval(`new Set([...document.querySelectorAll('#bar nav a')].map((e) => e.offsetTop)).size`, &lines)
 		b.eval(`Math.round(document.querySelector('#bar nav').getBoundingClientRect().right - [...document.querySelectorAll('#bar nav a')].at(-1).getBoundingClientRect().right)`, &spare)
 		assert.That(t, lines == 1 && links >= 8, "%s: %d links in %d lines", language, links, lines)
-		var beside bool
-		b.eval(`document.querySelector('#bar .status').getBoundingClientRect().top < document.querySelector('#bar nav').getBoundingClientRect().bottom`, &beside)
+		beside := value[bool](b, `document.querySelector('#bar .status').getBoundingClientRect().top < document.querySelector('#bar nav').getBoundingClientRect().bottom`)
 		assert.That(t, beside, "%s: the status is below the navigation", language)
 		t.Logf("%s: %d pixels are left", language, spare)
 	}

@@ -2,6 +2,7 @@ package browsertest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/tidegate/tidegate/internal/assert"
@@ -37,7 +38,8 @@ const (
 
 // Each page works on an empty broker and with 1, 100 and 10 000 topics. It keeps the content
 // security policy and the bounds of the specification, has no error, and makes no request to
-// another origin.
+// another origin. Without access keys there is no login, and the page notes that each client may do
+// everything.
 func TestPages(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 10_000} {
 		t.Run(fmt.Sprintf("%d topics", n), func(t *testing.T) {
@@ -53,13 +55,17 @@ func TestPages(t *testing.T) {
 				b.visit(p.fragment)
 				b.is(p.name)
 				b.clean()
-				var rows int
-				b.eval(`document.querySelectorAll('main tr, main li').length`, &rows)
+				rows := value[int](b, `document.querySelectorAll('main tr, main li').length`)
 				assert.That(t, rows <= maxRows, "%s has %d rows, the limit is %d", p.fragment, rows, maxRows)
 				if sent := b.transferred(); sent > maxTransfer {
 					t.Errorf("%s transferred %d bytes, the limit is %d", p.fragment, sent, maxTransfer)
 				}
+				says := value[string](b, `document.querySelector('[data-session=open]')?.title || ''`)
+				assert.That(t, strings.Contains(says, "everyone on this machine may do everything"), "%s shows %q", p.fragment, says)
 				b.shoot(fmt.Sprintf("%s-%d", p.name, n))
+			}
+			if requests := fmt.Sprint(b.sent()); strings.Contains(requests, "POST") {
+				t.Errorf("the page logs in: %s", requests)
 			}
 		})
 	}

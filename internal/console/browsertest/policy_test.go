@@ -85,13 +85,11 @@ func TestPolicyStopsInjectedScripts(t *testing.T) {
 		b.eval(`window.violations = []; null`, nil)
 		b.run(chromedp.Evaluate[chromedp.Void](strings.ReplaceAll(a.script, "STRANGER", fmt.Sprintf("%q", other.url)) + `; undefined`))
 		if !b.becomes(fmt.Sprintf(`window.violations.some((v) => v.startsWith(%q))`, a.directive), 3*time.Second) {
-			var got []string
-			b.eval(`window.violations`, &got)
+			got := value[[]string](b, `window.violations`)
 			t.Errorf("%s: violations %q, want one of %s", a.script, got, a.directive)
 		}
 	}
-	var base string
-	b.eval(`document.baseURI`, &base)
+	base := value[string](b, `document.baseURI`)
 	var pwned bool
 	b.eval(`!!window.pwned`, &pwned)
 	if got := other.requests(); len(got) > 0 || pwned || !strings.HasPrefix(base, s.url) {
@@ -127,29 +125,4 @@ func TestConsoleIsNotFramed(t *testing.T) {
 	b.run(chromedp.Navigate(s.url + "/console/"))
 	b.ready()
 	assert.Equal(t, "without a frame the script was loaded times", loaded(), 1)
-}
-
-// Each response has the headers that a browser needs: those of the files and those of the data.
-func TestHeaders(t *testing.T) {
-	s := start(t, siteOptions{})
-	s.populate(1)
-	all := map[string]string{"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-	page := map[string]string{
-		"Referrer-Policy": "no-referrer", "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
-		"X-Frame-Options": "DENY", "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
-	}
-	for path, wanted := range map[string][]map[string]string{
-		"/console/": {all, page}, "/console/none": {all, page}, "/v1/topics/normal": {all}, "/v1/topics/none": {all},
-	} {
-		r := assert.Value(http.NewRequestWithContext(t.Context(), "GET", s.url+path, http.NoBody))(t)
-		resp := assert.Value(http.DefaultClient.Do(r))(t)
-		resp.Body.Close()
-		for _, want := range wanted {
-			for name, value := range want {
-				if got := resp.Header.Values(name); len(got) != 1 || got[0] != value {
-					t.Errorf("GET %s: %s is %q, want %q", path, name, got, value)
-				}
-			}
-		}
-	}
 }

@@ -41,8 +41,7 @@ func TestBehindPrefixProxy(t *testing.T) {
 	for _, p := range pages {
 		b.visit(p.fragment)
 		b.clean()
-		var faults []string
-		b.eval(`[...document.querySelectorAll('[role=alert]')].filter((e) => !e.hidden).map((e) => e.textContent)`, &faults)
+		faults := value[[]string](b, `[...document.querySelectorAll('[role=alert]')].filter((e) => !e.hidden).map((e) => e.textContent)`)
 		for _, f := range faults {
 			t.Errorf("%s: %s", p.fragment, f)
 		}

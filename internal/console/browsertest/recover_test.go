@@ -80,8 +80,7 @@ func TestDialogSurvivesTheSession(t *testing.T) {
 			b.click("pause", "")
 		}
 		b.click("send", "normal")
-		b.wait(`document.querySelector('dialog[open] [name=body]')`)
-		b.eval(`document.querySelector('dialog [name=body]').value = 'typed for an hour'; null`, nil)
+		b.fill("body", `'typed for an hour'`)
 		expired.Store(true)
 		if click {
 			b.click("confirm", "")
@@ -90,8 +89,7 @@ func TestDialogSurvivesTheSession(t *testing.T) {
 		expired.Store(false)
 		b.signIn("root")
 		b.wait(`document.querySelector('main[data-page=topics-one][data-ready]') && document.querySelector('dialog:modal [name=body]')?.value === 'typed for an hour'`)
-		b.click("confirm", "")
-		b.wait(`!document.querySelector('dialog')`)
+		b.confirm()
 		assert.MustEqual(t, "the topic has messages after the dialog", stored(), before+1)
 		before++
 		if click {
@@ -100,8 +98,7 @@ func TestDialogSurvivesTheSession(t *testing.T) {
 	}
 	// Another key does not see what was typed.
 	b.click("send", "normal")
-	b.wait(`document.querySelector('dialog[open] [name=body]')`)
-	b.eval(`document.querySelector('dialog [name=body]').value = 'a secret'; null`, nil)
+	b.fill("body", `'a secret'`)
 	expired.Store(true)
 	b.wait(`document.querySelector('main[data-page=sign-in]')`)
 	expired.Store(false)
@@ -110,8 +107,7 @@ func TestDialogSurvivesTheSession(t *testing.T) {
 	b.eval(`document.querySelector('[data-action=sign-out]').click(); null`, nil)
 	b.signIn("root")
 	b.wait(`document.querySelector('main[data-page=topics-one][data-ready]')`)
-	var shown bool
-	b.eval(`!!document.querySelector('dialog')`, &shown)
+	shown := value[bool](b, `!!document.querySelector('dialog')`)
 	assert.That(t, !shown, "a dialog returned although another key had signed in")
 	assert.Equal(t, "a dialog that was dropped sent a message", stored(), before)
 	b.clean()
@@ -137,8 +133,7 @@ func TestDeepBodies(t *testing.T) {
 	b.load("#/messages?topic=deep")
 	for i, body := range bodies {
 		b.visit(fmt.Sprintf("#/messages/deep/0/%d", i))
-		var text string
-		b.eval(`document.querySelector('main').textContent`, &text)
+		text := value[string](b, `document.querySelector('main').textContent`)
 		if !strings.Contains(text, body[:1000]) && i != 4 || i == 4 && !strings.Contains(text, "\n  \"a\",\n") {
 			t.Errorf("body %d is not shown: %.300q", i, text)
 		}
@@ -146,8 +141,7 @@ func TestDeepBodies(t *testing.T) {
 			if action == "show-all" && len(body) <= 64<<10 {
 				continue
 			}
-			var there bool
-			b.eval(fmt.Sprintf(`!!document.querySelector('[data-action=%s]')`, action), &there)
+			there := value[bool](b, fmt.Sprintf(`!!document.querySelector('[data-action=%s]')`, action))
 			assert.That(t, there, "body %d has no button %s", i, action)
 		}
 		b.clean()
@@ -173,8 +167,7 @@ func TestLongTexts(t *testing.T) {
 		for _, fragment := range []string{"#/messages?topic=long", "#/messages?topic=ordered", "#/messages/long/0/0", "#/trace?topic=long&id=a" + word[:200], "#/dead-letters/g", "#/dead-letters/g/a" + word[:200], "#/groups/g", "#/topics/long"} {
 			b.visit(fragment)
 			b.wait(`document.querySelector('main[data-ready]')`)
-			var widest float64
-			b.eval(`Math.max(0, document.documentElement.scrollWidth, ...[...document.querySelectorAll('main table, main .facts, main p, main li')].map((e) => e.scrollWidth))`, &widest)
+			widest := value[float64](b, `Math.max(0, document.documentElement.scrollWidth, ...[...document.querySelectorAll('main table, main .facts, main p, main li')].map((e) => e.scrollWidth))`)
 			if widest > float64(max(width+50, 1800)) || width == 400 && widest > 420 {
 				t.Errorf("at a width of %d, %.60s has something of %.0f px", width, fragment, widest)
 			}
@@ -184,8 +177,7 @@ func TestLongTexts(t *testing.T) {
 	for fragment, selector := range map[string]string{"#/dead-letters/g/a" + word[:200]: ".reason", "#/messages/long/0/0": ".facts.long", "#/trace?topic=long&id=a" + word[:200]: ".failures, .fates"} {
 		b.visit(fragment)
 		b.wait(fmt.Sprintf(`document.querySelector('main').querySelector(%q)`, selector))
-		var text string
-		b.eval(fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => e.innerText).join('\n')`, selector), &text)
+		text := value[string](b, fmt.Sprintf(`[...document.querySelectorAll(%q)].map((e) => e.innerText).join('\n')`, selector))
 		if !strings.Contains(text, "no account\n") || !strings.Contains(text, "(Accounts.java:42)\n") || strings.Contains(text, `\x0`) {
 			t.Errorf("%.40s shows the stack trace as %.400q", fragment, text)
 		}

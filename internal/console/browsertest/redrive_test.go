@@ -55,8 +55,7 @@ func TestRedriveContinuesInAnotherTab(t *testing.T) {
 	b.visit("#/dead-letters/g")
 	b.click("job-continue", "g")
 	b.wait(`document.querySelector('.job.ok')`)
-	var text string
-	b.eval(`document.querySelector('.job').innerText`, &text)
+	text := value[string](b, `document.querySelector('.job').innerText`)
 	if !strings.Contains(strings.NewReplacer(",", "", "\u202f", "", "\u00a0", "").Replace(text), fmt.Sprintf("%d of %d", letters, letters)) {
 		t.Errorf("the job shows %q", text)
 	}
@@ -88,15 +87,13 @@ func TestEditThatBreaksJSONAsks(t *testing.T) {
 	b.load("#/dead-letters/g")
 	b.eval(`document.querySelector('main td a[href^="#/dead-letters/g/"]').click()`, nil)
 	b.click("edit-redrive", "")
-	b.wait(`document.querySelector('dialog[open] [name=body]')`)
-	b.eval(`document.querySelector('dialog [name=body]').value = '{"a":1'; null`, nil)
+	b.fill("body", `'{"a":1'`)
 	b.click("confirm", "")
 	b.wait(`document.querySelector('dialog [role=alert]')?.textContent.includes('at position 6')`)
 	if dead, err := s.Topic("%DLQ%g"); err != nil || dead.StoredMessages != 1 {
 		t.Fatalf("%d dead letters are left after the first confirmation, want 1; %v", dead.StoredMessages, err)
 	}
-	b.click("confirm", "")
-	b.wait(`!document.querySelector('dialog')`)
+	b.confirm()
 	const anew = `a[href*="id=ORDER.redrive-1"]`
 	b.wait("document.querySelector('#notices " + anew + "')")
 	b.eval("document.querySelector('#notices "+anew+"').click(); null", nil)
@@ -129,8 +126,7 @@ func TestEditShortensLongIDs(t *testing.T) {
 		b.click("edit-redrive", "")
 		b.wait(`document.querySelector('dialog[open] [name=body]')`)
 		b.eval(fmt.Sprintf(`document.querySelector('dialog [name=body]').value = '%d'; null`, n), nil)
-		b.click("confirm", "")
-		b.wait(`!document.querySelector('dialog')`)
+		b.confirm()
 		want := fmt.Sprintf("%s.redrive-%d", first, n)
 		ds := s.take("g", "orders", 1)
 		if len(ds) != 1 || ds[0].Message.ID != want {
@@ -175,8 +171,7 @@ func TestEditOnOlderBroker(t *testing.T) {
 		t.Fatalf("%d dead letters are left after the error, want 1; %v", dead.StoredMessages, err)
 	}
 	b.eval(`document.querySelector('dialog [name=only]').checked = false; null`, nil)
-	b.click("confirm", "")
-	b.wait(`!document.querySelector('dialog')`)
+	b.confirm()
 	if dead, err := s.Topic("%DLQ%g"); err != nil || dead.StoredMessages != 0 || rejected.Load() != 1 || unknown.Load() != 2 {
 		t.Errorf("%d dead letters are left after %d rejected edits and %d rejected removals, want none after 2 and one; %v", dead.StoredMessages, unknown.Load(), rejected.Load(), err)
 	}
@@ -214,12 +209,11 @@ func TestEditWithoutAChangeAsks(t *testing.T) {
 	b.wait(`document.querySelector('dialog [role=alert]:not([hidden])')?.textContent.includes('a|b')`)
 	stays("after an invalid tag")
 	b.eval(`document.querySelector('dialog [name=tag]').value = ''; document.querySelector('dialog [name=keys]').value += '\n\n'; null`, nil)
-	b.eval(`document.querySelector('dialog [name=tag]').value = 't'; null`, nil)
+	b.fill("tag", `'t'`)
 	b.click("confirm", "")
 	b.wait(asked)
 	stays("after a change that was taken back")
-	b.click("confirm", "")
-	b.wait(`!document.querySelector('dialog')`)
+	b.confirm()
 	ds := s.take("g", "orders", 1)
 	if len(ds) != 1 || string(ds[0].Message.Body) != "a\r\nb" || ds[0].Message.Tag != "t" || len(ds[0].Message.Keys) != 2 || ds[0].Message.Properties["p"] != "v\r\nw" {
 		t.Errorf("the group received %+v, want the message as it was", ds)
@@ -242,12 +236,9 @@ func TestEditOfFieldsToOneGroup(t *testing.T) {
 	b.eval(`const set = (name, value) => { document.querySelector('dialog [name="' + name + '"]').value = value; };
 		set('body', '18\n'); set('tag', ''); set('keys', 'x y\nz'); set('value 0', 'changed'); set('name 1', ''); set('value 1', '');
 		set('name 2', 'new'); set('value 2', 'a\nb'); document.querySelector('dialog [name=only]').checked = true; null`, nil)
-	b.click("confirm", "")
-	b.wait(`!document.querySelector('dialog')`)
+	b.confirm()
 	ds := s.take("g", "orders", 1)
-	if len(ds) != 1 {
-		t.Fatalf("the group received %d messages; the page: %s", len(ds), b.text())
-	}
+	assert.MustThat(t, len(ds) == 1, "the group received %d messages; the page: %s", len(ds), b.text())
 	m := ds[0].Message
 	if m.ID != "m.redrive-1" || string(m.Body) != "18\r\n" || m.Tag != "" || strings.Join(m.Keys, ",") != "x y,z" || m.Properties["p"] != "changed" || m.Properties["q"] != "" || m.Properties["new"] != "a\nb" {
 		t.Errorf("the group received %+v", m)
@@ -284,10 +275,8 @@ func TestEditOfOneOfTwoLettersWithOneID(t *testing.T) {
 			b.load("#/dead-letters/g/m")
 			b.wait(`document.querySelectorAll('[data-action=edit-redrive]').length === 2`)
 			b.eval(`document.querySelectorAll('[data-action=edit-redrive]')[1].click(); null`, nil)
-			b.wait(`document.querySelector('dialog[open] [name=body]')`)
-			b.eval(`document.querySelector('dialog [name=body]').value = '18'; null`, nil)
-			b.click("confirm", "")
-			b.wait(`!document.querySelector('dialog')`)
+			b.fill("body", `'18'`)
+			b.confirm()
 			page, err := s.DeadLetters("g", status.DeadLetterQuery{})
 			assert.MustThat(t, err == nil && len(page.DeadLetters) == 1, "%+v, %v, want one letter", page, err)
 			sent := map[string]string{"orders": "returns", "returns": "orders"}[page.DeadLetters[0].Origin.Topic]

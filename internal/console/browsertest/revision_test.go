@@ -37,8 +37,7 @@ func TestSecondChangeOverwritesNothing(t *testing.T) {
 		}
 		fill(a, "'5000001'")
 		fill(b, "'6000001'")
-		a.click("confirm", "")
-		a.wait(`!document.querySelector('dialog')`)
+		a.confirm()
 		b.click("confirm", "")
 		b.wait(`document.querySelector('dialog [role=alert]:not([hidden])')?.textContent.includes('changed meanwhile')`)
 		if _, text := s.ask(t, "anyone", "GET "+c.stored); !strings.Contains(text, "5000001") || strings.Contains(text, "6000001") {
@@ -49,8 +48,7 @@ func TestSecondChangeOverwritesNothing(t *testing.T) {
 		b.click(c.action, "")
 		b.wait(input + `?.value === '5000001'`)
 		fill(b, "'7000001'")
-		b.click("confirm", "")
-		b.wait(`!document.querySelector('dialog')`)
+		b.confirm()
 		if _, text := s.ask(t, "anyone", "GET "+c.stored); !strings.Contains(text, "7000001") {
 			t.Errorf("%s: the change on the new settings: %s", c.fragment, text)
 		}

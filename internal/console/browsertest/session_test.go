@@ -70,16 +70,14 @@ func TestEndOfSession(t *testing.T) {
 			b.load("")
 			b.signIn("root")
 			b.visit("#/topics/normal")
-			var stored, cookie string
-			b.eval(`JSON.stringify(localStorage) + JSON.stringify(sessionStorage)`, &stored)
-			b.eval(`document.cookie`, &cookie)
+			stored := value[string](b, `JSON.stringify(localStorage) + JSON.stringify(sessionStorage)`)
+			cookie := value[string](b, `document.cookie`)
 			if strings.Contains(stored, "sesame") || cookie != "" {
 				t.Errorf("the browser stores %s, and scripts see the cookie %q", stored, cookie)
 			}
 			c.end(t, s, b)
 			b.wait(`document.querySelector('main[data-page=sign-in]')`)
-			var text string
-			b.eval(`document.body.innerText`, &text)
+			text := value[string](b, `document.body.innerText`)
 			if strings.Contains(text, "normal") {
 				t.Errorf("after the end of the session the page still shows data: %s", text)
 			}

@@ -147,6 +147,28 @@ func (b *tab) eval(expression string, out any) {
 	}
 }
 
+// value evaluates an expression and returns its value.
+func value[T any](b *tab, expression string) (v T) {
+	b.t.Helper()
+	b.eval(expression, &v)
+	return v
+}
+
+// fill sets a field of the open dialog to a value of JavaScript.
+func (b *tab) fill(name, value string) {
+	b.t.Helper()
+	input := fmt.Sprintf(`document.querySelector('dialog[open] [name=%q]')`, name)
+	b.wait(input)
+	b.eval(input+`.value = `+value+`; null`, nil)
+}
+
+// confirm confirms the open dialog, and waits until it is closed.
+func (b *tab) confirm() {
+	b.t.Helper()
+	b.click("confirm", "")
+	b.wait(`!document.querySelector('dialog')`)
+}
+
 // wait waits until an expression is true.
 func (b *tab) wait(expression string) {
 	b.t.Helper()
@@ -187,8 +209,7 @@ func (b *tab) ready() {
 // is fails the test if another page is open, for example that of an unknown address.
 func (b *tab) is(page string) {
 	b.t.Helper()
-	var name string
-	b.eval(`document.getElementById('main').dataset.page`, &name)
+	name := value[string](b, `document.getElementById('main').dataset.page`)
 	if name != page {
 		b.t.Errorf("%s is the page %q, want %q", b.where(), name, page)
 	}
@@ -205,21 +226,18 @@ func (b *tab) recorded() []string {
 // from the console.
 func (b *tab) clean() {
 	b.t.Helper()
-	var links []string
-	b.eval(`[...document.querySelectorAll('a[href], area[href], [src], form[action]')].map((e) => e.getAttribute('href') ?? e.getAttribute('src') ?? e.getAttribute('action')).filter((to) => !/^#(\/|main$)/.test(to) && !/^[0-9a-f]{16}\//.test(to))`, &links)
+	links := value[[]string](b, `[...document.querySelectorAll('a[href], area[href], [src], form[action]')].map((e) => e.getAttribute('href') ?? e.getAttribute('src') ?? e.getAttribute('action')).filter((to) => !/^#(\/|main$)/.test(to) && !/^[0-9a-f]{16}\//.test(to))`)
 	for _, to := range links {
 		b.t.Errorf("%s: a link to %q", b.where(), to)
 	}
-	var stopped []string
-	b.eval(`window.violations`, &stopped)
+	stopped := value[[]string](b, `window.violations`)
 	for _, v := range append(b.recorded(), stopped...) {
 		b.t.Errorf("%s: %s", b.where(), v)
 	}
 }
 
 func (b *tab) where() string {
-	var at string
-	b.eval(`location.href`, &at)
+	at := value[string](b, `location.href`)
 	return at
 }
 

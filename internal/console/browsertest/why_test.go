@@ -69,6 +69,23 @@ func TestWhyNothingIsConsumed(t *testing.T) {
 			clicks: billing,
 			want:   []string{"New messages are rejected, for all groups of the topic:", "backlog of the topic 10 of 10"},
 		},
+		"throttled topic": { // by the slowest of its groups
+			topic: settings.Topic{Queues: 1, MaxBacklog: settings.Limit{Messages: 10}},
+			prepare: func(s *site) {
+				s.orders(10, "")
+				s.take("billing", "orders", 1)
+				for _, err := range s.Ack(s.t.Context(), s.take("fast", "orders", 10)) {
+					assert.Must(s.t, err)
+				}
+			},
+			clicks: []string{`#bar a[href="#/topics"]`, `main a[href="#/topics/orders"]`},
+			want:   []string{"sends are rejected now (530) until it is at", "billing"},
+		},
+		"nothing left": {
+			prepare: func(s *site) { s.take("billing", "orders", 1) },
+			clicks:  billing,
+			want:    []string{"Nothing is left for the group: it has acknowledged, skipped by a filter or passed everything."},
+		},
 		"lease held by a client": {
 			prepare: func(s *site) {
 				s.orders(1, "")
@@ -141,9 +158,7 @@ func TestTraceFollowsTheMessage(t *testing.T) {
 	for _, err := range s.Ack(t.Context(), held) {
 		assert.Must(t, err)
 	}
-	if !b.becomes(contains("Done"), 20*time.Second) {
-		t.Errorf("after the acknowledgement the page is\n%s", b.text())
-	}
+	assert.That(t, b.becomes(contains("Done"), 20*time.Second), "after the acknowledgement the page is\n%s", b.text())
 	b.clean()
 }
 
