@@ -38,11 +38,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestAgainstTidegate(t *testing.T) {
+// built returns the path of a program tidegate of this repository.
+func built(t *testing.T) string {
+	t.Helper()
 	tidegate := filepath.Join(t.TempDir(), "tidegate")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./cmd/tidegate").CombinedOutput(); err != nil {
 		t.Fatalf("building tidegate: %v\n%s", err, out)
 	}
+	return tidegate
+}
+
+func TestAgainstTidegate(t *testing.T) {
+	tidegate := built(t)
 	atOnce := []string{"--min-invisible-duration", "0", "--min-long-polling", "0"}
 	for _, test := range []struct {
 		name   string
@@ -141,10 +148,7 @@ func certificate(t *testing.T) []string {
 
 // A client with a wrong secret, or without one, gets an authentication error.
 func TestWrongKeys(t *testing.T) {
-	tidegate := filepath.Join(t.TempDir(), "tidegate")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./cmd/tidegate").CombinedOutput(); err != nil {
-		t.Fatalf("building tidegate: %v\n%s", err, out)
-	}
+	tidegate := built(t)
 	b := serve(t, tidegate, "--topic", "officialclient-x", "--config", keyFile(t))
 	if err := logged(func() error {
 		for key, secret := range map[string]string{"clerk": "open barley", "nobody": "open sesame", "": ""} {
@@ -170,10 +174,7 @@ func TestWrongKeys(t *testing.T) {
 // one of lite topics, which the broker does not have. It would take all messages of the parent
 // topic.
 func TestRejectedConsumers(t *testing.T) {
-	tidegate := filepath.Join(t.TempDir(), "tidegate")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./cmd/tidegate").CombinedOutput(); err != nil {
-		t.Fatalf("building tidegate: %v\n%s", err, out)
-	}
+	tidegate := built(t)
 	const topic = "officialclient-x"
 	b := serve(t, tidegate, "--topic", topic, "--config", keyFile(t))
 	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)

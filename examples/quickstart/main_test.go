@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 func TestQuickstart(t *testing.T) {
@@ -13,14 +15,10 @@ func TestQuickstart(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for _, w := range []string{"530 TOO_MANY_REQUESTS", "the policy allows 800ms to 1.2s", "attempt 3 accepted", "attempt 4", "dead letter in %DLQ%ledger", "all expected steps happened"} {
-		if !strings.Contains(out.String(), w) {
-			t.Errorf("it does not print %q:\n%s", w, out.String())
-		}
+		assert.That(t, strings.Contains(out.String(), w), "it does not print %q:\n%s", w, out.String())
 	}
 	shown := regexp.MustCompile("(?s)<!-- example: quickstart -->\n```\n(.*?)```").FindStringSubmatch(readFile(t, "../../README.md"))
-	if shown == nil {
-		t.Fatal("the README does not show the output")
-	}
+	assert.MustThat(t, shown != nil, "the README does not show the output")
 	for line := range strings.Lines(shown[1]) {
 		if !strings.Contains(withoutFigures(out.String()), withoutFigures(line)) {
 			t.Errorf("the README shows %q, the program prints:\n%s", line, out.String())
@@ -30,10 +28,7 @@ func TestQuickstart(t *testing.T) {
 
 func readFile(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(name))(t)
 	return string(text)
 }
 

@@ -20,22 +20,14 @@ import (
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // The README shows this program and this test word for word, except for the address.
 func TestReadmeShowsThisProgram(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.ReadFile("main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	test, err := os.ReadFile("main_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := assert.Value(os.ReadFile("../../README.md"))(t)
+	program := assert.Value(os.ReadFile("main.go"))(t)
+	test := assert.Value(os.ReadFile("main_test.go"))(t)
 	code := dedent(string(program) + string(test))
 	blocks := regexp.MustCompile("(?s)<!-- example: (\\w+) -->\n```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
 	if len(blocks) != 4 {
@@ -54,27 +46,14 @@ func dedent(s string) string {
 }
 
 func TestProgram(t *testing.T) {
-	b, err := broker.Open(broker.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(broker.Open(broker.Options{}))(t)
 	t.Cleanup(func() { b.Close() })
-	if _, err := b.PutTopic(t.Context(), "orders", settings.Topic{}); err != nil {
-		t.Fatal(err)
-	}
-	s, err := server.New(b, server.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(b.PutTopic(t.Context(), "orders", settings.Topic{})))
+	s := assert.Value(server.New(b, server.Options{}))(t)
+	lis := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	go s.Serve(lis)
 	t.Cleanup(func() { s.Close() })
-	if err := produce(t.Context(), lis.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, produce(t.Context(), lis.Addr().String()))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	go func() {
@@ -85,9 +64,7 @@ func TestProgram(t *testing.T) {
 			<-time.After(5 * time.Millisecond)
 		}
 	}()
-	if err := consume(ctx, lis.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, consume(ctx, lis.Addr().String()))
 	if g, err := b.Group("billing"); err != nil || g.Topics[0].Acked != 1 {
 		t.Errorf("the group is %+v, %v", g, err)
 	}
@@ -124,17 +101,13 @@ func TestTopics(t *testing.T) {
 			handled <- d.Topic + " " + d.Tag
 			return nil
 		}, consumer.PushOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, err)
 		b.Send(&tidegate.Message{Topic: "orders", Tag: "paid", Body: []byte("3 apples")},
 			&tidegate.Message{Topic: "orders", Tag: "open", Body: []byte("4 apples")},
 			&tidegate.Message{Topic: "returns", Tag: "open", Body: []byte("1 apple")})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := c.Run(ctx); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, c.Run(ctx))
 		got := map[string]bool{}
 		for len(handled) > 0 {
 			got[<-handled] = true
@@ -148,20 +121,12 @@ func TestTopics(t *testing.T) {
 // The curl commands of the README work. The test makes their requests itself. A word of a command
 // ends at a space or is quoted.
 func TestCurl(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := assert.Value(os.ReadFile("../../README.md"))(t)
 	block := regexp.MustCompile("(?s)<!-- example: http -->\n```sh\n(.*?)```").FindSubmatch(readme)
-	if block == nil {
-		t.Fatal("the README has no example http")
-	}
+	assert.MustThat(t, block != nil, "the README has no example http")
 	b := brokertest.New(t)
 	b.CreateTopic("orders", settings.Topic{})
-	s, err := server.New(b.Broker, server.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(server.New(b.Broker, server.Options{}))(t)
 	t.Cleanup(func() { s.Close() })
 	srv := httptest.NewServer(s.Handler())
 	defer srv.Close()
@@ -169,18 +134,14 @@ func TestCurl(t *testing.T) {
 	for line := range strings.Lines(string(block[1])) {
 		answer = curl(t, strings.Replace(line, "http://127.0.0.1:8082", srv.URL, 1))
 	}
-	if !strings.Contains(answer, `"body_text":"3 apples"`) {
-		t.Errorf("the last response is %s", answer)
-	}
+	assert.That(t, strings.Contains(answer, `"body_text":"3 apples"`), "the last response is %s", answer)
 }
 
 func curl(t *testing.T, line string) (answer string) {
 	t.Helper()
 	words := regexp.MustCompile(`'[^']*'|\S+`).FindAllString(strings.TrimSpace(line), -1)
 	req, err := http.NewRequestWithContext(t.Context(), "POST", words[len(words)-1], nil)
-	if err != nil || words[0] != "curl" {
-		t.Fatalf("%q: %v", words, err)
-	}
+	assert.MustThat(t, err == nil && words[0] == "curl", "%q: %v", words, err)
 	for i := 1; i < len(words)-1; i += 2 {
 		switch arg := strings.Trim(words[i+1], "'"); words[i] {
 		case "-H":
@@ -192,24 +153,16 @@ func curl(t *testing.T, line string) (answer string) {
 			t.Fatalf("curl takes %s, but this test does not", words[i])
 		}
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := assert.Value(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 200 {
-		t.Errorf("%q: %s %v: %s", words, resp.Status, err, text)
-	}
+	assert.That(t, err == nil && resp.StatusCode == 200, "%q: %s %v: %s", words, resp.Status, err, text)
 	return string(text)
 }
 
 // The benchmarks and flags that CONTRIBUTING.md names exist in the packages that it names.
 func TestBenchmarkCommands(t *testing.T) {
-	readme, err := os.ReadFile("../../CONTRIBUTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := assert.Value(os.ReadFile("../../CONTRIBUTING.md"))(t)
 	// The groups of each command are: the names, the directory, a flag.
 	commands := regexp.MustCompile("`go test -run '\\^\\$' -bench '?([\\w\\\\|]+)'?(?: -(?:timeout|benchtime) \\w+)* (\\./\\S+?)(?: -([\\w.]+) \\d+)?`").FindAllStringSubmatch(string(readme), -1)
 	for _, c := range regexp.MustCompile("`go test \\./(\\S+) -(artemis) -run '\\^\\$' -bench (\\w+) -benchtime \\w+`").FindAllStringSubmatch(string(readme), -1) {
@@ -219,16 +172,10 @@ func TestBenchmarkCommands(t *testing.T) {
 		t.Fatalf("%d of %d commands with -bench are understood", len(commands), want)
 	}
 	for _, c := range commands {
-		files, err := filepath.Glob("../../" + c[2] + "/*_test.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := assert.Value(filepath.Glob("../../" + c[2] + "/*_test.go"))(t)
 		code := ""
 		for _, f := range files {
-			text, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := assert.Value(os.ReadFile(f))(t)
 			code += string(text)
 		}
 		for name := range strings.SplitSeq(c[1], `\|`) {

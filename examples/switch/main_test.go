@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 var (
@@ -41,29 +42,21 @@ func TestSwitch(t *testing.T) {
 	var out strings.Builder
 	err := run(t.Context(), &out)
 	t.Log("\n" + out.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	for _, w := range []string{"from artemis to tidegate", "from tidegate to artemis", "none failed", "each had its effect once"} {
-		if !strings.Contains(out.String(), w) {
-			t.Errorf("it does not print %q", w)
-		}
+		assert.That(t, strings.Contains(out.String(), w), "it does not print %q", w)
 	}
 }
 
 // Without Java the program reports that Java is missing.
 func TestMissingJava(t *testing.T) {
 	program, err := exec.LookPath("go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	if program, err = filepath.EvalSymlinks(program); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(program, filepath.Join(dir, "go")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.Symlink(program, filepath.Join(dir, "go")))
 	t.Setenv("PATH", dir)
 	t.Setenv("JAVA_HOME", "") // or the program starts its servers on a machine with that variable
 	err = run(t.Context(), &strings.Builder{})

@@ -89,9 +89,7 @@ func (t *panicTest) consume(o consumer.PushOptions, sub consumer.Subscription, f
 		}
 		return nil
 	}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -105,9 +103,7 @@ func (t *panicTest) consume(o consumer.PushOptions, sub consumer.Subscription, f
 		t.Errorf("all were handled after %v, want %v or more", took, least)
 	}
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-done)
 	t.logged()
 }
 
@@ -125,9 +121,7 @@ func (t *panicTest) send(o producer.Options, fail int, fault error, least time.D
 	o.Logger, o.MaxAttempts = t.logger(), 10
 	start := time.Now()
 	p := NewProducer(t, t.b, o)
-	if _, err := p.Send(t.Context(), Order(1)); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, assert.Err(p.Send(t.Context(), Order(1))))
 	if took := time.Since(start); took < least {
 		t.Errorf("the send took %v, want %v or more", took, least)
 	}
@@ -242,9 +236,7 @@ var functions = map[string]func(*panicTest){
 			}
 			return transport.Commit
 		}})
-		if _, err := p.Begin(t.Context(), &tidegate.Message{Topic: "payments", Body: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, assert.Err(p.Begin(t.Context(), &tidegate.Message{Topic: "payments", Body: []byte("x")})))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- p.ServeChecks(ctx, "payments") }()
@@ -257,9 +249,7 @@ var functions = map[string]func(*panicTest){
 		}
 		stop()
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-done)
 		p.Close()
 		t.logged()
 	},
@@ -271,10 +261,7 @@ var functions = map[string]func(*panicTest){
 		t.logged()
 	},
 	"rocketmq.Options.Dialer": func(t *panicTest) {
-		c, err := rocketmq.New("127.0.0.1:1", rocketmq.Options{Dialer: brokenDialer, Logger: t.logger()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(rocketmq.New("127.0.0.1:1", rocketmq.Options{Dialer: brokenDialer, Logger: t.logger()}))(t)
 		defer c.Close()
 		if r := c.Send(t.Context(), []*tidegate.Message{Order(1)})[0]; r.Err == nil {
 			t.Error("the send succeeded")
@@ -282,33 +269,18 @@ var functions = map[string]func(*panicTest){
 		t.logged()
 	},
 	"rest.Options.Dialer": func(t *panicTest) {
-		c, err := rest.New("127.0.0.1:1", rest.Options{Dialer: brokenDialer})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := assert.Value(rest.New("127.0.0.1:1", rest.Options{Dialer: brokenDialer}))(t)
 		defer c.Close()
 		t.fails(c.Send(t.Context(), []*tidegate.Message{Order(1)})[0].Err)
 	},
 	"failover.Options.OnSwitch": func(t *panicTest) {
-		away, err := rocketmq.New("127.0.0.1:1", rocketmq.Options{Dialer: func(context.Context, string) (net.Conn, error) { return nil, io.EOF }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		away := assert.Value(rocketmq.New("127.0.0.1:1", rocketmq.Options{Dialer: func(context.Context, string) (net.Conn, error) { return nil, io.EOF }}))(t)
 		f, err := failover.New([]failover.Endpoint{{Name: "away", Transport: away}, {Name: "here", Transport: t.b.ClientWith(rocketmq.Options{})}},
 			failover.Options{OnSwitch: func(failover.Event) { panic("by the test") }, Logger: t.logger()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := producer.New(f, producer.Options{MaxAttempts: 20})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.Send(t.Context(), Order(1)); err != nil {
-			t.Error(err)
-		}
-		if err := errors.Join(p.Close(), f.Close()); err != nil {
-			t.Error(err)
-		}
+		assert.Must(t, err)
+		p := assert.Value(producer.New(f, producer.Options{MaxAttempts: 20}))(t)
+		assert.NoError(t, assert.Err(p.Send(t.Context(), Order(1))))
+		assert.NoError(t, errors.Join(p.Close(), f.Close()))
 		t.logged()
 	},
 	"held.Options.Settings": func(t *panicTest) {

@@ -32,52 +32,6 @@ func (o *outcomes) All() []consumer.Outcome {
 	return slices.Clone(o.list)
 }
 
-// A ledger records which messages handlers have worked on, by their bodies. Its methods may be
-// called by several goroutines.
-type ledger struct {
-	mu      sync.Mutex
-	handled map[string]int
-	working map[string]bool
-	overlap int
-}
-
-// newLedger returns an empty ledger.
-func newLedger() *ledger { return &ledger{handled: map[string]int{}, working: map[string]bool{}} }
-
-// Begin records that a handler has begun with the message. The handler calls done at its end.
-func (l *ledger) Begin(body []byte) (done func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	key := string(body)
-	if l.working[key] {
-		l.overlap++
-	}
-	l.working[key] = true
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.working[key] = false
-		l.handled[key]++
-	}
-}
-
-// Counts returns how many messages were handled, and how many further times handlers ended.
-func (l *ledger) Counts() (messages, extra int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, n := range l.handled {
-		extra += n - 1
-	}
-	return len(l.handled), extra
-}
-
-// Overlap returns how many handlers began while another one had the same message.
-func (l *ledger) Overlap() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.overlap
-}
-
 // A cable connects a client with Broker until it is cut, as a machine that loses power. Its methods
 // may be called by several goroutines.
 type cable struct {

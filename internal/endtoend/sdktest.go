@@ -10,7 +10,6 @@ import (
 	"github.com/tidegate/tidegate/broker/brokertest"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/producer"
-	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // NewProducer returns a producer with a client of its own. It ends with the test.
@@ -72,15 +71,4 @@ func run(t testing.TB, tr consumer.Transport, sub consumer.Subscription, h consu
 			t.Errorf("the consumer ended with %v", err)
 		}
 	})
-}
-
-// producerOf returns a producer of a client. It ends with the test.
-func producerOf(t testing.TB, c *rocketmq.Client, o producer.Options) *producer.Producer {
-	t.Helper()
-	p, err := producer.New(c, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return p
 }

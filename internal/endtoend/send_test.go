@@ -133,7 +133,8 @@ func TestSendSurvivesARestart(t *testing.T) {
 			assert.Must(t, err)
 			defer c.Close()
 			var attempts []producer.Attempt
-			p := producerOf(t, c, producer.Options{OnAttempt: func(a producer.Attempt) { attempts = append(attempts, a) }})
+			p := assert.Value(producer.New(c, producer.Options{OnAttempt: func(a producer.Attempt) { attempts = append(attempts, a) }}))(t)
+			defer p.Close()
 			start := time.Now()
 			r, err := p.Send(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")})
 			assert.NoError(t, <-closed)

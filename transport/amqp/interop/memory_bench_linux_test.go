@@ -65,9 +65,7 @@ func BenchmarkMemory(b *testing.B) {
 			b.ReportMetric(rss, fmt.Sprintf("rss-%d%%-MiB", part))
 		}
 		stop()
-		if heaps[2] > heaps[0]+8 {
-			b.Errorf("the heap has grown from %.1f MiB to %.1f MiB", heaps[0], heaps[2])
-		}
+		assert.That(b, heaps[2] <= heaps[0]+8, "the heap has grown from %.1f MiB to %.1f MiB", heaps[0], heaps[2])
 	}
 }
 
