@@ -546,12 +546,8 @@ func TestHTTPStreamsOfARemovedKey(t *testing.T) {
 // scrapedBy is scraped with the credentials of the key monitor.
 func scrapedBy(t testing.TB, s *server.Server) (map[string]float64, string) {
 	t.Helper()
-	r := httptest.NewRequest("GET", "https://h/metrics", nil)
-	r.SetBasicAuth("monitor", secretMark+"monitor")
-	w := httptest.NewRecorder()
-	if s.Handler().ServeHTTP(w, r); w.Code != 200 {
-		t.Fatalf("GET /metrics: %d %s", w.Code, w.Body)
-	}
+	w := (&env{s: s}).asKey("monitor", "GET", "/metrics", "")
+	assert.MustThat(t, w.Code == 200, "GET /metrics: %d %s", w.Code, w.Body)
 	out := map[string]float64{}
 	for line := range strings.Lines(w.Body.String()) {
 		var v float64

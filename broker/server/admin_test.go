@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
@@ -120,11 +118,32 @@ func TestAdmin(t *testing.T) {
 		{"GET", "/v1/topics/%25DLQ%25g", "", 200, []string{`"name": "%DLQ%g"`}},
 		{"GET", "/v1/topics/a%2Fb", "", 400, []string{`a/b`}},
 
+		// The durations without end are printed as they are written.
+		{"PUT", "/v1/topics/kept", `{"duplicate_window":"-1s","retention":{"time":"-1s"}}`, 201, []string{`"duplicate_window": "-1s"`, `"time": "-1s"`}},
+
+		{"PUT", "/v1/address-settings/%23", `{"dead-letter-address":"DLA","max-delivery-attempts":3,"auto-create-dead-letter-resources":true,"dead-letter-queue-prefix":"","dead-letter-queue-suffix":".DLQ"}`, 201, []string{`"match": "#"`, `"DLA"`}},
+		{"PUT", "/v1/address-settings/orders.*", `{"redelivery-delay":5000}`, 201, []string{`"redelivery-delay": 5000`}},
+		{"PUT", "/v1/address-settings/orders.*", `{"redelivery-delay":"6s","redelivery-delay-multiplier":1.5}`, 200, []string{`"redelivery-delay": 6000`, "1.5"}},
+		{"GET", "/v1/address-settings/orders.*", "", 200, []string{`"match": "orders.*"`, `"redelivery-delay": 6000`}},
+		{"GET", "/v1/address-settings", "", 200, []string{`"address_settings": [`, `"orders.*"`, `"#"`}},
+		{"GET", "/v1/topics/orders.eu/address-settings", "", 200, []string{`"topic": "orders.eu"`, `"orders.*",`, `"redelivery-delay": 6000`, `"max-delivery-attempts": 3`}},
+		{"PUT", "/v1/address-settings/a..b", `{"redelivery-delay":-1,"redelivery-collision-avoidance-factor":7}`, 400, []string{"a..b", "-1", "factor is 7", "0.0 to 1.0"}},
+		{"PUT", "/v1/address-settings/t", `{"redelivery_delay":1}`, 400, []string{`\"redelivery_delay\" is unknown`, "redelivery-delay, "}},
+		{"PUT", "/v1/address-settings/t", `{"redelivery-delay":1.5}`, 400, []string{"1.5", "milliseconds"}},
+		{"GET", "/v1/address-settings/t", "", 404, []string{`"code": 40400`, `\"t\"`}},
+		{"DELETE", "/v1/address-settings/t", "", 404, []string{`"code": 40400`}},
+		{"DELETE", "/v1/address-settings/orders.*", "", 204, nil},
+		{"GET", "/v1/address-settings/orders.*", "", 404, nil},
+		{"POST", "/v1/address-settings/orders.*", "", 405, nil},
+
 		{"POST", "/v1/topics/orders", "", 405, []string{"DELETE, GET, HEAD, PUT", "POST"}},
 		{"DELETE", "/v1/topics", "", 405, []string{"GET"}},
 		{"PUT", "/healthz", "", 405, []string{"GET"}},
 		{"GET", "/v1/topics/", "", 404, []string{"/v1/topics/{topic}"}},
-		{"GET", "/", "", 404, nil},
+		{"GET", "/v1/topic", "", 404, []string{"did you mean /v1/topics?"}},
+		{"GET", "/v1/group/billing", "", 404, []string{"did you mean /v1/groups/billing?"}},
+		{"GET", "/v1/topics/a/b/c/d", "", 404, []string{"does not exist; the paths are /console, /console/, /healthz, "}},
+		{"GET", "/", "", 404, []string{"does not exist; the paths are /console, /console/, /healthz, "}},
 		{"GET", "/v2/topics", "", 404, []string{"/v2/topics"}},
 	} {
 		name := c.method + " " + c.path + " " + fmt.Sprintf("%.40s", c.body)
@@ -242,18 +261,9 @@ func TestAdministrationTypes(t *testing.T) {
 // response.
 func adminCall(t *testing.T, e *env, method, path, body string, status int, words ...string) string {
 	t.Helper()
-	w := httptest.NewRecorder()
-	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
-	if body != "" {
-		r.Header.Set("Content-Type", server.TypeJSON)
-	}
-	checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
+	w := e.asKey("", method, path, body)
 	assert.That(t, w.Code == status, "%s %s %.80s: %d, want %d: %s", method, path, body, w.Code, status, w.Body)
-	for _, word := range words {
-		if !strings.Contains(w.Body.String(), word) {
-			t.Errorf("%s %s %.80s: the response does not contain %s: %s", method, path, body, word, w.Body)
-		}
-	}
+	assert.Contains(t, fmt.Sprintf("%s %s %.80s: the response", method, path, body), w.Body.String(), words...)
 	return w.Body.String()
 }
 
@@ -437,77 +447,13 @@ func TestForwardWhereGroupsPark(t *testing.T) {
 	adminCall(t, e, "GET", "/v1/groups/g/parked", "", 200, `"groups": []`)
 }
 
-func TestAddressSettingsOverHTTP(t *testing.T) {
-	e := start(t, server.Options{})
-	srv := httptest.NewServer(checkHTTP(t, e.s.Handler()))
-	defer srv.Close()
-	for _, c := range []struct {
-		method, path, body string
-		status             int
-		words              []string // of the response
-	}{
-		{"PUT", "/v1/address-settings/%23", `{"dead-letter-address":"DLA","max-delivery-attempts":3,"auto-create-dead-letter-resources":true,"dead-letter-queue-prefix":"","dead-letter-queue-suffix":".DLQ"}`, 201, []string{`"match": "#"`, `"DLA"`}},
-		{"PUT", "/v1/address-settings/orders.*", `{"redelivery-delay":5000}`, 201, []string{`"redelivery-delay": 5000`}},
-		{"PUT", "/v1/address-settings/orders.*", `{"redelivery-delay":"6s","redelivery-delay-multiplier":1.5}`, 200, []string{`"redelivery-delay": 6000`, "1.5"}},
-		{"GET", "/v1/address-settings/orders.*", "", 200, []string{`"match": "orders.*"`, `"redelivery-delay": 6000`}},
-		{"GET", "/v1/address-settings", "", 200, []string{`"address_settings": [`, `"orders.*"`, `"#"`}},
-		{"GET", "/v1/topics/orders.eu/address-settings", "", 200, []string{`"topic": "orders.eu"`, `"orders.*",`, `"redelivery-delay": 6000`, `"max-delivery-attempts": 3`}},
-		{"PUT", "/v1/address-settings/a..b", `{"redelivery-delay":-1,"redelivery-collision-avoidance-factor":7}`, 400, []string{"a..b", "-1", "factor is 7", "0.0 to 1.0"}},
-		{"PUT", "/v1/address-settings/t", `{"redelivery_delay":1}`, 400, []string{`\"redelivery_delay\" is unknown`, "redelivery-delay, "}},
-		{"PUT", "/v1/address-settings/t", `{"redelivery-delay":1.5}`, 400, []string{"1.5", "milliseconds"}},
-		{"GET", "/v1/address-settings/t", "", 404, []string{`"code": 40400`, `\"t\"`}},
-		{"DELETE", "/v1/address-settings/t", "", 404, []string{`"code": 40400`}},
-		{"DELETE", "/v1/address-settings/orders.*", "", 204, nil},
-		{"GET", "/v1/address-settings/orders.*", "", 404, nil},
-		{"POST", "/v1/address-settings/orders.*", "", 405, nil},
-	} {
-		r, err := http.NewRequestWithContext(t.Context(), c.method, srv.URL+c.path, strings.NewReader(c.body))
-		assert.Must(t, err)
-		resp, err := srv.Client().Do(r)
-		assert.Must(t, err)
-		body, err := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if err != nil || resp.StatusCode != c.status {
-			t.Errorf("%s %s %s: %d %s %v, want %d", c.method, c.path, c.body, resp.StatusCode, body, err, c.status)
-		}
-		for _, w := range c.words {
-			assert.That(t, strings.Contains(string(body), w), "%s %s %s: %s does not contain %s", c.method, c.path, c.body, body, w)
-		}
-	}
-}
-
-// A consumer over HTTP that leaves the interval to the broker has that of the address.
-func TestRetryOverHTTPHasTheAddressDelay(t *testing.T) {
-	e := start(t, server.Options{MinLongPolling: 1})
-	assert.Must(t, assert.Err(e.b.PutAddressSettings(t.Context(), "normal", settings.Address{RedeliveryDelay: new(settings.Milliseconds(1))})))
-	e.send(msg("normal", "m"))
-	handle := assert.Value(json.Marshal(e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()))(t)
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/groups/g/retry", strings.NewReader(`{"attempt":1,"handle":`+string(handle)+`}`))
-	r.Header.Set("Content-Type", "application/json")
-	w := httptest.NewRecorder()
-	begin := time.Now()
-	checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
-	assert.MustThat(t, w.Code == http.StatusOK && strings.Contains(w.Body.String(), `"delay": "1ms"`), "%d %s", w.Code, w.Body)
-	m := e.one(e.ctx(), receiveRequest("normal", func(r *rmqpb.ReceiveMessageRequest) { r.LongPollingTimeout = durationpb.New(8 * time.Second) }))
-	if m.GetSystemProperties().GetDeliveryAttempt() != 2 || time.Since(begin) > 9*time.Second {
-		t.Errorf("attempt %d came after %v, not after a millisecond", m.GetSystemProperties().GetDeliveryAttempt(), time.Since(begin))
-	}
-}
-
 // A delivery of a gRPC client can be retried over HTTP, and the group receives the message again
 // from the same topic.
 func TestRetryOverHTTP(t *testing.T) {
 	e := start(t, server.Options{MinLongPolling: 1})
 	post := func(path, body string, status int, words ...string) {
 		t.Helper()
-		w := httptest.NewRecorder()
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
-		assert.MustThat(t, w.Code == status, "POST %s %s: %d %s, want %d", path, body, w.Code, w.Body, status)
-		for _, word := range words {
-			assert.That(t, strings.Contains(w.Body.String(), word), "POST %s %s: %s does not contain %s", path, body, w.Body, word)
-		}
+		adminCall(t, e, "POST", path, body, status, words...)
 	}
 	handle := func(m *rmqpb.Message) string {
 		b := assert.Value(json.Marshal(m.GetSystemProperties().GetReceiptHandle()))(t)
@@ -555,11 +501,7 @@ func TestRedriveToOneGroupOverHTTP(t *testing.T) {
 		e := start(t, server.Options{Access: access})
 		post := func(group, body string) (int, status.DeadLetterRedrive) {
 			t.Helper()
-			r := httptest.NewRequest("POST", "https://h/v1/groups/"+group+"/dead-letters/redrive", strings.NewReader(body))
-			r.Header.Set("Content-Type", "application/json")
-			r.SetBasicAuth("team", secretMark+"team")
-			w := httptest.NewRecorder()
-			checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
+			w := e.asKey("team", "POST", "/v1/groups/"+group+"/dead-letters/redrive", body)
 			var done status.DeadLetterRedrive
 			if w.Code == 200 {
 				decode(t, w.Body.Bytes(), &done)
@@ -629,15 +571,7 @@ func TestEditedRedriveOverHTTP(t *testing.T) {
 			{"sender", `{"topic": "normal", ` + edit + `}`, 200},
 			{"sender", `{"topic": "normal", ` + edit + `}`, 200},
 		} {
-			r := httptest.NewRequest("POST", "https://h/v1/groups/g/dead-letters/redrive", strings.NewReader(tt.body))
-			r.Header.Set("Content-Type", "application/json")
-			r.SetBasicAuth(tt.key, secretMark+tt.key)
-			w := httptest.NewRecorder()
-			if tt.code == 400 { // the description does not allow it either
-				e.s.Handler().ServeHTTP(w, r)
-			} else {
-				checkHTTP(t, e.s.Handler()).ServeHTTP(w, r)
-			}
+			w := e.asKey(tt.key, "POST", "/v1/groups/g/dead-letters/redrive", tt.body)
 			assert.That(t, w.Code == tt.code, "%s, %.100s: %d, want %d: %s", tt.key, tt.body, w.Code, tt.code, w.Body)
 		}
 		ds, err = e.b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: -1, Max: 32, InvisibleDuration: 1e9})

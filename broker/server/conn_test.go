@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"runtime"
@@ -22,12 +21,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/engine"
-	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/admission"
@@ -365,51 +361,6 @@ func TestThrottledReceivePushesBack(t *testing.T) {
 			t.Errorf("push-back %q, want 700", got)
 		}
 	})
-}
-
-// The duration that means the broker's own interval within the program is an invalid one on the
-// wire, where a header has that meaning.
-func TestNoDurationMeansTheBrokersInterval(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		e.telemetry(e.ctx(), consumer(rmqpb.ClientType_PUSH_CONSUMER))
-		e.send(msg("normal", "1"))
-		m := e.one(e.ctx(), receiveRequest("normal"))
-		r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
-			Group: res("g"), Topic: res("normal"), ReceiptHandle: m.GetSystemProperties().GetReceiptHandle(),
-			InvisibleDuration: durationpb.New(math.MinInt64),
-		})
-		assert.Must(t, err)
-		refused(t, r.GetStatus(), protocol.CodeIllegalInvisibleTime, "too small")
-		e.ack(m) // the delivery continues
-	})
-}
-
-// With one of the two options set, producers get the default of the other.
-func TestProducersPolicyWithMaxAttemptsAlone(t *testing.T) {
-	withServer(t, server.Options{ProducerMaxAttempts: 7}, func(t *testing.T, e *env) {
-		_, got := e.telemetry(e.ctx(), producer("normal"))
-		p := got.GetBackoffPolicy()
-		b := p.GetExponentialBackoff()
-		if p.GetMaxAttempts() != 7 || b.GetInitial().AsDuration() != time.Second || b.GetMax().AsDuration() != 2*time.Minute || b.GetMultiplier() != 1.6 {
-			t.Errorf("policy %v; want 7 attempts, 1 s to 2 min by 1.6", p)
-		}
-	})
-}
-
-// A negative wait is rejected, over HTTP and by the engine.
-func TestNegativeWait(t *testing.T) {
-	x := startWeb(t, server.Options{})
-	x.failed("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, 400, 40018, "-1s")
-	var problem server.Problem
-	resp := x.do("/v1/groups/g/topics/normal/receive", `{"wait":"-1s"}`, &problem, "Accept", server.TypeNDJSON) // a stream, which would end at once
-	if resp.Body.Close(); resp.StatusCode != 400 || problem.Code != 40018 {
-		t.Errorf("a stream: %d %+v; want 400 and 40018", resp.StatusCode, problem)
-	}
-	var p engine.Request
-	p.Group, p.Topic, p.Queue, p.InvisibleDuration, p.Wait = "g", "normal", -1, time.Minute, -1
-	if _, err := x.b.Engine().Poll(t.Context(), p); refusal.CodeOf(err) != protocol.CodeIllegalPollingTime {
-		t.Errorf("the engine: %v; want 40018", err)
-	}
 }
 
 // Two times in a request, of which a proxy may have looked at the other one, are no credentials,

@@ -239,10 +239,13 @@ func (e *env) serve(r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// asKey returns the response to a request over TLS with the secret of a key. The body is JSON.
+// asKey returns the response to a request over TLS with the secret of a key, or without one. The
+// body is JSON.
 func (e *env) asKey(key, method, path, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, "https://h"+path, strings.NewReader(body))
-	r.SetBasicAuth(key, secretMark+key)
+	if key != "" {
+		r.SetBasicAuth(key, secretMark+key)
+	}
 	if body != "" {
 		r.Header.Set("Content-Type", server.TypeJSON)
 	}

@@ -58,6 +58,7 @@ func TestHTTPMessage(t *testing.T) {
 		x.ok("/v1/groups/g/change-invisible-duration", `{"handle":"`+d.Handle+`","invisible_duration":"1h"}`, &changed)
 		assert.That(t, time.Until(changed.InvisibleUntil) == time.Hour && changed.Handle != d.Handle, "changed %+v", changed)
 		x.failed("/v1/groups/g/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, "replaced")
+		x.failed("/v1/groups/other/acknowledge", `{"handles":["`+changed.Handle+`"]}`, 400, 40013, `it belongs to group "g", not to "other"`)
 		// Released at once, and without an attempt after a time.
 		x.ok("/v1/groups/g/change-invisible-duration", `{"handle":"`+changed.Handle+`","invisible_duration":"0s"}`, nil)
 		began = time.Now()
@@ -158,17 +159,6 @@ func TestHTTPMany(t *testing.T) {
 		g, err := x.b.Group("g")
 		assert.That(t, err == nil && g.Topics[0].Acked == 2, "%+v, %v", g, err)
 	})
-}
-
-// The same ID is stored once, as when a client repeats a send without a response.
-func TestHTTPRepeatedID(t *testing.T) {
-	x := startWeb(t, server.Options{})
-	assert.Must(t, assert.Err(x.b.PutTopic(t.Context(), "once", settings.Topic{})))
-	var first, again server.SendResult
-	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &first)
-	x.ok("/v1/topics/once/messages", `{"id":"m","body":"eA=="}`, &again)
-	assert.That(t, *first.Offset == *again.Offset && *first.Queue == *again.Queue, "first %+v, again %+v", first, again)
-	x.take("once", `{"max":2}`, 1)
 }
 
 // The body of the request is that of the message, and the query has its other fields.
@@ -358,34 +348,6 @@ func TestHTTPOpenAPI(t *testing.T) {
 	}
 }
 
-// The error for a path that resembles a route names that route. The error for any other path lists
-// the paths of the API.
-func TestUnknownPathNamesTheNearestRoute(t *testing.T) {
-	s := start(t, server.Options{}).s
-	for path, want := range map[string]string{
-		"/":                         "does not exist; the paths are /console, /console/, /healthz, ",
-		"/v1/topic":                 "did you mean /v1/topics?",
-		"/v1/topics/orders/message": "did you mean /v1/topics/orders/messages?",
-		"/v1/group/billing":         "did you mean /v1/groups/billing?",
-		"/v1/topics/":               "/v1/topics/{topic}",
-		"/v1/topics/a/b/c/d":        "does not exist; the paths are /console, /console/, /healthz, ",
-	} {
-		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
-		assert.That(t, w.Code == 404 && strings.Contains(w.Body.String(), want), "%s: %d %s, want %s", path, w.Code, w.Body, want)
-	}
-}
-
-// The reader of a text of durations reports its faults.
-func TestBadLadderIsNamed(t *testing.T) {
-	s := start(t, server.Options{}).s
-	w := httptest.NewRecorder()
-	s.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/v1/groups/g", strings.NewReader(`{"retry":"1s zwei"}`)))
-	if body := w.Body.String(); w.Code != 400 || !strings.Contains(body, "zwei") || strings.Contains(body, "give a list") {
-		t.Errorf("%d %s", w.Code, body)
-	}
-}
-
 // A failure without an interval: the group's interval after that attempt passes.
 func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
@@ -400,45 +362,13 @@ func TestHTTPRetryKnowsTheAttempt(t *testing.T) {
 			x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, nil)
 			x.failed("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, 400, 40013, "")
 		}
-	})
-}
-
-// An interval longer than the maximum of the invisible duration is accepted for a failure: it is in
-// the group's settings, which official clients get.
-func TestLongRetryIntervals(t *testing.T) {
-	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
-		assert.Must(t, assert.Err(x.b.PutGroup(t.Context(), "g", settings.Group{Retry: []time.Duration{24 * time.Hour}})))
-		x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
+		// Address settings of the topic have priority.
+		assert.Must(t, assert.Err(x.b.PutAddressSettings(t.Context(), "normal", settings.Address{RedeliveryDelay: new(settings.Milliseconds(7))})))
 		d := x.take("normal", `{"wait":"10s"}`, 1)[0]
-		x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, nil)
-		begin := time.Now()
-		time.Sleep(24*time.Hour - time.Second)
-		if d = x.take("normal", `{"wait":"10s"}`, 1)[0]; time.Since(begin) != 24*time.Hour {
-			t.Errorf("it came after %v", time.Since(begin))
-		}
-		x.failed("/v1/groups/g/retry", `{"handle":"`+d.Handle+`","after":"25h"}`, 400, 40011, "24h")
-		x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`","after":"24h"}`, nil)
+		var done server.RetryResult
+		x.ok("/v1/groups/g/retry", `{"handle":"`+d.Handle+`"}`, &done)
+		assert.That(t, done.Delay != nil && *done.Delay == settings.Duration(7*time.Millisecond), "the delay is %v, want 7ms", done.Delay)
 	})
-}
-
-// The error for a handle of another group has the name of that group, and no other name.
-func TestForeignHandleErrorNamesItsGroup(t *testing.T) {
-	x := startWeb(t, server.Options{})
-	x.ok("/v1/topics/normal/messages", `{"body":"eA=="}`, nil)
-	d := x.take("normal", `{}`, 1)[0]
-	p := x.failed("/v1/groups/other/acknowledge", `{"handles":["`+d.Handle+`"]}`, 400, 40013, `it belongs to group "g", not to "other"`)
-	assert.That(t, !strings.Contains(p.Detail, `""`), "the detail is %s", p.Detail)
-}
-
-// The duration "without end" is printed as -1s, as it is written, not as a nanosecond.
-func TestForEverIsReadable(t *testing.T) {
-	e := start(t, server.Options{})
-	c := settings.Topic{DuplicateWindow: -1, Retention: settings.Retention{Time: -1}}
-	assert.Must(t, assert.Err(e.b.PutTopic(t.Context(), "kept", c)))
-	w := e.serve(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/topics/kept", nil))
-	for _, want := range []string{`"duplicate_window": "-1s"`, `"time": "-1s"`} {
-		assert.That(t, bytes.Contains(w.Body.Bytes(), []byte(want)), "%s does not contain %s", w.Body, want)
-	}
 }
 
 // Every JSON body is decoded without loss, or rejected as a bad request with a text. Every stored

@@ -3,15 +3,12 @@ package server_test
 import (
 	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,27 +122,6 @@ func TestHTTPSendStreamInOrder(t *testing.T) {
 			}
 		}
 		assert.That(t, appends <= 100, "%d appends for 500 lines", appends)
-	})
-}
-
-// Each line has its own throttle, and the stream continues.
-func TestHTTPSendStreamThrottled(t *testing.T) {
-	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
-		assert.Must(t, assert.Err(x.b.PutTopic(t.Context(), "small", settings.Topic{MaxBacklog: settings.Limit{Messages: 2}})))
-		s := x.sendStream(t.Context(), "small")
-		s.write(strings.Repeat(`{"body":"eA=="}`+"\n", 3))
-		s.next()
-		s.next()
-		if r := s.next(); r.Error == nil || r.Error.Status != 429 || r.Error.ReplyCode != 530 || !strings.HasPrefix(r.Error.Detail, "530 TOO_MANY_REQUESTS") {
-			t.Errorf("%+v", r)
-		}
-		for _, d := range x.take("small", `{"max":2}`, 2) {
-			x.ok("/v1/groups/g/acknowledge", `{"handles":["`+d.Handle+`"]}`, nil)
-		}
-		s.write(`{"body":"eA=="}` + "\n")
-		if r := s.next(); r.Error != nil {
-			t.Errorf("%+v", r.Error)
-		}
 	})
 }
 
@@ -275,74 +251,12 @@ func TestHTTPReceiveStreamBounds(t *testing.T) {
 		if n, took := read(`{"wait":"6s","invisible_duration":"1h"}`); n != 40 || took != 11*time.Second {
 			t.Errorf("%d in %v, want 40 in 5s and another 6s", n, took)
 		}
-		for body, want := range map[string]string{`{"attempt_id":"a"}`: "attempt_id", `{"max_bytes":1}`: "max_bytes", `{"max":0}`: "max", `{"filter":{"type":"SQL92","expression":"("}}`: "expression"} {
+		for body, want := range map[string]string{`{"attempt_id":"a"}`: "attempt_id", `{"max_bytes":1}`: "max_bytes", `{"max":0}`: "max", `{"wait":"-1s"}`: "-1s", `{"filter":{"type":"SQL92","expression":"("}}`: "expression"} {
 			resp := x.deliveryStream(t.Context(), "normal", body)
 			text, _ := io.ReadAll(resp.Body)
 			assert.That(t, resp.StatusCode == 400 && strings.Contains(string(text), want), "%s: %d %s", body, resp.StatusCode, text)
 		}
 	})
-}
-
-// A change of a topic under a stream is its last line.
-func TestHTTPReceiveStreamLastLine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var gone atomic.Bool
-		x := startWeb(t, server.Options{}, &faulty{poll: func(context.Context) error {
-			if gone.Load() {
-				return &tidegate.Error{Code: tidegate.CodeTopicNotFound, Message: "it is gone"}
-			}
-			return nil
-		}})
-		resp := x.deliveryStream(t.Context(), "normal", `{}`)
-		gone.Store(true)
-		text, err := io.ReadAll(resp.Body)
-		var last struct{ Error server.Problem }
-		if err == nil {
-			err = json.Unmarshal(text[strings.LastIndex(strings.TrimSpace(string(text)), "\n")+1:], &last)
-		}
-		assert.That(t, err == nil && last.Error.Code == 40402, "%q, %v", text, err)
-	})
-}
-
-// Messages that a closed client did not get are released, and do not count as an attempt of a push
-// consumer.
-func TestHTTPReceiveGone(t *testing.T) {
-	for _, accept := range []string{server.TypeJSON, server.TypeNDJSON} {
-		subtest(t, accept, func(t *testing.T) {
-			var cancel context.CancelFunc
-			var gone <-chan struct{}
-			x := startWeb(t, server.Options{}, &faulty{
-				poll: func(ctx context.Context) error { gone = ctx.Done(); return nil },
-				after: func(ds []*tidegate.Delivery) {
-					if len(ds) > 0 && cancel != nil {
-						cancel() // after the lease, before the response
-						cancel = nil
-						<-gone
-					}
-				},
-			})
-			var ctx context.Context
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() {
-				resp, err := x.client.Do(x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive",
-					strings.NewReader(`{"wait":"20s","invisible_duration":"10m","push":true}`), "Content-Type", server.TypeJSON, "Accept", accept))
-				if err == nil {
-					_, err = io.ReadAll(resp.Body)
-					resp.Body.Close()
-				}
-				ended <- err
-			}()
-			synctest.Wait()
-			cancel = stop
-			x.send(msg("normal", "m"))
-			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			assert.Equal(t, "attempt", x.take("normal", `{"push":true}`, 1)[0].Attempt, 1)
-		})
-	}
 }
 
 // A waiting receive ends when its client disconnects, and returns empty when the server ends.
@@ -477,7 +391,7 @@ func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
 					leave()
 				}
 			}
-			r := x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{}`), "Content-Type", server.TypeJSON, "Accept", accept)
+			r := x.request(ctx, "POST", "/v1/groups/g/topics/normal/receive", strings.NewReader(`{"push":true}`), "Content-Type", server.TypeJSON, "Accept", accept)
 			w := &reader{httptest.NewRecorder(), func() {}}
 			func() {
 				defer func() {
@@ -489,7 +403,7 @@ func TestHTTPReceiveGoneBeforeResponse(t *testing.T) {
 			}()
 			assert.MustThat(t, !strings.Contains(w.Body.String(), "handle"), "written to a client that is gone: %s", w.Body)
 			f.after = nil
-			assert.Equal(t, "attempt", x.take("normal", `{}`, 1)[0].Attempt, 1)
+			assert.Equal(t, "attempt", x.take("normal", `{"push":true}`, 1)[0].Attempt, 1)
 		})
 	}
 }

@@ -370,10 +370,8 @@ func TestHTTPResponsesAreCounted(t *testing.T) {
 			if r.origin != "" {
 				q.Header.Set("Origin", r.origin)
 			}
-			w := httptest.NewRecorder()
-			if x.s.Handler().ServeHTTP(w, q); w.Code != r.status {
-				t.Errorf("%+v: %d %s", r, w.Code, w.Body)
-			}
+			w := x.serve(q)
+			assert.That(t, w.Code == r.status, "%+v: %d %s", r, w.Code, w.Body)
 		}
 		_, text := scrapedBy(t, x.s)
 		for _, want := range []string{

@@ -160,9 +160,7 @@ func TestHistoryOfAKey(t *testing.T) {
 			"consumer": {"", "[] [] []"},
 		} {
 			get := func(query string) (h engine.HistoryResult) {
-				r := httptest.NewRequest("GET", "https://h/v1/history"+query, nil)
-				by(key)(r)
-				w := e.serve(r)
+				w := e.asKey(key, "GET", "/v1/history"+query, "")
 				if err := json.Unmarshal(w.Body.Bytes(), &h); err != nil || w.Code != 200 {
 					t.Fatalf("%s: %d %s", key, w.Code, w.Body)
 				}
@@ -476,12 +474,8 @@ func TestSummariesAfterChanges(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		change := func(method, path, body string) {
 			t.Helper()
-			r := httptest.NewRequest(method, path, strings.NewReader(body))
-			r.Header.Set("Content-Type", "application/json")
-			w := httptest.NewRecorder()
-			if e.s.Handler().ServeHTTP(w, r); w.Code >= 300 {
-				t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
-			}
+			w := e.asKey("", method, path, body)
+			assert.That(t, w.Code < 300, "%s %s: %d %s", method, path, w.Code, w.Body)
 		}
 		expect := func(when, wantTopics, wantGroups string) {
 			t.Helper()
@@ -583,24 +577,6 @@ func TestTraceContents(t *testing.T) {
 			got := strings.ReplaceAll(adminCall(t, e, "GET", path+c.query, "", 200, c.want...), `"body_size"`, "size")
 			for _, not := range c.not {
 				assert.That(t, !strings.Contains(got, not), "%s has %s: %s", c.query, not, got)
-			}
-		}
-	})
-}
-
-// A key that may observe a message, and not receive it, sees neither the body nor the keys and
-// properties of the message, also if it is a dead letter.
-func TestTraceShowsNoContentsToObservers(t *testing.T) {
-	withServer(t, server.Options{Access: someAccess()}, func(t *testing.T, e *env) {
-		putGroup(t, e, settings.Group{MaxAttempts: 1})
-		fail(t, e, "normal", "", 1)
-		for key, sees := range map[string]bool{"monitor": false, "root": true} {
-			r := httptest.NewRequestWithContext(t.Context(), "GET", "https://h/v1/topics/normal/messages/normal0", nil)
-			r.SetBasicAuth(key, secretMark+key)
-			w := e.serve(r)
-			text := w.Body.String()
-			if w.Code != 200 || !strings.Contains(text, `"dead_letter": {`) || strings.Contains(text, `"k": "v"`) != sees {
-				t.Errorf("%s: %d, %s", key, w.Code, text)
 			}
 		}
 	})

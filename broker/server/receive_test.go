@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,21 +118,6 @@ func TestReceiveTiming(t *testing.T) {
 		defer cancel()
 		st, _ := e.receive(ctx, receiveRequest("normal"))
 		refused(t, st, tidegate.CodeBadRequest, "5s")
-	})
-}
-
-// A message wakes a parked receive at once.
-func TestReceiveIsWoken(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		began := time.Now()
-		var sent sync.WaitGroup
-		sent.Go(func() {
-			time.Sleep(7 * time.Second)
-			e.send(msg("normal", "1"))
-		})
-		defer sent.Wait() // its response may come after the delivery
-		e.one(e.ctx(), receiveRequest("normal"))
-		assert.Equal(t, "returned after", time.Since(began), 7*time.Second)
 	})
 }
 
@@ -262,27 +246,6 @@ func TestReceiveAutoRenew(t *testing.T) {
 		if d := time.Since(began); d > time.Second {
 			t.Errorf("redelivered %v after its owner's end; want 1s", d)
 		}
-	})
-}
-
-// NotifyClientTermination ends the client's parked receives, and no one else's.
-func TestTerminationEndsPolls(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		began := time.Now()
-		ended := make(chan string, 3)
-		for _, who := range []string{"a", "a", "b"} {
-			go func() {
-				st, _ := e.receive(as(t.Context(), who), receiveRequest("normal"))
-				ended <- fmt.Sprintf("%s %d %v", who, st.GetCode(), time.Since(began))
-			}()
-		}
-		time.Sleep(3 * time.Second)
-		if r, err := e.NotifyClientTermination(as(t.Context(), "a"), &rmqpb.NotifyClientTerminationRequest{Group: res("g")}); err != nil || r.GetStatus().GetCode() != rmqpb.Code_OK {
-			t.Fatal(r, err)
-		}
-		got := []string{<-ended, <-ended, <-ended}
-		want := []string{"a 40401 3s", "a 40401 3s", "b 40401 20s"}
-		assert.That(t, slices.Equal(got, want), "%v; want %v", got, want)
 	})
 }
 
@@ -562,31 +525,6 @@ func TestCancelledReceiveSwallowsNothing(t *testing.T) {
 			t.Logf("%s: %d receives ended without their message, %d messages came with a repetition", topic, unread, repeated)
 		})
 	}
-}
-
-// The server takes back the deliveries of a receive whose connection ends while the
-// messages are being handed out: the next client receives them as attempt 1 at once.
-func TestLostConnectionSwallowsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &faulty{}
-		e := start(t, server.Options{}, f)
-		leaver := e.dial()
-		f.after = func(ds []*tidegate.Delivery) {
-			if len(ds) > 0 {
-				f.after = nil
-				leaver.Close()
-				time.Sleep(time.Second) // the server sees it
-			}
-		}
-		e.send(msg("normal", "1"))
-		if _, err := frames(rmqpb.NewMessagingServiceClient(leaver).ReceiveMessage(as(t.Context(), "leaver"), receiveRequest("normal"))); err == nil {
-			t.Fatal("the receive over a closed connection succeeded")
-		}
-		synctest.Wait()
-		if m := e.one(e.ctx(), receiveRequest("normal")); m.GetSystemProperties().GetDeliveryAttempt() != 1 {
-			t.Errorf("attempt %d; want 1", m.GetSystemProperties().GetDeliveryAttempt())
-		}
-	})
 }
 
 func TestRepetitionNamesItsReceive(t *testing.T) {

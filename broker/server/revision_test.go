@@ -45,7 +45,7 @@ func ifMatch(t *testing.T, h http.Handler, method, path, body, match string) *ht
 // A change on a revision happens only if the settings still have it.
 func TestIfMatchOfSettings(t *testing.T) {
 	e := start(t, server.Options{})
-	h := checkHTTP(t, e.s.Handler())
+	h := e.s.Handler()
 	for _, path := range []string{"/v1/topics/revised", "/v1/groups/revised"} {
 		body := func(messages int) string { return fmt.Sprintf(`{"max_backlog": {"messages": %d}}`, messages) }
 		if w := ifMatch(t, h, "PUT", path, body(1), "*"); w.Code != 412 {
@@ -116,7 +116,7 @@ func TestIfMatchOfSettings(t *testing.T) {
 // rejected.
 func TestIfMatchOfAddressesAndLimits(t *testing.T) {
 	e := start(t, server.Options{})
-	h := checkHTTP(t, e.s.Handler())
+	h := e.s.Handler()
 	const pattern, limits = "/v1/address-settings/orders.%23", "/v1/throttle"
 	if w := ifMatch(t, h, "PUT", pattern, `{"max-delivery-attempts": 1}`, "*"); w.Code != 412 {
 		t.Errorf("PUT of a new pattern with *: %d %s", w.Code, w.Body)
@@ -356,10 +356,7 @@ func TestAudit(t *testing.T) {
 		{"GET", "/v1/topics", "", ""},
 	} {
 		before := len(text.String())
-		r := httptest.NewRequest(c.method, "https://h"+c.path, strings.NewReader(c.body))
-		r.SetBasicAuth("admin", secretMark+"admin")
-		r.Header.Set("Content-Type", server.TypeJSON)
-		e.s.Handler().ServeHTTP(httptest.NewRecorder(), r)
+		e.asKey("admin", c.method, c.path, c.body)
 		added := text.String()[before:]
 		if n := strings.Count(added, "msg=audit"); n != min(len(c.want), 1) || !strings.Contains(added, c.want) {
 			t.Errorf("%s %s: %q, want %q", c.method, c.path, added, c.want)
@@ -379,14 +376,7 @@ func TestAuditList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, log := testLog()
 		e := start(t, server.Options{Access: someAccess(), Logger: logger})
-		h := checkHTTP(t, e.s.Handler())
-		as := func(key, method, path string) *httptest.ResponseRecorder {
-			r := httptest.NewRequest(method, "https://h"+path, nil)
-			r.SetBasicAuth(key, secretMark+key)
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
-			return w
-		}
+		as := func(key, method, path string) *httptest.ResponseRecorder { return e.asKey(key, method, path, "") }
 		list := func(query string) status.AuditPage {
 			t.Helper()
 			w := as("admin", "GET", "/v1/audit"+query)

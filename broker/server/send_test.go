@@ -290,20 +290,6 @@ func TestSendThrottled(t *testing.T) {
 	})
 }
 
-func TestSendMixedResults(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		r, err := e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{
-			msg("normal", "good"), msg("normal", "bad", body(nil)),
-		}})
-		assert.Must(t, err)
-		refused(t, r.GetStatus(), protocol.CodeMultipleResults)
-		if len(r.GetEntries()) != 2 || r.GetEntries()[0].GetStatus().GetCode() != rmqpb.Code_OK ||
-			r.GetEntries()[1].GetStatus().GetCode() != rmqpb.Code_MESSAGE_BODY_EMPTY || r.GetEntries()[1].GetMessageId() != "bad" {
-			t.Errorf("entries %v", r.GetEntries())
-		}
-	})
-}
-
 // A panic or an unknown failure inside becomes an error response, not the end of the broker.
 func TestSendSurvivesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -438,9 +424,12 @@ func TestSendToSeveralTopics(t *testing.T) {
 		refused(t, r.GetStatus(), protocol.CodeMultipleResults)
 		want := []tidegate.Code{protocol.CodeOK, tidegate.CodeTooManyRequests, tidegate.CodeTooManyRequests, tidegate.CodeTopicNotFound, protocol.CodeOK, protocol.CodeMessageBodyEmpty}
 		var got []tidegate.Code
+		ids := ""
 		for _, entry := range r.GetEntries() {
 			got = append(got, tidegate.Code(entry.GetStatus().GetCode()))
+			ids += entry.GetMessageId()
 		}
+		assert.Equal(t, "the entries have the IDs", ids, "abcdef")
 		assert.That(t, slices.Equal(got, want), "codes %v; want %v", got, want)
 		waits := strings.Split(strings.Join(trailer.Get(wire.TrailerPushBacks), ""), ",")
 		if len(waits) != 4 || waits[0] != "0" || waits[1] == "0" || waits[2] != "0" || waits[3] != "0" {
@@ -595,25 +584,10 @@ func TestRoutes(t *testing.T) {
 // The response to a call that this broker does not support is a status, not a broken call.
 func TestMissing(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		ctx := e.ctx()
-		check := func(name string, a interface{ GetStatus() *rmqpb.Status }, err error, code tidegate.Code) {
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-				return
-			}
-			refused(named{t, name}, a.GetStatus(), code)
+		for _, name := range []string{"SyncLiteSubscription", "UpdateOffset", "GetOffset", "QueryOffset", "PullMessage"} {
+			st, err := e.call(e.ctx(), name)
+			assert.NoError(t, err, "%s", name)
+			refused(named{t, name}, st, tidegate.CodeNotImplemented)
 		}
-		lite, err := e.SyncLiteSubscription(ctx, &rmqpb.SyncLiteSubscriptionRequest{})
-		check("SyncLiteSubscription", lite, err, tidegate.CodeNotImplemented)
-		update, err := e.UpdateOffset(ctx, &rmqpb.UpdateOffsetRequest{})
-		check("UpdateOffset", update, err, tidegate.CodeNotImplemented)
-		get, err := e.GetOffset(ctx, &rmqpb.GetOffsetRequest{})
-		check("GetOffset", get, err, tidegate.CodeNotImplemented)
-		query, err := e.QueryOffset(ctx, &rmqpb.QueryOffsetRequest{})
-		check("QueryOffset", query, err, tidegate.CodeNotImplemented)
-		pull, err := e.PullMessage(ctx, &rmqpb.PullMessageRequest{})
-		assert.Must(t, err)
-		f, err := pull.Recv()
-		check("PullMessage", f, err, tidegate.CodeNotImplemented)
 	})
 }

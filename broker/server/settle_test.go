@@ -4,12 +4,10 @@ import (
 	"context"
 	"crypto/md5"
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,42 +153,18 @@ func TestByScheduleIsNoDurationOfAClient(t *testing.T) {
 		x.send(msg("normal", "1"))
 		h := x.one(x.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
 		for _, d := range []*durationpb.Duration{
-			durationpb.New(transport.BySchedule), durationpb.New(-1), {Seconds: -315_576_000_000}, // the protocol's least
+			nil, durationpb.New(transport.BySchedule), durationpb.New(-1), {Seconds: -315_576_000_000}, // the protocol's least
 		} {
 			r, err := x.ChangeInvisibleDuration(x.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
 				Group: res("g"), Topic: res("normal"), ReceiptHandle: h, MessageId: "1", InvisibleDuration: d,
 			})
 			assert.Must(t, err)
 			refused(t, r.GetStatus(), protocol.CodeIllegalInvisibleTime)
+			assert.Equal(t, "handle", r.GetReceiptHandle(), h)
 		}
 		x.failed("/v1/groups/g/retry", `{"handle":"`+h+`","after":"`+time.Duration(math.MinInt64).String()+`"}`, 400, 40011)
 		if err := x.b.Ack(t.Context(), []*tidegate.Delivery{{Message: tidegate.Message{Topic: "normal"}, ConsumerGroup: "g", Handle: h}})[0]; err != nil {
 			t.Errorf("after the refused failures: %v", err)
-		}
-	})
-}
-
-func TestChangeInvisibleDurationRejections(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		e.send(msg("normal", "1"))
-		h := e.one(e.ctx(), receiveRequest("normal")).GetSystemProperties().GetReceiptHandle()
-		for _, c := range []struct {
-			d     *durationpb.Duration
-			h     string
-			code  tidegate.Code
-			words []string
-		}{
-			{nil, h, protocol.CodeIllegalInvisibleTime, []string{"invisible_duration", "missing"}},
-			{durationpb.New(-1), h, protocol.CodeIllegalInvisibleTime, []string{"-1ns", "12h"}},
-			{durationpb.New(12*time.Hour + 1), h, protocol.CodeIllegalInvisibleTime, []string{"invisible duration", "12h0m0.000000001s", "12h0m0s"}},
-			{durationpb.New(time.Second), "garbage", tidegate.CodeInvalidReceiptHandle, []string{"receipt handle"}},
-		} {
-			r, err := e.ChangeInvisibleDuration(e.ctx(), &rmqpb.ChangeInvisibleDurationRequest{
-				Group: res("g"), Topic: res("normal"), ReceiptHandle: c.h, InvisibleDuration: c.d,
-			})
-			assert.Must(t, err)
-			refused(t, r.GetStatus(), c.code, c.words...)
-			assert.Equal(t, "handle", r.GetReceiptHandle(), c.h)
 		}
 	})
 }
@@ -379,31 +353,6 @@ func TestReceiversOfTransactionChecks(t *testing.T) {
 	})
 }
 
-// The response to a commit is lost: a repeated one reports that the transaction has ended, and the
-// message is there once.
-func TestLostResponseOfEndTransaction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var lost atomic.Bool
-		e := withTransactions(t, server.Options{Intercept: func(ctx context.Context, c server.Call, next func(context.Context) error) error {
-			err := next(ctx)
-			if c.Op == "EndTransaction" && lost.CompareAndSwap(false, true) {
-				return server.ErrNoAnswer
-			}
-			return err
-		}})
-		id := e.half("m")
-		ctx, cancel := context.WithTimeout(e.ctx(), time.Second)
-		defer cancel()
-		req := &rmqpb.EndTransactionRequest{Topic: res("tx"), MessageId: "m", TransactionId: id, Resolution: commit}
-		assert.That(t, assert.Err(e.EndTransaction(ctx, req)) != nil, "there was a response")
-		refused(t, e.endTransaction(e.ctx(), "m", id, commit), tidegate.CodeInternalServerError, "ended")
-		e.one(e.ctx(), receiveRequest("tx"))
-		if st, ms := e.receive(e.ctx(), receiveRequest("tx")); len(ms) != 0 {
-			t.Errorf("a second one: %v %v", st, ms)
-		}
-	})
-}
-
 // A delayed message is delivered at its time with its delivery_timestamp. A recalled message is not
 // delivered.
 func TestDelayAndRecall(t *testing.T) {
@@ -437,34 +386,6 @@ func TestDelayAndRecall(t *testing.T) {
 			t.Errorf("delivered %v", m)
 		}
 		e.ack(m)
-	})
-}
-
-// A program may forward a message with all properties of its delivery, also those that the server
-// added. The broker accepts the message, and replaces these by the properties of the new message.
-func TestDeliveredMessageIsSentOn(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		grouped := func(group string, properties map[string]string) func(*rmqpb.Message) {
-			return func(m *rmqpb.Message) {
-				m.UserProperties, m.SystemProperties.MessageGroup = properties, &group
-			}
-		}
-		e.send(msg("fifo", "1", grouped("first", map[string]string{"k": "v"})))
-		first := e.one(e.ctx(), receiveRequest("fifo"))
-		if want := map[string]string{"k": "v", "__SHARDINGKEY": "first"}; !maps.Equal(first.GetUserProperties(), want) {
-			t.Errorf("delivered with %v, want %v", first.GetUserProperties(), want)
-		}
-		all := first.GetUserProperties()
-		all["__transactionId__"] = "of another server"
-		e.send(msg("normal", "2", func(m *rmqpb.Message) { m.UserProperties = all }))
-		if got, want := e.one(e.ctx(), receiveRequest("normal")).GetUserProperties(), map[string]string{"k": "v"}; !maps.Equal(got, want) {
-			t.Errorf("sent on: %v, want %v", got, want)
-		}
-		e.ack(first)
-		e.send(msg("fifo", "3", grouped("second", all)))
-		if got, want := e.one(e.ctx(), receiveRequest("fifo")).GetUserProperties(), map[string]string{"k": "v", "__SHARDINGKEY": "second"}; !maps.Equal(got, want) {
-			t.Errorf("sent on in another message group: %v, want %v", got, want)
-		}
 	})
 }
 
@@ -503,29 +424,6 @@ func TestCancelledSendIsNoError(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A throttled request over HTTP has a Retry-After also without consumers, when no wait can be
-// estimated.
-func TestHTTPThrottledWithoutAnEstimate(t *testing.T) {
-	withWeb(t, server.Options{}, func(t *testing.T, x *webEnv) {
-		assert.Must(t, assert.Err(x.b.PutTopic(t.Context(), "full", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}})))
-		assert.Must(t, assert.Err(x.b.PutGroup(t.Context(), "g", settings.Group{})))
-		const path = "/v1/topics/full/messages"
-		for range 3 {
-			var p server.Problem
-			resp := x.do(path, `{"body":"eA=="}`, &p)
-			resp.Body.Close()
-			if resp.StatusCode == 200 {
-				continue
-			}
-			if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "10" || p.RetryAfter != settings.Duration(10*time.Second) {
-				t.Errorf("%d, Retry-After %q, %+v; want 429 and 10", resp.StatusCode, resp.Header.Get("Retry-After"), p)
-			}
-			return
-		}
-		t.Error("the topic is never full")
-	})
 }
 
 // The engine bounds the invisible duration, over gRPC and over HTTP: neither has a limit or a

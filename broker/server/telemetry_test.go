@@ -146,34 +146,19 @@ func policy(p *rmqpb.RetryPolicy) string {
 	return "customized " + s.String()
 }
 
+// With one of the two options set, producers get the default of the other.
 func TestTelemetryProducerOptions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, server.Options{
-			ProducerMaxAttempts: 5,
-			ProducerBackoff:     &backoff.Exponential{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2},
+	own := &backoff.Exponential{Initial: 10 * time.Millisecond, Max: time.Second, Multiplier: 2}
+	for want, o := range map[string]server.Options{
+		"exponential 10ms 1s 2 5":   {ProducerMaxAttempts: 5, ProducerBackoff: own},
+		"exponential 1s 2m0s 1.6 7": {ProducerMaxAttempts: 7},
+	} {
+		withServer(t, o, func(t *testing.T, e *env) {
+			_, settings := e.telemetry(e.ctx(), producer())
+			got := settings.GetBackoffPolicy()
+			assert.Equal(t, "policy and attempts", fmt.Sprint(policy(got), " ", got.GetMaxAttempts()), want)
 		})
-		_, got := e.telemetry(e.ctx(), producer())
-		if p := policy(got.GetBackoffPolicy()); p != "exponential 10ms 1s 2" || got.GetBackoffPolicy().GetMaxAttempts() != 5 {
-			t.Errorf("%s, %d attempts", p, got.GetBackoffPolicy().GetMaxAttempts())
-		}
-	})
-}
-
-// One client too many is throttled, which can end. gRPC's ResourceExhausted would mean that it sent
-// too much.
-func TestTelemetryOfOneClientTooMany(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		for i := range session.MaxClients {
-			_, _, unpark, err := e.s.Parts().Sessions.Park(t.Context(), fmt.Sprint(i), func() string { return "here" })
-			assert.Must(t, err)
-			defer unpark(true) // one without receives would make room
-		}
-		st := assert.Value(e.Telemetry(e.ctx()))(t)
-		assert.Must(t, st.Send(command(producer("normal"))))
-		cmd := assert.Value(st.Recv())(t)
-		refused(t, cmd.GetStatus(), tidegate.CodeTooManyRequests, "530 TOO_MANY_REQUESTS", "100000")
-		ended(t, st, codes.Unavailable, cmd.GetStatus())
-	})
+	}
 }
 
 // ended checks that a stream ends with a gRPC code and the text of its last status. Official
@@ -401,23 +386,6 @@ func TestPushConsumerWithoutSettings(t *testing.T) {
 		assert.Must(t, err)
 		refused(t, r.GetStatus(), protocol.CodeOK)
 		assert.NoError(t, assert.Err(e.b.Topic("%DLQ%g")), "there is no dead letter")
-	})
-}
-
-// A client without requests for two minutes is forgotten, unless its stream is open.
-func TestSessionsEnd(t *testing.T) {
-	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		closing, _ := e.telemetry(as(t.Context(), "closing"), producer())
-		e.telemetry(as(t.Context(), "open"), producer())
-		time.Sleep(time.Hour)
-		assert.Must(t, closing.CloseSend())
-		closing.Recv()
-		time.Sleep(session.Timeout - time.Second)
-		assert.Equal(t, "sessions before the timeout", e.s.Parts().Sessions.Len(), 2)
-		time.Sleep(time.Minute)
-		assert.Equal(t, "sessions after the timeout", e.s.Parts().Sessions.Len(), 1)
-		r := assert.Value(e.Heartbeat(as(t.Context(), "closing"), &rmqpb.HeartbeatRequest{}))(t)
-		refused(t, r.GetStatus(), protocol.CodeUnrecognizedClientType)
 	})
 }
 

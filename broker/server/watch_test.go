@@ -289,12 +289,7 @@ func TestManyReports(t *testing.T) {
 // clients returns a page of GET /v1/clients for a key, which is empty without access rules.
 func (e *env) clients(key, query string) status.ClientPage {
 	e.t.Helper()
-	r := httptest.NewRequest("GET", "https://h/v1/clients"+query, nil)
-	if key != "" {
-		r.SetBasicAuth(key, secretMark+key)
-	}
-	w := httptest.NewRecorder()
-	checkHTTP(e.t, e.s.Handler()).ServeHTTP(w, r)
+	w := e.asKey(key, "GET", "/v1/clients"+query, "")
 	assert.MustThat(e.t, w.Code == 200, "GET /v1/clients%s: %d %s", query, w.Code, w.Body)
 	var page status.ClientPage
 	decode(e.t, w.Body.Bytes(), &page)

@@ -89,29 +89,6 @@ func TestSessionsAreBounded(t *testing.T) {
 // of returns the origin of a client.
 func of(origin string) func() string { return func() string { return origin } }
 
-// A client whose receives were all rejected is not remembered.
-func TestRejectedReceivesLeaveNoSession(t *testing.T) {
-	r := New(MaxSettingsBytes, &forgets{})
-	defer r.Close()
-	var unparks []func(bool)
-	for range 2 {
-		_, _, unpark, err := r.Park(t.Context(), "c", of("here"))
-		assert.Must(t, err)
-		unparks = append(unparks, unpark)
-	}
-	unparks[0](false)
-	assert.Equal(t, "it was forgotten while a receive waits", r.Len(), 1)
-	unparks[1](false)
-	assert.Equal(t, "it is remembered", r.Len(), 0)
-	for _, served := range []bool{true, false} { // once served, a failure does not count
-		_, _, unpark, err := r.Park(t.Context(), "c", of("here"))
-		assert.Must(t, err)
-		if unpark(served); r.Len() != 1 {
-			t.Errorf("after a receive that was served, and then %t, it was forgotten", served)
-		}
-	}
-}
-
 // All stored settings together have a limit, from which a client recovers: replaced and removed
 // settings no longer count.
 func TestSettingsOfAllAreBounded(t *testing.T) {
@@ -178,20 +155,6 @@ func TestSettingsOfAllAreBounded(t *testing.T) {
 			t.Errorf("%d bytes of %d clients and %d topics are kept when all are gone", r.settingsBytes, len(r.byID), len(r.publishers))
 		}
 	})
-}
-
-// A receive that ended is not remembered.
-func TestUnpark(t *testing.T) {
-	r := New(MaxSettingsBytes, &forgets{})
-	defer r.Close()
-	parked, c, unpark, err := r.Park(t.Context(), "a", of("here"))
-	if err != nil || parked.Err() != nil || len(c.polls) != 1 {
-		t.Fatalf("%v, %v, %d polls", err, parked.Err(), len(c.polls))
-	}
-	unpark(true)
-	if parked.Err() == nil || len(c.polls) != 0 {
-		t.Errorf("%v, %d polls are still registered", parked.Err(), len(c.polls))
-	}
 }
 
 // Settings that the clients of one origin leave behind do not lock out other origins: an origin can

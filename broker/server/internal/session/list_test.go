@@ -169,15 +169,3 @@ func TestVersionsAreBounded(t *testing.T) {
 		t.Errorf("%d versions of %d clients", len(page.Versions), page.Total)
 	}
 }
-
-// BenchmarkPage measures a page of 100 of 10 000 clients.
-func BenchmarkPage(b *testing.B) {
-	r := crowd(b, 10_000)
-	for name, q := range map[string]status.ClientQuery{"first": {}, "topic": {Topic: "payments"}, "last": {After: "host-9900@9900"}} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				r.Page(everything(q), all{})
-			}
-		})
-	}
-}

@@ -138,6 +138,7 @@ func (m *modelRun) act() {
 		if c != nil && len(c.waits) > 0 {
 			w, served := c.waits[0], m.rnd.IntN(2) == 0
 			w.unpark(served)
+			assert.That(m.t, w.parked.Err() != nil, "a receive of %s that ended waits on", id)
 			c.waits, c.seen, c.served = c.waits[1:], now, c.served || served && !errors.Is(w.ended, ErrTerminated)
 			m.drop(id, c)
 		}
