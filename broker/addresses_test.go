@@ -184,14 +184,14 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 			mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
 			settle(t, b, one(t, b, "g", "orders"), transport.Verdict{Kind: transport.Retry})
 		}
-		is := func(there bool) {
+		after := func(d time.Duration, there bool) {
 			t.Helper()
-			<-time.After(2 * time.Minute)
-			synctest.Wait()
+			elapse(d)
 			topic, err := b.Topic("DLQ.orders")
 			assert.MustThat(t, (err == nil) == there && (!there || topic.AutoCreated), "the queue exists: %t; %+v", err == nil, topic)
 			assert.NoError(t, assert.Err(b.Topic("DLA")), "the dead-letter-address is gone")
 		}
+		is := func(there bool) { t.Helper(); after(2*time.Minute, there) }
 		ack := func() {
 			t.Helper()
 			assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "ops", "DLQ.orders")})[0])
@@ -218,9 +218,10 @@ func TestAutomaticQueuesAreDeleted(t *testing.T) {
 		<-done
 		is(false)
 		fail() // created again
-		is(true)
+		time.Sleep(45 * time.Second)
 		ack()
-		is(false)
+		after(45*time.Second-1, true) // it is looked at after 60 s, when the last receive was 15 s ago,
+		after(1, false)               // and after 90 s
 		fail()
 		putTopic(t, b, "DLQ.orders", settings.Topic{}) // now it is permanent
 		ack()
@@ -293,29 +294,6 @@ func TestExpiry(t *testing.T) {
 		<-time.After(time.Minute)
 		assert.Equal(t, "deliveries", len(receive(t, b, r)), 0)
 		assert.Equal(t, "messages in the old expiry-address", len(receiveAll(t, b, "expired")), 2)
-	})
-}
-
-// An auto-created queue is deleted after 30 s without a receive. The broker checks every 30 s.
-func TestAutomaticQueueIsDeletedAfter30s(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "orders", settings.Topic{})
-		putAddress(t, b, "#", settings.Address{DeadLetterAddress: new("DLA"), MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true)})
-		mustSend(t, b, &tidegate.Message{Topic: "orders", Body: []byte("x")})
-		created := time.Now()
-		settle(t, b, one(t, b, "g", "orders"), transport.Verdict{Kind: transport.Retry})
-		time.Sleep(45 * time.Second)
-		assert.Must(t, b.Ack(t.Context(), []*tidegate.Delivery{one(t, b, "ops", "DLQ.orders")})[0])
-		// It is looked at after 60 s, when the last receive was 15 s ago, and after 90 s.
-		for _, look := range []struct {
-			after time.Duration
-			there bool
-		}{{90*time.Second - 1, true}, {90 * time.Second, false}} {
-			time.Sleep(time.Until(created.Add(look.after)))
-			synctest.Wait()
-			_, err := b.Topic("DLQ.orders")
-			assert.That(t, (err == nil) == look.there, "after %v: the queue exists: %t", look.after, err == nil)
-		}
 	})
 }
 

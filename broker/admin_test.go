@@ -6,8 +6,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,80 +43,7 @@ func TestSettingsSurviveAndAreChecked(t *testing.T) {
 		if got, err := b.Group("g"); err != nil || fmt.Sprint(got.Group) != fmt.Sprint(group) {
 			t.Errorf("group: %+v, %v; want %+v", got, err, group)
 		}
-		for name, c := range map[string]struct {
-			topic string
-			c     settings.Topic
-			says  []string
-		}{
-			"type":    {"t", settings.Topic{Type: settings.TopicNormal}, []string{"FIFO", "NORMAL"}},
-			"fewer":   {"t", settings.Topic{Queues: 4}, []string{"5 queues", "4"}},
-			"several": {"new", settings.Topic{Type: "ODD", Queues: 5000, MaxBacklog: settings.Limit{Bytes: -1}}, []string{"ODD", "5000", "1024", "max_backlog"}},
-			"name":    {"a b", settings.Topic{}, []string{"a b"}},
-		} {
-			_, err := b.PutTopic(t.Context(), c.topic, c.c)
-			if !errors.Is(err, tidegate.ErrInvalid) {
-				t.Errorf("%s: %v", name, err)
-				continue
-			}
-			assert.Contains(t, "the error", fmt.Sprint(err), c.says...)
-		}
-		_, err = b.PutGroup(t.Context(), "x", settings.Group{MaxAttempts: -2, FIFORetryInterval: -1, Retry: backoff.Steps{-1}})
-		assert.That(t, errors.Is(err, tidegate.ErrInvalid), "group: %v", err)
 	})
-}
-
-// A topic is deleted while it is in use: senders and receivers get 40402. A later topic of the same
-// name is new, also after a restart.
-func TestDeleteTopicInUse(t *testing.T) {
-	t.Parallel()
-	b, fs := openData(t)
-	for round := range 5 {
-		putTopic(t, b, "t", settings.Topic{})
-		if info, err := b.Topic("t"); err != nil || info.StoredMessages != 0 {
-			t.Fatalf("round %d: a new topic has %d messages, %v", round, info.StoredMessages, err)
-		}
-		var wg sync.WaitGroup
-		var sent atomic.Int64
-		inUse := make(chan struct{}) // closed when the topic is
-		for range 4 {
-			wg.Go(func() {
-				for {
-					r := b.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "t", Body: []byte("x")}})
-					if errors.Is(r[0].Err, tidegate.ErrTopicNotFound) {
-						return
-					} else if r[0].Err != nil {
-						t.Error(r[0].Err)
-						return
-					}
-					if sent.Add(1) == 100 {
-						close(inUse)
-					}
-				}
-			})
-			wg.Go(func() {
-				for {
-					ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Minute})
-					if errors.Is(err, tidegate.ErrTopicNotFound) {
-						return
-					} else if err != nil {
-						t.Error(err)
-						return
-					}
-					for _, err := range b.Ack(t.Context(), ds) {
-						assert.That(t, err == nil || errors.Is(err, tidegate.ErrInvalidHandle), "%+v", err)
-					}
-				}
-			})
-		}
-		<-inUse
-		assert.NoError(t, b.DeleteTopic(t.Context(), "t"))
-		wg.Wait()
-	}
-	assert.NoError(t, b.DeleteGroup(t.Context(), "g"))
-	b = reopen(t, b, fs)
-	if len(b.Topics()) != 0 || len(b.Groups()) != 0 || len(subscriptions(b)) != 0 {
-		t.Errorf("left after a restart: %v %v %v", b.Topics(), b.Groups(), subscriptions(b))
-	}
 }
 
 // The process ends during a deletion, before its response. A topic or group that still exists then
@@ -383,37 +308,4 @@ func TestDryRuns(t *testing.T) {
 			assert.That(t, f() != nil, "%s: no error", name)
 		}
 	})
-}
-
-// A snapshot of a broker in use is a data directory: it has all messages that were sent before, and
-// a broker on it repeats no acknowledged delivery. Without a directory there is no snapshot.
-func TestSnapshot(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	b := open(t, broker.Options{Dir: dir + "/data"})
-	putTopic(t, b, "t", settings.Topic{Queues: 1})
-	putGroup(t, b, "g", settings.Group{})
-	for i := range 20 {
-		send(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", Body: []byte("x")})
-	}
-	ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 5})
-	for i, err := range b.Ack(t.Context(), ds) {
-		if err != nil {
-			t.Fatal(i, err)
-		}
-	}
-	assert.Must(t, b.Snapshot(t.Context(), dir+"/backup/1"))
-	send(t, b, &tidegate.Message{ID: "later", Topic: "t", Body: []byte("x")})
-
-	restored := open(t, broker.Options{Dir: dir + "/backup/1"})
-	want := map[string]bool{}
-	for i := len(ds); i < 20; i++ {
-		want[fmt.Sprint(i)] = true
-	}
-	for _, d := range receive(t, restored, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32}) {
-		assert.That(t, want[d.ID], "%s is delivered from the snapshot", d.ID)
-		delete(want, d.ID)
-	}
-	assert.That(t, len(want) == 0, "the snapshot lacks %v", want)
-	wantCode(t, "in memory", open(t, broker.Options{}).Snapshot(t.Context(), dir+"/backup/2"), tidegate.CodeBadRequest)
 }

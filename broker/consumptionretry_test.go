@@ -104,11 +104,17 @@ func TestConsumptionIntervalHasAMaximum(t *testing.T) {
 		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
 		r := transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, InvisibleDuration: time.Hour + 1}
 		assert.Equal(t, "received with", codeOf(assert.Err(b.Receive(t.Context(), r))), protocol.CodeIllegalInvisibleTime)
-		r.InvisibleDuration = time.Hour
+		r.InvisibleDuration, r.Wait = time.Hour, -1
+		assert.Equal(t, "received with", codeOf(assert.Err(b.Receive(t.Context(), r))), protocol.CodeIllegalPollingTime)
+		r.Wait = 0
 		d := receive(t, b, r)[0]
 		assert.Equal(t, "changed with", codeOf(assert.Err(b.Extend(t.Context(), d, time.Hour+1, false))), protocol.CodeIllegalInvisibleTime)
-		_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry, Delay: time.Hour + 1})
-		assert.That(t, codeOf(err) == protocol.CodeIllegalInvisibleTime, "retried with %v, want 40011", err)
+		for _, v := range []transport.Verdict{
+			{Kind: transport.Retry, Delay: time.Hour + 1}, {Kind: transport.Snooze, Delay: time.Hour + 1}, {Kind: transport.Snooze, Delay: -1},
+		} {
+			_, err := b.Settle(t.Context(), d, v)
+			assert.That(t, codeOf(err) == protocol.CodeIllegalInvisibleTime, "%v: %v, want 40011", v, err)
+		}
 	})
 }
 
@@ -396,93 +402,6 @@ func TestSnooze(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestSnoozeBounds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := open(t, broker.Options{})
-		putTopic(t, b, "t", settings.Topic{})
-		putGroup(t, b, "g", settings.Group{})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		d := one(t, b, "g", "t")
-		for _, dur := range []time.Duration{-1, 12*time.Hour + 1} {
-			_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: dur})
-			assert.That(t, codeOf(err) == protocol.CodeIllegalInvisibleTime, "%v: %v", dur, err)
-		}
-		assert.NoError(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: 12 * time.Hour})))
-	})
-}
-
-// A change of the invisible duration whose response was lost is repeated with the replaced handle,
-// also after a restart. The repetition takes effect and returns the same new handle. A replaced
-// handle permits no other operation, and a handle of an earlier change or delivery permits none.
-func TestChangeIsRepeatable(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		putTopic(t, b, "t", settings.Topic{})
-		mustSend(t, b, &tidegate.Message{ID: "m", Topic: "t", Body: []byte("x")})
-		take := func() *tidegate.Delivery {
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute, Push: true})
-			assert.MustEqual(t, "deliveries", len(ds), 1)
-			return ds[0]
-		}
-		change := func(d *tidegate.Delivery, dur time.Duration) *tidegate.Delivery {
-			t.Helper()
-			c := *d
-			var err error
-			if c.Handle, err = b.Extend(t.Context(), d, dur, false); err != nil {
-				t.Fatal(err)
-			}
-			return &c
-		}
-		repeat := func(d *tidegate.Delivery) string {
-			t.Helper()
-			h := assert.Value(b.Extend(t.Context(), d, time.Minute, true))(t)
-			return h
-		}
-		refused := func(d *tidegate.Delivery, repeatToo bool) {
-			t.Helper()
-			_, retried := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.Retry})
-			_, given := b.Extend(t.Context(), d, 0, false)
-			_, changed := b.Extend(t.Context(), d, time.Minute, false)
-			_, dead := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})
-			_, givenAgain := b.Extend(t.Context(), d, 0, true)
-			errs := map[string]error{
-				"ack": b.Ack(t.Context(), []*tidegate.Delivery{d})[0], "retry": retried, "release": given, "release again": givenAgain,
-				"change": changed, "dead letter": dead,
-			}
-			if repeatToo {
-				_, errs["repeated change"] = b.Extend(t.Context(), d, time.Minute, true)
-			}
-			for name, err := range errs {
-				assert.That(t, errors.Is(err, tidegate.ErrInvalidHandle), "%s with a handle that was replaced: %v", name, err)
-			}
-		}
-		first := take()
-		elapse(30 * time.Second)
-		second := change(first, time.Minute)
-		refused(first, false)
-		for range 2 {
-			elapse(50 * time.Second) // past the invisible duration of before
-			if again := repeat(first); again != second.Handle || again == first.Handle {
-				t.Errorf("repeated, the change gives %q after %q", again, second.Handle)
-			}
-		}
-		b = reopen(t, b, fs)
-		assert.Equal(t, "repeated after a restart, the change gives after", repeat(first), second.Handle)
-		third := *second // as if a change whose response was lost had not been carried out
-		third.Handle = repeat(second)
-		refused(first, true)
-		refused(second, false)
-		elapse(61 * time.Second) // it runs out
-		refused(second, true)
-		elapse(10 * time.Second) // the ladder's first step
-		fourth := take()
-		assert.Equal(t, "attempt", fourth.Attempt, 2)
-		refused(&third, true) // the serial number before that of the delivery, which is no change
-		change(fourth, 0)     // released
-		refused(fourth, true)
-		assert.NoError(t, b.Ack(t.Context(), []*tidegate.Delivery{take()})[0])
-	})
 }
 
 // bubble runs a test in a bubble, beside others.

@@ -30,49 +30,6 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-// The process ends after the dead letter is written and before its lease is removed: after the
-// restart the dead letter is stored once, and the message is not delivered again.
-func TestDeadLetterOnceAcrossACrash(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		putGroup(t, b, "g", settings.Group{MaxAttempts: 1})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
-		s, _ := locate(t, b, d)
-		policy := s.Policy().Rules()
-		dying := departing(s, func(p *consume.Progress) { p.Expire(&policy, time.Now().Add(time.Minute)) })
-		startOnDisk(t, b, dying)
-		b = reopen(t, b, fs)
-		<-time.After(2 * time.Minute) // the lease, still there, runs out
-		synctest.Wait()
-		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
-		g, err := b.Group("g")
-		assert.That(t, err == nil && g.Topics[0].Backlog.Messages == 0, "the group is left with %+v, %v", g.Topics, err)
-	})
-}
-
-// Official clients repeat the request until it succeeds.
-func TestDeadLetterIsIdempotent(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t"})[0]
-		for range 3 {
-			settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "no use"})
-		}
-		ds := receiveAll(t, b, "%DLQ%g")
-		assert.MustEqual(t, "dead letters", len(ds), 1)
-		if o, _ := ds[0].DeadLetter(); o.Reason != "no use" || o.Attempts != 1 {
-			t.Errorf("the origin is %+v", o)
-		}
-		// A dead letter that fails again keeps its first origin.
-		again := receive(t, b, transport.ReceiveRequest{Group: "h", Topic: "%DLQ%g"})[0]
-		settle(t, b, again, transport.Verdict{Kind: transport.DeadLetter, Reason: "still no use"})
-		o, _ := receiveAll(t, b, "%DLQ%h")[0].DeadLetter()
-		assert.That(t, o.Topic == "t" && o.Group == "h" && o.Reason == "still no use", "the origin of the second one is %+v", o)
-	})
-}
-
 // RocketMQ: consumption retry: the maximum is in the group's metadata; a change holds for messages
 // under way. "If the maximum number of retries is three, the message can be delivered four times".
 // RocketMQ: consumption retry: "Specified in the metadata when a consumer group is created"
@@ -442,27 +399,6 @@ func TestClaimedAttemptsAreBounded(t *testing.T) {
 	assert.Equal(t, "the dead letter has attempts", page.DeadLetters[0].Origin.Attempts, 1<<20)
 }
 
-// For several delayed messages of one send, in any order, the broker wakes for the earliest.
-func TestEarliestOfOneSend(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		for _, seconds := range [][]int{{20, 10, 30}, {10, 20, 30}, {30, 20, 10}} {
-			b := open(t, broker.Options{})
-			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
-			start := time.Now()
-			var ms []*tidegate.Message
-			for _, s := range seconds {
-				ms = append(ms, &tidegate.Message{Topic: "t", Body: []byte("x"), DeliverAt: start.Add(time.Duration(s) * time.Second)})
-			}
-			mustSend(t, b, ms...)
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour})
-			if got := time.Since(start); len(ds) != 1 || got != 10*time.Second {
-				t.Errorf("%v: %d messages after %v, want the first after 10s", seconds, len(ds), got)
-			}
-			assert.Must(t, b.Close())
-		}
-	})
-}
-
 // Dead letters that lie elsewhere than in %DLQ%group, because of retry topics
 // or address settings, are listed with their group, browsed, sent back and purged; those of others
 // in the same topic are left alone.
@@ -532,25 +468,6 @@ func TestDeadLettersInOtherTopics(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestDeadLettersInNoTopic(t *testing.T) {
-	t.Parallel()
-	b := open(t, broker.Options{})
-	putTopic(t, b, "t", settings.Topic{})
-	putGroup(t, b, "g", settings.Group{})
-	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	page, err := b.DeadLetters("g", status.DeadLetterQuery{In: "t"})
-	assert.That(t, err == nil && len(page.DeadLetters) == 0, "%+v, %v", page, err)
-	done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t"})
-	assert.That(t, err == nil && done.Purged == 0, "%+v, %v", done, err)
-	if _, err := b.DeadLetters("g", status.DeadLetterQuery{In: "u"}); !errors.Is(err, tidegate.ErrTopicNotFound) {
-		t.Error(err)
-	}
-	assert.That(t, assert.Err(b.RedriveDeadLetters(t.Context(), "g", status.DeadLetterSelection{In: "t", To: "t"})) != nil,
-		"dead letters are sent to where they are")
-	g, err := b.Group("g")
-	assert.That(t, err == nil && len(g.DeadLetterTopics) == 0, "%q, %v", g.DeadLetterTopics, err)
 }
 
 // The topic remembers the ID of a dead letter like any other ID. A send with that ID is a

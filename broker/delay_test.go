@@ -27,9 +27,11 @@ func TestDelay(t *testing.T) {
 	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
 		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay})
 		start := time.Now()
+		var ms []*tidegate.Message
 		for _, after := range []time.Duration{3 * time.Hour, time.Second, time.Hour, -time.Hour, time.Minute, 0, 90 * time.Second} {
-			mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte(after.String()), DeliverAt: start.Add(after)})
+			ms = append(ms, &tidegate.Message{Topic: "t", Body: []byte(after.String()), DeliverAt: start.Add(after)})
 		}
+		mustSend(t, b, ms...)
 		for i, want := range []time.Duration{0, 0, time.Second, time.Minute, 90 * time.Second, time.Hour, 3 * time.Hour} {
 			if i == 3 || i == 6 {
 				b = reopen(t, b, fs)
@@ -124,50 +126,6 @@ func TestDelayedMessagesCountInTheLimit(t *testing.T) {
 			is("and one was sent", 100, 1, 80, false)
 		})
 	}
-}
-
-// Each end of the wait of delayed messages removes them from the counter.
-func TestDelayedMessagesAreCounted(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
-		send := func(after time.Duration) tidegate.Receipt {
-			t.Helper()
-			r := send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, 10), DeliverAt: time.Now().Add(after)})[0]
-			assert.Must(t, r.Err)
-			return r.Receipt
-		}
-		is := func(when string, want int64) {
-			t.Helper()
-			for range 2 {
-				info, err := b.Topic("t")
-				assert.That(t, err == nil && info.DelayedMessages == want && info.DelayedBytes == 10*want,
-					"%s: %d messages, %d bytes wait, want %d; %v", when, info.DelayedMessages, info.DelayedBytes, want, err)
-				b = reopen(t, b, fs)
-			}
-		}
-		r := send(time.Hour)
-		send(2 * time.Hour)
-		send(3 * time.Hour)
-		is("sent", 3)
-		assert.Must(t, assert.Err(b.Recall(t.Context(), "t", r.RecallHandle)))
-		assert.That(t, assert.Err(b.Recall(t.Context(), "t", r.RecallHandle)) != nil, "it was recalled twice")
-		is("recalled", 2)
-		removed, err := b.PurgeTopic(t.Context(), "t")
-		assert.That(t, err == nil && removed == (status.Backlog{Messages: 2, Bytes: 20}), "purged %+v, %v", removed, err)
-		is("purged", 0)
-
-		// A corrupt message stops waiting at its time.
-		send(time.Minute)
-		corruptDelayed(t, b, "t", 0)
-		elapse(2 * time.Minute)
-		is("damaged", 0)
-
-		send(time.Hour)
-		assert.Must(t, b.DeleteTopic(t.Context(), "t"))
-		expectNothingPending(t, b)
-		putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, Queues: 1})
-		is("made anew", 0)
-	})
 }
 
 // delayed returns the messages of a topic that wait for their delivery time.
@@ -380,17 +338,6 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 			t.Errorf("the group has %+v", s)
 		}
 	})
-}
-
-func TestPurgeRejected(t *testing.T) {
-	t.Parallel()
-	b := open(t, broker.Options{})
-	assert.Is(t, "no topic", assert.Err(b.PurgeTopic(t.Context(), "none")), tidegate.ErrTopicNotFound)
-	putTopic(t, b, "t", settings.Topic{})
-	removed, err := b.PurgeTopic(t.Context(), "t")
-	assert.That(t, err == nil && removed == (status.Backlog{}), "an empty one: %+v, %v", removed, err)
-	assert.Must(t, b.Close())
-	assert.Is(t, "a closed broker", assert.Err(b.PurgeTopic(t.Context(), "t")), tidegate.ErrClosed)
 }
 
 // records returns the keys of all stored records, except the last number given and the key of IDs'

@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
@@ -81,60 +79,6 @@ func expectState(t *testing.T, b *broker.Broker, ready, inflight, waiting, parke
 	}
 }
 
-// In a parked message group the failed message and its successors wait in order, and new messages
-// join the end. Other message groups continue. A restart changes nothing. A redrive delivers the
-// messages in order, the failed one first, with attempts from 1 on.
-func TestParkedMessageGroup(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		sends, receives := fifo(t, b, settings.OnExhaustedPark)
-		sends("a:1", "a:2", "b:1", "a:3", "b:2")
-		ds := expectMessages(t, receives(), "a:1/1 b:1/1")
-		failDeliveries(t, b, ds[:1])
-		failDeliveries(t, b, ds[1:])
-		ds = expectMessages(t, receives(), "a:1/2 b:1/2")
-		slices.SortFunc(ds, func(x, y *tidegate.Delivery) int { return strings.Compare(x.ID, y.ID) })
-		ackDeliveries(t, b, ds[1:])
-		failDeliveries(t, b, ds[:1])
-		assert.That(t, assert.Err(b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry})) != nil,
-			"the handle of a parked message is accepted")
-		ackDeliveries(t, b, expectMessages(t, receives(), "b:2/1"))
-		sends("a:4", "b:3")
-		ackDeliveries(t, b, expectMessages(t, receives(), "b:3/1"))
-		expectState(t, b, 0, 0, 0, 4, 1, 0)
-		page, err := b.Parked("g", status.ParkedQuery{})
-		assert.MustThat(t, err == nil && len(page.Groups) == 1, "parked: %+v, %v", page, err)
-		p := page.Groups[0]
-		if p.MessageGroup != "a" || p.Topic != "t" || p.MessageID != "a:1" || p.Messages != 4 || p.Attempts != 2 ||
-			!strings.Contains(p.Reason, "delivery 2 failed") || !p.Since.Equal(time.Now()) {
-			t.Errorf("parked: %+v", p)
-		}
-
-		b = reopen(t, b, fs)
-		sends, receives = fifoOf(t, b)
-		expectMessages(t, receives(), "")
-		time.Sleep(time.Hour)
-		expectMessages(t, receives(), "")
-		expectState(t, b, 0, 0, 0, 4, 1, 0)
-		if page, err := b.Parked("g", status.ParkedQuery{}); err != nil || len(page.Groups) != 1 || !page.Groups[0].Since.Equal(p.Since) || page.Groups[0].Reason != p.Reason {
-			t.Errorf("parked after a restart: %+v, %v; want %+v", page, err, p)
-		}
-		sends("a:5")
-		expectMessages(t, receives(), "")
-
-		done, err := b.RedriveParked(t.Context(), "g", status.ParkedSelection{Topic: "t", MessageGroup: "a"})
-		assert.MustThat(t, err == nil && done == (status.ParkedRedrive{MessageGroups: 1, Messages: 5}), "redriven: %+v, %v", done, err)
-		sends("a:6")
-		failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
-		ackDeliveries(t, b, expectMessages(t, receives(), "a:1/2"))
-		for i := 2; i <= 6; i++ {
-			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("a:%d/1", i)))
-		}
-		expectState(t, b, 0, 0, 0, 0, 0, 0)
-		assert.That(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{Topic: "t", MessageGroup: "a"})) != nil,
-			"no message is parked, and its redrive is accepted")
-	})
-}
-
 // A timeout parks too, and a parked message is not parked twice. The failed message can become a
 // dead letter, and the others continue without it.
 func TestParkedByTimeout(t *testing.T) {
@@ -162,87 +106,6 @@ func TestParkedByTimeout(t *testing.T) {
 		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
 		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 2)
 		expectState(t, b, 0, 0, 0, 0, 0, 0)
-	})
-}
-
-// A blocked message is retried without end at the fixed interval, and none of its group passes it.
-// Other groups continue. A change of the setting applies to blocked messages.
-func TestBlockedMessageGroup(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		sends, receives := fifo(t, b, settings.OnExhaustedBlock)
-		sends("a:1", "a:2", "a:3")
-		for attempt := 1; attempt <= 5; attempt++ {
-			ds := expectMessages(t, receives(), fmt.Sprintf("a:1/%d", attempt))
-			if attempt == 4 { // RocketMQ's FIFO consumer, having retried by itself: a failure
-				settle(t, b, ds[0], transport.Verdict{Kind: transport.DeadLetter, Reason: "mine"})
-			} else {
-				time.Sleep(time.Minute) // a timeout
-				synctest.Wait()
-			}
-			expectMessages(t, receives(), "")
-			if attempt == 1 {
-				expectState(t, b, 2, 0, 1, 0, 0, 0)
-			} else {
-				expectState(t, b, 0, 0, 1, 0, 0, 1)
-			}
-			sends(fmt.Sprint("b:", attempt))
-			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("b:%d/1", attempt)))
-			if attempt == 3 {
-				b = reopen(t, b, fs)
-				synctest.Wait()
-				sends, receives = fifoOf(t, b)
-				expectState(t, b, 0, 0, 1, 0, 0, 1)
-			}
-			time.Sleep(3 * time.Second)
-			synctest.Wait()
-		}
-		ackDeliveries(t, b, expectMessages(t, receives(), "a:1/6"))
-		sends("a:4")
-		failDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
-		failDeliveries(t, b, expectMessages(t, receives(), "a:2/2"))
-		expectMessages(t, receives(), "a:2/3")
-		expectState(t, b, 0, 1, 0, 0, 0, 1)
-		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2, OnExhausted: settings.OnExhaustedPark})
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		expectMessages(t, receives(), "")
-		expectState(t, b, 0, 0, 0, 3, 1, 0)
-		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 2}) // parked messages stay parked
-		expectMessages(t, receives(), "")
-		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
-		failDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
-		failDeliveries(t, b, expectMessages(t, receives(), "a:2/2"))
-		ackDeliveries(t, b, expectMessages(t, receives(), "a:3/1"))
-		ackDeliveries(t, b, expectMessages(t, receives(), "a:4/1"))
-	})
-}
-
-// A consumer's request for a dead letter: before the last attempt the broker obeys it, with any
-// setting for the end. After the last attempt it only means that the attempts are exhausted. It can
-// be repeated, and can come late.
-func TestDeadLetterRequestsWhereGroupsPark(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		sends, receives := fifo(t, b, settings.OnExhaustedPark)
-		sends("a:1", "a:2", "a:3")
-		d := expectMessages(t, receives(), "a:1/1")[0]
-		settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "poison"})
-		d = expectMessages(t, receives(), "a:2/1")[0]
-		time.Sleep(time.Minute + time.Second)
-		synctest.Wait()
-		d.Attempt = 2 // its own count
-		for range 2 {
-			settle(t, b, d, transport.Verdict{Kind: transport.DeadLetter, Reason: "used up"})
-		}
-		expectMessages(t, receives(), "")
-		expectState(t, b, 0, 0, 0, 2, 1, 0)
-		page, err := b.Parked("g", status.ParkedQuery{})
-		assert.That(t, err == nil && page.Groups[0].Reason == "used up" && page.Groups[0].Attempts == 2, "%+v, %v", page, err)
-		assert.Equal(t, "dead letters", len(receiveAll(t, b, "%DLQ%g")), 1)
-		assert.Must(t, assert.Err(b.RedriveParked(t.Context(), "g", status.ParkedSelection{})))
-		assert.That(t, assert.Err(b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "again"})) != nil,
-			"the handle from before the redrive is accepted")
-		ackDeliveries(t, b, expectMessages(t, receives(), "a:2/1"))
-		ackDeliveries(t, b, expectMessages(t, receives(), "a:3/1"))
 	})
 }
 

@@ -1,15 +1,11 @@
 package broker_test
 
 import (
-	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,118 +23,6 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
-
-func TestCancelledReceiveTakesNothing(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		cause := errors.New("enough")
-		for range 50 {
-			ctx, cancel := context.WithCancelCause(t.Context())
-			done := make(chan error)
-			go func() {
-				_, err := b.Receive(ctx, transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Hour, Wait: time.Hour})
-				done <- err
-			}()
-			synctest.Wait()
-			// A message and the end at the same moment: another receive must get the message.
-			sent := make(chan struct{})
-			go func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}); close(sent) }()
-			cancel(cause)
-			err := <-done
-			<-sent
-			if err == nil {
-				continue // it won
-			}
-			assert.MustThat(t, errors.Is(err, cause), "the receive ended with %v", err)
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Second, InvisibleDuration: time.Hour})
-			assert.MustThat(t, len(ds) == 1 && ds[0].Attempt == 1, "the next receive got %d deliveries: %+v", len(ds), ds)
-		}
-	})
-}
-
-func TestCloseEndsWaitingReceives(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := assert.Value(broker.Open(broker.Options{}))(t)
-		putTopic(t, b, "t", settings.Topic{})
-		done := make(chan error)
-		for range 3 {
-			go func() {
-				_, err := b.Receive(context.WithoutCancel(t.Context()), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Wait: time.Hour})
-				done <- err
-			}()
-		}
-		synctest.Wait()
-		assert.Must(t, errors.Join(b.Close(), b.Close()))
-		for range 3 {
-			assert.Is(t, "a receive ended with", <-done, tidegate.ErrClosed)
-		}
-		assert.Is(t, "a send ended with", send(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})[0].Err, tidegate.ErrClosed)
-	})
-}
-
-// A filtered-out message costs the group no attempt and no backlog, and other
-// groups still get it.
-func TestFilter(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{})
-		for i := range 100 {
-			mustSend(t, b, &tidegate.Message{Topic: "t", Tag: fmt.Sprint("tag", i%4), Properties: map[string]string{"n": strconv.Itoa(i)}, Body: []byte("x")})
-		}
-		got := 0
-		for {
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, Filter: tidegate.Filter{Expression: " tag1|| tag3 "}})
-			if len(ds) == 0 {
-				break
-			}
-			for _, d := range ds {
-				assert.That(t, d.Tag == "tag1" || d.Tag == "tag3", "got tag %q", d.Tag)
-			}
-			got += len(ds)
-		}
-		g, err := b.Group("g")
-		assert.That(t, err == nil && got == 50 && g.Topics[0].Backlog.Messages == 50,
-			"%d messages, backlog %+v, %v; want 50, 50", got, g.Topics, err)
-		ds := receive(t, b, transport.ReceiveRequest{Group: "sql", Topic: "t", Max: 32, Filter: tidegate.Filter{SQL: true, Expression: "TAGS IN ('tag0', 'tag2') AND n BETWEEN 10 AND 19"}})
-		assert.Equal(t, "by SQL got", len(ds), 5)
-		assert.Equal(t, "another group got", len(receive(t, b, transport.ReceiveRequest{Group: "other", Topic: "t", Max: 32})), 32)
-		for _, expr := range []string{"a|b", "|", "||"} {
-			_, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, Filter: tidegate.Filter{Expression: expr}})
-			e, ok := errors.AsType[*tidegate.Error](err)
-			assert.That(t, ok && e.Code == protocol.CodeIllegalFilterExpression && strings.Contains(e.Message, expr), "%q: %v", expr, err)
-		}
-	})
-}
-
-func TestOwnedLeaseLastsAsLongAsItsOwner(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{})
-		putGroup(t, b, "g", settings.Group{})
-		poll := func(owner string, wait time.Duration) []*tidegate.Delivery {
-			ds := assert.Value(serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Wait: wait, Push: true}, Owner: owner}))(t)
-			return ds
-		}
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		first := poll("client-1", 0)
-		for range 30 { // five minutes of heartbeats
-			time.Sleep(10 * time.Second)
-			serve(b).Touch("client-1")
-		}
-		assert.MustEqual(t, "delivered again while its owner lives", len(poll("client-2", 0)), 0)
-		assert.Must(t, b.Ack(t.Context(), first)[0], "the owner's handle")
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("y")})
-		poll("client-1", 0)
-		start := time.Now()
-		serve(b).Forget("client-1")
-		// A timeout of a push consumer's delivery follows the retry schedule: 1 s, then 10 s.
-		if ds := poll("client-2", time.Minute); len(ds) != 1 || time.Since(start) != 11*time.Second || ds[0].Attempt != 2 {
-			t.Fatalf("after its owner ended: %d deliveries after %v", len(ds), time.Since(start))
-		}
-		start = time.Now()
-		if ds := poll("client-3", 5*time.Minute); len(ds) != 1 || time.Since(start) != time.Minute+30*time.Second {
-			t.Fatalf("after its owner vanished: %d deliveries after %v", len(ds), time.Since(start))
-		}
-	})
-}
 
 // The end of a client looks only at the subscriptions from which the client received: the end of n
 // clients of n groups would take n² steps. A list of all subscriptions would take at least 8 bytes
@@ -219,21 +103,6 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 		time.Sleep(12 * time.Second) // a second, and the first interval of the retry schedule
 		assert.Equal(t, "after the end of its owner messages were delivered again", len(poll("other")), 1)
 	})
-}
-
-// An attempt ID is kept, so it has a limit.
-func TestAttemptIDHasALimit(t *testing.T) {
-	t.Parallel()
-	b := open(t, broker.Options{})
-	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO})
-	for n, ok := range map[int]bool{255: true, 256: false} {
-		_, err := b.Receive(t.Context(), transport.ReceiveRequest{
-			Group: "g", Topic: "t", Queue: -1, InvisibleDuration: time.Minute, AttemptID: strings.Repeat("a", n),
-		})
-		if e, _ := errors.AsType[*tidegate.Error](err); ok && err != nil || !ok && (e == nil || e.Code != tidegate.CodeBadRequest || !strings.Contains(e.Message, "255")) {
-			t.Errorf("an attempt ID of %d bytes: %v", n, err)
-		}
-	}
 }
 
 // Its owner's sign of life holds from the moment that it is given, not from
@@ -343,52 +212,6 @@ func TestReleaseSharesFsyncs(t *testing.T) {
 			t.Errorf("%d are delivered again: %+v", len(again), again[0])
 		}
 	}
-}
-
-// A space is memory for the bodies of so many bytes.
-type space int64
-
-var errNoSpace = errors.New("no space")
-
-func (s space) Admit(bytes int64) error {
-	if bytes > int64(s) {
-		return errNoSpace
-	}
-	return nil
-}
-
-// A receive gets the messages that it is admitted, new ones and ones that are due again. The others
-// stay, with the attempts that they had.
-func TestAdmit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := assert.Value(broker.Open(broker.Options{MinInvisibleDuration: 1}))(t)
-		defer b.Close()
-		assert.Must(t, assert.Err(b.PutTopic(t.Context(), "t", settings.Topic{Queues: 1})))
-		for i := range 10 {
-			if r := b.Send(t.Context(), []*tidegate.Message{{Topic: "t", ID: fmt.Sprint(i), Body: make([]byte, 100)}})[0]; r.Err != nil {
-				t.Fatal(r.Err)
-			}
-		}
-		poll := func(room space, want int, attempt int) {
-			t.Helper()
-			ds, err := serve(b).Poll(t.Context(), engine.Request{
-				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Second},
-				Memory:         room,
-			})
-			assert.MustThat(t, len(ds) == want && (want == 0) == errors.Is(err, errNoSpace),
-				"with space for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
-			for _, d := range ds {
-				assert.That(t, d.Attempt == attempt, "offset %d comes with attempt %d, want %d", d.Offset, d.Attempt, attempt)
-			}
-		}
-		poll(99, 0, 0)
-		poll(350, 3, 1)
-		poll(1000, 7, 1)
-		time.Sleep(2 * time.Second) // all are due again
-		poll(99, 0, 0)
-		poll(999, 9, 2)
-		poll(1000, 1, 2)
-	})
 }
 
 // A retry topic that serves several topics has the retries of all of them. The
@@ -594,43 +417,6 @@ func TestReadAhead(t *testing.T) {
 		}
 		mustSend(t, b, batch...)
 	}
-	for _, c := range []struct {
-		group, filter string
-		want          int
-	}{{"all", "*", n}, {"half", "even", n / 2}} {
-		var mu sync.Mutex
-		seen := map[string]bool{}
-		var wg sync.WaitGroup
-		for i := range 3 {
-			wg.Go(func() {
-				r := rand.New(rand.NewPCG(3, uint64(i)))
-				last := map[int]int64{}
-				for {
-					ds, err := b.Receive(t.Context(), transport.ReceiveRequest{
-						Group: c.group, Topic: "t", Queue: transport.AnyQueue, Max: 1 + r.IntN(128), InvisibleDuration: time.Minute,
-						Filter: tidegate.Filter{Expression: c.filter}, Wait: 50 * time.Millisecond,
-					})
-					if err != nil || len(ds) == 0 {
-						assert.NoError(t, err)
-						return
-					}
-					ackDeliveriesNow(t, b, ds)
-					mu.Lock()
-					for _, d := range ds {
-						if before, ok := last[d.Queue]; ok && d.Offset <= before || seen[d.ID] || c.filter == "even" && d.Tag != "even" {
-							t.Errorf("group %s: message %s, tag %s, queue %d, offset %d after %d; seen %v", c.group, d.ID, d.Tag, d.Queue, d.Offset, before, seen[d.ID])
-						}
-						seen[d.ID], last[d.Queue] = true, d.Offset
-					}
-					mu.Unlock()
-				}
-			})
-		}
-		wg.Wait()
-		assert.That(t, len(seen) == c.want, "group %s got %d of %d messages", c.group, len(seen), c.want)
-		left := readAheadBytes(b)
-		assert.That(t, left == 0, "group %s: %d bytes are kept of a queue that is consumed", c.group, left)
-	}
 	receive(t, b, transport.ReceiveRequest{Group: "slow", Topic: "t", Max: 1, InvisibleDuration: time.Minute})
 	if ahead := readAheadBytes(b); ahead <= 0 || ahead > 2*(aheadBytes+4000) {
 		t.Errorf("%d bytes are read ahead; want some, at most %d for each queue", ahead, aheadBytes)
@@ -681,5 +467,39 @@ func FuzzRecallHandle(f *testing.F) {
 			(id != "" || !errors.As(err, &e) || e.Code != tidegate.CodeBadRequest && e.Code != protocol.CodeMessageNotFound) {
 			t.Fatalf("recall handle %q: %q, %v", s, id, err)
 		}
+	})
+}
+
+// A receive gets the messages that it is admitted, new ones and ones that are due again. The others
+// stay, with the attempts that they had.
+func TestAdmit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := assert.Value(broker.Open(broker.Options{MinInvisibleDuration: 1}))(t)
+		defer b.Close()
+		assert.Must(t, assert.Err(b.PutTopic(t.Context(), "t", settings.Topic{Queues: 1})))
+		for i := range 10 {
+			if r := b.Send(t.Context(), []*tidegate.Message{{Topic: "t", ID: fmt.Sprint(i), Body: make([]byte, 100)}})[0]; r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		poll := func(room space, want int, attempt int) {
+			t.Helper()
+			ds, err := serve(b).Poll(t.Context(), engine.Request{
+				ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: transport.AnyQueue, Max: 32, InvisibleDuration: time.Second},
+				Memory:         room,
+			})
+			assert.MustThat(t, len(ds) == want && (want == 0) == errors.Is(err, errNoSpace),
+				"with space for %d bytes it gets %d messages, %v; want %d", room, len(ds), err, want)
+			for _, d := range ds {
+				assert.That(t, d.Attempt == attempt, "offset %d comes with attempt %d, want %d", d.Offset, d.Attempt, attempt)
+			}
+		}
+		poll(99, 0, 0)
+		poll(350, 3, 1)
+		poll(1000, 7, 1)
+		time.Sleep(2 * time.Second) // all are due again
+		poll(99, 0, 0)
+		poll(999, 9, 2)
+		poll(1000, 1, 2)
 	})
 }

@@ -11,12 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/consume"
-	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/assert"
@@ -215,32 +211,6 @@ func TestRetryTopicWakes(t *testing.T) {
 		assert.That(t, len(ds) == 0 && time.Since(start) == time.Hour+time.Second, "%d deliveries after %v", len(ds), time.Since(start))
 		for _, s := range serve(b).Stats().Groups {
 			assert.That(t, s.Waiting == 0, "%d receives are left in line for %s", s.Waiting, s.Topic)
-		}
-	})
-}
-
-// The process ends after the message is in the retry topic and before the
-// original's lease is removed: after the restart the group gets the new one only.
-func TestReconsumeOnceAcrossACrash(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		putGroup(t, b, "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})
-		mustSend(t, b, &tidegate.Message{Topic: "t", ID: "m", Body: []byte("x")})
-		s, h := locate(t, b, one(t, b, "g", "t"))
-		d := departing(s, func(p *consume.Progress) {
-			assert.Must(t, p.Reconsume(h, "", time.Now()))
-		})
-		retry := &deadletter.Retry{ID: "m2", Times: 1, From: "t", Due: time.Now().Add(time.Hour)}
-		d.Redirect("t-g-RETRY", retry)
-		startOnDisk(t, b, d)
-		b = reopen(t, b, fs)
-		if d := one(t, b, "g", "t"); d.ID != "m2" || d.Topic != "t" {
-			t.Errorf("%s of %s was delivered", d.ID, d.Topic)
-		} else if err := b.Ack(t.Context(), []*tidegate.Delivery{d})[0]; err != nil {
-			t.Error(err)
-		}
-		if ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Wait: time.Hour}); len(ds) != 0 {
-			t.Errorf("%s was delivered too", ds[0].ID)
 		}
 	})
 }

@@ -180,6 +180,29 @@ func TestRedriveSelects(t *testing.T) {
 	})
 }
 
+// One redrive, purge or other holder runs at a time.
+func TestOneHolderOfDeadLetters(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		putTopic(t, b, "t", settings.Topic{})
+		kill(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("x")})
+		release := assert.Value(b.Engine().Parts().Letters.Hold(t.Context()))(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := make(chan error, 2)
+		for _, ctx := range []context.Context{ctx, t.Context()} {
+			go func() { ended <- assert.Err(b.PurgeDeadLetters(ctx, "g", status.DeadLetterSelection{})) }()
+		}
+		synctest.Wait()
+		left := listLetters(t, b, status.DeadLetterFilter{})
+		assert.That(t, len(ended) == 0 && len(left) == 1, "%d purges have ended while another holder runs, and leave %q", len(ended), left)
+		cause := errors.New("enough")
+		cancel(cause)
+		assert.Is(t, "the cancelled purge returned", <-ended, cause)
+		release()
+		assert.NoError(t, <-ended)
+		assert.Slices(t, "left are", listLetters(t, b, status.DeadLetterFilter{}), nil)
+	})
+}
+
 // A topic that throttles stops a redrive, which reports its progress. The rest follows later.
 func TestRedriveStopsAtAThrottle(t *testing.T) {
 	inMemory(t, func(t *testing.T, b *broker.Broker) {

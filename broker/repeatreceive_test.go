@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
@@ -22,58 +20,6 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/transport"
 )
-
-// Messages that were acknowledged, changed or released meanwhile are not replayed, the rest is.
-// When none is left, the attempt ID is that of a new receive.
-func TestRepeatedReceivePartly(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
-		sends("a:1", "b:1", "c:1", "d:1", "a:2")
-		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", InvisibleDuration: time.Minute}
-		ds := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1 c:1/1 d:1/1")
-		by := map[string]*tidegate.Delivery{}
-		for _, d := range ds {
-			by[d.ID] = d
-		}
-		ackDeliveries(t, b, []*tidegate.Delivery{by["a:1"]})
-		assert.Must(t, assert.Err(b.Extend(t.Context(), by["b:1"], time.Hour, false)))
-		serve(b).Return(t.Context(), []*tidegate.Delivery{by["c:1"]})
-		again := expectMessages(t, receive(t, b, r), "d:1/1")
-		if !again[0].InvisibleUntil.Equal(by["d:1"].InvisibleUntil) {
-			t.Errorf("replayed %+v, want %+v", again[0], by["d:1"])
-		}
-		ackDeliveries(t, b, again)
-		next := expectMessages(t, receive(t, b, r), "a:2/1 c:1/1") // c:1 was not delivered
-		expectMessages(t, receive(t, b, r), "a:2/1 c:1/1")
-		time.Sleep(time.Minute) // past their end the attempt counts
-		synctest.Wait()
-		expectMessages(t, receive(t, b, r), "a:2/2 c:1/2")
-		assert.Is(t, "a handle whose time was over", b.Ack(t.Context(), next[:1])[0], tidegate.ErrInvalidHandle)
-	})
-}
-
-// The release of the lost response, by the server or by the client that received a part of it,
-// takes nothing from the receiver of the repetition.
-func TestLostResponseIsReleasedLate(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		sends, _ := fifo(t, b, settings.OnExhaustedDeadLetter)
-		sends("a:1", "b:1", "a:2")
-		r := transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, AttemptID: "x", InvisibleDuration: time.Minute}
-		lost := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
-		again := expectMessages(t, receive(t, b, r), "a:1/1 b:1/1")
-		serve(b).Return(t.Context(), lost[:1])
-		_, err := b.Extend(t.Context(), lost[1], 0, false)
-		assert.That(t, errors.Is(err, tidegate.ErrInvalidHandle), "a handle of the lost response is released: %v", err)
-		once := r
-		once.AttemptID = ""
-		expectMessages(t, receive(t, b, once), "")
-		again = expectMessages(t, receive(t, b, r), idsOf(again))
-		assert.Is(t, "a handle of the lost response is valid", b.Ack(t.Context(), lost[:1])[0], tidegate.ErrInvalidHandle)
-		b = reopen(t, b, fs)
-		ackDeliveries(t, b, again)
-		expectMessages(t, receive(t, b, r), "a:2/1")
-	})
-}
 
 // A client that was cut off receives again while its first receive still waits: the first one ends,
 // and the second gets the messages.

@@ -75,33 +75,6 @@ func TestRetentionKeepsRedrivenMessages(t *testing.T) {
 	}
 }
 
-// Retention does not remove the blocked message itself either, also if it is not received for long:
-// its successors would continue without it.
-func TestRetentionKeepsBlockingMessages(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(10 * time.Minute)}})
-		putGroup(t, b, "g", settings.Group{FIFO: true, MaxAttempts: 1, OnExhausted: settings.OnExhaustedBlock})
-		for i := range 3 {
-			mustSend(t, b, &tidegate.Message{ID: fmt.Sprint(i), Topic: "t", MessageGroup: "a", Body: []byte("x")})
-		}
-		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Second})
-		elapse(2 * time.Second)
-		receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Second, Max: 32}) // passes the others
-		for range 2 {
-			elapse(25 * time.Minute)
-			if s := subscriptionOf(t, b, "g"); s.BlockedGroups != 1 || s.Overtaken != 0 || stored(t, b, "t") != 3 {
-				t.Errorf("%d of 3 messages are left, %+v", stored(t, b, "t"), s)
-			}
-			b = reopen(t, b, fs)
-		}
-		for i := range 3 {
-			d := one(t, b, "g", "t")
-			assert.MustThat(t, d.ID == fmt.Sprint(i), "%s was delivered, want %d", d.ID, i)
-			ackDeliveries(t, b, []*tidegate.Delivery{d})
-		}
-	})
-}
-
 // A purge removes parked messages too, also for a restart.
 func TestPurgeOfAParkedTopic(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,7 +63,7 @@ func TestRetentionByTime(t *testing.T) {
 		topic  string
 		config settings.Duration
 		age    time.Duration
-	}{{"t", settings.Duration(time.Hour), time.Hour}, {"%DLQ%g", settings.Duration(time.Hour), time.Hour}, {"t", settings.Duration(time.Second), 2 * time.Minute}} {
+	}{{"t", settings.Duration(time.Hour), time.Hour}, {"%DLQ%g", settings.Duration(time.Hour), time.Hour}, {"t", settings.Duration(time.Second), 2 * time.Minute}, {"t", 0, 72 * time.Hour}} {
 		subtest(t, fmt.Sprint(c), func(t *testing.T) {
 			b, fs := openData(t)
 			putTopic(t, b, c.topic, settings.Topic{Queues: 1, Retention: settings.Retention{Time: c.config}})
@@ -93,17 +92,6 @@ func TestRetentionByTime(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestDefaultRetention(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{})
-		sendN(t, b, "t", 3, 1)
-		elapse(72*time.Hour - 1)
-		assert.Equal(t, "are left", stored(t, b, "t"), 3)
-		elapse(1)
-		assert.Equal(t, "are left", stored(t, b, "t"), 0)
-	})
 }
 
 // Messages that are to be kept without end are kept: dead letters by default, others on request.
@@ -210,30 +198,6 @@ func TestRetentionKeepsUnfinishedMessages(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A topic keeps only its youngest messages, up to its maximum of bytes, precisely to a millisecond.
-func TestRetentionByBytes(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		putTopic(t, b, "t", settings.Topic{Queues: 3, DuplicateWindow: -1, Retention: settings.Retention{Bytes: 1000}})
-		for i := range 100 {
-			mustSend(t, b, &tidegate.Message{Topic: "t", Body: fmt.Appendf(nil, "%050d", i)})
-			elapse(100 * time.Millisecond)
-		}
-		elapse(2 * time.Second)
-		info, err := b.Topic("t")
-		assert.MustThat(t, err == nil && info.StoredBytes == 1000 && info.StoredMessages == 20, "it holds %+v, %v", info, err)
-		b = reopen(t, b, fs)
-		for i, d := range receiveAll(t, b, "t") {
-			n, err := strconv.Atoi(string(d.Body))
-			assert.That(t, err == nil && n >= 80, "message %d is number %d, %v", i, n, err)
-		}
-		sendN(t, b, "t", 50, 50) // all at the same time
-		elapse(2 * time.Second)
-		if info, err := b.Topic("t"); err != nil || info.StoredBytes != 1000 || info.StoredMessages != 20 {
-			t.Fatalf("it holds %+v, %v", info, err)
-		}
-	})
 }
 
 // Messages that every group has finished are removed once the duplicate window is over. A group

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -35,55 +34,6 @@ func TestRewoundMessageDiesAgain(t *testing.T) {
 				b = reopen(t, b, fs)
 			}
 		}
-	})
-}
-
-// A rewind drops parked, blocked and spilled messages.
-func TestRewindEndsParking(t *testing.T) {
-	onDisk(t, func(t *testing.T, b *broker.Broker, fs *vfs.MemFS) {
-		sends, receives := fifo(t, b, settings.OnExhaustedPark)
-		sends("a:1", "a:2", "a:3")
-		failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
-		failDeliveries(t, b, expectMessages(t, receives(), "a:1/2"))
-		expectMessages(t, receives(), "")
-		for round := range 2 {
-			assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
-			expectState(t, b, 3, 0, 0, 0, 0, 0)
-			if round == 0 {
-				failDeliveries(t, b, expectMessages(t, receives(), "a:1/1"))
-				failDeliveries(t, b, expectMessages(t, receives(), "a:1/2"))
-				expectState(t, b, 0, 0, 0, 3, 1, 0)
-				continue
-			}
-			b = reopen(t, b, fs)
-			_, receives = fifoOf(t, b)
-		}
-		for i := 1; i <= 3; i++ {
-			ackDeliveries(t, b, expectMessages(t, receives(), fmt.Sprintf("a:%d/1", i)))
-		}
-		expectState(t, b, 0, 0, 0, 0, 0, 0)
-	})
-}
-
-// A rewind wakes a waiting receive. A receive that replays does not get the earlier deliveries.
-func TestRewindWakesReceives(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		sends, receives := fifo(t, b, settings.OnExhaustedDeadLetter)
-		sends("a:1", "a:2")
-		r := transport.ReceiveRequest{Group: "g", Topic: "t", AttemptID: "x"}
-		old := expectMessages(t, receive(t, b, r), "a:1/1")
-		expectMessages(t, receive(t, b, r), "a:1/1")
-		got := make(chan []*tidegate.Delivery)
-		r.Wait = time.Hour
-		r.AttemptID = "y"
-		go func() { got <- receive(t, b, r) }()
-		synctest.Wait()
-		assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
-		expectMessages(t, <-got, "a:1/1")
-		r.AttemptID, r.Wait = "x", 0
-		expectMessages(t, receive(t, b, r), "")
-		assert.Is(t, "an old handle", b.Ack(t.Context(), old)[0], tidegate.ErrInvalidHandle)
-		expectMessages(t, receives(), "")
 	})
 }
 

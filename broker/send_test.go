@@ -110,21 +110,6 @@ func TestWrongSuspicionKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// Real duplicates get the receipts of the first messages, and do not hold back new messages for
-// long.
-func TestRepeatedBatchOfAMessageGroup(t *testing.T) {
-	t.Parallel()
-	b := open(t, broker.Options{})
-	putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 1})
-	first := b.Send(t.Context(), inGroup("g", "1", "2", "3"))
-	again := b.Send(t.Context(), inGroup("g", "1", "2", "3", "4", "5"))
-	assert.That(t, again[0] == first[0] && again[1] == first[1] && again[2] == first[2] && again[3].Err == nil && again[4].Err == nil,
-		"%+v, first %+v", again, first)
-	if got, want := bodiesOf(t, b), "1 2 3 4 5"; got != want {
-		t.Errorf("stored %s, want %s", got, want)
-	}
-}
-
 // If a message of a message group is rejected temporarily, the later messages of the group are
 // rejected too.
 func TestRejectionKeepsTheOrder(t *testing.T) {

@@ -380,47 +380,6 @@ func TestStartLogsSetLimits(t *testing.T) {
 	})
 }
 
-// The age of a message counts from its send while it is in flight, waits for its retry, or was
-// never received, also after a restart.
-func TestOldestAge(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		fs := vfs.NewMem()
-		b := open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
-		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		send := func() { mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")}) }
-		ages := func(oldest, undelivered time.Duration) {
-			t.Helper()
-			synctest.Wait()
-			if s := serve(b).Stats().Groups[0]; s.OldestMS != oldest.Milliseconds() || s.UndeliveredMS != undelivered.Milliseconds() {
-				t.Errorf("the oldest is %d ms old, the oldest undelivered %d ms; want %v, %v", s.OldestMS, s.UndeliveredMS, oldest, undelivered)
-			}
-		}
-		receive := func(n int) []*tidegate.Delivery {
-			return receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: n, InvisibleDuration: time.Hour, Push: true})
-		}
-		send()
-		time.Sleep(10 * time.Second)
-		send()
-		time.Sleep(10 * time.Second)
-		first := receive(2)
-		send()
-		ages(20*time.Second, 0)
-		time.Sleep(5 * time.Second)
-		ages(25*time.Second, 5*time.Second)
-		settle(t, b, first[0], transport.Verdict{Kind: transport.Retry, Delay: time.Hour})
-		ages(25*time.Second, 5*time.Second)
-		assert.Must(t, b.Close())
-		b = open(t, broker.Options{Dir: "data", MinInvisibleDuration: 1}.On(fs))
-		ages(25*time.Second, 5*time.Second)
-		assert.Must(t, errors.Join(b.Ack(t.Context(), first[1:])...))
-		time.Sleep(time.Hour + 5*time.Second)
-		retried := receive(32) // it, and the third one
-		ages(time.Hour+30*time.Second, 0)
-		assert.Must(t, errors.Join(b.Ack(t.Context(), retried)...))
-		ages(0, 0)
-	})
-}
-
 // Here the threshold is how long they have been piling up.
 //
 // RocketMQ: sending retry and throttling: "If the number of messages piling up exceeds the
@@ -589,15 +548,6 @@ func TestWriteStallThrottlesSends(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		assert.NoError(t, send0(t, b, 1), "once the store continues")
 	})
-}
-
-// A broker in memory has no limits of the disk.
-func TestNoPressureInMemory(t *testing.T) {
-	t.Parallel()
-	b := open(t, broker.Options{Pressure: settings.Pressure{MinFreeDisk: 1 << 60}})
-	putTopic(t, b, "t", settings.Topic{})
-	mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	assert.Equal(t, "limits", len(b.Throttles()), 0)
 }
 
 // A disk of 200 MB with the default settings accepts sends. If less than an eighth of it is free,

@@ -255,3 +255,15 @@ func TestWatchOfAQueue(t *testing.T) {
 		}
 	})
 }
+
+// A space is memory for the bodies of so many bytes.
+type space int64
+
+var errNoSpace = errors.New("no space")
+
+func (s space) Admit(bytes int64) error {
+	if bytes > int64(s) {
+		return errNoSpace
+	}
+	return nil
+}
