@@ -198,35 +198,6 @@ func TestNoConnection(t *testing.T) {
 	})
 }
 
-// A redrive that the broker throttles waits for as long as the broker requests.
-func TestThrottledRedrive(t *testing.T) {
-	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
-		e := &env{t: t, b: b.Broker}
-		b.CreateTopic("orders", settings.Topic{})
-		for i := range 4 {
-			e.send(message("orders", fmt.Sprint("m", i)))
-		}
-		e.giveUp("billing", "orders", "why", 3)
-		b.CreateTopic("orders", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}})
-		c, err := admin.New(b.HTTPAddress(), admin.Options{Dialer: b.DialHTTP, Backoff: backoff.Steps{time.Millisecond}, MaxAttempts: 3})
-		assert.Must(t, err)
-		defer c.Close()
-		time.Sleep(time.Hour) // the broker has forgotten how fast the group consumed
-		start := time.Now()
-		_, err = c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
-		ae, ok := errors.AsType[*admin.Error](err)
-		if !ok || ae.Status != 429 || ae.Err.ReplyCode() != 530 || ae.Attempts != 3 || !errors.Is(err, tidegate.ErrThrottled) || tidegate.RetryAfter(err) != 10*time.Second {
-			t.Errorf("got %v, want status 429, reply code 530 and 10 s", err)
-		}
-		if got := time.Since(start); got != 20*time.Second { // 10 s is the delay of a broker that cannot estimate
-			t.Errorf("two waits took %v, want 20 s", got)
-		}
-		time.AfterFunc(time.Second, func() { b.PutTopic(context.Background(), "orders", settings.Topic{}) })
-		done, err := c.RedriveDeadLetters(t.Context(), "billing", status.DeadLetterSelection{})
-		assert.That(t, err == nil && done.Redriven == 3, "%+v, %v, want 3", done, err)
-	})
-}
-
 // The end of the caller's context ends a call at once, in an attempt and between two; a wait beyond
 // its deadline is not begun.
 func TestContexts(t *testing.T) {

@@ -83,26 +83,3 @@ func TestStartsAndStopsLeaveNothing(t *testing.T) {
 		})
 	}
 }
-
-// BenchmarkNew is the time until a test has a broker, and has ended it.
-func BenchmarkNew(b *testing.B) {
-	for b.Loop() {
-		b.StopTimer()
-		tb := &stand{TB: b}
-		b.StartTimer()
-		brokertest.New(tb)
-		b.StopTimer()
-		for _, f := range tb.cleanups {
-			f()
-		}
-		b.StartTimer()
-	}
-}
-
-// A stand runs its cleanups on request.
-type stand struct {
-	testing.TB
-	cleanups []func()
-}
-
-func (s *stand) Cleanup(f func()) { s.cleanups = append(s.cleanups, f) }

@@ -343,31 +343,6 @@ func TestSecretsAreHidden(t *testing.T) {
 	assert.That(t, s.Reveal() == text && (Secret{}).Reveal() == "", "Reveal does not return it")
 }
 
-func BenchmarkSignature(b *testing.B) {
-	now := time.Now()
-	dateTime := now.UTC().Format(dateTimeLayout)
-	p := policy(b, Config{Keys: []Key{{Name: "key", Secrets: []Secret{NewSecret("0123456789abcdef")}}}})
-	for name, key := range map[string]string{"known": "key", "unknown": "nobody"} {
-		authorization := sign(key, "0123456789abcdef", dateTime)
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				p.Signature(authorization, dateTime, now)
-			}
-		})
-	}
-}
-
-func BenchmarkAllows(b *testing.B) {
-	p := policy(b, Config{Keys: []Key{{Name: "key", Secrets: []Secret{NewSecret("s")}, Allow: []Rule{
-		{Actions: []Action{Send}, Topics: []string{"audit", "orders-*"}}, {Actions: []Action{Receive}, Topics: []string{"orders-*"}, Groups: []string{"billing"}},
-	}}}})
-	b.ReportAllocs()
-	for b.Loop() {
-		assert.Must(b, p.Allows(Identity{"key"}, ToReceive("orders-eu", "billing")))
-	}
-}
-
 // A topic can be words joined by dots, so a rule can name such a topic.
 func TestTopicsWithDots(t *testing.T) {
 	r := Rule{Actions: []Action{Send}, Topics: []string{"stocks.*", "DLQ.stocks.nyse"}}

@@ -192,24 +192,6 @@ func TestDecodeRejectsOtherTexts(t *testing.T) {
 	}
 }
 
-// BenchmarkDecode decodes a message of 1 KiB.
-func BenchmarkDecode(b *testing.B) {
-	raw := encode(b, sample(func(m *rmqpb.Message) {
-		m.Body, m.SystemProperties.BodyDigest, m.UserProperties = make([]byte, 1024), nil, nil
-	}))
-	b.ReportAllocs()
-	var d Decoder
-	for b.Loop() {
-		p, err := d.Parse(raw)
-		if err == nil {
-			err = p.Unpack(4096)
-		}
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // generated converts a delivery to the generated type, with which the hand-written encoding must
 // agree.
 func generated(namespace string, d *tidegate.Delivery, at time.Time) *rmqpb.Message {
@@ -428,29 +410,6 @@ func TestOutgoingIsMadeAgain(t *testing.T) {
 	}
 }
 
-// BenchmarkOutgoing encodes a full receive of 1 KiB messages.
-func BenchmarkOutgoing(b *testing.B) {
-	for _, packed := range []bool{false, true} {
-		b.Run(fmt.Sprintf("packed=%t", packed), func(b *testing.B) { benchmarkOutgoing(b, packed) })
-	}
-}
-
-func benchmarkOutgoing(b *testing.B, packed bool) {
-	d := &tidegate.Delivery{
-		Message: tidegate.Message{ID: "01aaaaaaaaaaaaaaaa0000000000000001", Topic: "topic", Body: make([]byte, 1024)},
-		Attempt: 1, Handle: "AQAAAAIAAAABAAAAAAAAAAAAAAAAAAAA", BornAt: time.Now(), StoredAt: time.Now(), InvisibleUntil: time.Now().Add(time.Minute),
-		BornHost: "born", StoreHost: "store",
-	}
-	ds := slices.Repeat([]*tidegate.Delivery{d}, 32)
-	b.ReportAllocs()
-	for b.Loop() {
-		f := &Deliveries{Packed: packed, CRC: packed}
-		if err := f.encode(ds); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // gRPC frees the frames one after the other while others wait. Their memory may be used again when
 // all of them are free, and not before.
 func TestFramesShareMemoryUntilAllAreFree(t *testing.T) {
@@ -564,18 +523,5 @@ func TestAcknowledgementKeepsNothing(t *testing.T) {
 	clear(raw)
 	if !proto.Equal(want, got) {
 		t.Errorf("decoded as %v, want %v", got, want)
-	}
-}
-
-// BenchmarkDecodeAck decodes an acknowledgement of 128 deliveries.
-func BenchmarkDecodeAck(b *testing.B) {
-	raw := encode(b, ackRequest(128))
-	b.ReportAllocs()
-	for b.Loop() {
-		buf := mem.Copy(raw, Pool)
-		if !DecodeAck(buf.ReadOnlyData(), &rmqpb.AckMessageRequest{}) {
-			b.Fatal("DecodeAck returned false")
-		}
-		buf.Free()
 	}
 }

@@ -116,28 +116,6 @@ func TestSendingOfInvalidText(t *testing.T) {
 	}
 }
 
-func BenchmarkMarshalSending(b *testing.B) {
-	s := &Sending{Encoder: &Encoder{Host: "host"}, Born: time.Now()}
-	for range 100 {
-		s.Messages = append(s.Messages, &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "topic", Body: make([]byte, 1024)})
-	}
-	for name, v := range map[string]func() any{
-		"protobuf": func() any { return requestOf(s) },
-		"sending":  func() any { return s },
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				data, err := Codec{}.Marshal(v())
-				if err != nil {
-					b.Fatal(err)
-				}
-				data.Free()
-			}
-		})
-	}
-}
-
 // sentResponses returns encoded responses by name, and whether decodeSent takes them.
 func sentResponses(t testing.TB) map[string]struct {
 	raw  []byte
@@ -505,33 +483,5 @@ func TestSendKeepsOnlyBodies(t *testing.T) {
 	clear(raw)
 	if !proto.Equal(want, got) {
 		t.Errorf("decoded as %v, want %v", got, want)
-	}
-}
-
-// BenchmarkDecodeSend decodes a request of 100 messages of 1 KiB.
-func BenchmarkDecodeSend(b *testing.B) {
-	r, body := &rmqpb.SendMessageRequest{}, make([]byte, 1024)
-	for i := range 100 {
-		r.Messages = append(r.Messages, &rmqpb.Message{
-			Topic: &rmqpb.Resource{Name: "topic"}, Body: body,
-			SystemProperties: &rmqpb.SystemProperties{
-				MessageId: fmt.Sprintf("%036d", i), BodyEncoding: rmqpb.Encoding_IDENTITY,
-				MessageType: rmqpb.MessageType_NORMAL, BornTimestamp: timestamppb.New(time.Unix(1, 1)), BornHost: "host",
-			},
-		})
-	}
-	raw, err := proto.Marshal(r)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		buf := mem.Copy(raw, Pool)
-		list, ok := DecodeSend(buf.ReadOnlyData(), &rmqpb.SendMessageRequest{})
-		if !ok {
-			b.Fatal("DecodeSend returned false")
-		}
-		list.Free()
-		buf.Free()
 	}
 }

@@ -156,17 +156,6 @@ func TestDeadLetterTopics(t *testing.T) {
 	}
 }
 
-func TestLastAttempt(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		most, attempt int
-		want          bool
-	}{{3, 2, false}, {3, 3, true}, {3, math.MaxInt, true}, {1, 1, true}, {-1, 1, false}, {-1, math.MaxInt, false}, {0, 99, false}} {
-		got := (&Policy{MaxAttempts: c.most}).LastAttempt(c.attempt)
-		assert.That(t, got == c.want, "of %d, attempt %d is the last one: %t", c.most, c.attempt, got)
-	}
-}
-
 // The action after the last attempt depends on the policy, the event and the message.
 func TestExhaustion(t *testing.T) {
 	t.Parallel()

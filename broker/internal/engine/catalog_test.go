@@ -122,14 +122,6 @@ func topicAndGroup(t *testing.T, c *Catalog, start settings.Start) (*Topic, *Gro
 	return tp, g
 }
 
-// code returns the code of an error, and 0 if it has none.
-func code(err error) tidegate.Code {
-	if e, ok := errors.AsType[*tidegate.Error](err); ok {
-		return e.Code
-	}
-	return 0
-}
-
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
@@ -155,7 +147,7 @@ func TestRecover(t *testing.T) {
 		t.Errorf("the auto-created group is automatic %t; its topic has %d subscriptions", automatic.Automatic(), len(after.Subscriptions()))
 	}
 	_, err := c.EnsureGroup(t.Context(), "another")
-	assert.That(t, code(err) == protocol.CodeConsumerGroupNotFound, "one auto-created group too many: %v", err)
+	assert.That(t, codeOf(err) == protocol.CodeConsumerGroupNotFound, "one auto-created group too many: %v", err)
 	next := assert.Value(c.PutTopic(t.Context(), "next", settings.Topic{}, nil))(t)
 	if next.ID() <= declared.ID() {
 		t.Errorf("a new topic has number %d after %d", next.ID(), declared.ID())
@@ -172,7 +164,7 @@ func TestRegisterAfterDeletion(t *testing.T) {
 	s := newSubscription(c.config.Env, g, tp, false)
 	t.Cleanup(s.Stop)
 	assert.MustEqual(t, "the deletion did not run before the subscription was registered", len(stored(t, c)), 1)
-	assert.Equal(t, "a subscription to a deleted topic", code(assert.Err(c.Register(s))), tidegate.CodeTopicNotFound)
+	assert.Equal(t, "a subscription to a deleted topic", codeOf(assert.Err(c.Register(s))), tidegate.CodeTopicNotFound)
 	if left := stored(t, c); len(left) != 0 || c.Find(g.ID(), tp.ID()) != nil {
 		t.Errorf("left: records %v, subscription %v", left, c.Find(g.ID(), tp.ID()))
 	}
@@ -255,7 +247,7 @@ func TestFIFOChangesBeforeTheFirstSubscription(t *testing.T) {
 	assert.That(t, c.setFIFO(g, true) && g.Settings().FIFO, "a group without a subscription did not become FIFO")
 	assert.Must(t, assert.Err(c.Subscribe(t.Context(), "g", "t")))
 	assert.That(t, !c.setFIFO(g, false) && g.Settings().FIFO, "a group with a subscription did not stay FIFO")
-	assert.Equal(t, "another value of fifo", code(assert.Err(c.PutGroup(t.Context(), "g", settings.Group{}, nil))), tidegate.CodeBadRequest)
+	assert.Equal(t, "another value of fifo", codeOf(assert.Err(c.PutGroup(t.Context(), "g", settings.Group{}, nil))), tidegate.CodeBadRequest)
 }
 
 // While the disk does not respond, repeated first receives wait for one creation of their

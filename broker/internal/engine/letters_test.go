@@ -1,133 +1,17 @@
 package engine
 
 import (
-	"context"
-	"errors"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate"
-	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/assert"
 )
-
-// A fixture has a store in memory, the topic t, and the consumption of t by the group g.
-type fixture struct {
-	*Letters
-	t         *testing.T
-	topics    map[string]*Topic
-	retention *Task
-	consumed  Consumption
-}
-
-func newFixture(t *testing.T) *fixture {
-	t.Helper()
-	logger := slog.New(slog.DiscardHandler)
-	s := assert.Value(store.Open(store.Options{Logger: logger}))(t)
-	t.Cleanup(func() { _ = s.Close() })
-	f := &fixture{t: t, topics: map[string]*Topic{}}
-	f.retention = newMaintenance(t.Context(), logger, nil).Add(taskConfig{})
-	f.Letters = NewLetters(LettersConfig{Store: s, Directory: f, Logger: logger, Life: t.Context(), Damaged: new(atomic.Int64)})
-	t.Cleanup(func() {
-		assert.That(t, f.Damaged.Load() <= 0, "a dead letter is damaged")
-	})
-	assert.Must(t, f.create("t", settings.Topic{Queues: 1}, false))
-	f.consumed.Init(newGroup("g", 100, settings.Group{}.WithDefaults()), f.topics["t"])
-	return f
-}
-
-func (f *fixture) FindTopic(name string) *Topic { return f.topics[name] }
-
-func (f *fixture) FindGroup(name string) *Group {
-	if name == "g" {
-		return f.consumed.Group()
-	}
-	return nil
-}
-
-var errFull = errors.New("the disk is full")
-
-func (f *fixture) create(name string, c settings.Topic, _ bool) error {
-	id := uint32(len(f.topics) + 1)
-	f.topics[name] = newTopic(TopicConfig{
-		ID: id, Name: name, Retention: f.retention,
-		IDs: newDuplicates(id, store.IDKey{}, f.retention),
-	}, c.WithDefaults())
-	return nil
-}
-
-// send adds a message to a topic and returns its place.
-func (f *fixture) send(name, id string, properties map[string]string) store.Place {
-	f.t.Helper()
-	t := f.topics[name]
-	q, m := t.Queues()[0], &store.Message{Message: tidegate.Message{ID: id, Body: []byte("x"), Properties: properties}}
-	var offset int64
-	if err := f.Store.Messages.Add(func(w *store.Batch) {
-		offset = t.Put(w, q, m, time.Now())
-	}, t.Publish(q)).Wait(); err != nil {
-		f.t.Fatal(err)
-	}
-	return store.Place{Topic: t.ID(), Queue: 0, Offset: offset}
-}
-
-// ids returns the IDs of the messages of a topic.
-func (f *fixture) ids(name string) (ids []string) {
-	f.t.Helper()
-	t := f.topics[name]
-	if t == nil {
-		return nil
-	}
-	ms, _, err := f.Store.Read(t.ID(), 0, 0, t.Queues()[0].End(), 100, 1<<20)
-	assert.Must(f.t, err)
-	for _, m := range ms {
-		ids = append(ids, m.ID)
-	}
-	return ids
-}
-
-// bury adds a dead letter of the group in t.
-func (f *fixture) bury(id string) {
-	f.t.Helper()
-	const name = "%DLQ%g"
-	if f.topics[name] == nil {
-		assert.Must(f.t, f.create(name, settings.Topic{Queues: 1}, false))
-	}
-	place := f.send("t", id, nil)
-	death := deadletter.Death{Group: "g", Topic: "t", Offset: place.Offset, Attempts: 16, Reason: "no", SentTo: "t", SentID: id}
-	f.send(name, id, death.Properties(&store.Message{Message: tidegate.Message{ID: id}}))
-}
-
-// One redrive, purge or other holder runs at a time.
-func TestHold(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newFixture(t)
-		f.bury("a")
-		release := assert.Value(f.Hold(t.Context()))(t)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		ended := make(chan error, 2)
-		for _, ctx := range []context.Context{ctx, t.Context()} {
-			go func() {
-				_, _, err := f.Purge(ctx, "g", LetterSelection{})
-				ended <- err
-			}()
-		}
-		synctest.Wait()
-		assert.That(t, len(ended) == 0 && len(f.ids("%DLQ%g")) == 1, "%d purges have ended while another holder runs", len(ended))
-		cancel(errFull)
-		assert.Is(t, "the cancelled purge returned", <-ended, errFull)
-		release()
-		if err := <-ended; err != nil || f.ids("%DLQ%g") != nil {
-			t.Errorf("the other purge returned %v", err)
-		}
-	})
-}
 
 // progress is a subscription with a fixed progress in each queue.
 type progress struct {

@@ -121,28 +121,6 @@ func stepped(t time.Time, d time.Duration) time.Time {
 	return t
 }
 
-// A Wake during a step is not lost, and no step runs beside another one of its task.
-func TestWakeDuringAStep(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		l, r := startMaintenance(t), recordRuns()
-		var under atomic.Int32
-		task := l.Add(taskConfig{Step: func(ctx context.Context, now time.Time) (time.Time, error) {
-			assert.That(t, under.Add(1) <= 1, "two steps of a task run at once")
-			defer under.Add(-1)
-			_, _ = r.step(ctx, now)
-			time.Sleep(10 * time.Second)
-			return time.Time{}, nil
-		}})
-		task.Wake(r.from)
-		elapse(time.Second)
-		task.Wake(r.from.Add(5 * time.Second)) // over when the step ends
-		elapse(12 * time.Second)
-		task.Wake(r.from.Add(time.Minute))
-		elapse(2 * time.Minute)
-		r.want(t, 0, 10*time.Second, time.Minute)
-	})
-}
-
 func TestPauseAfterErrors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -331,6 +309,7 @@ type worker struct {
 	work     []time.Time // when each piece of work is due
 	slow     []time.Duration
 	failing  int
+	under    bool // a step is under way
 	steps    int
 	failures int
 	wakes    int
@@ -348,6 +327,8 @@ const (
 func (w *worker) step(_ context.Context, now time.Time) (next time.Time, err error) {
 	w.mu.Lock()
 	w.steps++
+	assert.That(w.t, !w.under, "two steps of a task run at once")
+	w.under = true
 	if now.Before(w.retry) {
 		w.t.Errorf("a step begins %v before the end of the pause", w.retry.Sub(now))
 	}
@@ -362,18 +343,8 @@ func (w *worker) step(_ context.Context, now time.Time) (next time.Time, err err
 		w.delays += mostPause
 	}
 	w.delays += took
-	w.mu.Unlock()
-	if took > 0 {
-		<-time.After(took)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if fails {
-		w.retry = time.Now().Add(modelPause)
-		return time.Time{}, errors.New("planned")
-	}
 	slices.SortFunc(w.work, time.Time.Compare)
-	for n := 0; n < workBatch && len(w.work) > 0 && !w.work[0].After(now); n++ {
+	for n := 0; !fails && n < workBatch && len(w.work) > 0 && !w.work[0].After(now); n++ {
 		if late := now.Sub(w.work[0]); late > w.delays {
 			w.t.Errorf("work is done %v late, and steps, holders and pauses took %v", late, w.delays)
 		}
@@ -382,6 +353,17 @@ func (w *worker) step(_ context.Context, now time.Time) (next time.Time, err err
 	}
 	if len(w.work) > 0 {
 		next = w.work[0]
+	}
+	w.mu.Unlock()
+	if took > 0 {
+		<-time.After(took) // for work that is added meanwhile there is its Wake alone
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.under = false
+	if fails {
+		w.retry = time.Now().Add(modelPause)
+		return time.Time{}, errors.New("planned")
 	}
 	return next, nil
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/tidegate/tidegate/internal/assert"
 )
 
-func recordSampleMessage() Message {
+// sampleMessage returns a message of which no field is zero.
+func sampleMessage() Message {
 	return Message{
 		Message: tidegate.Message{
 			ID: "id", Topic: "", Tag: "t", Keys: []string{"k1", ""}, MessageGroup: "g",
@@ -25,21 +26,21 @@ func recordSampleMessage() Message {
 	}
 }
 
-func recordEqualMessages(a, b Message) bool {
+func equalMessages(a, b Message) bool {
 	return a.ID == b.ID && a.Tag == b.Tag && slices.Equal(a.Keys, b.Keys) && a.MessageGroup == b.MessageGroup &&
 		maps.Equal(a.Properties, b.Properties) && a.TraceContext == b.TraceContext && bytes.Equal(a.Body, b.Body) &&
 		a.Cumulative == b.Cumulative && a.BornAt.Equal(b.BornAt) && a.BornHost == b.BornHost && a.StoredAt.Equal(b.StoredAt) && a.DeliverAt.Equal(b.DeliverAt)
 }
 
 func TestMessageRoundTrip(t *testing.T) {
-	for name, m := range map[string]Message{"full": recordSampleMessage(), "empty": {}} {
+	for name, m := range map[string]Message{"full": sampleMessage(), "empty": {}} {
 		b := m.AppendTo(nil)
 		if len(b) != m.EncodedSize() {
 			t.Errorf("%s: %d bytes, EncodedSize returns %d", name, len(b), m.EncodedSize())
 		}
 		var got Message
 		err := decodeMessage(b, &got)
-		assert.That(t, err == nil && recordEqualMessages(m, got), "%s: read back %+v, %v; want %+v", name, got, err, m)
+		assert.That(t, err == nil && equalMessages(m, got), "%s: read back %+v, %v; want %+v", name, got, err, m)
 		for i := range b { // cut anywhere before the body: an error, or a shorter body, never another message
 			var short Message
 			err := decodeMessage(b[:i], &short)
@@ -51,7 +52,7 @@ func TestMessageRoundTrip(t *testing.T) {
 // Invariants: decoding never panics, and its errors are ErrCorrupt. A decoded record can be encoded
 // and decoded again as the same record.
 func FuzzDecodeMessage(f *testing.F) {
-	m := recordSampleMessage()
+	m := sampleMessage()
 	f.Add(m.AppendTo(nil))
 	f.Add([]byte{messageVersion, 0x80})
 	f.Add([]byte{})
@@ -66,7 +67,7 @@ func FuzzDecodeMessage(f *testing.F) {
 		assert.MustThat(t, iderr == nil && id == m.ID && at.Equal(m.StoredAt),
 			"the ID is %q, stored at %v, %v; want those of %+v", id, at, iderr, m)
 		err := decodeMessage(m.AppendTo(nil), &again)
-		assert.MustThat(t, err == nil && recordEqualMessages(m, again), "written and read back: %+v, %v; want %+v", again, err, m)
+		assert.MustThat(t, err == nil && equalMessages(m, again), "written and read back: %+v, %v; want %+v", again, err, m)
 	})
 }
 
@@ -361,17 +362,3 @@ func TestObserveAllocatesNothing(t *testing.T) {
 		t.Errorf("%g allocations for an observation, want 0", n)
 	}
 }
-
-// sampleMessage returns a message of which no field is zero.
-func sampleMessage() Message {
-	return Message{
-		Message: tidegate.Message{
-			ID: "id", Topic: "", Tag: "t", Keys: []string{"k1", ""}, MessageGroup: "g",
-			Properties: map[string]string{"a": "1"}, TraceContext: "trace", DeliverAt: time.Unix(5, 6), Body: []byte("body"),
-		},
-		Cumulative: 1 << 40, BornAt: time.Unix(1, 2), BornHost: "h", StoredAt: time.Unix(3, 4),
-	}
-}
-
-// equalMessages compares messages of at most one property each by their records.
-func equalMessages(a, b Message) bool { return bytes.Equal(a.AppendTo(nil), b.AppendTo(nil)) }

@@ -233,37 +233,6 @@ func TestRateWaitIsRight(t *testing.T) {
 	}
 }
 
-// When a limit is removed and set again, the tokens of the earlier limit do not count, and neither
-// do owed ones.
-func TestRateFill(t *testing.T) {
-	now := time.Now()
-	bound := RateLimit{MessagesPerSecond: 1, BytesPerSecond: 10}
-	for name, meanwhile := range map[string]RateLimit{"by messages": {MessagesPerSecond: 1e9}, "by bytes": {BytesPerSecond: 1e9}, "not at all": {}} {
-		for _, way := range []string{"told", "taken"} {
-			var r Rate
-			_, wait := r.Take(bound, 100, now)
-			assert.MustThat(t, wait <= 0, "the first message waits %v", wait)
-			now := now.Add(time.Second)
-			if way == "told" {
-				r.Fill(meanwhile)
-			} else if _, wait := r.Take(meanwhile, 100, now); wait > 0 {
-				t.Fatalf("limited %s a message waits %v", name, wait)
-			}
-			again := RateLimit{}
-			if meanwhile.MessagesPerSecond == 0 {
-				again.MessagesPerSecond = bound.MessagesPerSecond
-			}
-			if meanwhile.BytesPerSecond == 0 {
-				again.BytesPerSecond = bound.BytesPerSecond
-			}
-			m, wait := r.Take(again, 100, now)
-			assert.That(t, wait <= 0, "limited %s, as %s: then a message waits %v (%v)", name, way, wait, m)
-			_, wait = r.Take(again, 100, now)
-			assert.That(t, wait != 0, "limited %s, as %s: then two messages are accepted", name, way)
-		}
-	}
-}
-
 // A limit that rejects only large messages is not on.
 func TestRateState(t *testing.T) {
 	var r Rate
@@ -405,20 +374,6 @@ func TestStoragePushBack(t *testing.T) {
 			t.Fatalf("with %d free the push-back is %v, want %v", free, f.RetryAfter, want)
 		}
 	}
-}
-
-func TestTrend(t *testing.T) {
-	var tr trend
-	start := time.Now()
-	if tr.observe(100, start); tr.fall != 0 {
-		t.Errorf("one sample shows a fall of %g", tr.fall)
-	}
-	for i := 1; i <= 40; i++ {
-		tr.observe(100-2*float64(i), start.Add(time.Duration(i)*time.Second))
-		assert.MustThat(t, tr.fall >= 1.99 && tr.fall <= 2.01, "after %d s the fall is %g, want 2", i, tr.fall)
-	}
-	tr.observe(1e9, tr.at) // the same moment again
-	assert.Equal(t, "the value is", tr.value, 20)
 }
 
 // The default of Free depends on the size of the disk. A storage that is not on a disk has no limit
