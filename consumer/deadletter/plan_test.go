@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/filelock"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
@@ -325,4 +326,31 @@ func TestSentLetterLeavesOnAFullDisk(t *testing.T) {
 	if err := r.flush(t.Context()); err == nil || len(to.Calls("Send")) != 1 || src.removed != 1 {
 		t.Errorf("%v: a letter without an intent in the journal was sent", err)
 	}
+}
+
+// An unsynced file counts the writes that no Sync has followed.
+type unsynced struct {
+	filelock.File
+	writes int
+}
+
+func (u *unsynced) Write(b []byte) (int, error) {
+	u.writes++
+	return u.File.Write(b)
+}
+
+func (u *unsynced) Sync() error {
+	u.writes = 0
+	return u.File.Sync()
+}
+
+// Events are on disk when write returns.
+func TestEventsAreOnDisk(t *testing.T) {
+	j, err := openJournal(filepath.Join(t.TempDir(), "journal"), "billing")
+	assert.Must(t, err)
+	defer j.Close()
+	file := &unsynced{File: j.File}
+	j.File = file
+	assert.Must(t, j.write(Event{Event: eventIntent, MessageID: "a"}))
+	assert.Equal(t, "writes without a sync", file.writes, 0)
 }
