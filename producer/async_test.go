@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,31 +158,3 @@ type quiet struct{}
 
 func (quiet) WaitN(context.Context, int) error { return nil }
 func (quiet) Observe(error)                    {}
-
-// watchedContext counts the functions that are left at a ctx.
-type watchedContext struct {
-	context.Context
-
-	left *atomic.Int64
-}
-
-func (watchedContext) Value(any) any { return nil }
-
-func (c watchedContext) AfterFunc(f func()) func() bool {
-	c.left.Add(1)
-	stop := context.AfterFunc(c.Context, f)
-	return func() bool { c.left.Add(-1); return stop() }
-}
-
-// Messages that have ended leave nothing behind at their ctx.
-func TestEndedMessagesLeaveNoWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newProducer(t, each(nil), producer.Options{})
-		c := watchedContext{t.Context(), new(atomic.Int64)}
-		for range 20 {
-			assert.Must(t, p.SendAsync(c, message(), func(tidegate.Receipt, error) {}))
-			synctest.Wait()
-		}
-		assert.Equal(t, "functions at the ctx", c.left.Load(), 0)
-	})
-}

@@ -24,7 +24,6 @@ type store struct {
 
 	mu       sync.Mutex
 	messages map[string]int
-	receives []transport.ReceiveRequest
 	queues   func(topic string) ([]int, error)
 	fail     func() error // of receives
 }
@@ -38,7 +37,6 @@ func newStore() *store {
 // receive returns one message of the topic, or none after r.Wait.
 func (s *store) receive(ctx context.Context, _ int, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	s.mu.Lock()
-	s.receives = append(s.receives, r)
 	some, err := s.messages[r.Topic] > 0 && r.Filter.Expression == "", s.fail()
 	if some && err == nil {
 		s.messages[r.Topic]--
@@ -70,13 +68,6 @@ func (s *store) left(topic string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.messages[topic]
-}
-
-// asked returns the number of receives from the store so far.
-func (s *store) asked() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.receives)
 }
 
 func from(topic string, wait time.Duration) transport.ReceiveRequest {
@@ -136,23 +127,6 @@ func TestNoEndpointStarvesAnother(t *testing.T) {
 			}
 		})
 	}
-}
-
-// An empty inactive endpoint is queried once in 5 s, for any number of receives.
-func TestEmptyEndpointsAreQueriedRarely(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := newStore(), newStore()
-		a.set("t", 1<<30)
-		x := pair(t, a, b, failover.Options{})
-		for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(10 * time.Millisecond) {
-			assert.Must(t, assert.Err(x.Receive(t.Context(), from("t", 0))))
-		}
-		n := b.asked()
-		assert.That(t, n >= 10 && n <= 13, "the inactive endpoint was queried %d times in a minute, want 12", n)
-		for _, r := range b.receives {
-			assert.MustThat(t, r.Wait == 0, "a query of the inactive endpoint waits for %v", r.Wait)
-		}
-	})
 }
 
 // A repeated receive returns the deliveries of the first one, which any endpoint may have.

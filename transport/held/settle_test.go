@@ -120,20 +120,6 @@ func TestTagFilter(t *testing.T) {
 	})
 }
 
-func TestDeadLetterAgain(t *testing.T) {
-	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
-		d := one(t, f, request("billing"), "0", 1)
-		for range 2 {
-			time.Sleep(14 * time.Second)
-			assert.NoError(t, assert.Err(f.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"})))
-		}
-		time.Sleep(2 * time.Second)
-		_, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter, Reason: "hopeless"})
-		wantError(t, "DeadLetter after the lease", err, tidegate.ErrInvalidHandle)
-		assert.That(t, fmt.Sprint(f.settled) == "[{id0 3}]", "settled %v, want one dead letter", f.settled)
-	})
-}
-
 // One Ack settles deliveries of several links.
 func TestAckOfSeveralLinks(t *testing.T) {
 	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
