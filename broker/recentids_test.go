@@ -278,6 +278,23 @@ func TestIDsAreForgottenInSilence(t *testing.T) {
 	})
 }
 
+// A message that is sent while the duplicate window is 0 takes the place of a delayed message with
+// its ID: with a window again, the ID is new.
+func TestIDSentWithoutAWindow(t *testing.T) {
+	inMemory(t, func(t *testing.T, b *broker.Broker) {
+		sends := func(window, delay time.Duration) tidegate.Receipt {
+			t.Helper()
+			putTopic(t, b, "t", settings.Topic{Type: settings.TopicDelay, DuplicateWindow: settings.Duration(window)})
+			r := send(t, b, &tidegate.Message{ID: "a", Topic: "t", Body: []byte("x"), DeliverAt: time.Now().Add(delay)})[0]
+			assert.NoError(t, r.Err)
+			return r.Receipt
+		}
+		delayed := sends(time.Hour, time.Hour)
+		sends(-1, 0)
+		assert.That(t, sends(time.Hour, time.Hour) != delayed, "the ID was taken for that of the first message")
+	})
+}
+
 // The broker stores an ID once within the window, and responds with the first receipt to its
 // repetitions, also across restarts and while sends are throttled; after the window it is new.
 // RocketMQ: sending retry and throttling: "As a result, duplicate messages may exist on the broker"
