@@ -105,55 +105,6 @@ func TestOnlyOwnersAreRemembered(t *testing.T) {
 	})
 }
 
-// Its owner's sign of life holds from the moment that it is given, not from
-// the moment at which the engine looks.
-func TestOwnedLeaseHoldsWhenTheTimerIsLate(t *testing.T) {
-	inMemory(t, func(t *testing.T, b *broker.Broker) {
-		putTopic(t, b, "t", settings.Topic{})
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-		ds, err := serve(b).Poll(t.Context(), engine.Request{ReceiveRequest: transport.ReceiveRequest{Group: "g", Topic: "t", Queue: -1, Push: true}, Owner: "c"})
-		assert.MustThat(t, err == nil && len(ds) == 1, "%+v, %+v", ds, err)
-		time.Sleep(30 * time.Second)
-		serve(b).Touch("c")
-		subscriptions(b)[0].Stop()
-		time.Sleep(31 * time.Second)
-		assert.NoError(t, b.Ack(t.Context(), ds)[0])
-	})
-}
-
-// While a subscription holds its maximum of messages, queues wait. They continue when a message
-// group of any queue does.
-func TestQueuesContinueWhenFewerMessagesAreHeld(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		b := open(t, broker.Options{}.MaxHeld(1))
-		putTopic(t, b, "t", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
-		putGroup(t, b, "g", settings.Group{FIFO: true})
-		putTopic(t, b, "same-queues", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
-		groups := map[int]string{}
-		for i := 0; len(groups) < 2; i++ {
-			name := fmt.Sprint("mg", i)
-			r := send(t, b, &tidegate.Message{Topic: "same-queues", MessageGroup: name, Body: []byte("x")})[0]
-			groups[r.Receipt.Queue] = name
-		}
-		for range 2 {
-			mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: groups[0], Body: []byte("x")})
-		}
-		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 2})
-		start := time.Now()
-		done := make(chan int)
-		go func() {
-			done <- len(receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Queue: 1, Wait: time.Hour}))
-		}()
-		synctest.Wait()
-		mustSend(t, b, &tidegate.Message{Topic: "t", MessageGroup: groups[1], Body: []byte("y")})
-		time.Sleep(time.Second)
-		assert.Must(t, b.Ack(t.Context(), ds)[0])
-		if n := <-done; n != 1 || time.Since(start) != time.Second {
-			t.Errorf("%d deliveries after %v", n, time.Since(start))
-		}
-	})
-}
-
 // Messages that fail repeatedly do not delay new messages, and new messages do not delay due
 // retries. RocketMQ: consumption retry: "you can use the retry mechanism to redeliver the message
 // to avoid blocking the process"

@@ -3,8 +3,6 @@ package broker_test
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,54 +93,6 @@ func TestRewindRejects(t *testing.T) {
 	// An empty list of offsets is the same in every form.
 	done, err := b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true, Offsets: map[int]int64{}})
 	assert.That(t, err == nil && len(done) == 2, "%+v, %v", done, err)
-}
-
-// A rewind in the middle of a receive: the messages that it has read are not delivered out of
-// order.
-func TestRewindMeetsReceives(t *testing.T) {
-	t.Parallel()
-	b := open(t, broker.Options{})
-	putTopic(t, b, "t", settings.Topic{Queues: 1})
-	const n = 500
-	for range n {
-		mustSend(t, b, &tidegate.Message{Topic: "t", Body: []byte("x")})
-	}
-	putGroup(t, b, "g", settings.Group{MaxAttempts: -1})
-	stop := make(chan struct{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 7})
-			b.Ack(t.Context(), ds)
-		}
-	}()
-	for range 200 {
-		assert.NoError(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Offsets: map[int]int64{0: rand.Int64N(n)}})))
-	}
-	close(stop)
-	<-done
-	assert.Must(t, assert.Err(b.Rewind(t.Context(), "g", "t", status.Position{Earliest: true})))
-	var got []int64
-	for {
-		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32})
-		if len(ds) == 0 {
-			break
-		}
-		for _, d := range ds {
-			got = append(got, d.Offset)
-		}
-		ackDeliveriesNow(t, b, ds)
-	}
-	assert.That(t, len(got) == n && slices.IsSorted(got), "%d messages, want %d in order", len(got), n)
-	if g, _ := b.Group("g"); g.Topics[0].Backlog != (status.Backlog{}) {
-		t.Errorf("the backlog is %+v", g.Topics[0].Backlog)
-	}
 }
 
 func ackDeliveriesNow(t *testing.T, b *broker.Broker, ds []*tidegate.Delivery) {
@@ -237,30 +187,6 @@ func TestColdReadsThrottleSends(t *testing.T) {
 		if refused < 50 || ended == 0 || ended > 500 {
 			t.Errorf("%d rejected, %d accepted, accepted again when %d were left; want most rejected until about 400 are left", refused, taken, ended)
 		}
-	})
-}
-
-// If consumers stop while they catch up, the limit does not reject sends permanently.
-func TestColdReadsThatStop(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		const size = 1000
-		b := open(t, broker.Options{MinInvisibleDuration: 1})
-		putTopic(t, b, "t", settings.Topic{Queues: 1})
-		send := func() error {
-			return send(t, b, &tidegate.Message{Topic: "t", Body: make([]byte, size)})[0].Err
-		}
-		for range 3000 {
-			assert.Must(t, send())
-		}
-		assert.Must(t, b.SetLimits(t.Context(), settings.Limits{Pressure: settings.Pressure{MaxColdReads: 50 * size, ColdDistance: 100 * size}}))
-		for range 1000 / 32 {
-			receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 32, InvisibleDuration: time.Hour})
-		}
-		assert.MustIs(t, "a thousand at once", send(), tidegate.ErrThrottled)
-		ths := b.Throttles()
-		assert.That(t, len(ths) != 0 && ths[0].Limit == "cold reads" && ths[0].On, "limits: %+v", ths)
-		time.Sleep(time.Minute)
-		assert.NoError(t, send(), "a minute after the last read")
 	})
 }
 

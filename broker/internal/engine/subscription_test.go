@@ -172,43 +172,6 @@ func TestNothingExpiresDuringRestore(t *testing.T) {
 	})
 }
 
-// There are two messages and two receives, one of which reads a fixed queue. With either choice of
-// the other receive, neither receive waits without need.
-func TestWokenReceiveWakesTheNext(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := newSubscriptionFixture(t)
-		f.topic = f.create("two queues", settings.Topic{Queues: 2})
-		s := f.subscribe(false)
-		f.send(message("a", ""))
-		h := f.receive(s)
-		start := time.Now()
-		done := make(chan string, 2)
-		for _, queue := range []int{transport.AnyQueue, 1} {
-			go func() {
-				ds, err := s.Receive(t.Context(), &Request{ReceiveRequest: transport.ReceiveRequest{Queue: queue, Max: 1, InvisibleDuration: time.Minute, Wait: time.Hour}})
-				assert.NoError(t, err)
-				for _, d := range ds {
-					done <- d.ID
-				}
-			}()
-			synctest.Wait()
-		}
-		// "b" comes and wakes the first one; before that one looks, "a" is ready again.
-		second := f.topic.Queues()[1]
-		s.Update(func(p *consume.Progress) {
-			b := message("b", "")
-			write := f.Store.Messages.Add(func(w *store.Batch) { f.topic.Put(w, second, &b, start) }, func(error) { second.Publish(second.End() + 1) })
-			_ = write.Wait()
-			e := p.Effects()
-			e.Wakes = append(e.Wakes, consume.Wake{Queue: 1, N: 1})
-			p.Release(h, start)
-		})
-		if got := <-done + <-done; got != "ab" && got != "ba" || time.Since(start) != 0 {
-			t.Errorf("%q after %v", got, time.Since(start))
-		}
-	})
-}
-
 // A group that retention has moved on while corrupt messages were read does not go back to them.
 func TestMissingMessagesDoNotMoveBack(t *testing.T) {
 	t.Parallel()

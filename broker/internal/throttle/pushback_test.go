@@ -161,24 +161,6 @@ func TestPaceThatChanges(t *testing.T) {
 	}
 }
 
-// TestDrainRate checks that the rate of a steady drain is right within a factor of two, from its
-// first second on.
-func TestDrainRate(t *testing.T) {
-	for _, rate := range []int{10, 1000} {
-		var d Drain
-		start := time.Now()
-		for i := 1; i < 60*rate; i++ {
-			now := start.Add(time.Duration(i) * time.Second / time.Duration(rate))
-			d.Add(1, 100, true, now)
-			if got, bytes := d.Rate(now); i > rate && (got < float64(rate)/2 || got > float64(rate)*2 || bytes < got*99 || bytes > got*101) {
-				t.Fatalf("after %v the rate is %g messages and %g bytes, want %d and %d", now.Sub(start), got, bytes, rate, rate*100)
-			}
-		}
-		got, _ := d.Rate(start.Add(time.Hour))
-		assert.That(t, got == 0, "after an hour of nothing the rate is %g", got)
-	}
-}
-
 // TestFlow checks that the rate of a steady flow is right from its first second on, and that it is
 // almost 0 two minutes after the flow has ended.
 func TestFlow(t *testing.T) {
