@@ -133,43 +133,6 @@ func TestFIFOProperty(t *testing.T) {
 	}
 }
 
-// A failure releases the messages received behind it, and other groups continue.
-func TestFIFOFailureReleasesThoseBehind(t *testing.T) {
-	withServer(t, func(t *testing.T, s *server) {
-		s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 5, Retry: backoff.Steps{time.Minute}}
-		s.caps.Suspend = true
-		for i := range 3 {
-			for _, g := range []string{"a", "b"} {
-				s.add(0, &tidegate.Message{ID: fmt.Sprint(g, i), Topic: "orders", MessageGroup: g, Body: []byte("x")})
-			}
-		}
-		var mu sync.Mutex
-		var order []string
-		var seen outcomes
-		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
-			mu.Lock()
-			order = append(order, fmt.Sprint(d.ID, "#", d.Attempt))
-			mu.Unlock()
-			time.Sleep(time.Second)
-			if d.ID == "a0" && d.Attempt == 1 {
-				return errors.New("failed")
-			}
-			return nil
-		}, consumer.PushOptions{Concurrency: 7, OnDelivery: seen.add})
-		time.Sleep(30 * time.Second)
-		assert.That(t, s.left() == 3 && len(s.released) == 2, "%d messages left, released %q; want group b done, and a1 and a2 released", s.left(), s.released)
-		time.Sleep(time.Minute)
-		stop()
-		var a []string
-		for _, o := range order {
-			if o[0] == 'a' {
-				a = append(a, o)
-			}
-		}
-		assert.That(t, fmt.Sprint(a) == "[a0#1 a0#2 a1#1 a2#1]" && s.left() == 0, "handled %v, %d left", order, s.left())
-	})
-}
-
 // The server may redeliver a failed message before the response to its settlement has come. The
 // redelivery is handled at once, and the messages that were received behind the failed delivery are
 // released.

@@ -141,21 +141,6 @@ func TestTooLongInTheQueueIsATimeout(t *testing.T) {
 	})
 }
 
-// The handler returns while an extension is under way: the acknowledgement
-// waits for the handle that is valid then.
-func TestSettleWaitsForTheExtension(t *testing.T) {
-	withServer(t, func(t *testing.T, s *server) {
-		s.fill(1)
-		s.onChange = func(*tidegate.Delivery) error { time.Sleep(2 * time.Second); return nil }
-		var seen outcomes
-		runFor(t, time.Minute, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error {
-			time.Sleep(11 * time.Second)
-			return nil
-		}, consumer.PushOptions{OnDelivery: seen.add})
-		assert.That(t, len(seen.list) == 1 && seen.list[0].Disposition == consumer.Acked, "outcomes %+v", seen.list)
-	})
-}
-
 func TestAckIsRepeated(t *testing.T) {
 	busy, gone := &tidegate.Error{Code: tidegate.CodeTooManyRequests}, &tidegate.Error{Code: tidegate.CodeInvalidReceiptHandle}
 	for _, tt := range []struct {

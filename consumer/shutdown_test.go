@@ -162,32 +162,23 @@ func TestShutdownTimeoutIsALimit(t *testing.T) {
 // A handler that returns after ShutdownTimeout has one second for the settlement of its message,
 // also if the settlements of several messages share a request.
 func TestHandlerAfterTheShutdownTimeoutIsSettled(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		late []time.Duration // of each handler, after the end of ShutdownTimeout
-	}{
-		{"one handler", []time.Duration{2 * time.Second}},
-		{"several handlers", []time.Duration{time.Second, time.Second, 1500 * time.Millisecond, 2 * time.Second, 2 * time.Second}},
-	} {
-		t.Run(tt.name, onBroker(func(t *testing.T, s *server) {
-			s.fill(len(tt.late))
-			var seen outcomes
-			stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
-				<-ctx.Done()
-				time.Sleep(time.Second/10 + tt.late[d.Offset])
-				return nil
-			}, consumer.PushOptions{Concurrency: len(tt.late), ShutdownTimeout: time.Second, OnDelivery: seen.add})
-			synctest.Wait()
-			begin := time.Now()
-			if err := stop(); err != nil || time.Since(begin) > 4*time.Second {
-				t.Errorf("Run: %v after %v, want nil after at most 4s", err, time.Since(begin))
-			}
-			for _, o := range seen.all() {
-				if o.Disposition != consumer.Acked {
-					t.Errorf("message %s: %v, %v, want it acked", o.Delivery.ID, o.Disposition, o.SettleErr)
-				}
-			}
-			assert.That(t, s.left() == 0, "%d messages are not consumed", s.left())
-		}))
-	}
+	// Of each handler, after the end of ShutdownTimeout.
+	late := []time.Duration{time.Second, time.Second, 1500 * time.Millisecond, 2 * time.Second, 2 * time.Second}
+	withBroker(t, func(t *testing.T, s *server) {
+		s.fill(len(late))
+		var seen outcomes
+		stop := start(t, s, consumer.Subscription{}, func(ctx context.Context, d *tidegate.Delivery) error {
+			<-ctx.Done()
+			time.Sleep(time.Second/10 + late[d.Offset])
+			return nil
+		}, consumer.PushOptions{Concurrency: len(late), ShutdownTimeout: time.Second, OnDelivery: seen.add})
+		synctest.Wait()
+		begin := time.Now()
+		err := stop()
+		assert.That(t, err == nil && time.Since(begin) <= 4*time.Second, "Run: %v after %v, want nil after at most 4s", err, time.Since(begin))
+		for _, o := range seen.all() {
+			assert.That(t, o.Disposition == consumer.Acked, "message %s: %v, %v, want it acked", o.Delivery.ID, o.Disposition, o.SettleErr)
+		}
+		assert.That(t, s.left() == 0, "%d messages are not consumed", s.left())
+	})
 }
