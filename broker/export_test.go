@@ -10,9 +10,6 @@ func (o Options) On(fs vfs.FS) Options { o.seams.FS = fs; return o }
 // MemTable bounds the memory of new writes, so that a test reaches the tables on disk early.
 func (o Options) MemTable(bytes uint64) Options { o.seams.MemTableBytes = bytes; return o }
 
-// MaxHeld bounds the messages that a subscription keeps for later.
-func (o Options) MaxHeld(n int64) Options { o.seams.MaxHeld = n; return o }
-
 // ProcessMemory replaces the memory limit of the process.
 func (o Options) ProcessMemory(bytes int64) Options { o.seams.ProcessMemory = bytes; return o }
 

@@ -76,7 +76,6 @@ type Options struct {
 type Seams struct {
 	FS            vfs.FS
 	MemTableBytes uint64 // of store.Options
-	MaxHeld       int64  // of consume.Config
 	ProcessMemory int64  // bytes, in place of the limit of Go
 	HistoryMemory int64  // bytes of the history of rates, in place of historyBytes
 }
@@ -342,7 +341,7 @@ func (e *Engine) openComponents() {
 	})
 	e.env = &Env{
 		Store: e.store, Logger: e.logger, Reads: NewReads(), Endpoint: e.name, Host: e.host,
-		MaxInvisible: e.opts.MaxInvisibleDuration, MaxHeld: e.opts.MaxHeld, Leases: NewLeases(e.opts.ProcessMemory),
+		MaxInvisible: e.opts.MaxInvisibleDuration, Leases: NewLeases(e.opts.ProcessMemory),
 		Owners: &e.owners, Limits: e.limits, Delayed: e.delayed, Events: e.events, Life: life, Calls: &e.calls,
 		Damaged: &e.counters.damaged, Lateness: &e.counters.lateness, Clock: e.clock, Activity: e.history.activity,
 	}

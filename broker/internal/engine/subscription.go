@@ -156,7 +156,7 @@ func newSubscription(env *Env, g *Group, t *Topic, restoring bool) *Subscription
 		s.original = original
 	}
 	s.progress = consume.New(consume.Config{
-		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, Owners: env.Owners, MaxHeld: env.MaxHeld,
+		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, Owners: env.Owners,
 	})
 	s.timer = time.AfterFunc(time.Hour, s.expire)
 	s.timer.Stop()
@@ -274,7 +274,6 @@ type Env struct {
 	Endpoint, Host string // of deliveries: Endpoint and StoreHost
 
 	MaxInvisible time.Duration // bound of a delivery with all changes of its invisible duration
-	MaxHeld      int64         // consume.Config.MaxHeld
 	Leases       *Leases
 
 	Owners  *Owners
