@@ -71,6 +71,7 @@ func TestExitCodesOfSignals(t *testing.T) {
 
 // receive --follow goes on after a restart of the broker, with what it was acknowledging.
 func TestFollowOutlivesARestart(t *testing.T) {
+	t.Parallel()
 	data, env := t.TempDir(), map[string]string{"XDG_CONFIG_HOME": t.TempDir()}
 	app := func(out, err io.Writer) *cli.App {
 		return &cli.App{In: strings.NewReader(""), Out: out, Err: err, Env: func(name string) string { return env[name] }}
@@ -176,6 +177,7 @@ func TestClosedPipe(t *testing.T) {
 
 // Two redrives of the same dead letters at once send none of them back twice, also with --edit.
 func TestTwoRedrivesAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, edit := range map[string][]string{"moved": nil, "edited": {"--edit", "sed s/EUR/USD/"}} {
 		t.Run(name, func(t *testing.T) {
 			tl := newTool(t, "--topic", "orders")

@@ -81,6 +81,7 @@ func TestClients(t *testing.T) {
 
 // A redrive to one group leaves the other groups of the topic alone. It needs a tidegate broker.
 func TestRedriveToGroupOnly(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
 	tl.must("receive", "billing", "orders", "--max", "1", "--then", "dead")

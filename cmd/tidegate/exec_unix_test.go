@@ -161,6 +161,7 @@ func TestExecAllFailed(t *testing.T) {
 
 // A child in the background that holds the output does not make a failure of exit code 0.
 func TestExecWithAChildInTheBackground(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
 	tl.must("receive", "billing", "orders", "--exec", "sleep 1000 & echo done", "--max", "1").is("done\n").notes("1 handled, 0 failed")
@@ -168,6 +169,7 @@ func TestExecWithAChildInTheBackground(t *testing.T) {
 
 // The same holds for the programs of --edit and of dead-letters watch.
 func TestEditWithAChildInTheBackground(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "1 EUR")
 	tl.must("receive", "billing", "orders", "--then", "dead=currency", "--max", "1")
@@ -182,6 +184,7 @@ func TestEditWithAChildInTheBackground(t *testing.T) {
 // After Ctrl-C the command says what it waits for. Programs that do not end in time are ended with
 // their children, and the attempt of their message does not count.
 func TestExecStops(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
 	pids := filepath.Join(tl.home, "pids")
@@ -251,6 +254,7 @@ func TestExecAndCtrlC(t *testing.T) {
 // The commands that the command line offers do what they say in a shell, also with IDs and names
 // that are commands, words or flags themselves. -o name gives xargs one word for each name.
 func TestOfferedCommands(t *testing.T) {
+	t.Parallel()
 	bin := t.TempDir() // a program that prints its arguments
 	assert.Must(t, os.WriteFile(filepath.Join(bin, "tidegate"), []byte("#!/bin/sh\nprintf '[%s]' \"$@\"\n"), 0o700))
 	dir := t.TempDir()
@@ -385,6 +389,7 @@ done
 // A program that does not answer its first message ends the command, as one that is not found: it
 // ends, closes its output, prints a greeting, or answers with something else.
 func TestExecLinesOfAnUnusableProgram(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a", "--count", "50")
 	for _, program := range []string{"./no-such-program", "echo no module >&2; exit 1", "true", "read -r x; exec >&-; sleep 1000", "echo ready; cat > /dev/null", "read -r x; echo '{}'; cat > /dev/null"} {

@@ -125,6 +125,7 @@ echo "$TIDEGATE_TOPIC $TIDEGATE_ATTEMPT"`
 
 // The poison message among many is found, seen, corrected and sent back in four commands.
 func TestRepair(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	var stdin strings.Builder
 	for i := range 1000 {
@@ -341,6 +342,7 @@ func TestWorkerEndsAfterWait(t *testing.T) {
 // status shows the dead letters of the last hour, of a survey that can be a second old. check
 // counts the dead letters that are stored.
 func TestStatusAndCheckOfDeadLetters(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("status").prints("Nothing is wrong.")
 	tl.must("send", "orders", "a")

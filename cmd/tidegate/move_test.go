@@ -44,6 +44,7 @@ func messagesOf(tl *tool, group, topic string, n int) []received {
 // A move carries the backlog of a group with IDs, properties and the order of message groups, waits
 // for retries, and leaves nothing.
 func TestMove(t *testing.T) {
+	t.Parallel()
 	source, target := newMove(t)
 	for _, tl := range []*tool{source, target} {
 		tl.must("topic", "create", "orders", "type=FIFO", "queues=4")
@@ -90,6 +91,7 @@ func TestMove(t *testing.T) {
 // A move rejects a missing target, other groups, a protected source and the journal of another
 // move, and changes nothing then.
 func TestMoveRejects(t *testing.T) {
+	t.Parallel()
 	source, target := newMove(t)
 	source.must("topic", "create", "orders", "queues=3")
 	source.must("group", "create", "billing", "max_attempts=4", "retry=1s 5s")
@@ -129,6 +131,7 @@ func TestMoveRejects(t *testing.T) {
 
 // Delayed messages are carried when they are due, and dead letters to a topic of the target.
 func TestMoveOfDelayedAndDead(t *testing.T) {
+	t.Parallel()
 	source, target := newMove(t)
 	for _, tl := range []*tool{source, target} {
 		tl.must("topic", "create", "reminders", "type=DELAY")
@@ -161,6 +164,7 @@ func TestMoveLeavesAPart(t *testing.T) {
 // Two messages with one ID, which a topic stores beyond its duplicate window, are both carried to a
 // target that remembers the ID. The report counts the new ID.
 func TestMoveOfTwoMessagesWithOneID(t *testing.T) {
+	t.Parallel()
 	source, target := newMove(t)
 	source.must("topic", "create", "orders", "duplicate_window=-1s")
 	target.must("topic", "create", "orders")
@@ -185,6 +189,7 @@ func TestMoveOfTwoMessagesWithOneID(t *testing.T) {
 // A message that the target cannot store stays, and the others are carried. The command ends with
 // the exit code of a part, and names the command that continues it.
 func TestMoveSetsAside(t *testing.T) {
+	t.Parallel()
 	source, target := newMove(t)
 	source.must("topic", "create", "orders")
 	target.must("topic", "create", "orders", "type=NORMAL")
@@ -244,6 +249,7 @@ func TestJournalInUse(t *testing.T) {
 // A move that is killed at any point and begun again carries every message, in the order of the
 // message groups, and few of them twice.
 func TestMoveIsRestartable(t *testing.T) {
+	t.Parallel()
 	source, target := newMove(t)
 	for _, tl := range []*tool{source, target} {
 		tl.must("topic", "create", "orders", "type=FIFO", "queues=2")

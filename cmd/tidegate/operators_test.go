@@ -36,6 +36,7 @@ func TestOperatorsPageHasAllAlerts(t *testing.T) {
 // The commands of the page back up a broker that works, and a broker on the backup has its
 // messages.
 func TestBackupAsDescribed(t *testing.T) {
+	t.Parallel()
 	block := regexp.MustCompile("(?s)<!-- example: backup -->\n```sh\n(.*?)```").FindStringSubmatch(operatorsPage(t))
 	assert.MustThat(t, block != nil, "the page has no commands for a backup")
 	dir := t.TempDir()

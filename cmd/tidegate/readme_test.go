@@ -14,6 +14,7 @@ import (
 
 // The commands of the README run in their order.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	readme := assert.Value(os.ReadFile("../../README.md"))(t)
 	block := regexp.MustCompile("(?s)<!-- example: commands -->\n```sh\n(.*?)```").FindSubmatch(readme)
 	assert.MustThat(t, block != nil, "the README has no example of the commands")

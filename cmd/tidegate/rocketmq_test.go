@@ -70,6 +70,7 @@ func (x *target) endpoints() string { return strings.Join(x.real.Endpoints(), ";
 
 // The commands for messages and dead letters work on a tidegate broker and on a RocketMQ.
 func TestCommandsForMessages(t *testing.T) {
+	t.Parallel()
 	x := newTarget(t)
 	topic, group := x.topic("orders", "NORMAL"), x.group("billing", 3)
 	delayed := x.topic("reminders", "DELAY")
@@ -137,6 +138,7 @@ func (x *target) looksAtLetter(t *testing.T, group, topic string, as []string) {
 // A backlog moves from a tidegate broker to the server and back, with IDs as keys, properties and
 // the order of message groups. The server is a RocketMQ in the step for it.
 func TestMoveToAndFrom(t *testing.T) {
+	t.Parallel()
 	x := newTarget(t)
 	topic, group := x.topic("moved", "FIFO"), x.group("mover", 16)
 	tide := newTool(t)

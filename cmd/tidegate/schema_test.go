@@ -86,6 +86,7 @@ var own = []string{
 // Each command that prints a subject of the HTTP API prints it with the schema of openapi.yaml,
 // and with no further keys but those of the table.
 func TestJSONIsThatOfTheAPI(t *testing.T) {
+	t.Parallel()
 	doc := assert.Value(openapi3.NewLoader().LoadFromFile("../../broker/server/openapi.yaml"))(t)
 	tl := newTool(t, "--topic", "orders")
 	tl.must("topic", "create", "reminders", "type=DELAY")
