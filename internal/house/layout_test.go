@@ -52,8 +52,8 @@ var importTable = map[string]row{
 	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers, and the runner of one of them
 	"transport/rocketmq/interop/compare": {imports: []string{"", "backoff", "consumer", "producer", "transport/rocketmq", "transport/rocketmq/interop"}, tests: []string{"broker", "broker/server"}},
 	"transport/amqp": { // a nested module; it imports no internal package of this one
-		imports: []string{"", "transport", "transport/held", "backoff"},
-		tests:   []string{"producer", "consumer", "internal/amqppeer"}, // on a real server and on a peer
+		imports: []string{"", "transport", "transport/held"},
+		tests:   []string{"backoff", "producer", "consumer", "internal/amqppeer"}, // on a real server and on a peer
 	},
 	"transport/rest": {
 		imports: []string{"", "transport", "backoff", "internal/guard", "internal/httpapi"},
@@ -67,7 +67,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "internal/guard"},
 		tests:   []string{"backoff", "consumer"}, // over a Table
 	},
-	"transport/transporttest": {
+	"transport/transporttest": { // the suite creates topics and groups with their settings
 		imports: []string{"", "transport", "backoff", "broker/settings"},
 		tests:   []string{"producer", "consumer"}, // of the Fake
 	},
@@ -77,7 +77,7 @@ var importTable = map[string]row{
 		imports: []string{"", "producer", "consumer", "transport"},
 		tests:   []string{"broker", "broker/server", "broker/brokertest"}, // a trace goes through the broker
 	},
-	"consumer/deadletter": {
+	"consumer/deadletter": { // an exception of the SDK: it reads dead letters by admin.Client, which its users pass
 		imports: []string{"", "transport", "backoff", "ratelimit", "broker/admin", "broker/status", "internal/filelock", "internal/httpapi"},
 		tests:   []string{"broker", "broker/server", "transport/rest"}, // over a broker
 	},
@@ -85,11 +85,11 @@ var importTable = map[string]row{
 	"broker/settings": {imports: []string{"", "backoff"}},
 	"broker/status":   {imports: []string{"", "broker/settings"}},
 	"broker/server": {
-		imports: []string{"", "backoff", "ratelimit", "transport", "transport/rocketmq", "transport/rest", "broker", "broker/admin", "broker/settings", "broker/status", "internal/httpapi", "internal/rmqpb", "internal/wire", "internal/access", "internal/admission", "internal/console", "internal/nearest"},
-		tests:   []string{"internal/endtoend"}, // gRPC calls without an SDK
+		imports: []string{"", "backoff", "transport", "broker", "broker/settings", "broker/status", "internal/httpapi", "internal/rmqpb", "internal/wire", "internal/access", "internal/admission", "internal/console", "internal/nearest"},
+		tests:   []string{"transport/rocketmq", "transport/rest", "broker/admin", "internal/endtoend"}, // over the clients, and gRPC calls without an SDK
 	},
 	"broker/brokertest": {
-		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq", "transport/rest"},
+		imports: []string{"", "broker", "broker/server", "broker/settings", "broker/status", "consumer", "transport", "transport/rocketmq"},
 		tests:   []string{"..."}, // with the SDK's producers and consumers
 	},
 	"internal/endtoend":   {imports: []string{"..."}}, // tests only, and their set-up
@@ -245,6 +245,7 @@ func rowOf(pkg string) (string, bool) {
 
 func TestImportTable(t *testing.T) {
 	atRoot(t)
+	used := map[string]bool{}
 	for _, s := range load(t, sources) {
 		key, ok := rowOf(s.dir)
 		if !ok {
@@ -262,9 +263,19 @@ func TestImportTable(t *testing.T) {
 				continue
 			}
 			target, _ := rowOf(imported)
+			if !s.test() {
+				used[key+" "+target] = true
+			}
 			if target != key && !slices.Contains(allowed, target) && !slices.Contains(allowed, "...") {
 				t.Errorf("%s: package %q may not import %q, only %q (\"\" is the root): pass the dependency as an argument or an interface, or move the code",
 					fset.Position(spec.Pos()), s.dir, imported, allowed)
+			}
+		}
+	}
+	for key, r := range importTable {
+		for _, target := range r.imports {
+			if target != "..." && !used[key+" "+target] {
+				t.Errorf("importTable lets %q import %q, but no code does: remove it", key, target)
 			}
 		}
 	}
