@@ -73,7 +73,7 @@ func TestAttackedProcessSurvives(t *testing.T) {
 	canary := newCanary(t, p)
 	served := make(chan error, 1)
 	go func() { served <- canary.sing(ctx) }()
-	slice, most := 20*time.Second/time.Duration(*attackPart), time.Now()
+	slice, most := max(20*time.Second/time.Duration(*attackPart), 3*time.Second), time.Now()
 	if *attackSoak > 0 {
 		slice, most = 15*time.Second, most.Add(*attackSoak)
 	}
