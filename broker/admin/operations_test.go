@@ -3,24 +3,28 @@ package admin_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/internal/assert"
-
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -444,4 +448,118 @@ func fields(typ reflect.Type) map[string]bool {
 		all[name] = true
 	}
 	return all
+}
+
+// The iterator reaches every dead letter once, with any size of pages, and stops when the loop
+// does.
+func TestAllDeadLetters(t *testing.T) {
+	e := open(t, server.Options{}, admin.Options{}, false)
+	assert.Must(t, assert.Err(e.c.PutTopic(t.Context(), "orders", settings.Topic{})))
+	const n = 250
+	var msgs []*tidegate.Message
+	for i := range n {
+		msgs = append(msgs, message("orders", fmt.Sprint("m", i)))
+	}
+	e.send(msgs...)
+	e.giveUp("billing", "orders", "why", n)
+	for _, limit := range []int{0, 7, 1000} {
+		seen := map[string]int{}
+		for d, err := range e.c.AllDeadLetters(t.Context(), "billing", status.DeadLetterQuery{Limit: limit}) {
+			assert.Must(t, err)
+			seen[d.MessageID]++
+			if len(seen) == n/2 && limit == 7 {
+				break
+			}
+		}
+		want := n
+		if limit == 7 {
+			want = n / 2
+		}
+		assert.That(t, len(seen) == want, "limit %d: %d dead letters, want %d", limit, len(seen), want)
+		for id, times := range seen {
+			assert.That(t, times == 1, "limit %d: %s came %d times", limit, id, times)
+		}
+	}
+	for _, err := range e.c.AllDeadLetters(t.Context(), "nobody", status.DeadLetterQuery{}) {
+		assert.That(t, err != nil, "a group that does not exist has dead letters")
+	}
+}
+
+// The client changes settings only if they have the revision that it read.
+func TestIfRevision(t *testing.T) {
+	e := open(t, server.Options{}, admin.Options{}, false)
+	ctx := t.Context()
+	topic, err := e.c.PutTopic(ctx, "orders", settings.Topic{})
+	assert.Must(t, err)
+	group, err := e.c.PutGroup(ctx, "billing", settings.Group{})
+	assert.Must(t, err)
+	if _, err := e.c.IfRevision(topic.Revision).PutTopic(ctx, "orders", settings.Topic{MaxBacklog: settings.Limit{Messages: 1}}); err != nil {
+		t.Error(err)
+	}
+	assert.NoError(t, assert.Err(e.c.IfRevision(group.Revision).PatchGroup(ctx, "billing", settings.Group{MaxAttempts: 3})))
+	late := e.c.IfRevision(topic.Revision)
+	_, put := late.PutTopic(ctx, "orders", settings.Topic{})
+	late = e.c.IfRevision(group.Revision)
+	_, putGroup := late.PutGroup(ctx, "billing", settings.Group{})
+	_, patch := late.PatchGroup(ctx, "billing", settings.Group{MaxAttempts: 4})
+	_, none := e.c.IfRevision("").PutGroup(ctx, "billing", settings.Group{})
+	for call, err := range map[string]error{
+		"PutTopic": put, "PutGroup": putGroup, "PatchGroup": patch, "an empty revision": none,
+		"DeleteTopic": late.DeleteTopic(ctx, "orders"), "DeleteGroup": late.DeleteGroup(ctx, "billing"),
+	} {
+		e, ok := errors.AsType[*admin.Error](err)
+		assert.That(t, ok && e.Status == 412 && e.Err.Code == 42800, "%s on an old revision: %v", call, err)
+	}
+	if _, err := late.Rewind(ctx, "billing", "orders", status.Position{Latest: true}); !errors.Is(err, tidegate.ErrInvalid) {
+		t.Errorf("a change without revisions: %v", err)
+	}
+	now, err := late.Group(ctx, "billing")
+	assert.That(t, err == nil && now.MaxAttempts == 3, "the group has %d attempts, %v; want 3", now.MaxAttempts, err)
+	assert.NoError(t, e.c.IfRevision(now.Revision).DeleteGroup(ctx, "billing"))
+}
+
+// A loop over pages ends with an error if the server repeats a cursor.
+func TestRepeatedCursorEndsTheLoop(t *testing.T) {
+	requests := 0
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if requests++; requests > 100 {
+			t.Error("the loop does not end")
+			http.Error(w, "", http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"dead_letters":[{"message_id":"1"}],"next":"5"}`)
+	}))
+	defer web.Close()
+	c, err := admin.New(web.URL, admin.Options{})
+	assert.Must(t, err)
+	n := 0
+	for _, err = range c.AllDeadLetters(t.Context(), "g", status.DeadLetterQuery{}) {
+		if err != nil {
+			break
+		}
+		n++
+	}
+	assert.That(t, err != nil && n == 2 && requests == 2, "%d letters of %d requests, then %v; want 2 and an error", n, requests, err)
+}
+
+// Snapshot returns the path of a copy that a broker can open.
+func TestSnapshot(t *testing.T) {
+	dir := t.TempDir()
+	b, err := broker.Open(broker.Options{Dir: filepath.Join(dir, "data")})
+	assert.Must(t, err)
+	defer b.Close()
+	assert.Must(t, assert.Err(b.PutTopic(t.Context(), "orders", settings.Topic{})))
+	s, err := server.New(b, server.Options{Advertise: "127.0.0.1:8081", SnapshotDir: dir})
+	assert.Must(t, err)
+	defer s.Close()
+	web := httptest.NewServer(s.Handler())
+	defer web.Close()
+	path, err := client(t, web.URL, admin.Options{}).Snapshot(t.Context())
+	assert.MustThat(t, err == nil && filepath.Dir(path) == dir, "the snapshot is in %q, %v; want a directory below %s", path, err, dir)
+	assert.Must(t, os.Rename(path, filepath.Join(dir, "copy")))
+	restored, err := broker.Open(broker.Options{Dir: filepath.Join(dir, "copy")})
+	assert.Must(t, err)
+	defer restored.Close()
+	assert.NoError(t, assert.Err(restored.Topic("orders")))
 }

@@ -3,15 +3,26 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/cmd/internal/bench"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // A benchmark removes its topic and group, writes a result that compare reads, and e2e accounts for
@@ -207,4 +218,182 @@ func TestBenchInterruptedAtItsBegin(t *testing.T) {
 			tl.must(list, "list", "-o", "name").is("")
 		}
 	}
+}
+
+// BenchmarkBenchSend compares the rate that "bench send" prints with that of the loops of
+// BenchmarkSendSDK: Send of 1 KiB from as many goroutines, with a client of their own, the same
+// warm-up and the same topic. They run in turns on one broker with a disk, and each is the first of
+// a pair as often as the other. The ratios are those of "bench send" to the loops: the medians of
+// all pairs. That of the rates has its quartiles beside it. That of the CPU time a message, which
+// has client and broker, varies less.
+func BenchmarkBenchSend(b *testing.B) {
+	const pairs = 40
+	for _, callers := range []int{1, 64, 256} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			tl := newTool(b, "--data", b.TempDir(), "--topic", "orders")
+			command := func() pace { return printedPace(b, tl, callers) }
+			loops := func() pace { return sdkLoops(b, tl.grpc, callers) }
+			var rates, ratios, costs []float64
+			for b.Loop() {
+				for i := range pairs {
+					var ours, theirs pace
+					if i%2 == 0 {
+						ours, theirs = command(), loops()
+					} else {
+						theirs, ours = loops(), command()
+					}
+					rates, ratios, costs = append(rates, ours.rate), append(ratios, ours.rate/theirs.rate), append(costs, ours.cpu/theirs.cpu)
+				}
+			}
+			for _, all := range [][]float64{rates, ratios, costs} {
+				slices.Sort(all)
+			}
+			median := func(all []float64) float64 { return (all[(len(all)-1)/2] + all[len(all)/2]) / 2 }
+			b.ReportMetric(median(rates), "msg/s")
+			b.ReportMetric(median(ratios), "sdk/ratio")
+			b.ReportMetric(ratios[len(ratios)/4], "sdk-low/ratio")
+			b.ReportMetric(ratios[3*len(ratios)/4], "sdk-high/ratio")
+			if processorTime() > 0 {
+				b.ReportMetric(median(costs), "cpu/ratio")
+			}
+			b.ReportMetric(0, "ns/op") // of all pairs: means nothing
+		})
+	}
+}
+
+// The times of a measurement: short, so that another load of the machine meets both of a pair.
+const warmup, measured = 200 * time.Millisecond, 300 * time.Millisecond
+
+// A pace is the messages a second, and the CPU time a message of this process in seconds.
+type pace struct{ rate, cpu float64 }
+
+// printedPace is the pace that bench send prints.
+func printedPace(b *testing.B, tl *tool, callers int) pace {
+	b.Helper()
+	r := tl.must("bench", "send", "--topic", "orders", "--into-existing", "--callers", fmt.Sprint(callers), "--duration", measured.String(), "--rounds", "1", "--warmup", warmup.String(), "-o", "json")
+	var result bench.Result
+	if err := json.Unmarshal([]byte(r.stdout), &result); err != nil || len(result.Rounds) != 1 || len(result.Rounds[0].Failed) > 0 {
+		b.Fatalf("%v, %s", err, r.stdout)
+	}
+	round := result.Rounds[0]
+	return pace{round.Achieved, round.Client.CPU / float64(round.Done)}
+}
+
+// sdkLoops sends from so many goroutines, with a new client.
+func sdkLoops(b *testing.B, grpc string, callers int) pace {
+	b.Helper()
+	t := assert.Value(rocketmq.New(grpc, rocketmq.Options{}))(b)
+	defer t.Close()
+	p := assert.Value(producer.New(t, producer.Options{}))(b)
+	defer p.Close()
+	body := make([]byte, 1024)
+	loops := func(length time.Duration) pace {
+		var sent atomic.Int64
+		var under sync.WaitGroup
+		before, began := processorTime(), time.Now()
+		for range callers {
+			under.Go(func() {
+				for time.Since(began) < length {
+					if _, err := p.Send(b.Context(), &tidegate.Message{Topic: "orders", Body: body}); err != nil {
+						b.Error(err)
+						return
+					}
+					sent.Add(1)
+				}
+			})
+		}
+		under.Wait()
+		took, cpu := time.Since(began), processorTime()-before
+		return pace{float64(sent.Load()) / took.Seconds(), cpu.Seconds() / float64(sent.Load())}
+	}
+	loops(warmup)
+	return loops(measured)
+}
+
+var (
+	benchLines  = flag.Int("lines", 200_000, "lines of BenchmarkSendLines")
+	benchRounds = flag.Int("lines.rounds", 5, "rounds of BenchmarkSendLines")
+)
+
+// BenchmarkSendLines compares "send --lines" of a file with SendAsync of the same bodies in turns,
+// each in a process of its own or in this one, on one broker. It fails if the command has less than
+// half of the rate of SendAsync, or if its memory grows with the file.
+func BenchmarkSendLines(b *testing.B) {
+	rounds, lines := *benchRounds, *benchLines
+	tl := newTool(b, "--topic", "orders")
+	long, short := lineFile(b, lines), lineFile(b, lines/10)
+	var ratios, rates []float64
+	var large, small int64 // KiB
+	for b.Loop() {
+		for range rounds {
+			command, rss := sendLines(b, tl, long)
+			direct := sendDirect(b, tl.grpc, lines)
+			large = max(large, rss)
+			_, rss = sendLines(b, tl, short)
+			small = max(small, rss)
+			ratios, rates = append(ratios, direct.Seconds()/command.Seconds()), append(rates, float64(lines)/command.Seconds())
+		}
+	}
+	slices.Sort(ratios)
+	slices.Sort(rates)
+	b.ReportMetric(rates[len(rates)/2], "msg/s")
+	b.ReportMetric(ratios[len(ratios)/2], "async/ratio")
+	b.ReportMetric(float64(large)/1024, "rss-MiB")
+	b.ReportMetric(float64(small)/1024, "rss-tenth-MiB")
+	if ratio := ratios[len(ratios)/2]; ratio < 0.5 {
+		b.Errorf("send --lines has %.2f of the rate of SendAsync, want 0.5 (%.2f)", ratio, ratios)
+	}
+	assert.That(b, large <= small+small/2, "send --lines takes %d KiB for %d lines, and %d KiB for a tenth of them", large, lines, small)
+}
+
+func lineFile(b *testing.B, n int) string {
+	b.Helper()
+	var text strings.Builder
+	for i := range n {
+		text.WriteString(strconv.Itoa(i) + strings.Repeat(" message", 12) + "\n")
+	}
+	path := filepath.Join(b.TempDir(), "lines")
+	assert.Must(b, os.WriteFile(path, []byte(text.String()), 0o600))
+	return path
+}
+
+// sendLines returns the time of the command, and its largest memory in KiB before the end of the
+// input.
+func sendLines(b *testing.B, tl *tool, path string) (time.Duration, int64) {
+	b.Helper()
+	text := assert.Value(os.ReadFile(path))(b)
+	c := exec.CommandContext(b.Context(), os.Args[0], "send", "orders", "--lines")
+	c.Env = append(os.Environ(), asProgram+"=1", "XDG_CONFIG_HOME="+tl.home, "TIDEGATE_SERVER_GRPC="+tl.grpc)
+	var stderr lockedBuffer
+	c.Stderr = &stderr
+	in := assert.Value(c.StdinPipe())(b)
+	began := time.Now()
+	assert.Must(b, c.Start())
+	assert.Must(b, assert.Err(in.Write(text)))
+	memory := maxMemory(c.Process.Pid)
+	assert.Must(b, in.Close())
+	if err := c.Wait(); err != nil {
+		b.Fatalf("%v\n%s", err, stderr.String())
+	}
+	return time.Since(began), memory
+}
+
+func sendDirect(b *testing.B, grpc string, n int) time.Duration {
+	b.Helper()
+	t := assert.Value(rocketmq.New(grpc, rocketmq.Options{}))(b)
+	defer t.Close()
+	p := assert.Value(producer.New(t, producer.Options{}))(b)
+	defer p.Close()
+	began := time.Now()
+	var sent sync.WaitGroup
+	for i := range n {
+		m := &tidegate.Message{Topic: "orders", Body: fmt.Appendf(nil, "%d%s", i, strings.Repeat(" message", 12))}
+		sent.Add(1)
+		assert.Must(b, p.SendAsync(context.Background(), m, func(_ tidegate.Receipt, err error) {
+			assert.NoError(b, err)
+			sent.Done()
+		}))
+	}
+	sent.Wait()
+	return time.Since(began)
 }

@@ -3,10 +3,12 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -271,4 +273,139 @@ func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 	}
 	class := strings.TrimSpace(tl.must("dead-letters", "top", "billing", "-o", "name").stdout)
 	*line = strings.NewReplacer("5f1c9a", class, " HANDLE", " "+delayed.Handle, "billing ID", "billing "+dead, "--id ID", "--id "+dead).Replace(*line)
+}
+
+// The completion of bash works in a shell without the package bash-completion. Bash itself splits
+// the line into COMP_WORDS, also at = and :.
+func TestBashCompletionAlone(t *testing.T) {
+	tl := newTool(t, "--topic", "orders", "--topic", "order-returns")
+	script := filepath.Join(tl.home, "completion.bash")
+	write(t, script, tl.must("completion", "bash").stdout)
+	bin := t.TempDir()
+	assert.Must(t, os.Symlink(os.Args[0], filepath.Join(bin, "tidegate")))
+	for _, c := range []struct {
+		line  string   // up to the cursor
+		words []string // of bash
+		want  []string
+	}{
+		{"tidegate dead-l", []string{"tidegate", "dead-l"}, []string{"dead-letters"}},
+		{"tidegate topic cre", []string{"tidegate", "topic", "cre"}, []string{"create"}},
+		{"tidegate topic show ord", []string{"tidegate", "topic", "show", "ord"}, []string{"order-returns", "orders"}},
+		{"tidegate topic show ", []string{"tidegate", "topic", "show", ""}, []string{"order-returns", "orders"}},
+		{"tidegate topic list --no-h", []string{"tidegate", "topic", "list", "--no-h"}, []string{"--no-headers"}},
+		{"tidegate topic list --context=x --no-h", []string{"tidegate", "topic", "list", "--context", "=", "x", "--no-h"}, []string{"--no-headers"}},
+		{"tidegate nothing ", []string{"tidegate", "nothing", ""}, nil},
+	} {
+		var quotedWords []string
+		for _, w := range c.words {
+			quotedWords = append(quotedWords, "'"+w+"'")
+		}
+		bash := exec.CommandContext(t.Context(), "bash", "--norc", "--noprofile", "-c", `
+set -u
+unset -f _init_completion _get_comp_words_by_ref __ltrim_colon_completions 2>/dev/null
+source "$1"
+COMP_LINE=$2 COMP_POINT=${#2} COMP_WORDS=(`+strings.Join(quotedWords, " ")+`) COMP_TYPE=9 COMP_KEY=9
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+compopt() { :; }
+set +u
+__start_tidegate
+printf '%s\n' "${COMPREPLY[@]}"`, "bash", script, c.line)
+		bash.Env = append(os.Environ(), asProgram+"=1", "PATH="+bin+":"+os.Getenv("PATH"), "XDG_CONFIG_HOME="+tl.home,
+			"TIDEGATE_SERVER_GRPC="+tl.grpc, "TIDEGATE_SERVER_HTTP="+tl.http)
+		out, err := bash.CombinedOutput()
+		assert.That(t, err == nil, "%s: %v\n%s", c.line, err, out)
+		var got []string
+		for word := range strings.FieldsSeq(string(out)) {
+			if !strings.HasPrefix(word, "(") {
+				got = append(got, word)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, c.want) {
+			t.Errorf("%q is completed by %q, want %q", c.line, got, c.want)
+		}
+	}
+}
+
+// send --template makes messages that differ; receive -f prints the parts that its verbs name.
+func TestTemplateAndFormat(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders", "queues=1", "type=FIFO")
+	tl.must("send", "orders", `{"n": %n, "c": "100%%"}`, "--template", "--count", "2", "--key", "k%n", "--tag", "t%n", "--message-group", "g", "-p", "shop=s%n")
+	tl.must("receive", "billing", "orders", "--max", "1", "--then", "retry=0s")
+	r := tl.must("receive", "billing", "orders", "--max", "2", "--then", "ack", "-f", `%t %q %o %k %T %g %a %p %p{shop} %p{x}|%B %b%%\n`)
+	want := "orders 0 0 k1 t1 g 2 shop=s1 s1 |21 {\"n\": 1, \"c\": \"100%\"}%\n" + "orders 0 1 k2 t2 g 1 shop=s2 s2 |21 {\"n\": 2, \"c\": \"100%\"}%\n"
+	assert.That(t, r.stdout == want, "receive -f prints\n%s\nwant\n%s", r.stdout, want)
+	tl.pipe("a\nb\n", "send", "orders", "<%n:%l>", "--lines", "--template", "--message-group", "g", "--key", "%l")
+	tl.must("receive", "billing", "orders", "--max", "2", "--then", "ack", "-f", "%k%b ").is("a<1:a> b<2:b> ")
+	tl.must("send", "orders", "%i %r{10} %c", "--template", "--message-group", "g")
+	if got := strings.Fields(tl.must("receive", "billing", "orders", "--max", "1", "--then", "ack", "-f", "%i %b").stdout); len(got) != 4 || len(got[1]) != 34 || len(got[2]) != 1 || !strings.HasSuffix(got[3], "Z") {
+		t.Errorf("an ID, a random number and a time are %q", got)
+	}
+	for _, args := range [][]string{
+		{"send", "orders", "%x", "--template"}, {"send", "orders", "a", "--template", "--key", "%"}, {"send", "orders", "--template", "--lines"},
+		{"send", "orders", "--template", "--jsonl"}, {"receive", "billing", "orders", "-f", "%x", "--then", "ack"}, {"receive", "billing", "orders", "-f", "%b", "--raw", "--then", "ack"},
+		{"receive", "billing", "orders", "-f", "%b", "-o", "json", "--then", "ack"}, {"receive", "billing", "orders", "--then", "ask"}, {"receive", "billing", "orders", "--then", "ask=1"},
+	} {
+		tl.fails(2, "", args...)
+	}
+	tl.must("send", "orders", "\x1b[2J", "--message-group", "g")
+	tl.terminal = true
+	tl.must("receive", "billing", "orders", "--max", "1", "--then", "ack", "-f", "%b").is(`\x1b[2J`)
+}
+
+// receive --then ask settles each message by the user's choice, and releases the other messages
+// when the user quits.
+func TestReceiveThenAsk(t *testing.T) {
+	tl := newTool(t)
+	tl.must("topic", "create", "orders", "queues=1")
+	for i := range 6 {
+		tl.must("send", "orders", fmt.Sprintf("m%d", i+1))
+	}
+	tl.terminal = true
+	tl.pipe("a\nnonsense\ndead=no such account\nr=1h\n\nq\n", "receive", "billing", "orders", "--then", "ask", "-f", `%b\n`).is("m1\nm2\nm3\nm4\nm5\n").notes("it is release, ack, retry[=TIME], dead[=REASON]")
+	tl.terminal = false
+	tl.must("dead-letters", "list", "billing", "--columns", "reason", "--no-headers").is("no such account\n")
+	tl.must("receive", "billing", "orders", "--max", "3", "--wait", "1s", "--then", "ack", "-f", "%b ").is("m4 m5 m6 ")
+	if got := squeezed(tl.must("group", "list", "--no-headers", "--columns", "group,retry,acked").stdout); got != "billing 1 4\n" {
+		t.Errorf("the group has %q", got)
+	}
+}
+
+// The commands of the README run in their order.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	readme := assert.Value(os.ReadFile("../../README.md"))(t)
+	block := regexp.MustCompile("(?s)<!-- example: commands -->\n```sh\n(.*?)```").FindSubmatch(readme)
+	assert.MustThat(t, block != nil, "the README has no example of the commands")
+	tl := newTool(t, "--topic", "orders")
+	dir := t.TempDir()
+	charge := "#!/bin/sh\necho 'unknown currency EUR' >&2\nexit 1\n"
+	assert.Must(t, os.WriteFile(filepath.Join(dir, "charge.sh"), []byte(charge), 0o700))
+	bin := installed(t)
+	n := 0
+	for line := range strings.Lines(string(block[1])) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")
+		if strings.Contains(line, "--exec") {
+			tl.must("send", "orders", "7 EUR")
+			line += " --max 1"
+		}
+		if strings.Contains(line, "CLASS") {
+			var class struct{ Fingerprint string }
+			assert.Must(t, json.Unmarshal([]byte(tl.must("dead-letters", "top", "billing", "-o", "jsonl").stdout), &class))
+			line = strings.Replace(line, "CLASS", class.Fingerprint, 1)
+		}
+		if strings.HasPrefix(line, "tidegate bench") {
+			line += " --duration 100ms --warmup 0s || [ $? = 7 ]" // a busy machine has no valid figures
+		}
+		n++
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+		cmd.Dir, cmd.Env = dir, tl.environ(bin)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, text)
+		}
+	}
+	assert.That(t, n >= 5, "the example has %d commands: this test no longer sees them", n)
+	if got := lines[received](t, tl.must("receive", "billing", "orders", "--then", "ack", "-o", "jsonl", "--wait", "10ms").stdout); len(got) != 1 || got[0].BodyText != "7 USD" {
+		t.Errorf("after the example the topic has %+v, want the corrected message", got)
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +18,9 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/failover"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // A handling is one call of a handler.
@@ -159,4 +163,185 @@ func TestConsumerReadsBothEndpoints(t *testing.T) {
 		t.Log(fmt.Sprint(again, " deliveries repeated, ", dispositions))
 		assert.That(t, again <= 4+2+1, "%d deliveries were repeated", again)
 	})
+}
+
+// Fifty restarts of consumers at random instants under load, one after the other: no message waits
+// for the end of a lease, and none spends an attempt.
+func TestRollingRestarts(t *testing.T) {
+	const beat = 16 * time.Millisecond
+	for name, group := range map[string]settings.Group{"unordered": {}, "fifo": {FIFO: true}} {
+		t.Run(name, inBubble(func(t *testing.T) {
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			b := brokertest.New(t)
+			topic := settings.Topic{}
+			if group.FIFO {
+				topic.Type = settings.TopicFIFO
+			}
+			b.CreateTopic("orders", topic)
+			b.CreateGroup("billing", group)
+			network := &lag{b: b, delay: 3 * time.Millisecond}
+			var mu sync.Mutex
+			handled := map[string]int{}
+			var latest time.Duration
+			handle := func(_ context.Context, d *tidegate.Delivery) error {
+				mu.Lock()
+				handled[d.ID]++
+				latest = max(latest, time.Since(d.BornAt))
+				assert.That(t, d.Attempt == 1, "message %s: attempt %d", d.ID, d.Attempt)
+				work := time.Duration(rnd.Int64N(int64(80 * time.Millisecond)))
+				mu.Unlock()
+				<-time.After(work)
+				return nil
+			}
+			var reports consumer.StopReport // the sum of all
+			reported := func(r consumer.StopReport) {
+				mu.Lock()
+				defer mu.Unlock()
+				reports.Acked += r.Acked
+				reports.Released += r.Released
+				reports.Cancelled += r.Cancelled
+				reports.Retried += r.Retried
+				reports.Unsettled += r.Unsettled
+			}
+			run := func() (stop func()) {
+				client := assert.Value(rocketmq.New(b.Address(), rocketmq.Options{Dialer: network.dial}))(t)
+				c := assert.Value(consumer.NewPush(client, consumer.Subscription{Group: "billing", Topic: "orders"}, handle, consumer.PushOptions{Concurrency: 8, OnStop: reported}))(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- c.Run(ctx) }()
+				return func() {
+					begin := time.Now()
+					cancel()
+					assert.NoError(t, <-done)
+					took := time.Since(begin)
+					assert.That(t, took <= time.Second, "Run took %v to end", took)
+					client.Close()
+				}
+			}
+			p := NewProducer(t, b, producer.Options{})
+			ctx, cancel := context.WithCancel(t.Context())
+			sent := 0
+			var sending sync.WaitGroup
+			sending.Go(func() {
+				for ; ctx.Err() == nil; sent++ {
+					m := &tidegate.Message{ID: fmt.Sprint(sent), Topic: "orders", Body: []byte("x")}
+					if group.FIFO {
+						m.MessageGroup = fmt.Sprint(sent % 50)
+					}
+					MustSend(t, p, m)
+					<-time.After(beat)
+				}
+			})
+			instances := []func(){run(), run(), run()}
+			for i := range 50 {
+				mu.Lock()
+				wait := time.Duration(rnd.Int64N(int64(300 * time.Millisecond)))
+				mu.Unlock()
+				<-time.After(wait)
+				instances[i%3]()
+				instances[i%3] = run()
+			}
+			cancel()
+			sending.Wait()
+			<-time.After(2 * time.Second)
+			for _, stop := range instances {
+				stop()
+			}
+			<-time.After(time.Second) // the network empties
+			assert.That(t, len(handled) == sent, "%d of %d messages were handled", len(handled), sent)
+			for id, n := range handled {
+				assert.That(t, n == 1, "message %s was handled %d times", id, n)
+			}
+			if reports.Acked < 20 || reports.Cancelled+reports.Retried+reports.Unsettled != 0 {
+				t.Errorf("the reports of all stops together: %+v; want the running handlers' messages acknowledged and the unread ones released", reports)
+			}
+			assert.That(t, latest <= 2*time.Second, "a message was handled %v after it was sent", latest)
+		}))
+	}
+}
+
+// Transact with two brokers, of which the primary is away at times. The half message goes to the
+// active broker, and the resolution to the broker that has the half message. Each committed message
+// is delivered once, by that broker, and each transaction is in the accounts.
+func TestTransactOverAFailover(t *testing.T) {
+	lost := errors.New("the local transaction failed")
+	for _, tt := range []struct {
+		name   string
+		before bool  // the primary is away before the half message
+		during bool  // the primary goes away, or returns, during the local transaction
+		local  error // of the local transaction; the checker rolls back if it is set
+		from   string
+	}{
+		{name: "no fault", from: "primary"},
+		{name: "away before the half message", before: true, from: "secondary"},
+		{name: "away before the resolution", during: true, from: "primary"},
+		{name: "back before the resolution", before: true, during: true, from: "secondary"},
+		{name: "a failed local transaction", before: true, local: lost},
+		{name: "a failed local transaction, away before the resolution", during: true, local: lost},
+	} {
+		t.Run(tt.name, inBubble(func(t *testing.T) {
+			primary, secondary := brokertest.New(t), brokertest.New(t)
+			var ends []failover.Endpoint
+			for name, b := range map[string]*brokertest.Broker{"primary": primary, "secondary": secondary} {
+				b.CreateTopic("orders", settings.Topic{Type: settings.TopicTransaction})
+				ends = append(ends, failover.Endpoint{Name: name, Transport: b.Client()})
+			}
+			slices.SortFunc(ends, func(a, b failover.Endpoint) int { return strings.Compare(a.Name, b.Name) })
+			x, err := failover.New(ends, failover.Options{SwitchBack: time.Second})
+			assert.Must(t, err)
+			t.Cleanup(func() { x.Close() })
+
+			var mu sync.Mutex
+			var delivered []string // endpoints
+			c := assert.Value(consumer.NewPush(x, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+				mu.Lock()
+				defer mu.Unlock()
+				delivered = append(delivered, strings.Split(d.Endpoint, "/")[0])
+				return nil
+			}, consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}}))(t)
+			p := assert.Value(producer.New(x, producer.Options{Checker: func(context.Context, transport.TransactionCheck) transport.Resolution {
+				if tt.local != nil {
+					return transport.Rollback
+				}
+				return transport.Commit
+			}}))(t)
+			ctx, stop := context.WithCancel(t.Context())
+			var background sync.WaitGroup
+			background.Go(func() { assert.NoError(t, c.Run(ctx)) })
+			background.Go(func() { assert.NoError(t, p.ServeChecks(ctx, "orders")) })
+			time.Sleep(time.Second)
+
+			if tt.before {
+				primary.Disconnect()
+				time.Sleep(100 * time.Millisecond) // the client has noticed it
+			}
+			local := 0
+			_, err = p.Transact(t.Context(), &tidegate.Message{Topic: "orders", Body: []byte("x")}, func(context.Context, *tidegate.Message) error {
+				local++
+				switch {
+				case tt.during && tt.before:
+					primary.Reconnect()
+					time.Sleep(30 * time.Second)
+				case tt.during:
+					primary.Disconnect()
+				}
+				return tt.local
+			})
+			assert.That(t, errors.Is(err, tt.local) && local == 1, "Transact: %v after %d local transactions, want %v after one", err, local, tt.local)
+			time.Sleep(time.Minute)
+			primary.Reconnect()
+			time.Sleep(5 * time.Minute) // for the checks
+			accounts, err := p.Shutdown(t.Context())
+			assert.That(t, err == nil && accounts.Accepted == 1 && accounts.Delivered == 1, "accounts %+v, %v; want one accepted and delivered", accounts, err)
+			stop()
+			background.Wait()
+			var want []string
+			if tt.from != "" {
+				want = []string{tt.from}
+			}
+			assert.That(t, slices.Equal(delivered, want), "delivered by %q, want %q", delivered, want)
+		}))
+	}
 }

@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"runtime"
@@ -20,9 +21,11 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -223,4 +226,291 @@ func alternate(b *testing.B, ours round, others map[string]round) {
 	}
 	b.ReportMetric(float64(allocs)/float64(sent[""]), "allocs/msg")
 	b.ReportMetric(0, "ns/op") // of a round of all: means nothing
+}
+
+// BenchmarkPushSDK consumes messages of 1 KiB with a push consumer, 64 workers and a handler that
+// does nothing, from a broker on disk, until every acknowledgement is on disk: without an order,
+// and in 1 000 message groups of a FIFO group. In turns within the same run 64 callers send as many
+// messages one by one to a server that only responds (echo). echo/ratio is the consumer's rate
+// divided by theirs; allocs/msg counts client and server.
+func BenchmarkPushSDK(b *testing.B) {
+	for name, fifo := range map[string]bool{"unordered": false, "groups=1000": true} {
+		b.Run(name, func(b *testing.B) {
+			const messages, callers = 32 << 10, 64
+			topic, groups := settings.Topic{}, 0
+			if fifo {
+				topic.Type, groups = settings.TopicFIFO, 1000
+			}
+			c := newCountingClient(b, serveDiskWith(b, topic, settings.Group{FIFO: fifo}))
+			floor := rawCalls(b, serveEcho(b), callers)
+			var took [2]time.Duration
+			var allocs uint64
+			n := 0
+			for b.Loop() {
+				took[0] += closedLoops(b, callers, messages, floor)
+				c.fill(b, messages, []string{"t"}, groups)
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				d, _ := c.consume(b, messages, callers, consumer.Subscription{Group: "g", Topic: "t"})
+				took[1] += d
+				runtime.ReadMemStats(&after)
+				allocs += after.Mallocs - before.Mallocs
+				n += messages
+			}
+			b.ReportMetric(float64(n)/took[1].Seconds(), "msg/s")
+			b.ReportMetric(float64(n)/took[0].Seconds(), "echo-msg/s")
+			b.ReportMetric(took[0].Seconds()/took[1].Seconds(), "echo/ratio")
+			b.ReportMetric(float64(c.messages.Load())/float64(max(c.receives.Load(), 1)), "msg/receive")
+			b.ReportMetric(float64(allocs)/float64(n), "allocs/msg")
+			b.ReportMetric(0, "ns/op") // of a round of filling and both: means nothing
+		})
+	}
+}
+
+// A countingClient is the SDK's client, and counts the received messages.
+type countingClient struct {
+	*rocketmq.Client
+	receives, messages atomic.Int64
+}
+
+func newCountingClient(b *testing.B, address string) *countingClient {
+	b.Helper()
+	c := assert.Value(rocketmq.New(address, rocketmq.Options{}))(b)
+	b.Cleanup(func() { c.Close() })
+	return &countingClient{Client: c}
+}
+
+// Receive receives as the client does.
+func (c *countingClient) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	ds, err := c.Client.Receive(ctx, r)
+	if len(ds) > 0 {
+		c.receives.Add(1)
+		c.messages.Add(int64(len(ds)))
+	}
+	return ds, err
+}
+
+// ReceiveOrWatch receives as the client does.
+func (c *countingClient) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, <-chan struct{}, error) {
+	ds, ready, err := c.Client.ReceiveOrWatch(ctx, r)
+	if len(ds) > 0 {
+		c.receives.Add(1)
+		c.messages.Add(int64(len(ds)))
+	}
+	return ds, ready, err
+}
+
+// fill stores n messages, batches of each topic in turns, of so many message groups in turns if
+// there are any.
+func (c *countingClient) fill(b *testing.B, n int, topics []string, groups int) {
+	const batch, senders = 64, 8
+	body := make([]byte, 1<<10)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range senders {
+		wg.Go(func() {
+			for from := int(next.Add(batch)) - batch; from < n; from = int(next.Add(batch)) - batch {
+				msgs := make([]*tidegate.Message, min(batch, n-from))
+				for i := range msgs {
+					msgs[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: topics[from/batch%len(topics)], Body: body}
+					if groups > 0 {
+						msgs[i].MessageGroup = fmt.Sprint((from + i) % groups)
+					}
+				}
+				for _, r := range c.Send(b.Context(), msgs) {
+					if r.Err != nil {
+						b.Error(r.Err)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if b.Failed() {
+		b.FailNow() // consume would wait for the missing messages without end
+	}
+}
+
+// consume consumes n messages, and returns the time until the last acknowledgement: took from the
+// start, and steady from the first acknowledgement.
+func (c *countingClient) consume(b *testing.B, n, workers int, sub consumer.Subscription) (took, steady time.Duration) {
+	var settled, first atomic.Int64
+	var start time.Time
+	done := make(chan struct{})
+	p := assert.Value(consumer.NewPush(c, sub,
+		func(context.Context, *tidegate.Delivery) error { return nil },
+		consumer.PushOptions{Concurrency: workers, OnDelivery: func(o consumer.Outcome) {
+			if o.Disposition != consumer.Acked { // a helper with o as an argument would allocate
+				b.Errorf("%+v", o)
+			}
+			switch settled.Add(1) {
+			case 1:
+				first.Store(int64(time.Since(start)))
+			case int64(n):
+				close(done)
+			}
+		}}))(b)
+	ctx, stop := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	start = time.Now()
+	go func() { ended <- p.Run(ctx) }()
+	<-done
+	took = time.Since(start)
+	stop()
+	assert.NoError(b, <-ended)
+	return took, took - time.Duration(first.Load())
+}
+
+// topicsMessages is the number of messages of a round of BenchmarkTopicsSDK and BenchmarkSecureSDK.
+// A round takes seconds, so each contains collections of garbage and compactions of the broker.
+const topicsMessages = 100_000
+
+// BenchmarkTopicsSDK sends messages of 1 KiB to 100 and to 1 000 topics in turn, with SendAsync
+// from one goroutine and with Send from 256, to a broker on disk. one/ratio is the rate divided by
+// that of one topic in the same run.
+func BenchmarkTopicsSDK(b *testing.B) {
+	for _, topics := range []int{100, 1000} {
+		for name, send := range map[string]func(*testing.B, *producer.Producer, int) round{"async": asyncTo, "callers=256": callersTo256} {
+			b.Run(fmt.Sprintf("topics=%d/%s", topics, name), func(b *testing.B) {
+				p := benchProducer(b, serveTopics(b, topics))
+				alternate(b, send(b, p, topics), map[string]round{"one": send(b, p, 1)})
+			})
+		}
+	}
+}
+
+// BenchmarkPushTopicsSDK consumes messages of 1 KiB of 100 and of 1 000 topics with one push
+// consumer, 64 workers and a handler that does nothing, from a broker on disk, until every
+// acknowledgement is on disk. one/ratio is the rate divided by that of one topic in the same run;
+// the rates count from the first acknowledgement. start-ms is the time until then.
+func BenchmarkPushTopicsSDK(b *testing.B) {
+	for _, topics := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("topics=%d", topics), func(b *testing.B) {
+			const messages, workers = 128 << 10, 64
+			address := serveTopics(b, topics+1)
+			loads := map[string][]string{"all": names(topics), "one": {fmt.Sprintf("t%d", topics)}}
+			took, begin := map[string]time.Duration{}, map[string]time.Duration{}
+			var receives int64
+			for b.Loop() {
+				for name, to := range loads {
+					c := newCountingClient(b, address)
+					c.fill(b, messages, to, 0)
+					d, steady := c.consume(b, messages, workers, consumer.Subscription{Group: "g-" + name, Topics: all(to)})
+					if name == "all" {
+						receives += c.receives.Load()
+					}
+					took[name], begin[name] = took[name]+steady, begin[name]+d-steady
+				}
+			}
+			b.ReportMetric(float64(b.N*messages)/took["all"].Seconds(), "msg/s")
+			b.ReportMetric(took["one"].Seconds()/took["all"].Seconds(), "one/ratio")
+			b.ReportMetric(float64(b.N*messages)/float64(receives), "msg/receive")
+			b.ReportMetric(float64(begin["all"].Milliseconds())/float64(b.N), "start-ms")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// all is a subscription to topics without filters.
+func all(topics []string) map[string]tidegate.Filter {
+	m := map[string]tidegate.Filter{}
+	for _, t := range topics {
+		m[t] = tidegate.Filter{}
+	}
+	return m
+}
+
+// serveTopics serves a broker on disk with the topics t0, t1 and so on.
+func serveTopics(b *testing.B, n int) string {
+	engine := assert.Value(broker.Open(broker.Options{Dir: b.TempDir()}))(b)
+	b.Cleanup(func() { engine.Close() })
+	for i := range n {
+		assert.Must(b, assert.Err(engine.PutTopic(b.Context(), fmt.Sprintf("t%d", i), settings.Topic{})))
+	}
+	lis := listenTCP(b)
+	s := assert.Value(server.New(engine, server.Options{Advertise: lis.Addr().String()}))(b)
+	go s.Serve(lis)
+	b.Cleanup(func() { s.Close() })
+	return lis.Addr().String()
+}
+
+func names(topics int) []string {
+	list := make([]string, topics)
+	for i := range list {
+		list[i] = fmt.Sprintf("t%d", i)
+	}
+	return list
+}
+
+func asyncTo(b *testing.B, p *producer.Producer, topics int) round {
+	const n = topicsMessages
+	to, body := names(topics), make([]byte, 1024)
+	return func() (int, time.Duration) {
+		start := time.Now()
+		for i := range n {
+			assert.Must(b, p.SendAsync(b.Context(), &tidegate.Message{Topic: to[i%topics], Body: body}, func(_ tidegate.Receipt, err error) {
+				assert.NoError(b, err)
+			}))
+		}
+		assert.Must(b, p.Flush(b.Context()))
+		return n, time.Since(start)
+	}
+}
+
+func callersTo256(b *testing.B, p *producer.Producer, topics int) round {
+	return callersTo(b, p, 256, topics)
+}
+
+func callersTo(b *testing.B, p *producer.Producer, callers, topics int) round {
+	const n = topicsMessages
+	to, body := names(topics), make([]byte, 1024)
+	var next atomic.Int64
+	return func() (int, time.Duration) {
+		return n, closedLoops(b, callers, n, func() error {
+			_, err := p.Send(b.Context(), &tidegate.Message{Topic: to[int(next.Add(1))%topics], Body: body})
+			return err
+		})
+	}
+}
+
+// BenchmarkSecureSDK sends messages of 1 KiB to a broker on disk with TLS and signed requests: Send
+// from 64 and from 256 goroutines, and SendAsync from one. plain/ratio is the rate divided by that
+// of plain text without signatures in the same run.
+func BenchmarkSecureSDK(b *testing.B) {
+	credentials := tidegate.Credentials{AccessKey: "bench", SecretKey: "a secret of the benchmark"}
+	address := serveSecure(b, credentials)
+	secure := produceWith(b, address, rocketmq.Options{TLS: &tls.Config{InsecureSkipVerify: true}, Credentials: credentials})
+	plain := benchProducer(b, serveTopics(b, 1))
+	for _, callers := range []int{64, 256} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			alternate(b, callersTo(b, secure, callers, 1), map[string]round{"plain": callersTo(b, plain, callers, 1)})
+		})
+	}
+	b.Run("async", func(b *testing.B) {
+		alternate(b, asyncTo(b, secure, 1), map[string]round{"plain": asyncTo(b, plain, 1)})
+	})
+}
+
+// serveSecure serves a broker on disk with the topic t0 that accepts only clients with credentials.
+func serveSecure(b *testing.B, c tidegate.Credentials) string {
+	engine := assert.Value(broker.Open(broker.Options{Dir: b.TempDir()}))(b)
+	b.Cleanup(func() { engine.Close() })
+	assert.Must(b, assert.Err(engine.PutTopic(b.Context(), "t0", settings.Topic{})))
+	lis := listenTCP(b)
+	rule := server.Rule{Actions: []server.Action{"send"}, Topics: []string{"*"}}
+	s := assert.Value(server.New(engine, server.Options{Advertise: lis.Addr().String(), RequireTLS: true, Access: server.AccessConfig{
+		Keys: []server.Key{{Name: c.AccessKey, Secrets: []server.Secret{server.NewSecret(c.SecretKey)}, Allow: []server.Rule{rule}}},
+	}}))(b)
+	go s.Serve(lis)
+	b.Cleanup(func() { s.Close() })
+	return lis.Addr().String()
+}
+
+func produceWith(b *testing.B, address string, opts rocketmq.Options) *producer.Producer {
+	c := assert.Value(rocketmq.New(address, opts))(b)
+	b.Cleanup(func() { c.Close() })
+	p := assert.Value(producer.New(c, producer.Options{}))(b)
+	b.Cleanup(func() { p.Close() })
+	return p
 }

@@ -5,16 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/consumer/deadletter"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/producer/spool"
 	"github.com/tidegate/tidegate/ratelimit"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A producerPlan is a producer and its callers.
@@ -329,4 +333,152 @@ func (s *sender) closeSpool() {
 	if err := s.spool.Close(); err != nil {
 		s.w.book.fail("%s: closing the spool: %v", s.name, err)
 	}
+}
+
+// redriven reports whether a dead letter job of the plan sends the dead letters of a group back.
+func (p *plan) redriven(group string) bool {
+	return newDice(p.seed, "redrive "+group).chance(0.3)
+}
+
+// redrives reports whether the plan has a dead letter job.
+func (p *plan) redrives() bool {
+	return slices.ContainsFunc(p.groups, func(g groupPlan) bool { return p.redriven(g.name) })
+}
+
+// redrive runs the dead letter jobs. The first run of a job ends early, and the second one
+// continues it. A message that is sent back is handled, or becomes a dead letter again.
+func (w *world) redrive() {
+	for _, g := range w.plan.groups {
+		if !w.plan.redriven(g.name) {
+			continue
+		}
+		for _, s := range w.sites {
+			s.redrive(g.name, newDice(w.plan.seed, fmt.Sprint("redrive ", g.name, s.number)))
+		}
+	}
+}
+
+func (s *site) redrive(group string, d dice) {
+	w := s.w
+	c, err := admin.New(s.HTTPAddress(), admin.Options{Dialer: s.DialHTTP})
+	assert.Must(w.t, err)
+	defer func() { _ = c.Close() }()
+	letters := w.letters(group)
+	for name := range letters {
+		w.sentBack[name] = true
+	}
+	o := deadletter.Options{Journal: filepath.Join(w.t.TempDir(), "journal"), MaxFailureShare: 1}
+	ctx, cancel := context.WithTimeout(w.t.Context(), d.span(time.Millisecond, time.Second))
+	r, err := deadletter.Redrive(ctx, deadletter.Broker{Client: c, Group: group}, o)
+	cancel()
+	w.book.note("broker %d: %d dead letters of %s are sent back, before the job is interrupted (%v)", s.number, r.Redriven, group, err)
+	if r, err = deadletter.Redrive(w.t.Context(), deadletter.Broker{Client: c, Group: group}, o); err != nil || r.Failed+r.Unresolved > 0 {
+		w.book.fail("broker %d: the dead letters of %s, %d before: %+v, %v", s.number, group, len(letters), r, err)
+	}
+	w.book.note("broker %d: %d further dead letters of %s are sent back", s.number, r.Redriven, group)
+}
+
+// A ledger has the local transactions of all producers, like the table of a database. The broker
+// can ask any producer of a topic.
+type ledger struct {
+	mu    sync.Mutex
+	state map[string]transport.Resolution // by the name of the message
+}
+
+func (l *ledger) put(name string, r transport.Resolution) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state == nil {
+		l.state = map[string]transport.Resolution{}
+	}
+	l.state[name] = r
+}
+
+// check is the producer's Checker. A transaction without an entry is under way.
+func (l *ledger) check(_ context.Context, c transport.TransactionCheck) transport.Resolution {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state[c.Message.ID]
+}
+
+var errLocal = errors.New("the local transaction fails, by the simulation")
+
+// transact sends the message in a transaction. The name of the message decides about its local
+// transaction.
+func (s *sender) transact(ctx context.Context, m *tidegate.Message) (tidegate.Receipt, error) {
+	d := newDice(s.w.plan.seed, "transaction "+m.ID)
+	ran := false
+	r, err := s.p.Transact(ctx, m, func(ctx context.Context, _ *tidegate.Message) error {
+		ran = true
+		wait(ctx, time.Duration(d.Int64N(int64(time.Second))))
+		if d.chance(0.3) {
+			s.w.ledger.put(m.ID, transport.Rollback)
+			return errLocal
+		}
+		s.w.ledger.put(m.ID, transport.Commit)
+		if d.chance(0.1) { // the response of the database is lost
+			return fmt.Errorf("no response: %w", errLocal)
+		}
+		return nil
+	})
+	if !ran { // a half message without a response is never committed
+		s.w.ledger.put(m.ID, transport.Rollback)
+	}
+	return r, err
+}
+
+// serveChecks resolves the transactions that the broker checks, until ctx ends.
+func (s *sender) serveChecks(ctx context.Context) {
+	if err := s.p.ServeChecks(ctx, s.topic); err != nil && ctx.Err() == nil && !errors.Is(err, tidegate.ErrClosed) {
+		s.w.book.fail("%s: ServeChecks ended by itself: %v", s.name, err)
+	}
+}
+
+// rolledBack reports whether the message belongs to a transaction that was rolled back.
+func (w *world) rolledBack(x *sent) bool { return w.ledger.state[x.name] == transport.Rollback }
+
+// transactionsEnd compares the deliveries with the ledger, which decides also if every response was
+// lost.
+func transactionsEnd(w *world, broken func(string, ...any)) {
+	for _, g := range w.plan.groups {
+		letters := w.letters(g.name)
+		for name, r := range w.ledger.state {
+			if w.book.sent[name].topic != g.topic {
+				continue
+			}
+			handled := 0
+			for i := range w.sites {
+				if c := w.book.handled[copyKey{g.name, name, i}]; c != nil {
+					handled += len(c.calls)
+				}
+			}
+			switch {
+			case r == transport.Rollback && handled > 0:
+				broken("%s was rolled back, and %s got it", name, g.name)
+			case r == transport.Commit && handled+letters[name] == 0:
+				broken("%s was committed, and %s did not get it", name, g.name)
+			}
+		}
+	}
+}
+
+// limited is the number of calls beside the sends that wait for the adaptive limiter in the theme
+// waiting.
+const limited = 300
+
+// waitForLimiter makes calls that share the adaptive limiter with the producers, for example
+// requests to another server. They begin at the end of the throttle, when the rate is low.
+func (w *world) waitForLimiter(ctx context.Context) {
+	if w.plan.theme != waiting {
+		return
+	}
+	wait(ctx, w.plan.lastFault())
+	var calls sync.WaitGroup
+	for i := range limited {
+		calls.Go(func() {
+			defer w.book.begin("call %d of the limiter", i)()
+			_ = w.adaptive.WaitN(ctx, 1) // an error is the end of ctx
+		})
+	}
+	calls.Wait()
 }

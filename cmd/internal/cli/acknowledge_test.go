@@ -2,8 +2,18 @@ package cli
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -11,10 +21,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tidegate/tidegate/internal/assert"
-
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
@@ -273,4 +282,193 @@ func TestFates(t *testing.T) {
 	for _, answer := range []string{`{"id":"1","then":"ack","delay":"5s"}`, `{"id":"1","Then":"ack","retry":1}`, `{"id":"2","then":"ack"}`, `{"then":"ack"}`, `{"id":"1"}`, `["ack"]`, ``} {
 		assert.That(t, assert.Err(verdictOf([]byte(answer), "1")) != nil, "the answer %s is accepted", answer)
 	}
+}
+
+// The text of an error has the fault of a connection without the words and the quotes of gRPC.
+func TestTextOfAFault(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []string{
+		"dial tcp 127.0.0.1:1: connect: connection refused",
+		`x509: certificate signed by unknown authority (possibly because of "x509: invalid signature" while trying to verify candidate authority certificate "C:\\CA")`,
+	} {
+		for _, before := range []string{"", "Error while dialing: "} {
+			connection := fmt.Sprintf("connection error: desc = %q", "transport: "+before+fault)
+			err := fmt.Errorf("send: rpc error: code = Unavailable desc = %s; retry", connection)
+			if got, want := text(err), "send: "+fault+"; retry"; got != want {
+				t.Errorf("the text is %s, want %s", got, want)
+			}
+		}
+	}
+}
+
+// A journal that another program has changed to UTF-16, or given a byte order mark, is rejected
+// with that reason, and stays as it is.
+func TestJournalOfAnotherEncoding(t *testing.T) {
+	for text, want := range map[string]string{
+		"\xef\xbb\xbf" + `{"time":"2026-01-02T03:04:05Z","event":"job","why":"j"}` + "\n": "byte order mark",
+		"\xef\xbb\xbf" + `{"time":`:      "byte order mark",
+		"\xff\xfe{\x00\"\x00e\x00\n\x00": "UTF-16",
+		"\xfe\xff\x00{\x00\"\x00e":       "UTF-16BE",
+		"a note":                         "is not a journal",
+		`{"time":"2026-01-02T03:04:05Z","event":"job","why":"other"}` + "\n": "another job",
+	} {
+		path := filepath.Join(t.TempDir(), "journal")
+		assert.Must(t, os.WriteFile(path, []byte(text), 0o600))
+		err := begin(path, "j")
+		if _, ok := errors.AsType[*otherError](err); !ok || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q: %v, want %q and the path", text, err, want)
+		}
+		if after, err := os.ReadFile(path); err != nil || string(after) != text {
+			t.Errorf("%q became %q, %v", text, after, err)
+		}
+	}
+}
+
+// Host has a port, that of the scheme if the address of an Artemis has none.
+func TestHost(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"amqp://mq.example:61616": "mq.example:61616",
+		"amqp://mq.example":       "mq.example:5672",
+		"amqps://mq.example":      "mq.example:5671",
+		"amqps://[::1]":           "[::1]:5671",
+	} {
+		if got := (Server{Context: Context{AMQP: address}}).Host(); got != want {
+			t.Errorf("%s is %s, want %s", address, got, want)
+		}
+	}
+	assert.Equal(t, "the addresses for gRPC are", (Server{Context: Context{GRPC: "a:1;b:2"}}).Host(), "a:1;b:2")
+}
+
+// A file of contexts that can only be read in part is invalid: the next change of it would remove
+// the rest.
+func TestContextsAreReadWhole(t *testing.T) {
+	t.Parallel()
+	const one = "contexts:\n  a: {grpc: 127.0.0.1:1}\n"
+	for name, c := range map[string]struct {
+		text string
+		ok   bool
+	}{
+		"one document": {one, true}, "its end is marked": {"---\n" + one + "...\n", true}, "empty": {"", true},
+		"two documents": {one + "---\n" + one, false}, "the same name": {one + "  a: {grpc: 127.0.0.1:2}\n", false}, "the same key": {"contexts:\n  a: {grpc: x, grpc: y}\n", false},
+		"not YAML behind it": {one + "---\n{", false}, "byte order mark": {"\xef\xbb\xbf" + one, true},
+	} {
+		path := filepath.Join(t.TempDir(), "contexts.yaml")
+		assert.Must(t, os.WriteFile(path, []byte(c.text), 0o600))
+		if f, _, err := readFile(path); (err == nil) != c.ok || c.ok && c.text != "" && len(f.Contexts) != 1 {
+			t.Errorf("%s: %v, %v", name, f.Contexts, err)
+		}
+	}
+}
+
+// A client certificate needs its key, and a key its certificate: a forgotten half is an error, and
+// not a connection without the certificate.
+func TestCertificateAndKeyBelongTogether(t *testing.T) {
+	t.Parallel()
+	for _, c := range []Context{{Cert: "client.pem"}, {CertKey: "client.key"}} {
+		if _, err := (Server{Context: c}).TLSConfig(); err == nil || !strings.Contains(err.Error(), "give both") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if c, err := (Server{}).TLSConfig(); err != nil || len(c.Certificates) != 0 || c.InsecureSkipVerify {
+		t.Errorf("without files: %+v, %v", c, err)
+	}
+}
+
+// The days of a certificate are whole ones, and negative from its end on.
+func TestCertificateDays(t *testing.T) {
+	t.Parallel()
+	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	for left, want := range map[time.Duration]int64{36 * time.Hour: 1, 12 * time.Hour: 0, -12 * time.Hour: -1, -36 * time.Hour: -2} {
+		c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-100 * time.Hour), NotAfter: time.Now().Add(left)}
+		text := assert.Value(x509.CreateCertificate(rand.Reader, c, c, key.Public(), key))(t)
+		s := httptest.NewUnstartedServer(http.NotFoundHandler())
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{text}, PrivateKey: key}}}
+		s.StartTLS()
+		if got, err := (Server{Context: Context{HTTP: s.URL}}).CertificateDays(t.Context()); err != nil || got != want {
+			t.Errorf("%v before its end: %d days, %v; want %d", left, got, err, want)
+		}
+		s.Close()
+	}
+	if days, err := (Server{Context: Context{HTTP: "http://127.0.0.1:1"}}).CertificateDays(t.Context()); err == nil {
+		t.Errorf("without TLS: %d days", days)
+	}
+}
+
+// A look prints one line after a second if no address accepts a connection, and nothing otherwise.
+func TestLook(t *testing.T) {
+	refused := errors.New("connection refused")
+	hangs := func(ctx context.Context, _ string) error { <-ctx.Done(); return errors.New("i/o timeout") }
+	for name, c := range []struct {
+		addresses string
+		dial      func(context.Context, string) error
+		response  time.Duration // of the request
+		want      string
+		after     time.Duration
+	}{
+		{"a:1", func(context.Context, string) error { return refused }, time.Minute, "not connected to a:1: connection refused; trying again for 10s (--timeout), Ctrl-C ends it\n", time.Second},
+		{"a:1", func(context.Context, string) error { return refused }, 900 * time.Millisecond, "", 900 * time.Millisecond},
+		{"a:1", func(context.Context, string) error { return nil }, time.Minute, "", time.Second},
+		{"a:1", hangs, time.Minute, "not connected to a:1: i/o timeout; trying again for 10s (--timeout), Ctrl-C ends it\n", 2 * time.Second},
+		{"a:1", hangs, 1500 * time.Millisecond, "", 1500 * time.Millisecond},
+		{"a:1;b:2", func(_ context.Context, a string) error {
+			if a == "b:2" {
+				return nil
+			}
+			return refused
+		}, time.Minute, "", time.Second},
+		{"a:1", hangs, time.Minute, "not connected to a:1: i/o timeout; trying again, Ctrl-C ends it\n", 2 * time.Second},
+		{"", func(context.Context, string) error { return refused }, time.Minute, "", time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), c.response)
+			defer cancel()
+			var out strings.Builder
+			began := time.Now()
+			look := &waitingLook{Out: &out, Noted: new(sync.Once), Address: func() string { return c.addresses }, Bound: 10 * time.Second, Dial: c.dial}
+			if strings.Contains(c.want, "trying again,") {
+				look.Bound = 0
+			}
+			err := look.Watch(ctx)
+			if out.String() != c.want || (err != nil) != (c.want != "") || time.Since(began) != c.after {
+				t.Errorf("%d: %q and %v after %v, want %q after %v", name, out.String(), err, time.Since(began), c.want, c.after)
+			}
+		})
+	}
+}
+
+// The looks of a command print one line in all. Each returns the fault.
+func TestLooksPrintOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := errors.New("connection refused")
+		var out strings.Builder
+		var noted sync.Once
+		for range 3 {
+			look := waitingLook{Out: &out, Noted: &noted, Address: func() string { return "a:1" }, Dial: func(context.Context, string) error { return refused }}
+			assert.Is(t, "the fault is", look.Watch(t.Context()), refused)
+		}
+		if n := strings.Count(out.String(), "\n"); n != 1 {
+			t.Errorf("%d lines: %s", n, out.String())
+		}
+	})
+}
+
+// A note informs about messages under way, not about a wait for input.
+func TestNoteWithoutMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var out strings.Builder
+		began := time.Now()
+		(&note{Out: &out, Address: "a:1", Bound: 30 * time.Second}).Watch(ctx, func() (results, underWay int64) {
+			if time.Since(began) < 10*time.Second {
+				assert.That(t, out.Len() <= 0, "without a message it prints %q", out.String())
+				return 1, 0
+			}
+			return 1, 1
+		})
+		if want := "waiting for a:1: no response yet; each message is tried for 30s (--ack-timeout), Ctrl-C ends it\n"; out.String() != want {
+			t.Errorf("the notes are %q, want %q", out.String(), want)
+		}
+	})
 }

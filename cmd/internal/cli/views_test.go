@@ -1,22 +1,29 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
+	"unicode/utf8"
 
-	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/spf13/cobra"
 
+	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/output"
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // Each state of the document of the API has a sentence of its own, that names the group.
@@ -483,5 +490,197 @@ func TestClientScreen(t *testing.T) {
 	assert.That(t, len(lines) == 8 && !strings.Contains(b.String(), "\x1b"), "a small screen is %q", lines)
 	for _, line := range lines {
 		assert.That(t, output.Width(line) <= 30, "a line is too wide: %q", line)
+	}
+}
+
+var known = map[byte]func(string, string) string{
+	'v': func(v, _ string) string { return v },
+	'a': func(_, arg string) string { return "<" + arg + ">" },
+}
+
+func TestText(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                "",
+		"plain":           "plain",
+		"%v":              "x",
+		"a%vb%v":          "axbx",
+		`%v\n\t\r\0\\`:    "x\n\t\r\x00\\",
+		"100%%":           "100%",
+		"%a{k 1}%a{}%a %": "",
+		"%a{k 1}%a{}%a":   "<k 1><><>",
+		"{%v}":            "{x}",
+		"%é":              "",
+		`a\`:              "",
+		`\x41`:            "",
+		"%a{k":            "",
+		"%q":              "",
+	} {
+		got, err := parse(text, known)
+		if want == "" && text != "" {
+			if err == nil {
+				t.Errorf("Parse(%q) is accepted", text)
+			} else if strings.HasPrefix(text, "%q") && !strings.Contains(err.Error(), "%a, %v and %%") {
+				t.Errorf("the error of %q does not name the verbs: %v", text, err)
+			}
+			continue
+		}
+		if err != nil || got.Of("x") != want {
+			t.Errorf("%q gives %q, %v; want %q", text, got.Of("x"), err, want)
+		}
+	}
+}
+
+// The output does not depend on the places at which a text is divided. The way around the filter
+// is the stream itself.
+func TestWriter(t *testing.T) {
+	const text = "Łódź \x1b[2J\u009b注文\u202e\r\n\rx\xff\x9b\xe2\x80"
+	const want = `Łódź \x1b[2J\u009b注文\u202e` + "\r\n" + `\x0dx\xff\x9b\xe2\x80`
+	for size := 1; size <= len(text); size++ {
+		var out bytes.Buffer
+		w := newWriter(&out)
+		for i := 0; i < len(text); i += size {
+			part := []byte(text[i:min(i+size, len(text))])
+			if n, err := w.Write(part); n != len(part) || err != nil {
+				t.Fatal(n, err)
+			}
+			clear(part) // it belongs to the caller
+		}
+		assert.That(t, utf8.Valid(out.Bytes()), "in parts of %d bytes %q", size, out.String())
+		if err := w.End(); err != nil || out.String() != want {
+			t.Errorf("in parts of %d bytes %q, %v; want %q", size, out.String(), err, want)
+		}
+		out.Reset()
+		if err := control(newWriter(w), enter); err != nil || out.String() != enter || unfiltered(w) != &out || unfiltered(&out) != &out {
+			t.Errorf("a control sequence is %q, %v", out.String(), err)
+		}
+	}
+	assert.Is(t, "the error is", assert.Err(newWriter(&failing{}).Write([]byte("x"))), os.ErrClosed)
+	var out bytes.Buffer
+	if err := draw(newWriter(&out), "a\x1b[31m\nb\r"); err != nil || out.String() != homeCursor+`a\x1b[31m`+clearLine+"\r\nb\\x0d"+clearLine+clearBelow {
+		t.Errorf("the screen is %q, %v", out.String(), err)
+	}
+}
+
+type failing struct{}
+
+func (*failing) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+// A Reader returns the bytes and the error of its input.
+func TestReader(t *testing.T) {
+	text := strings.Repeat("0123456789", 30_000)
+	broken := errors.New("broken")
+	for name, in := range map[string]io.Reader{
+		"at once": strings.NewReader(text), "in bytes": iotest.OneByteReader(strings.NewReader(text)), "end with data": iotest.DataErrReader(strings.NewReader(text)),
+	} {
+		if got, err := io.ReadAll(newReader(t.Context(), in)); err != nil || string(got) != text {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
+	}
+	assert.NoError(t, iotest.TestReader(newReader(t.Context(), strings.NewReader("abc")), []byte("abc")))
+	if got, err := io.ReadAll(newReader(t.Context(), io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(broken)))); !errors.Is(err, broken) || string(got) != "abc" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A read that waits ends with ctx. The bytes before it are there.
+func TestReaderEndsWithItsContext(t *testing.T) {
+	in, out := io.Pipe()
+	defer out.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := newReader(ctx, in)
+	go func() {
+		_, _ = out.Write([]byte("abc"))
+		cancel()
+	}()
+	assert.Is(t, "the error is", assert.Err(io.ReadAll(r)), context.Canceled)
+	assert.Is(t, "the error of a later read is", assert.Err(r.Read(make([]byte, 1))), context.Canceled)
+}
+
+func TestTopKeys(t *testing.T) {
+	k := &topCommand{topView: topView{By: "backlog"}}
+	s := &topScreen{}
+	for _, key := range []byte("srgpfab\x7fc\r") {
+		assert.MustThat(t, !k.pressed(key, s), "the key %q ends top", key)
+	}
+	if want := (topView{By: "age", Reverse: true, Topics: true, Match: "ac"}); k.topView != want || !s.Paused || s.Typing {
+		t.Errorf("the keys give %+v, paused %v, typing %v; want %+v", k.topView, s.Paused, s.Typing, want)
+	}
+	for _, key := range []byte{'q', 3} {
+		assert.That(t, k.pressed(key, s), "the key %q does not end top", key)
+	}
+}
+
+// While top draws on the whole screen, it prints no notes about a server that is away.
+func TestTopPrintsNoNotes(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	client := assert.Value(admin.New("http://127.0.0.1:1", admin.Options{}))(t)
+	defer client.Close()
+	notes := new(strings.Builder)
+	k := &topCommand{Call: &Call{App: New(strings.NewReader(""), io.Discard, notes)}, client: client, every: time.Second}
+	before := k.WaitingNotes()
+	if err := k.live(ctx, topFrame{}); err != nil || before != notes || k.WaitingNotes() != io.Discard {
+		t.Errorf("%v; notes are dropped before it, or printed on the screen", err)
+	}
+}
+
+// A watch on a terminal prints no notes between its screens. Elsewhere it prints them.
+func TestNotesOfAWatch(t *testing.T) {
+	enough := errors.New("enough")
+	for _, terminal := range []bool{true, false} {
+		a := New(strings.NewReader(""), io.Discard, new(strings.Builder))
+		a.Terminal = terminal
+		c := a.Local(&cobra.Command{Use: "test"}, nil, func(context.Context, *Call) error { return nil })
+		if err := c.Watch(t.Context(), time.Second, func(context.Context) error {
+			assert.Equal(t, "on a terminal; it drops the notes", (c.WaitingNotes() == io.Discard), terminal)
+			return enough
+		}); !errors.Is(err, enough) {
+			t.Error(err)
+		}
+	}
+}
+
+// An item that is stored while a query reads, in a part that the query has passed, is found by the
+// next one: also if the query took longer than the overlap and has found later items. Each item is
+// found once, and old ones are forgotten.
+func TestRecent(t *testing.T) {
+	start := time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
+	type item struct{ queue, second int }
+	stored := []item{{0, 0}, {1, 1}, {2, 2}}
+	r := recent[item]{Since: start}
+	found := map[item]int{}
+	clock := 100
+	// query reads the queues one after the other. Each takes a minute, in which messages arrive in
+	// all of them.
+	query := func() {
+		for queue := range 3 {
+			for _, i := range stored {
+				if at := start.Add(time.Duration(i.second) * time.Second); i.queue == queue && !at.Before(r.Since) && r.New(i, at) {
+					found[i]++
+				}
+			}
+			clock += 60
+			for q := range 3 {
+				stored = append(stored, item{q, clock - 30 + q})
+			}
+		}
+		r.Whole()
+	}
+	for range 20 {
+		query()
+	}
+	last := clock - 3*60*2 // the two last queries may have passed them
+	for _, i := range stored {
+		if n := found[i]; n > 1 || n == 0 && i.second < last {
+			t.Errorf("the item at %d s in queue %d was found %d times", i.second, i.queue, n)
+		}
+	}
+	assert.That(t, len(r.seen) <= 40, "%d of %d items are kept", len(r.seen), len(stored))
+	again := recent[int]{Since: start}
+	again.New(1, start.Add(100*time.Second))
+	again.Whole()
+	again.Whole()
+	if want := start.Add(95 * time.Second); !again.Since.Equal(want) {
+		t.Errorf("after an item at 100 s the query begins at %v, want %v", again.Since, want)
 	}
 }

@@ -327,3 +327,394 @@ func TestNoAskWhileNoLaneTakes(t *testing.T) {
 		})
 	}
 }
+
+// A loop is a number of callers that send a message each, wait for its result and send the next
+// one, over one server that takes many messages in a request.
+type loop struct {
+	*desk
+	flying []*Request[numbered, struct{}]
+}
+
+func newLoop(t *testing.T) *loop { return &loop{desk: newDesk(t)} }
+
+// add queues n messages one after the other.
+func (l *loop) add(n int) {
+	for range n {
+		l.desk.add("")
+		l.pump()
+	}
+}
+
+// pump begins requests.
+func (l *loop) pump() { l.flying = append(l.flying, l.requests("a", 256)...) }
+
+// finish ends the oldest request and returns the number of its messages.
+func (l *loop) finish() int {
+	r := l.flying[0]
+	l.flying = l.flying[1:]
+	n := len(r.Items)
+	l.accepted(r)
+	l.pump()
+	return n
+}
+
+// Callers that wait for their results share large requests: no request with a few messages goes
+// beside one with all others.
+func TestRequestsOfManyCallersAreEqual(t *testing.T) {
+	for _, callers := range []int{2, 3, 16, 64, 256} {
+		l := newLoop(t)
+		l.add(callers)
+		for request := range 100 {
+			assert.MustThat(t, len(l.flying) != 0, "%d callers: no request is under way", callers)
+			l.now = l.now.Add(time.Millisecond)
+			n := l.finish()
+			if least := callers / 8; request >= 20 && n < least {
+				t.Errorf("%d callers: request %d has %d messages, want at least %d", callers, request, n, least)
+			}
+			l.add(n)
+		}
+	}
+}
+
+// A few messages wait beside a large request, for at most 5 ms. An idle server gets them at once.
+func TestGatherEnds(t *testing.T) {
+	l := newLoop(t)
+	l.add(1)
+	assert.MustEqual(t, "the idle server did not get the first message at once", len(l.flying), 1)
+	l.add(61) // the second request has one of them
+	l.finish()
+	l.finish()
+	assert.MustThat(t, len(l.flying) == 1 && len(l.flying[0].Items) == 60,
+		"%d requests are under way, want one with 60 messages", len(l.flying))
+	began := l.now
+	l.now = l.now.Add(time.Millisecond)
+	l.add(3)
+	assert.MustEqual(t, "3 messages did not wait beside a request with 60", len(l.flying), 1)
+	if at := l.q.WakeAt(l.now); !at.Equal(began.Add(5 * time.Millisecond)) {
+		t.Fatalf("the wait ends %v after the start of the request, want 5 ms", at.Sub(began))
+	}
+	l.now = l.q.WakeAt(l.now)
+	l.pump()
+	assert.MustThat(t, len(l.flying) == 2 && len(l.flying[1].Items) == 3,
+		"%d requests are under way after the wait, want 2", len(l.flying))
+	l.add(30)
+	l.finish()
+	assert.MustThat(t, len(l.flying) == 2 && len(l.flying[1].Items) == 30,
+		"%d requests are under way, want 2, the second with 30 messages", len(l.flying))
+}
+
+// Half as many messages as the recent requests had are enough for a second request.
+func TestGatherTakesEnough(t *testing.T) {
+	l := newLoop(t)
+	l.add(61)
+	l.finish()
+	l.finish()
+	for n := 1; len(l.flying) < 2; n++ {
+		if l.add(1); n > 29 {
+			t.Fatal("29 messages beside a request with 59 still wait")
+		} else if len(l.flying) == 2 && n < 29 {
+			t.Fatalf("%d messages did not wait beside a request with 59", n)
+		}
+	}
+}
+
+// A crowded topic has one request under way. Its other messages share the next one, which begins
+// with the end of the first, or 200 ms after its start if its response is lost.
+func TestCrowdedTopicHasOneRequest(t *testing.T) {
+	l := newLoop(t)
+	l.q.Crowded = true
+	l.add(1)
+	assert.MustEqual(t, "the first message was not sent at once", len(l.flying), 1)
+	l.add(10)
+	assert.MustEqual(t, "requests are under way", len(l.flying), 1)
+	l.now = l.now.Add(time.Millisecond)
+	l.finish()
+	assert.MustThat(t, len(l.flying) == 1 && len(l.flying[0].Items) == 10,
+		"%d requests are under way after the first, want one with 10 messages", len(l.flying))
+	began := l.now
+	l.add(3)
+	if at := l.q.WakeAt(l.now); !at.Equal(began.Add(200 * time.Millisecond)) {
+		t.Fatalf("the wait ends %v after the start of the request, want 200 ms", at.Sub(began))
+	}
+	l.now = l.q.WakeAt(l.now)
+	l.pump()
+	assert.MustThat(t, len(l.flying) == 2 && len(l.flying[1].Items) == 3,
+		"%d requests are under way after the wait, want 2", len(l.flying))
+	l.q.Crowded = false
+	l.finish()
+	l.add(3)
+	assert.MustEqual(t, "requests are under way without the crowd", len(l.flying), 2)
+}
+
+// The topics of a server share its requests: two at once, the second with half as many messages as
+// the recent ones or after 5 ms, and another one after 100 ms in which none began. None begins
+// while one takes messages.
+func TestTopicsGather(t *testing.T) {
+	now := time.Unix(1000, 0)
+	var s Server[int]
+	turns := make([]Turn[int], 100)
+	ready := func(from, to, units int) {
+		for i := from; i < to; i++ {
+			s.Ready(&turns[i], units)
+		}
+	}
+	begins := func(want bool, what string) (number int) {
+		t.Helper()
+		number, ok := s.Next(now)
+		assert.MustThat(t, ok == want, "%s: a request begins: %t", what, ok)
+		return number
+	}
+	wakes := func(after time.Duration) {
+		t.Helper()
+		at := s.WakeAt(now)
+		assert.That(t, at.Equal(now.Add(after)), "it wakes after %v, want %v", at.Sub(now), after)
+	}
+	first, ok := s.Own(now)
+	second, also := s.Own(now)
+	assert.MustThat(t, ok && also && first != second, "two messages alone do not begin requests of their own")
+	ready(0, 60, 1)
+	if _, ok := s.Own(now); ok {
+		t.Error("a request of one message begins before those that wait")
+	}
+	begins(false, "two are under way")
+	wakes(sharedPatience)
+	s.Ended(first, true, false)
+	begins(true, "60 topics wait")
+	s.Ended(first+1, true, false)
+	begins(false, "the other one takes messages")
+	s.Filled(&Load{units: 60})
+	ready(0, 60, 0)
+	ready(60, 89, 1)
+	begins(false, "29 messages beside 60")
+	wakes(gather)
+	ready(89, 90, 1)
+	number := begins(true, "30 messages beside 60")
+	s.Filled(&Load{units: 30})
+	now = now.Add(sharedPatience)
+	s.Ended(number, false, true)
+	begins(true, "5 ms are over")
+	s.Filled(&Load{units: 30})
+	now = now.Add(time.Hour)
+	begins(false, "the last result is that the server does not respond")
+	assert.That(t, s.WakeAt(now).IsZero(), "it wakes although only a result lets a request begin")
+}
+
+// A topic whose messages find no place keeps its turn; one that had a place has its next turn last.
+func TestPlacesInASharedRequest(t *testing.T) {
+	now := time.Unix(1000, 0)
+	shared := transport.Lane{Endpoint: "a", MaxMessages: 10, MaxBytes: 1000, Topics: true}
+	take := func(load *Load, sizes ...int) (taken int) {
+		var q Queue[timed, struct{}]
+		for i, size := range sizes {
+			q.Add(&Item[timed, struct{}]{Of: timed(time.Second), Size: size, Message: &tidegate.Message{ID: fmt.Sprint(i), Topic: "t"}}, now)
+		}
+		j, _ := q.Next(now, nil)
+		j.Ask.Lanes = []transport.Lane{shared}
+		q.Routed(j.Ask, now)
+		q.Next(now, nil)
+		l, units := q.Ready(now)
+		assert.MustEqual(t, "units are ready", units, len(sizes))
+		if r := q.Take(l, load, now, false); r != nil {
+			taken = len(r.Items)
+		}
+		_, left := q.Ready(now)
+		assert.That(t, left == units-taken, "%d units remain of %d after %d", left, units, taken)
+		return taken
+	}
+	var load Load
+	for i, c := range []struct{ sizes, taken int }{{400, 2}, {300, 0}, {100, 2}, {100, 0}} {
+		n := take(&load, c.sizes, c.sizes)
+		assert.That(t, n == c.taken, "topic %d: %d messages of %d bytes find a place, want %d", i, n, c.sizes, c.taken)
+	}
+	load = Load{}
+	for i := range maxTopics + 1 {
+		shared.MaxMessages = 1000
+		n := take(&load, 1)
+		assert.That(t, n == min(1, maxTopics-i), "topic %d: %d messages find a place", i, n)
+	}
+}
+
+// A desk is a queue with the helpers of the tests below. Its clock is now.
+type desk struct {
+	t      *testing.T
+	q      Queue[numbered, struct{}]
+	now    time.Time
+	number int
+	lanes  int // lanes that the queue has requested
+}
+
+func newDesk(t *testing.T) *desk { return &desk{t: t, now: time.Unix(1000, 0)} }
+
+func (d *desk) add(group string) *Item[numbered, struct{}] {
+	d.number++
+	it := &Item[numbered, struct{}]{Of: numbered(d.number), Size: 100, Message: &tidegate.Message{ID: fmt.Sprint(d.number), Topic: "t", MessageGroup: group}}
+	d.q.Add(it, d.now)
+	return it
+}
+
+// request returns the next request. The transport returns the lane at endpoint for each ask. The
+// result is nil if the queue neither asks nor sends. The test fails after ten asks.
+func (d *desk) request(endpoint string, most int) *Request[numbered, struct{}] {
+	d.t.Helper()
+	for asks := 0; ; asks++ {
+		j, ok := d.q.Next(d.now, nil)
+		if !ok {
+			return nil
+		}
+		if j.Ask == nil {
+			return j.Request
+		}
+		assert.MustThat(d.t, asks != 10, "the queue asks for lanes again and again, although nothing has changed")
+		for range j.Ask.Requests {
+			d.lanes++
+			j.Ask.Lanes = append(j.Ask.Lanes, transport.Lane{Endpoint: endpoint, MaxMessages: most})
+		}
+		if r := d.q.Routed(j.Ask, d.now); r != nil {
+			return r
+		}
+	}
+}
+
+// requests returns the requests that begin now.
+func (d *desk) requests(endpoint string, most int) (list []*Request[numbered, struct{}]) {
+	d.t.Helper()
+	for r := d.request(endpoint, most); r != nil; r = d.request(endpoint, most) {
+		list = append(list, r)
+	}
+	return list
+}
+
+// accepted ends a request with a success.
+func (d *desk) accepted(r *Request[numbered, struct{}]) {
+	for _, it := range r.Items {
+		d.q.Remove(it, d.now)
+	}
+	r.Lane.Succeeded(r)
+	d.q.Finished(r, d.now)
+}
+
+// throttled ends a request with a throttle. The messages are due again after the pause.
+func (d *desk) throttled(r *Request[numbered, struct{}], pause time.Duration) {
+	for _, it := range r.Items {
+		it.Due = d.now.Add(pause)
+	}
+	r.Lane.Pause(r, d.now, pause, tidegate.ErrThrottled)
+	d.q.Finished(r, d.now)
+}
+
+// sleep moves the clock to the next event of the queue.
+func (d *desk) sleep() {
+	d.t.Helper()
+	at := d.q.WakeAt(d.now)
+	assert.MustThat(d.t, at.After(d.now), "the queue holds messages and waits for %v, which is not in the future (%v)", at, d.now)
+	d.now = at
+}
+
+// Message groups wait for the only server of their topic without an ask. When another message
+// learns that the topic has other servers, these message groups ask at once.
+func TestMessageGroupsLeaveALaneThatIsNotTheOnlyOne(t *testing.T) {
+	d := newDesk(t)
+	route := func(lane transport.Lane) *Request[numbered, struct{}] {
+		j, _ := d.q.Next(d.now, nil)
+		assert.MustThat(t, j.Ask != nil, "the next job is %+v, want an ask", j)
+		for range j.Ask.Requests {
+			j.Ask.Lanes = append(j.Ask.Lanes, lane)
+		}
+		return d.q.Routed(j.Ask, d.now)
+	}
+	first := d.add("")
+	route(transport.Lane{Endpoint: "a", MaxMessages: 10, Topics: true})
+	l, _ := d.q.Ready(d.now)
+	r := d.q.Take(l, new(Load), d.now, false)
+	group := d.add("g")
+	j, ok := d.q.Next(d.now, nil)
+	assert.MustThat(t, !ok, "a message group of a topic with one server causes %+v", j)
+	first.Avoid = "a"
+	d.q.Finished(r, d.now) // the first message returns, and asks
+	if r := route(transport.Lane{Endpoint: "b", MaxMessages: 10}); r == nil || r.Items[0] != first {
+		t.Fatalf("the request to b is %+v", r)
+	}
+	if r := d.request("b", 10); r == nil || r.Items[0] != group {
+		t.Errorf("the message group waits: the next request is %+v", r)
+	}
+}
+
+// A request that was shortened ends when the messages that it kept have left.
+func TestShortenedRequestEndsWithItsMessages(t *testing.T) {
+	d := newDesk(t)
+	for range 6 {
+		d.add("")
+	}
+	first, second := d.request("a", 3), d.request("a", 3)
+	assert.MustThat(t, first != nil && second != nil && len(second.Items) == 3,
+		"%+v, %+v; want a second request of three messages", first, second)
+	kept := second.Items[0]
+	d.q.Shorten(second, 1, d.now)
+	assert.Equal(t, "the only message of the request left, and Remove returned", d.q.Remove(kept, d.now), second)
+}
+
+// A transport without a lane fails the messages that waited when it was asked, not later ones.
+func TestWithdrawKeepsLaterMessages(t *testing.T) {
+	d := newDesk(t)
+	early := d.add("g")
+	j, _ := d.q.Next(d.now, nil)
+	d.q.Routed(j.Ask, d.now)
+	late := []*Item[numbered, struct{}]{d.add("g"), d.add("")}
+	r := d.q.Withdraw(j.Ask)
+	assert.That(t, len(r.Items) == 1 && r.Items[0] == early, "%d messages fail, want the first one", len(r.Items))
+	for _, it := range late {
+		assert.That(t, it.Queued(), "message %s came after the ask and is not queued", it.Message.ID)
+	}
+}
+
+// The transport has more servers than the queue remembers. A paused one stays paused.
+func TestManyServersKeepTheirPauses(t *testing.T) {
+	d := newDesk(t)
+	d.add("")
+	d.throttled(d.request("paused", 1), 10*time.Minute)
+	for i := range 2 * maxLanes {
+		d.add("")
+		d.accepted(d.request(fmt.Sprint("server", i), 1))
+	}
+	d.add("")
+	assert.That(t, d.request("paused", 1) == nil, "a request to the server during its pause")
+}
+
+// A limiter lets few messages of each request pass. The message groups that return to the queue
+// keep their lane, because an ask for each of them in each request is quadratic.
+func TestShortenedRequestsCauseFewAsks(t *testing.T) {
+	d := newDesk(t)
+	const groups = 100
+	for i := range groups {
+		d.add(fmt.Sprint("group", i))
+	}
+	for sent := range groups {
+		r := d.request("a", 1000)
+		assert.MustThat(t, r != nil, "no request after %d messages, although the lane is free", sent)
+		if want := fmt.Sprint("group", sent); r.Items[0].Message.MessageGroup != want {
+			t.Errorf("request %d begins with %s, want %s", sent, r.Items[0].Message.MessageGroup, want)
+		}
+		d.q.Shorten(r, 1, d.now)
+		d.accepted(r)
+	}
+	assert.That(t, d.lanes <= groups, "the lane of %d messages was requested %d times, want each once", groups, d.lanes)
+}
+
+// A few of the message groups that wait for a lane show each second whether they still have it.
+func TestPausedMessageGroupsCauseFewAsks(t *testing.T) {
+	d := newDesk(t)
+	for i := range 300 {
+		d.add(fmt.Sprint("group", i))
+	}
+	d.throttled(d.request("a", 1), time.Hour)
+	for d.request("a", 1) != nil {
+		t.Fatal("a request during the pause")
+	}
+	before, began := d.lanes, d.now
+	for d.now.Before(began.Add(time.Minute)) {
+		d.sleep()
+		assert.MustThat(t, d.request("a", 1) == nil, "a request during the pause")
+	}
+	n := d.lanes - before
+	assert.That(t, n >= 60 && n <= 61*10, "%d calls of Lane for messages that wait for a minute, want 1 to 10 a second", n)
+}

@@ -1,12 +1,24 @@
 package interop
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
+	"math/big"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
+
+	goamqp "github.com/Azure/go-amqp"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
@@ -153,5 +165,159 @@ func TestConnectionTTL(t *testing.T) {
 		"received attempt %d of %q, want attempt 2 of %q", got.Attempt, got.ID, held.ID)
 	if errs := idle.Ack(t.Context(), []*tidegate.Delivery{got}); errs[0] != nil {
 		t.Errorf("the idle client has lost its connection: %v", errs[0])
+	}
+}
+
+// An authority issues certificates for a test.
+type authority struct {
+	t      *testing.T
+	cert   *x509.Certificate
+	key    *rsa.PrivateKey
+	serial int64
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{t: t}
+	a.cert, a.key, _ = a.create("authority", true)
+	return a
+}
+
+func (a *authority) create(name string, root bool) (*x509.Certificate, *rsa.PrivateKey, []byte) {
+	a.t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048) // Artemis reads no other keys from PEM files
+	assert.Must(a.t, err)
+	a.serial++
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(a.serial), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: root, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	parent, signer := a.cert, a.key
+	if root {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	assert.Must(a.t, err)
+	cert, err := x509.ParseCertificate(der)
+	assert.Must(a.t, err)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	assert.Must(a.t, err)
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return cert, key, append(text, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
+}
+
+// file writes a certificate and its key, and returns the name of the file.
+func (a *authority) file(name string) string {
+	a.t.Helper()
+	_, _, text := a.create(name, false)
+	return a.write(name, text)
+}
+
+// rootFile writes the authority's own certificate.
+func (a *authority) rootFile() string {
+	return a.write("authority", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
+}
+
+func (a *authority) write(name string, text []byte) string {
+	a.t.Helper()
+	file := filepath.Join(a.t.TempDir(), name+".pem")
+	assert.Must(a.t, os.WriteFile(file, text, 0o600))
+	return file
+}
+
+// config returns a client's configuration, with a certificate if name is not empty.
+func (a *authority) config(name string) *tls.Config {
+	a.t.Helper()
+	c := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
+	c.RootCAs.AddCert(a.cert)
+	if name != "" {
+		_, _, text := a.create(name, false)
+		split := bytes.Index(text, []byte("-----BEGIN PRIVATE KEY"))
+		pair := assert.Value(tls.X509KeyPair(text[:split], text[split:]))(a.t)
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c
+}
+
+// permit returns the properties that permit everything to a role, and only sends to another.
+func permit(all, sends string) map[string]string {
+	p := map[string]string{}
+	for _, permission := range artemis.Permissions {
+		p[`securityRoles."#".`+all+"."+permission] = "true"
+	}
+	p[`securityRoles."#".`+sends+".send"] = "true"
+	p[`addressSettings."#".autoCreateAddresses`] = "true"
+	return p
+}
+
+func code(err error) tidegate.Code {
+	if e, ok := errors.AsType[*tidegate.Error](err); ok {
+		return e.Code
+	}
+	return 0
+}
+
+func TestUsersAndPermissions(t *testing.T) {
+	p := permit("all", "sends")
+	p[`addressSettings."*.DLQ".autoCreateAddresses`] = "false"
+	s := start(t, artemis.Options{
+		Properties: p,
+		Users: map[string]artemis.User{
+			"admin": {Password: "a", Roles: []string{"all"}}, "sender": {Password: "s", Roles: []string{"sends"}}, "reader": {Password: "r", Roles: []string{"readers"}},
+		},
+	})
+	as := func(user, password string) *amqp.Client {
+		return client(t, s.Address(), amqp.Options{Credentials: tidegate.Credentials{AccessKey: user, SecretKey: password}, RequestTimeout: requestTimeout})
+	}
+	admin, sender := as("admin", "a"), as("sender", "s")
+	assert.NoError(t, send(t.Context(), admin, message("orders", 1)), "a user with permission")
+	assert.NoError(t, send(t.Context(), sender, message("orders", 1)), "a user with permission to send")
+	r := transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, InvisibleDuration: time.Minute}
+	// A receive fails if the dead letters of its group would be lost.
+	if _, err := admin.Receive(t.Context(), r); code(err) != tidegate.CodeNotFound || tidegate.Classify(err) != tidegate.ClassPermanent {
+		t.Errorf("a receive without a queue for dead letters: %v, want 40400", err)
+	}
+	a := assert.Value(connectAs(t.Context(), s.Address(), goamqp.SASLTypePlain("admin", "a")))(t)
+	assert.Must(t, a.createQueue(t.Context(), "billing.DLQ", "billing.DLQ", "ANYCAST"))
+	assert.NoError(t, assert.Err(admin.Receive(t.Context(), r)), "after the queue was created")
+	assert.Is(t, "a receive without permission", assert.Err(sender.Receive(t.Context(), r)), tidegate.ErrForbidden)
+	err := send(t.Context(), as("reader", "r"), message("orders", 1))
+	assert.That(t, errors.Is(err, tidegate.ErrForbidden), "a send without permission: %v, want ErrForbidden", err)
+	for name, c := range map[string]*amqp.Client{"a wrong password": as("admin", "wrong"), "an unknown user": as("nobody", "x"), "no credentials": clientOf(t, s.Address())} {
+		err := send(t.Context(), c, message("orders", 1))
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || !errors.Is(err, tidegate.ErrUnauthorized) || e.MaybeStored || e.NotConnected {
+			t.Errorf("%s: %v, want ErrUnauthorized and nothing stored", name, err)
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	a := newAuthority(t)
+	s := start(t, artemis.Options{
+		Certificate: a.file("server"), ClientAuthority: a.rootFile(),
+		Properties: permit("all", "sends"),
+		Users:      map[string]artemis.User{"orders": {DN: "CN=orders", Roles: []string{"all"}}, "p": {Password: "p", Roles: []string{"all"}}},
+	})
+	address := "amqps://" + s.Address()
+	external := client(t, address, amqp.Options{TLS: a.config("orders"), External: true, RequestTimeout: requestTimeout})
+	assert.NoError(t, send(t.Context(), external, message("orders", 1)), "with a client certificate")
+	plain := client(t, address, amqp.Options{TLS: a.config("orders"), Credentials: tidegate.Credentials{AccessKey: "p", SecretKey: "p"}, RequestTimeout: requestTimeout})
+	assert.NoError(t, send(t.Context(), plain, message("orders", 1)), "with a password")
+	for name, c := range map[string]struct {
+		o    amqp.Options
+		code tidegate.Code
+	}{
+		"an unknown authority":         {amqp.Options{TLS: newAuthority(t).config("orders"), External: true}, tidegate.CodeIllegalAccessPoint},
+		"no certificate":               {amqp.Options{TLS: a.config(""), External: true}, tidegate.CodeIllegalAccessPoint},
+		"a certificate without a user": {amqp.Options{TLS: a.config("stranger"), External: true}, tidegate.CodeUnauthorized},
+	} {
+		c.o.RequestTimeout = requestTimeout
+		err := send(t.Context(), client(t, address, c.o), message("orders", 1))
+		if e, ok := errors.AsType[*tidegate.Error](err); !ok || code(err) != c.code || e.NotConnected || e.MaybeStored {
+			t.Errorf("%s: %v, want %d and NotConnected false", name, err, int(c.code))
+		}
 	}
 }

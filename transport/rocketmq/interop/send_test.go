@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/consumer/policy"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/producer"
@@ -164,5 +169,248 @@ func TestTransactions(t *testing.T) {
 		assert.Equal(t, "the server asked times", checks.Load(), 1)
 		cancel()
 		assert.NoError(t, <-served, "ServeChecks")
+	})
+}
+
+// sizes collects the sizes of batches.
+type sizes struct {
+	mu   sync.Mutex
+	list []int
+}
+
+func (s *sizes) add(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, n)
+}
+
+// Each message of a batch has the end of its verdict.
+func TestBatchVerdicts(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("orders", settings.TopicNormal)}
+		const each = 10
+		var seen sizes
+		c := x.consumeBatches(sub, func(_ context.Context, ds []*tidegate.Delivery) error {
+			seen.add(len(ds))
+			res := make(consumer.BatchResult, len(ds))
+			for i, d := range ds {
+				switch {
+				case d.Attempt > 1:
+				case string(d.Body) == "retry":
+					res[i] = consumer.RetryIn(time.Second, errHandler)
+				case string(d.Body) == "dead":
+					res[i] = consumer.DeadLetterNow(errHandler)
+				}
+			}
+			return res
+		}, consumer.PushOptions{Batch: consumer.BatchOptions{MaxMessages: 20, MaxWait: time.Second}})
+		p := x.producer(producer.Options{})
+		want := map[string]int{"good 1 acked": each, "retry 1 retried": each, "retry 2 acked": each, "dead 1 dead-lettered": each}
+		var wg sync.WaitGroup
+		bodies := map[string]string{} // message ID → body
+		var mu sync.Mutex
+		for range each {
+			for _, body := range []string{"good", "retry", "dead"} {
+				wg.Go(func() {
+					r, err := p.Send(x.ctx, &tidegate.Message{Topic: sub.Topic, Body: []byte(body)})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					bodies[r.MessageID] = body
+				})
+			}
+		}
+		wg.Wait()
+		got := map[string]int{}
+		for range 4 * each {
+			o := c.outcome()
+			got[fmt.Sprint(bodies[o.Delivery.ID], " ", o.Delivery.Attempt, " ", o.Disposition)]++
+		}
+		c.stop()
+		assert.That(t, fmt.Sprint(got) == fmt.Sprint(want), "outcomes %v, want %v", got, want)
+		t.Logf("sizes of the batches: %v", seen.list)
+		n := slices.Max(seen.list)
+		assert.That(t, n >= 2 && n <= 20, "the largest batch has %d messages", n)
+		letters := consumer.Subscription{Group: x.group("undertaker", false, 17), Topic: tidegate.DeadLetterTopic(sub.Group)}
+		for _, d := range x.take(letters, each) {
+			assert.That(t, string(d.Body) == "dead", "dead letter %q", d.Body)
+		}
+	})
+}
+
+// Batches keep the order of each message group, also behind a failed message. A batch has at most
+// one message of each message group, and on a RocketMQ, which locks queues, one of each queue.
+func TestBatchesOfFIFOGroup(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", true, 16), Topic: x.topic("lines", settings.TopicFIFO)}
+		p := x.producer(producer.Options{})
+		const each = 4
+		groups := strings.Split("abcdefghijkl", "")
+		for i := range each {
+			for _, g := range groups {
+				x.send(p, &tidegate.Message{Topic: sub.Topic, MessageGroup: g, Body: fmt.Append(nil, i)})
+			}
+		}
+		var seen sizes
+		c := x.consumeBatches(sub, func(_ context.Context, ds []*tidegate.Delivery) error {
+			seen.add(len(ds))
+			res := make(consumer.BatchResult, len(ds))
+			of, queues := map[string]bool{}, map[int]bool{}
+			for i, d := range ds {
+				assert.That(t, !of[d.MessageGroup] && (x.broker != nil || !queues[d.Queue]),
+					"two messages of group %s or of queue %d in a batch", d.MessageGroup, d.Queue)
+				of[d.MessageGroup], queues[d.Queue] = true, true
+				if d.MessageGroup == "a" && string(d.Body) == "1" && d.Attempt == 1 {
+					res[i] = errHandler
+				}
+			}
+			return res
+		}, consumer.PushOptions{Batch: consumer.BatchOptions{MaxWait: 100 * time.Millisecond}})
+		got := map[string]string{}
+		for range each*len(groups) + 1 {
+			d := c.next()
+			got[d.MessageGroup] += fmt.Sprintf("%s/%d ", d.Body, d.Attempt)
+		}
+		c.stop()
+		for _, g := range groups {
+			want := "0/1 1/1 2/1 3/1"
+			if g == "a" {
+				want = "0/1 1/1 1/2 2/1 3/1"
+			}
+			s := strings.TrimSpace(got[g])
+			assert.That(t, s == want, "group %s: delivered %s, want %s", g, s, want)
+		}
+		t.Logf("sizes of the batches: %v", seen.list)
+		n := slices.Max(seen.list)
+		assert.That(t, x.broker == nil || n == len(groups), "the largest batch has %d messages of %d groups", n, len(groups))
+	})
+}
+
+// Messages of one topic have the retries and the end of their policies, and a policy cannot exceed
+// the group's maximum of attempts. The consumer announces all of it before the first message.
+func TestPolicies(t *testing.T) {
+	on(t, func(x *target) {
+		sub := consumer.Subscription{Group: x.group("billing", false, 3), Topic: x.topic("orders", settings.TopicNormal)}
+		c := x.consume(sub, func(context.Context, *tidegate.Delivery) error { return errHandler }, consumer.PushOptions{
+			Policies: []policy.Policy{
+				{Tag: "invoice", Retry: backoff.Steps{2 * time.Second}, MaxAttempts: 2},
+				{Tag: "noise", MaxAttempts: 1, Exhausted: policy.Discard},
+				{Tag: "many", MaxAttempts: 30, Exhausted: policy.Discard},
+			},
+		})
+		p := x.producer(producer.Options{})
+		type end struct {
+			delays  []time.Duration
+			end     consumer.Disposition
+			finding bool
+		}
+		want := map[string]end{
+			"plain":   {[]time.Duration{time.Second, time.Second}, consumer.DeadLettered, false},
+			"invoice": {[]time.Duration{2 * time.Second}, consumer.DeadLettered, false},
+			"noise":   {nil, consumer.Discarded, false},
+			"many":    {[]time.Duration{time.Second, time.Second}, consumer.DeadLettered, true},
+		}
+		tags := map[string]string{} // message ID → tag
+		outcomes := 0
+		for tag, w := range want {
+			m := &tidegate.Message{Topic: sub.Topic, Tag: tag, Body: []byte(tag)}
+			e := assert.Value(c.consumer.EffectivePolicy(x.ctx, m))(t)
+			var delays []time.Duration
+			for _, r := range e.Preview() {
+				delays = append(delays, r.Lo)
+			}
+			if !slices.Equal(delays, w.delays) || (e.Exhausted == policy.Discard) != (w.end == consumer.Discarded) || (len(e.Findings) > 0) != w.finding {
+				t.Errorf("%s: the consumer announces\n%v\nwant delays %v, and %v", tag, e, w.delays, w.end)
+			}
+			tags[x.send(p, m).MessageID] = tag
+			outcomes += len(w.delays) + 1
+		}
+		got := map[string]end{}
+		for range outcomes {
+			o := c.outcome()
+			g := got[tags[o.Delivery.ID]]
+			if o.Disposition == consumer.Retried {
+				g.delays = append(g.delays, o.Delay)
+			} else {
+				g.end = o.Disposition
+			}
+			assert.That(t, errors.Is(o.Err, errHandler) && o.SettleErr == nil, "outcome %+v", o)
+			got[tags[o.Delivery.ID]] = g
+		}
+		for tag, w := range want {
+			if g := got[tag]; !slices.Equal(g.delays, w.delays) || g.end != w.end {
+				t.Errorf("%s: retried after %v, then %v; want %v, then %v", tag, g.delays, g.end, w.delays, w.end)
+			}
+		}
+		c.stop()
+		letters := consumer.Subscription{Group: x.group("undertaker", false, 17), Topic: tidegate.DeadLetterTopic(sub.Group)}
+		var bodies []string
+		for _, d := range x.take(letters, 3) {
+			bodies = append(bodies, string(d.Body))
+		}
+		if slices.Sort(bodies); strings.Join(bodies, " ") != "invoice many plain" {
+			t.Errorf("dead letters %q", bodies)
+		}
+	})
+}
+
+// One push consumer receives from several topics, each with its filter. A retry is delivered from
+// its own topic. A topic that does not exist is reported with its name, does not stop the others,
+// and is received from once it exists.
+func TestSeveralTopics(t *testing.T) {
+	on(t, func(x *target) {
+		orders, returns, missing := x.topic("orders", settings.TopicNormal), x.topic("returns", settings.TopicNormal), x.name("missing")
+		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topics: map[string]tidegate.Filter{
+			orders: consumer.Tags("paid", "refunded"), returns: {}, missing: {},
+		}}
+		failures := make(chan consumer.ReceiveFailure, 1000)
+		c := x.consume(sub, func(_ context.Context, d *tidegate.Delivery) error {
+			if d.Topic == returns && d.Attempt == 1 {
+				return consumer.RetryIn(time.Second, errHandler)
+			}
+			return nil
+		}, consumer.PushOptions{OnReceiveFailure: func(f consumer.ReceiveFailure) { failures <- f }})
+		p := x.producer(producer.Options{})
+		const each = 20
+		want := map[string]int{}
+		for i := range each {
+			tag := []string{"paid", "open", "refunded", ""}[i%4]
+			x.send(p, &tidegate.Message{Topic: orders, Tag: tag, Body: []byte("x")})
+			if i%2 == 0 {
+				want[orders+" "+tag]++
+			}
+			x.send(p, &tidegate.Message{Topic: returns, Tag: tag, Body: []byte("x")})
+			want[returns+" "+tag] += 2
+		}
+		got := map[string]int{}
+		begin := time.Now()
+		for range each/2 + 2*each {
+			d := c.next()
+			got[d.Topic+" "+d.Tag]++
+			if o := c.outcome(); o.Delivery.Topic != orders && o.Delivery.Topic != returns || o.Delivery.ConsumerGroup != sub.Group {
+				t.Errorf("outcome %+v", o)
+			}
+		}
+		t.Logf("%d deliveries within %v", each/2+2*each, time.Since(begin))
+		assert.That(t, fmt.Sprint(got) == fmt.Sprint(want), "delivered %v, want %v", got, want)
+		assert.Must(t, x.createTopic(x.ctx, missing, settings.TopicNormal))
+		sent, err := p.Send(x.ctx, &tidegate.Message{Topic: missing, Body: []byte("x")})
+		for errors.Is(err, tidegate.ErrTopicNotFound) && backoff.Sleep(x.ctx, time.Second) == nil {
+			sent, err = p.Send(x.ctx, &tidegate.Message{Topic: missing, Body: []byte("x")}) // a proxy remembers for a while that it was missing
+		}
+		assert.Must(t, err)
+		if d := c.next(); d.ID != sent.MessageID || d.Topic != missing {
+			t.Errorf("delivered %s of %s, want the message of the new topic", d.ID, d.Topic)
+		}
+		c.stop()
+		assert.That(t, len(failures) != 0, "the missing topic was not reported")
+		for len(failures) > 0 {
+			if f := <-failures; f.Topic != missing || !errors.Is(f.Err, tidegate.ErrTopicNotFound) {
+				t.Errorf("failure %+v, want one of %s", f, missing)
+			}
+		}
 	})
 }

@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,10 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
+	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // Each error names the line, the name, the value and the legal values.
@@ -231,5 +236,222 @@ func TestApplyKnowsTheNames(t *testing.T) {
 	}
 	for name := range want {
 		t.Errorf("add %s to declare.OfServe", name)
+	}
+}
+
+// elsewhere has the options of broker and server without a setting of their own, each with the
+// reason.
+var elsewhere = map[string]string{
+	"broker.Logger": "log_level and log_format", "server.Logger": "likewise",
+	"broker.MaxBodySize": "that of RocketMQ, whose clients refuse more",
+	"broker.CacheBytes":  "the operating system caches the files besides",
+	"broker.Memory":      "data that outlives a broker in memory is for tests",
+
+	"server.TLS": "tls", "server.RequireTLS": "tls", "server.Access": "access",
+	"server.BrokerName":       "there is one broker",
+	"server.HandshakeTimeout": "a bound that no client comes near",
+	"server.Intercept":        "is a function",
+	"server.Version":          "that of the program",
+	"server.NoConsole":        "console, which is on or off",
+	"server.ProducerBackoff":  "producer_backoff_initial, producer_backoff_multiplier and producer_backoff_max",
+
+	"broker.AcceptDataLoss":       "--accept-data-loss, which is for one start",
+	"server.MaxSilentConnections": "max_connections, of which it is a half",
+}
+
+// Every option of the broker and the server is a setting, or there is a reason.
+func TestEveryOptionHasASetting(t *testing.T) {
+	s := defaultSettings()
+	set, names := map[any]bool{}, map[string]bool{}
+	for _, row := range s.table() {
+		set[row.at] = true
+	}
+	var look func(v reflect.Value, name string)
+	look = func(v reflect.Value, name string) {
+		_, other := elsewhere[name]
+		if v.Kind() == reflect.Struct && !other {
+			for f, inner := range v.Fields() {
+				if f.IsExported() {
+					look(inner, name+"."+f.Name)
+				}
+			}
+			return
+		}
+		names[name] = true
+		assert.That(t, set[v.Addr().Interface()] != other, "%s: is a setting: %t, has a reason not to be one: %t", name, !other, other)
+	}
+	look(reflect.ValueOf(&s.broker).Elem(), "broker")
+	look(reflect.ValueOf(&s.server).Elem(), "server")
+	for name := range elsewhere {
+		assert.That(t, names[name], "%s is no option", name)
+	}
+}
+
+// The console is on unless the file turns it off, also in the spellings that are false in YAML 1.1.
+func TestConsoleSetting(t *testing.T) {
+	for text, none := range map[string]bool{"": false, "console: on": false, "console: off": true, "console: 'off'": true} {
+		c := assert.Value(merge("f", []byte(text), nil, nil))(t)
+		if _, so := c.settings.options(); so.NoConsole != none {
+			t.Errorf("%q: NoConsole is %t, want %t", text, so.NoConsole, none)
+		}
+	}
+}
+
+// A value outside of the default bounds is legal if the file changes the bounds too.
+func TestSettingsThatGoTogether(t *testing.T) {
+	c := assert.Value(merge("f", []byte("min_long_polling: 30s\nmax_long_polling: 1m\nmin_invisible_duration: 13h\nmax_invisible_duration: 24h\n"+
+		"max_client_burst: 5\nmax_client_rate: 0.5\nproducer_max_attempts: 7\nproducer_backoff_initial: 3m\nproducer_backoff_multiplier: 2\nproducer_backoff_max: 5m\n"), nil, nil))(t)
+	bo, so := c.settings.options()
+	if so.MinLongPolling != 30*time.Second || so.MaxLongPolling != time.Minute || bo.MinInvisibleDuration != 13*time.Hour || bo.MaxInvisibleDuration != 24*time.Hour ||
+		bo.ClientQuota.Burst != 5 || bo.ClientQuota.MessagesPerSecond != 0.5 || so.ProducerMaxAttempts != 7 ||
+		so.ProducerBackoff.Initial != 3*time.Minute || so.ProducerBackoff.Multiplier != 2 || so.ProducerBackoff.Max != 5*time.Minute {
+		t.Errorf("%+v, %+v, %+v", bo, so, so.ProducerBackoff)
+	}
+}
+
+// Declaring an auto-created group or dead-letter queue in a file makes it permanent, even with
+// unchanged settings. It no longer counts in max_auto_groups, and the broker does not delete it.
+func TestDeclaredIsNotAutoCreated(t *testing.T) {
+	b, err := broker.Open(broker.Options{MinInvisibleDuration: 1})
+	assert.Must(t, err)
+	defer b.Close()
+	assert.Must(t, assert.Err(b.PutTopic(t.Context(), "orders", settings.Topic{Queues: 1})))
+	if _, err := b.PutAddressSettings(t.Context(), "orders", settings.Address{
+		MaxDeliveryAttempts: new(1), AutoCreateDeadLetterResources: new(true), DeadLetterAddress: new("DLA"),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "orders", Body: []byte("x")}}); r[0].Err != nil {
+		t.Fatal(r[0].Err)
+	}
+	ds, err := b.Receive(t.Context(), transport.ReceiveRequest{Group: "billing", Topic: "orders", Queue: transport.AnyQueue, Push: true, Max: 1, InvisibleDuration: time.Minute})
+	if err != nil || len(ds) != 1 {
+		t.Fatal(ds, err)
+	}
+	assert.Must(t, assert.Err(b.Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.Retry})))
+	automatic := func() (both [2]bool) {
+		t.Helper()
+		topic := assert.Value(b.Topic("DLQ.orders"))(t)
+		group := assert.Value(b.Group("billing"))(t)
+		return [2]bool{topic.AutoCreated, group.AutoCreated}
+	}
+	assert.MustEqual(t, "auto-created", automatic(), [2]bool{true, true})
+	queue, err := b.TopicSettings("DLQ.orders") // as it would be declared
+	assert.Must(t, err)
+	file := filepath.Join(t.TempDir(), "tidegate.yaml")
+	write(t, file, "topics:\n  DLQ.orders: {}\ngroups:\n  billing: {}\n")
+	c := assert.Value(load(file, nil, nil))(t)
+	c.topics["DLQ.orders"] = queue
+	for _, want := range [][]string{{"topics.DLQ.orders", "groups.billing"}, nil} { // the second time nothing is left to change
+		changed, err := put(t.Context(), c, b)
+		assert.That(t, err == nil && slices.Equal(changed, want), "changed %q, %v; want %q", changed, err, want)
+	}
+	assert.Equal(t, "declared, and still auto-created", automatic(), [2]bool{false, false})
+}
+
+func shown(t *testing.T, c *config) string {
+	t.Helper()
+	var b strings.Builder
+	assert.Must(t, c.show(&b))
+	return b.String()
+}
+
+// The output of --print-config is a file with the same settings.
+func roundTrip(t *testing.T, c *config) {
+	t.Helper()
+	text := shown(t, c)
+	for _, k := range c.keys {
+		if len(k.Secret) > 0 {
+			return // it is not shown
+		}
+	}
+	again, err := merge("printed", []byte(text), nil, nil)
+	assert.MustThat(t, err == nil, "%v\n%s", err, text)
+	assert.That(t, reflect.DeepEqual(c.settings, again.settings), "settings %+v became %+v\n%s", c.settings, again.settings, text)
+	same(t, c.topics, again.topics)
+	same(t, c.groups, again.groups)
+	same(t, c.addresses, again.addresses)
+}
+
+func same[T any](t *testing.T, a, b map[string]T) {
+	t.Helper()
+	assert.That(t, len(a) == len(b), "%d became %d", len(a), len(b))
+	for name, s := range a {
+		assert.That(t, reflect.DeepEqual(s, b[name]), "%s: %+v became %+v", name, s, b[name])
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	for _, text := range []string{
+		"", "data: 'null'", "data: \"~\\n\\U0001F600 # \\x07\\e: -\"", "data: '- x: # y'", "data: 2026-11-21", "data: 0x10",
+		"advertise: h:1\ninsecure: true\nhttp: '[::]:1'\nhttp_hosts: [a.example, b]\ntopic: [a, b:FIFO, c:TRANSACTION]\ntransaction_timeout: 1s\ntransaction_check_max: -1\nmax_client_rate: 0.3\nstop_timeout: 0s",
+		"topics: {a: {queues: 3}, null: {type: FIFO}, 'true': {}, _x: }\ngroups: {g: {max_attempts: -1}, -1: {}, h: {fifo: true, retry: 1ms 1h30m, max_backlog: {bytes: 9223372036854775807}}}",
+		"topics: {a: {duplicate_window: -1s}}",
+		"address_settings: {'#': {dead-letter-address: '', redelivery-delay: 1m, redelivery-delay-multiplier: 1e-3}, 'a.*': {max-delivery-attempts: -1}, '*': {}}",
+	} {
+		c, err := merge("f", []byte(text), nil, nil)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		roundTrip(t, c)
+	}
+	c := assert.Value(load("tidegate.example.yaml", nil, nil))(t)
+	roundTrip(t, c)
+}
+
+func TestShowPrintsOrigins(t *testing.T) {
+	env, _ := environment([]string{"TIDEGATE_HTTP=127.0.0.1:1"})
+	c := assert.Value(merge("f", []byte("data: d\ntopics:\n  t:\n    max_backlog:\n      bytes: 3"), env, values{"insecure": {{"true", origin{Name: "--insecure"}}}}))(t)
+	text := strings.Join(strings.Fields(shown(t, c)), " ")
+	for _, w := range []string{
+		"grpc: 127.0.0.1:8081 # default", "http: 127.0.0.1:1 # TIDEGATE_HTTP", "data: d # f:1", "insecure: true # --insecure",
+		"topics: t: # f:3 max_backlog: # f:4 bytes: 3 # f:5",
+	} {
+		assert.That(t, strings.Contains(text, w), "it does not contain %q:\n%s", w, text)
+	}
+}
+
+// No text makes the parser panic. Every fault has a line of the text. A valid file can be printed
+// and read again.
+func FuzzParse(f *testing.F) {
+	for _, c := range badFiles {
+		f.Add(c.file)
+	}
+	for _, c := range badAccess {
+		f.Add(c.file)
+	}
+	f.Add(goodAccess)
+	f.Add("data: \"\\0\"\ntopic: a,b:FIFO\ntopics: {t: {type: FIFO}}\ngroups: {g: {retry: 1s 2s}}\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := merge("f", []byte(text), nil, nil)
+		bad, _ := errors.AsType[faults](err)
+		for _, x := range bad {
+			assert.That(t, x.File == "f" && x.Line >= 1 && x.Line <= 1+strings.Count(text, "\n")+strings.Count(text, "\r"), "%q: the fault has line %d: %s", text, x.Line, x.Text)
+			if s := x.String(); s == "" || strings.Contains(s, "\n") {
+				t.Errorf("%q: the fault is %q", text, s)
+			}
+		}
+		if err == nil {
+			roundTrip(t, c)
+		}
+	})
+}
+
+// The program accepts each of its commands in the README. serve runs with --print-config.
+func TestReadmeCommands(t *testing.T) {
+	t.Chdir("../../../..")
+	readme := assert.Value(os.ReadFile("README.md"))(t)
+	lines := regexp.MustCompile(`(?m)^ {4}go run \./cmd/tidegate (.*)$`).FindAllStringSubmatch(string(readme), -1)
+	assert.MustThat(t, len(lines) >= 3, "the README has %d commands of this program", len(lines))
+	for _, l := range lines {
+		args := strings.Fields(l[1])
+		if args[0] == "serve" && !slices.Contains(args, "--print-config") {
+			args = append(args, "--print-config")
+		}
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), args, &stdout, &stderr); code != 0 || stdout.Len() == 0 || stderr.Len() > 0 {
+			t.Errorf("%q: exit status %d\n%s%s", args, code, stdout.String(), stderr.String())
+		}
 	}
 }

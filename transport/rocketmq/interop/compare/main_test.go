@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"os"
 	"slices"
@@ -168,5 +169,128 @@ func TestFailedRow(t *testing.T) {
 	}, play{server: f, feeder: feeder, round: 2})
 	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "row failing, round 3") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// at returns the time a number of milliseconds after the start of a run.
+func at(ms int) time.Time { return time.Unix(1_000_000, 0).Add(time.Duration(ms) * time.Millisecond) }
+
+func TestCells(t *testing.T) {
+	ms := time.Millisecond
+	r := run{
+		result: result{
+			Began: at(0), Ended: at(10_000), CPU: 30 * ms,
+			Sends: []send{
+				{at(0), 1000 * ms, ""},
+				{at(1000), 500 * ms, "lost"},
+				{at(1500), 3500 * ms, ""},       // accepted at 5 s
+				{at(1600), 100 * ms, "lost"},    // at 1.7 s
+				{at(6000), 7 * time.Second, ""}, // after the end
+				{at(5000), 1000 * ms, ""},       // accepted at 6 s
+			},
+			Deliveries: []delivery{
+				{at(1000), 1, 0}, {at(5900), 1, 2}, {at(7500), 1, 1}, // 1 is out of order
+				{at(7600), 2, 7}, {at(7700), 1, 0}, {at(7800), 1, 2}, // repeated ones are not
+				{at(7900), 1, 3}, {at(8000), 2, 9}, {at(8100), 2, 8}, // 8 is
+			},
+		},
+		faultBegan: at(2000), faultEnded: at(6000),
+	}
+	for _, c := range []struct {
+		cell cell
+		want float64
+		text string
+	}{
+		{failed, 2.0 / 6, "2 of 6"},
+		{longestSend, 7, "7.0 s"},
+		{longestGap, 4, "4.0 s"}, // from 1 s to 5 s, and from 6 s to 10 s
+		{acceptedRate, 1.0 / 4, "0.2"},
+		{firstDelivery, 1.5, "1.5 s"},
+		{outOfOrder, 2, "2.0"},
+		{sendRate, 3.0 / 10, "0"},
+		{pushRate, 9.0 / 10, "1"},
+		{cpuOfSends, 10_000, "10000 µs"},
+		{cpuOfPush, 30_000.0 / 9, "3333 µs"},
+	} {
+		m := &measured{cell: c.cell}
+		if got := m.add(c.cell, []run{r, r}); got != c.text+" / "+c.text || m.ours[0] != c.want || m.official[0] != c.want {
+			t.Errorf("%s: %v, %v in words %q; want %v and %q", c.cell.name, m.ours, m.official, got, c.want, c.text)
+		}
+	}
+}
+
+// A run in which nothing succeeds has the worst values, not the best.
+func TestCellsOfNothing(t *testing.T) {
+	r := run{result: result{Began: at(0), Ended: at(10_000)}, faultBegan: at(1000), faultEnded: at(4000)}
+	for _, c := range []struct {
+		cell cell
+		want float64
+	}{{failed, 0}, {longestSend, 0}, {longestGap, 10}, {acceptedRate, 0}, {firstDelivery, 6}, {sendRate, 0}, {pushRate, 0}} {
+		if got := c.cell.value(r); got != c.want {
+			t.Errorf("%s is %v, want %v", c.cell.name, got, c.want)
+		}
+	}
+}
+
+// The squares of the differences from the mean add up to 0.34, so the standard error of the mean is
+// the root of 0.34/4/5, 0.130384; the quantile for 4 degrees of freedom is 2.776.
+func TestInterval(t *testing.T) {
+	mean, half := interval([]float64{2.1, 1.9, 2.4, 2.0, 2.6})
+	if math.Abs(mean-2.2) > 1e-9 || math.Abs(half-2.776*0.130384) > 1e-5 {
+		t.Errorf("%v ± %v, want 2.2 ± 0.36195", mean, half)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		more           bool
+		ours, official []float64
+		want           verdict
+	}{
+		{"less is better", false, []float64{1, 2, 1, 2}, []float64{5, 6, 5, 7}, better},
+		{"more is worse", false, []float64{5, 6, 5, 7}, []float64{1, 2, 1, 2}, worse},
+		{"more is better", true, []float64{5, 6, 5, 7}, []float64{1, 2, 1, 2}, better},
+		{"less is worse", true, []float64{1, 2, 1, 2}, []float64{5, 6, 5, 7}, worse},
+		{"the same", false, []float64{0, 0, 0}, []float64{0, 0, 0}, equal},
+		{"noise", false, []float64{9, 1, 9, 1}, []float64{1, 2, 1, 2}, equal},
+		{"the rounds differ more than the sides", false, []float64{11, 102, 51.5}, []float64{10, 101, 50}, worse},
+		{"always worse by the same", false, []float64{2, 3}, []float64{1, 2}, worse},
+		{"one round", false, []float64{9}, []float64{1}, unknown},
+	} {
+		if got := (measured{cell: cell{more: c.more}, ours: c.ours, official: c.official}).judge(); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+	late := measured{cell: cell{finest: 0.5}, ours: []float64{2.4, 3.4}, official: []float64{2, 3}}
+	if got := late.judge(); got != equal {
+		t.Errorf("below the finest difference: %s", got)
+	}
+	if late.finest = 0.25; late.judge() != worse {
+		t.Errorf("above the finest difference: %s", late.judge())
+	}
+}
+
+func TestTable(t *testing.T) {
+	cells := []measured{
+		{cell: failed, row: "rst", ours: []float64{0, 0}, official: []float64{0.5, 0.25}, runs: []string{"0 of 8 / 4 of 8", "0 of 8 / 2 of 8"}},
+		{cell: pushRate, row: "push", ours: []float64{10, 10}, official: []float64{20, 20}, runs: []string{"10 / 20", "10 / 20"}},
+		{cell: sendRate, row: "interrupted before its first round"},
+	}
+	table, good := format(cells)
+	if good {
+		t.Error("a table with a worse cell is good")
+	}
+	for _, want := range []string{
+		"| rst | failed sends | 0.0 % ± 0.0 % | 37.5 % ± 158.8 % | equal |",
+		"| push | deliveries a second | 10 ± 0 | 20 ± 0 | WORSE |",
+		"rst, failed sends: 0 of 8 / 4 of 8; 0 of 8 / 2 of 8",
+	} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+	if _, good := format(cells[:1]); !good {
+		t.Error("a table without a worse cell is not good")
 	}
 }
