@@ -52,6 +52,25 @@ var promisesAtTheEnd = []promise{
 // maxCases bounds the reported cases of one promise.
 const maxCases = 3
 
+// A book has everything that the users of the SDK observed. Its methods may be called by several
+// goroutines.
+type book struct {
+	w *world
+
+	mu       sync.Mutex // guards the following fields
+	lines    []string
+	failures []string
+	sent     map[string]*sent     // by the name of the message
+	order    map[string]int       // the number of sends so far of each producer, topic and message group
+	handled  map[copyKey]*copyOf  // the handling of a message by each group
+	working  map[string]work      // message groups in work, by consumer group, broker and message group
+	open     map[string]time.Time // calls that have not returned, by a description
+	attempts map[int][]attempt    // of the producers of each client
+	called   time.Duration        // the start of the last call of a handler
+	most     int                  // the largest number of calls for one message
+	failed   time.Duration        // the end of the last failed attempt, with the wait that its response requested
+}
+
 func (b *book) checkAll(w *world, promises []promise) {
 	for _, p := range promises {
 		cases := 0
@@ -404,25 +423,6 @@ func (w *world) checkGoroutines() {
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line
-}
-
-// A book has everything that the users of the SDK observed. Its methods may be called by several
-// goroutines.
-type book struct {
-	w *world
-
-	mu       sync.Mutex // guards the following fields
-	lines    []string
-	failures []string
-	sent     map[string]*sent     // by the name of the message
-	order    map[string]int       // the number of sends so far of each producer, topic and message group
-	handled  map[copyKey]*copyOf  // the handling of a message by each group
-	working  map[string]work      // message groups in work, by consumer group, broker and message group
-	open     map[string]time.Time // calls that have not returned, by a description
-	attempts map[int][]attempt    // of the producers of each client
-	called   time.Duration        // the start of the last call of a handler
-	most     int                  // the largest number of calls for one message
-	failed   time.Duration        // the end of the last failed attempt, with the wait that its response requested
 }
 
 // An attempt is an attempt of a producer for one message.
