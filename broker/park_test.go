@@ -82,6 +82,25 @@ func expectState(t *testing.T, b *broker.Broker, ready, inflight, waiting, parke
 	}
 }
 
+// The last attempt of a simple consumer that returns the message parks it. The handle that the
+// change of the invisible duration issued is then the one that a request for a dead letter repeats.
+func TestReturnOfTheLastAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, broker.Options{})
+		sends, receives := fifo(t, b, settings.OnExhaustedPark)
+		sends("a:1")
+		failDeliveries(t, b, receives())
+		d := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", InvisibleDuration: time.Minute})[0]
+		old := *d
+		d.Handle = assert.Value(b.Extend(t.Context(), d, 0, false))(t)
+		expectState(t, b, 0, 0, 0, 1, 1, 0)
+		_, err := b.Settle(t.Context(), d, transport.Verdict{Kind: transport.DeadLetter})
+		assert.NoError(t, err, "with the new handle")
+		_, err = b.Settle(t.Context(), &old, transport.Verdict{Kind: transport.DeadLetter})
+		assert.Is(t, "with the old handle", err, tidegate.ErrInvalidHandle)
+	})
+}
+
 // A timeout parks too, and a parked message is not parked twice. The failed message can become a
 // dead letter, and the others continue without it.
 func TestParkedByTimeout(t *testing.T) {

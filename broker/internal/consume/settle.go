@@ -87,13 +87,17 @@ func (p *Progress) ChangeInvisible(h Handle, d time.Duration, serial uint32, pol
 	case d > left:
 		return Outcome{}, &TooLongError{Left: max(left, 0)}
 	}
-	return p.settle(l, e, "", policy, now, func() {
+	out, err := p.settle(l, e, "", policy, now, func() {
 		l.setDue(now, d)
-		l.Owner, l.Serial, l.Changed = "", serial, d > 0
+		l.Owner, l.Changed = "", d > 0
 		if e == EventRelease {
 			l.Attempt--
 		}
 	})
+	if err == nil {
+		l.Serial = serial // also if the timeout of the last attempt parks the message
+	}
+	return out, err
 }
 
 // settle applies an event of a consumer to a lease. If the message stays with the group, reschedule
