@@ -662,7 +662,12 @@ func (m *model) change(h Handle, msg *message, valid bool, after time.Duration) 
 		m.handles = append(m.handles, next)
 	case msg.push:
 		msg.state, msg.attempt, msg.due, msg.owned, msg.handle = Ready, msg.attempt-1, m.now, false, next
-	case !m.end(msg, m.policy.exhausted(msg, false)):
+	case m.end(msg, m.policy.exhausted(msg, false)):
+		if msg.state == Parked {
+			msg.handle = next // as the response has it
+			m.handles = append(m.handles, next)
+		}
+	default:
 		msg.state, msg.due, msg.owned, msg.handle = Ready, m.now, false, next
 	}
 	m.expectOutcome(out, msg)

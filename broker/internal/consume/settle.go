@@ -89,13 +89,13 @@ func (p *Progress) ChangeInvisible(h Handle, d time.Duration, serial uint32, pol
 	}
 	out, err := p.settle(l, e, "", policy, now, func() {
 		l.setDue(now, d)
-		l.Owner, l.Changed = "", d > 0
+		l.Owner, l.Serial, l.Changed = "", serial, d > 0
 		if e == EventRelease {
 			l.Attempt--
 		}
 	})
-	if err == nil {
-		l.Serial = serial // also if the timeout of the last attempt parks the message
+	if out.To == Parked { // by the timeout of the last attempt
+		l.Serial = serial
 	}
 	return out, err
 }
