@@ -14,6 +14,7 @@ import (
 	"github.com/tidegate/tidegate/broker"
 	"github.com/tidegate/tidegate/broker/internal/consume"
 	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -273,7 +274,7 @@ func TestPurgeTopic(t *testing.T) {
 			removed, err := b.PurgeTopic(t.Context(), "t")
 			assert.That(t, err == nil && removed == (status.Backlog{Messages: 20, Bytes: 100}), "removed %+v, %v", removed, err)
 			cut := fs.CrashClone(vfs.CrashCloneCfg{})
-			if n := serve(b).Stats().Topics[0].Removed[engine.RemovedPurge]; n+serve(b).Stats().Topics[1].Removed[engine.RemovedPurge] != 20 {
+			if n := serve(b).Stats().Topics[0].Removed[retention.Purged]; n+serve(b).Stats().Topics[1].Removed[retention.Purged] != 20 {
 				t.Errorf("%d counted", n)
 			}
 			for _, where := range []string{"at once", "after a power failure"} {

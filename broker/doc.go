@@ -166,23 +166,23 @@
 //
 // The broker rejects sends with 530 TOO_MANY_REQUESTS because of:
 //
-//   - the backlog of a topic or group in messages, bytes or age ([Limit])
-//   - the rate of a topic ([Rate]) or of a client ([Quota])
-//   - the state of the storage ([Pressure])
+//   - the backlog of a topic or group in messages, bytes or age ([settings.Limit])
+//   - the rate of a topic or of a client ([settings.Rate], [settings.Quota])
+//   - the state of the storage ([settings.Pressure])
 //
 // The error contains the time after which to retry, if the broker can estimate it. A throttle by
 // backlog ends when the backlog has fallen to 80 % of the limit. After that, each sending client
-// gets a fair share of the rate at which consumers reduce the backlog. Receives are never
-// throttled, because they reduce the backlog. [Broker.Throttles] lists the limits and which of them
-// reject sends now; [Broker.SetLimits] changes the limits of the whole broker.
+// gets a fair share of the rate at which consumers reduce the backlog. These limits never reject
+// receives, which reduce the backlog. [Broker.Throttles] lists the limits and which of them reject
+// sends now; [Broker.SetLimits] changes the limits of the whole broker.
 //
 // # Retention
 //
-// [Retention] of a topic removes messages by age (72 hours by default), by size, or when all groups
-// have consumed them. It does not remove messages in flight or waiting for a retry. If it removes
-// messages that a group has not consumed, the broker logs a warning and counts them in
-// [Subscription].Overtaken. [Broker.PurgeTopic] removes all messages at once, including those in
-// flight. Both free disk space.
+// [settings.Retention] of a topic removes messages by age (72 hours by default), by size, or when
+// all groups have consumed them. It does not remove messages in flight or waiting for a retry. If it
+// removes messages that a group has not consumed, the broker logs a warning and counts them in
+// [status.Subscription].Overtaken. [Broker.PurgeTopic] removes all messages at once, including those
+// in flight. Both free disk space.
 //
 // # Full or damaged disk
 //

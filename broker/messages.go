@@ -120,44 +120,6 @@ func (b *Broker) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 //     group's NegativeAck.Delay. The group's MaxAttempts and the delays of address settings do not
 //     apply. After NegativeAck.MaxRedeliveries the message becomes a dead letter. The error is
 //     40000 if v has a Level, and 40011 if the delay is negative or above 864 000 s.
-//
-// Settle ends a delivery by a verdict, and returns the fate of the message when it is on disk. If
-// ctx ends meanwhile, the change may have happened, and the error has MaybeStored set. The error is
-// 40013 if the handle is not valid any more.
-//
-//   - [transport.Release]: the message is ready at once. For a push consumer the attempt does not
-//     count; for a simple consumer it counts as a timeout.
-//
-//   - [transport.Retry]: consuming failed. After its last attempt the message becomes a dead
-//     letter, or is parked or blocked as [settings.Group].OnExhausted decides; a reason that is not
-//     empty is recorded. If a push consumer received the message, and address settings with a
-//     redelivery setting match its topic, the message is delivered again after their delay (0 by
-//     default). Otherwise it is delivered again after v.Delay, counted from now;
-//     [transport.BySchedule] means the retry interval of the topic and group for this attempt. The
-//     error is 40011 if the delay is negative, or exceeds both MaxInvisibleDuration and the longest
-//     interval of the group and topic.
-//
-//   - [transport.DeadLetter]: the message is a dead letter of its group at once. A repetition, or a
-//     call after the group has finished the message, has no effect and no error; the fate is
-//     transport.FateUntold then. It is also valid after the invisible duration, until another
-//     consumer receives the message. In the last attempt of a FIFO group the message has the fate
-//     that [settings.Group].OnExhausted specifies.
-//
-//   - [transport.Snooze]: the message is delivered again after v.Delay with the same attempt
-//     number. Its message group waits meanwhile, as during a retry. The error is 40011 if the delay
-//     is negative or above MaxInvisibleDuration.
-//
-//   - [transport.RetryTopic]: the delivery is acknowledged, and its message is stored again, as a
-//     new message of the group's retry topic with a delivery time. After the maximum of retries it
-//     is stored in the group's dead letter topic. A dead letter, or a retry of another group, is
-//     retried like a new message of the topic that it is received from. If the process ends in
-//     between, the group receives only the new message. The error is 40000 if the group has no
-//     retry topics or v has both Delay and Level, and 40012 if the delay is invalid.
-//
-//   - [transport.NegativeAck]: the same message is delivered again after v.Delay; 0 means the
-//     group's NegativeAck.Delay. The group's MaxAttempts and the delays of address settings do not
-//     apply. After NegativeAck.MaxRedeliveries the message becomes a dead letter. The error is
-//     40000 if v has a Level, and 40011 if the delay is negative or above 864 000 s.
 func (b *Broker) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Verdict) (transport.RetryResult, error) {
 	return b.engine.Settle(ctx, d, v)
 }

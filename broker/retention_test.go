@@ -14,7 +14,6 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
-	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -224,7 +223,7 @@ func TestRetentionOfConsumed(t *testing.T) {
 		consume("two", 10)
 		elapse(retention.Pause)
 		assert.MustEqual(t, "are left, but all groups have consumed all", stored(t, b, "t"), 0)
-		assert.Equal(t, "removed as consumed", serve(b).Stats().Topics[0].Removed[engine.RemovedConsumed], 10)
+		assert.Equal(t, "removed as consumed", serve(b).Stats().Topics[0].Removed[retention.Consumed], 10)
 		// Within the duplicate window consumed messages stay, so that their IDs are known.
 		mustSend(t, b, &tidegate.Message{ID: "twice", Topic: "t", Body: make([]byte, 10)})
 		consume("one", 1)
@@ -380,8 +379,8 @@ func TestFailedRoundIsRepeated(t *testing.T) {
 	for _, c := range []struct {
 		purge, restart bool
 		remaining      int64
-		cause          engine.RemovalCause
-	}{{false, false, 1, engine.RemovedTime}, {false, true, 1, engine.RemovedTime}, {true, false, 1, engine.RemovedPurge}} {
+		cause          retention.Cause
+	}{{false, false, 1, retention.TooOld}, {false, true, 1, retention.TooOld}, {true, false, 1, retention.Purged}} {
 		subtest(t, fmt.Sprintf("%+v", c), func(t *testing.T) {
 			b, fs := openData(t)
 			putTopic(t, b, "t", settings.Topic{Queues: 1, DuplicateWindow: -1, Retention: settings.Retention{Time: settings.Duration(time.Minute)}})

@@ -40,10 +40,6 @@ func (e *Engine) purgeTopic(ctx context.Context, name string) (removed status.Ba
 	return status.Backlog(all), err
 }
 
-var removalCauses = [retention.Causes]RemovalCause{
-	retention.TooOld: RemovedTime, retention.TooMany: removedBytes, retention.Consumed: RemovedConsumed, retention.Purged: RemovedPurge,
-}
-
 // Rewind executes the method of broker.Broker.
 func (e *Engine) Rewind(ctx context.Context, group, topic string, to status.Position) ([]status.QueueRewind, error) {
 	done, err := e.rewind(ctx, group, topic, to)

@@ -99,7 +99,7 @@ type SendingConfig struct {
 // A Sending stores messages. Several goroutines can call its methods at the same time.
 type Sending struct{ SendingConfig }
 
-// NewSending returns a Sender.
+// NewSending returns a Sending.
 func NewSending(c SendingConfig) *Sending { return &Sending{c} }
 
 // Append stores messages, and sets the result of each. It returns when the accepted messages are on

@@ -45,8 +45,8 @@ type TopicCount struct {
 	// is committed.
 	AcceptedBytes int64
 
-	// Removed counts removed messages, by cause. Every RemovalCause is a key.
-	Removed map[RemovalCause]int64
+	// Removed counts removed messages, by retention.Cause.
+	Removed [retention.Causes]int64
 
 	// Duplicates counts sends whose message was stored before. Their response has the receipt of
 	// the stored message.
@@ -88,7 +88,7 @@ func (e *Engine) countTopic(t *Topic, readable bool, now time.Time) TopicCount {
 			Name: t.Name(), Type: c.Type, Queues: c.Queues, Stored: stored, Backlog: stored, Accepted: accepted.Messages,
 			Groups: int64(len(t.Subscriptions())), Half: n.Half.Load(), InRate: rounded(t.InRate(now)),
 		},
-		AcceptedBytes: accepted.Bytes, Duplicates: t.Duplicates(), Removed: make(map[RemovalCause]int64, len(removalCauses)),
+		AcceptedBytes: accepted.Bytes, Duplicates: t.Duplicates(),
 	}
 	if out.Groups > 0 {
 		out.Backlog = status.Backlog(t.Backlog())
@@ -100,8 +100,8 @@ func (e *Engine) countTopic(t *Topic, readable bool, now time.Time) TopicCount {
 		e.limits.Observe(t, now)
 	}
 	out.Throttle = e.limits.Check(t, now, nil)
-	for i, cause := range removalCauses {
-		out.Removed[cause] = t.Removed(retention.Cause(i))
+	for i := range out.Removed {
+		out.Removed[i] = t.Removed(retention.Cause(i))
 	}
 	if c.Type == settings.TopicTransaction {
 		out.Transactions = &TransactionStats{
@@ -138,35 +138,38 @@ func (e *Engine) countGroup(s *Subscription, throttled, readable bool, looks *in
 	return out
 }
 
-// counts reads the counters of all topics and groups. A group without topics has one entry. Its
-// only I/O is the read of the first undelivered message of each queue and subscription that has
-// moved since the last call, and of the message groups of new messages while message groups are
-// parked or blocked.
-func (e *Engine) counts(readable bool, now time.Time) ([]TopicCount, []GroupCount, *Sorted) {
-	all := e.catalog.Sorted()
-	topics, groups := make([]TopicCount, len(all.Topics)), make([]GroupCount, 0, len(all.Subscriptions))
-	for i, t := range all.Topics {
-		topics[i] = e.countTopic(t, readable, now)
+// counts reads the counters of all topics and groups. visitTopic gets each topic before its groups are
+// counted, and returns the place of its summary, which counts completes. visitGroup gets each group
+// in each topic, and each group without topics, by the names of group and topic. Both keep no
+// pointer. The only I/O is the read of the first undelivered message of each queue and subscription
+// that has moved since the last call, and of the message groups of new messages while message groups
+// are parked or blocked.
+func (e *Engine) counts(all *Sorted, readable bool, now time.Time, visitTopic func(int, *TopicCount) *status.TopicSummary, visitGroup func(*GroupCount)) {
+	topics := make([]*status.TopicSummary, len(all.Topics))
+	var t TopicCount // one for all, and one c: the visits would have each on the heap
+	for i := range all.Topics {
+		t = e.countTopic(all.Topics[i], readable, now)
+		topics[i] = visitTopic(i, &t)
 	}
 	next, looks := 0, int64(MaxLook)
+	var c GroupCount
 	for _, g := range all.Groups {
 		first := next
 		for ; next < len(all.Subscriptions) && all.Subscriptions[next].Group() == g; next++ {
-			of := &topics[all.TopicOf[next]]
+			of := topics[all.TopicOf[next]]
 			sub := all.Subscriptions[next]
-			c := e.countGroup(sub, of.Throttle != nil, readable, &looks, now)
+			c = e.countGroup(sub, of.Throttle != nil, readable, &looks, now)
 			if readable && c.Backlog.Messages > 0 {
 				oldest, fresh := sub.Oldest()
 				c.OldestMS, c.UndeliveredMS = ageOf(oldest, now), ageOf(fresh, now)
 			}
 			c.InRate, of.OldestMS, of.Acked = of.InRate, max(of.OldestMS, c.OldestMS), of.Acked+c.Acked
-			groups = append(groups, c)
+			visitGroup(&c)
 		}
 		if next == first {
-			groups = append(groups, GroupCount{GroupSummary: status.GroupSummary{Group: g.Name()}})
+			visitGroup(&GroupCount{GroupSummary: status.GroupSummary{Group: g.Name()}})
 		}
 	}
-	return topics, groups, all
 }
 
 // Survey returns the state of all topics and groups, with the I/O of counts. A closed or broken
@@ -178,31 +181,32 @@ func (e *Engine) Survey() *Survey {
 		defer e.calls.End()
 	}
 	readable := open && e.store.Broken() == nil
-	topics, groups, all := e.counts(readable, now)
+	all := e.catalog.Sorted()
 	s := &Survey{
-		Opened: e.opened, At: now, Topics: make([]status.TopicSummary, len(topics)), Groups: make([]status.GroupSummary, len(groups)),
+		Opened: e.opened, At: now, Topics: make([]status.TopicSummary, len(all.Topics)), Groups: make([]status.GroupSummary, 0, len(all.Subscriptions)),
 		Counters: e.countersOf(), Storage: e.storageOf(readable), Clock: e.clockStatus(),
 	}
 	s.Totals.Topics, s.Totals.Groups, s.Totals.Subscriptions = int64(len(all.Topics)), int64(len(all.Groups)), int64(len(all.Subscriptions))
-	var throttled []*Topic
 	stored := map[deadletter.ClassOrigin]int64{}
-	for i, t := range all.Topics {
-		s.Topics[i] = topics[i].TopicSummary
-		s.addTopic(&topics[i])
-		if th := topics[i].Throttle; th != nil && th.Subject != "" {
-			throttled = append(throttled, t)
-		}
+	for _, t := range all.Topics {
 		t.Classes().AddTo(stored)
 	}
 	for _, n := range stored {
 		s.Totals.DeadLettersStored += n
 	}
-	for i := range groups {
-		g := &groups[i]
+	var throttled []*Topic
+	e.counts(all, readable, now, func(i int, t *TopicCount) *status.TopicSummary {
+		s.Topics[i] = t.TopicSummary
+		s.addTopic(t)
+		if t.Throttle != nil && t.Throttle.Subject != "" {
+			throttled = append(throttled, all.Topics[i])
+		}
+		return &s.Topics[i]
+	}, func(g *GroupCount) {
 		g.DeadLettersStored = stored[deadletter.ClassOrigin{Group: g.Group, Topic: g.Topic}]
-		s.Groups[i] = g.GroupSummary
+		s.Groups = append(s.Groups, g.GroupSummary)
 		s.addGroup(g)
-	}
+	})
 	for _, l := range e.limits.States(throttled, false, now) {
 		if !l.On {
 			break // those that reject sends are the first
@@ -389,17 +393,6 @@ func (h Histogram) Quantile(q float64) float64 {
 	return h.Bounds[len(h.Bounds)-1]
 }
 
-// A RemovalCause is the reason for a removal of messages.
-type RemovalCause string
-
-// The causes.
-const (
-	RemovedTime     RemovalCause = "time"     // Retention.Time
-	removedBytes    RemovalCause = "bytes"    // Retention.Bytes
-	RemovedConsumed RemovalCause = "consumed" // Retention.Consumed, or a removal that a group had delayed
-	RemovedPurge    RemovalCause = "purge"    // Broker.PurgeTopic
-)
-
 // counters are the counters that belong to no topic or subscription. They need no lock and allocate
 // nothing.
 type counters struct {
@@ -460,8 +453,16 @@ func (e *Engine) Stats() Stats {
 		defer e.calls.End()
 	}
 	readable := open && e.store.Broken() == nil
-	s.Topics, s.Groups, _ = e.counts(readable, time.Now())
-	s.Groups = slices.DeleteFunc(s.Groups, func(g GroupCount) bool { return g.Topic == "" })
+	all := e.catalog.Sorted()
+	s.Topics = make([]TopicCount, len(all.Topics))
+	e.counts(all, readable, time.Now(), func(i int, t *TopicCount) *status.TopicSummary {
+		s.Topics[i] = *t
+		return &s.Topics[i].TopicSummary
+	}, func(g *GroupCount) {
+		if g.Topic != "" {
+			s.Groups = append(s.Groups, *g)
+		}
+	})
 	if readable {
 		m, g := e.store.DatabaseStats()
 		addSizes(&s.MessageStore, m)

@@ -21,6 +21,9 @@ const (
 	Causes = 4 // their number
 )
 
+// String returns the name of the cause in metrics.
+func (c Cause) String() string { return [Causes]string{"time", "bytes", "consumed", "purge"}[c] }
+
 // A Queue is the state of retention in one queue between two rounds.
 type Queue struct {
 	// Removed is the mark before which messages are removed and counted as removed. It is before

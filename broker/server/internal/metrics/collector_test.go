@@ -56,7 +56,7 @@ func (fixed) Stats() engine.Stats {
 				Backlog: status.Backlog{Messages: 105, Bytes: 106}, Accepted: 107, Half: 114, Throttle: &status.Throttle{},
 			},
 			AcceptedBytes: 108, Duplicates: 109,
-			Removed:      map[engine.RemovalCause]int64{"time": 110, "bytes": 111, "consumed": 112, "purge": 113},
+			Removed:      [...]int64{110, 111, 112, 113},
 			Transactions: &engine.TransactionStats{Committed: 115, RolledBack: 116, Abandoned: 117, Checks: 118, Unheard: 119},
 		}, {TopicSummary: status.TopicSummary{Name: "free"}}},
 		Groups: []engine.GroupCount{{
@@ -292,14 +292,14 @@ func TestTotalsSumEveryField(t *testing.T) {
 		topic, sub := filled[engine.TopicCount](n), filled[engine.GroupCount](n)
 		topic.Name, sub.Topic, sub.Group = fmt.Sprint("t", i), fmt.Sprint("t", i), "g"
 		topic.Throttle = nil
-		topic.Removed = map[engine.RemovalCause]int64{"time": n}
+		topic.Removed = [...]int64{n, 0, 0, 0}
 		st.Topics, st.Groups = append(st.Topics, topic), append(st.Groups, sub)
 	}
 	st.Topics[1].Throttle = &status.Throttle{}
 	selection{totals: true}.apply(&st)
 	topic, sub := filled[engine.TopicCount](7), filled[engine.GroupCount](7)
 	topic.Name, sub.Topic, sub.Group = "*", "*", "*"
-	topic.Throttle, topic.Removed = &status.Throttle{}, map[engine.RemovalCause]int64{"time": 7}
+	topic.Throttle, topic.Removed = &status.Throttle{}, [...]int64{7, 0, 0, 0}
 	sub.OldestMS, sub.UndeliveredMS = 4, 4
 	topic.OldestMS, topic.Acked, topic.Groups = 0, 0, 0 // no metric shows these
 	sub.Held, sub.Clients, sub.DeadLettersHour, sub.DeadLettersStored = nil, 0, 0, 0
@@ -337,7 +337,7 @@ type aSource struct{}
 
 func (aSource) Stats() engine.Stats {
 	return engine.Stats{
-		Topics:    []engine.TopicCount{{TopicSummary: status.TopicSummary{Name: "t"}, Removed: map[engine.RemovalCause]int64{engine.RemovedTime: 1}, Transactions: &engine.TransactionStats{}}},
+		Topics:    []engine.TopicCount{{TopicSummary: status.TopicSummary{Name: "t"}, Transactions: &engine.TransactionStats{}}},
 		Groups:    []engine.GroupCount{{GroupSummary: status.GroupSummary{Group: "g", Topic: "t"}}},
 		Refused:   map[engine.RefusalReason]int64{"full": 1},
 		Throttled: map[string]int64{"topic backlog messages": 1},

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tidegate/tidegate/broker/internal/engine"
+	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -235,7 +236,7 @@ func (out scrape) topic(t *engine.TopicCount) {
 	out.counter(descTopicAcceptedBytes, t.AcceptedBytes, t.Name)
 	out.counter(descTopicDuplicates, t.Duplicates, t.Name)
 	for cause, n := range t.Removed {
-		out.counter(descTopicRemoved, n, t.Name, string(cause))
+		out.counter(descTopicRemoved, n, t.Name, retention.Cause(cause).String())
 	}
 	out.gauge(descTopicThrottled, one(t.Throttle != nil), t.Name)
 	if x := t.Transactions; x != nil {
@@ -339,7 +340,7 @@ func (s selection) apply(st *engine.Stats) {
 	if !s.totals {
 		return
 	}
-	t := engine.TopicCount{TopicSummary: status.TopicSummary{Name: allSubjects}, Removed: map[engine.RemovalCause]int64{}}
+	t := engine.TopicCount{TopicSummary: status.TopicSummary{Name: allSubjects}}
 	for i := range st.Topics {
 		addTopic(&t, &st.Topics[i])
 	}
