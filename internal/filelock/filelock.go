@@ -44,14 +44,15 @@ func Lock(f *os.File) (unlock func() error, err error) {
 	}
 	beside := path + ".pid"
 	if err := os.WriteFile(beside, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
-		_ = os.Remove(beside)                   // an empty one on a full disk
-		return func() error { return nil }, nil //nolint:nilerr // the file is locked; other processes do not learn by whom
+		_ = os.Remove(beside)                          // an empty one on a full disk
+		return func() error { return release(f) }, nil //nolint:nilerr // the file is locked; other processes do not learn by whom
 	}
 	return func() error {
-		if err := os.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		err := os.Remove(beside)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
 		}
-		return nil
+		return errors.Join(err, release(f))
 	}, nil
 }
 

@@ -17,3 +17,7 @@ func try(f *os.File) (bool, error) {
 	}
 	return err == nil, err
 }
+
+// release ends the lock at once. A Close alone would leave it to a process that is being started,
+// which has a copy of the file until it runs its program.
+func release(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

@@ -18,3 +18,8 @@ func try(f *os.File) (bool, error) {
 	}
 	return err == nil, err
 }
+
+// release ends the lock.
+func release(f *os.File) error {
+	return windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &windows.Overlapped{Offset: 1 << 30})
+}
