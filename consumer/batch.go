@@ -48,9 +48,9 @@ type BatchHandler func(ctx context.Context, ds []*tidegate.Delivery) error
 // A BatchResult is the error of a [BatchHandler] with a verdict for each message of the batch, in
 // the order in which the handler got them. nil acknowledges the message; other errors have the
 // meaning that they have for a [Handler]. A BatchResult of nils acknowledges all messages. Use
-// [Snooze](0) for messages that the handler did not process: on servers with
-// [transport.Capabilities].Snooze they are delivered again without spending an attempt. The
-// BatchResult may be wrapped.
+// [Snooze](0) for messages that the handler did not process: on servers that take
+// [transport.Snooze] they are delivered again without spending an attempt. The BatchResult may be
+// wrapped.
 //
 // A BatchResult of another length than the batch is a failure of all messages.
 type BatchResult []error

@@ -42,7 +42,7 @@
 //   - killswitch.go: the kill switch; maintainLeases extends leases and repeats settlements
 //   - internal/killswitch: when the kill switch trips, and which failures it excuses; pure
 //   - batch.go: batches of messages for a handler; acknowledgements that share a request
-//   - simple.go: [Simple]
+//   - simple.go: [Simple]; its Settle is in hand.go
 package consumer
 
 import (

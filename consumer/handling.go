@@ -562,7 +562,7 @@ func RetryIn(d time.Duration, err error) error {
 // with the same attempt number. The returned error may be wrapped or joined. A negative d means 0,
 // and more than 12 h means 12 h.
 //
-// Servers without [transport.Capabilities].Snooze, such as RocketMQ, deliver the message after d
+// Servers that do not take [transport.Snooze], such as RocketMQ, deliver the message after d
 // with the next attempt number. Outcome.AttemptSpent is true then.
 func Snooze(d time.Duration) error { return &verdict.Snooze{Delay: max(0, d)} }
 

@@ -65,8 +65,8 @@
 //   - item.go: a message with its limits, history and state; the watches of the callers' contexts
 //   - ledger.go: the bound of messages without a result, and the functions of SendAsync
 //   - internal/plan: which messages the next request has, and when it begins; pure. queue.go has
-//     the messages of a topic, lane.go a server with its pauses, request.go what a request takes
-//     and the gathering rule
+//     the messages of a topic, lane.go the choice of a lane and its pauses, request.go what a
+//     request takes and the gathering rule, server.go the topics that share requests
 //   - request.go: route asks the transport for a lane; start, limit and send make the call
 //   - server.go: requests with messages of several topics
 //   - outcome.go: decide, apply and adapt carry out what follows an attempt; repeat does so for

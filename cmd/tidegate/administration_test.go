@@ -537,6 +537,7 @@ func TestRedriveNamesTheGroups(t *testing.T) {
 // or to the failed one. Each has its journal line, its new ID and its trace, and a second run sends
 // nothing.
 func TestRedriveEditsFields(t *testing.T) {
+	t.Parallel()
 	for name, alone := range map[string]bool{"all groups": false, "group": true} {
 		t.Run(name, func(t *testing.T) {
 			tl := newTool(t, "--topic", "orders")

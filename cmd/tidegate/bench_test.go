@@ -28,6 +28,7 @@ import (
 // A benchmark removes its topic and group, writes a result that compare reads, and e2e accounts for
 // each message. On a busy machine a run at a rate may have no valid figures (exit code 7).
 func TestBench(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t)
 	file := filepath.Join(tl.home, "result.json")
 	short := []string{"--rounds", "2", "--duration", "100ms", "--warmup", "20ms", "--json", file}
@@ -102,6 +103,7 @@ func TestBench(t *testing.T) {
 
 // Several callers and rates make a table with a row for each pair, and a document with all results.
 func TestBenchTable(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t)
 	args := []string{"bench", "send", "--callers", "1,4", "--rate", "max,100", "--rounds", "1", "--duration", "100ms", "--warmup", "0s"}
 	r := tl.run(append(args, "--no-headers", "--columns", "callers,offered,latency")...)
@@ -169,6 +171,7 @@ func TestBenchPrintsBeforeItFails(t *testing.T) {
 
 // A benchmark that Ctrl-C ends removes its topic and its group.
 func TestInterruptedBench(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t)
 	ctx, interrupt := context.WithCancel(limited(t))
 	defer interrupt()

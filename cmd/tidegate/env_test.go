@@ -4,13 +4,16 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +31,10 @@ func TestMain(m *testing.M) {
 		os.Exit(process())
 	}
 	debug.SetGCPercent(400) // the heap is small: a sixth of the CPU time would go into collecting it
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = f.Value.Set("8") // most tests wait for their commands
+	}
 	os.Exit(m.Run())
 }
 

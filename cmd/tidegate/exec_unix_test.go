@@ -131,6 +131,7 @@ func TestExecKillSwitchAfterASuccess(t *testing.T) {
 
 // A worker ends after a number of failures in a row. A success begins the count again.
 func TestExecFailuresInRow(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "queues=1")                               // the messages come in their order
 	tl.input("bad\nbad\ngood\nbad\nbad\nbad\nlast\n", "send", "orders", "--lines") //nolint:dupword // the messages

@@ -467,6 +467,7 @@ func resultArgs(tl *tool, c *cobra.Command, subjects [4]string, id string) []str
 // The broker rejects control characters in message IDs, over gRPC and over HTTP, as it does in
 // keys.
 func TestControlCharactersInIDs(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	for _, id := range []string{"\x1b]0;x\x07", "a\nb", "a\x00", "\u009b1m", "a\x7f"} {
 		tl.fails(2, "control character", "send", "orders", "x", "--id", id)

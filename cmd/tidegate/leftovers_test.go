@@ -31,6 +31,7 @@ func closedPort(t *testing.T) string {
 // If no server accepts a message, send prints after two seconds why it waits and how to end it.
 // Ctrl-C then ends it at once, because no server has the message.
 func TestSendReportsItsWait(t *testing.T) {
+	t.Parallel()
 	address := closedPort(t)
 	ctx, interrupt := context.WithCancel(limited(t))
 	defer interrupt()
@@ -193,6 +194,7 @@ func TestJournalBelongsToOneJob(t *testing.T) {
 // A disk that is full ends --dump and --journal with an error that names the file and the message;
 // the message stays. A limit on the size of files simulates the full disk.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", strings.Repeat("x", 5000))
 	dir := t.TempDir()

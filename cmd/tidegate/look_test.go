@@ -71,6 +71,7 @@ func TestTopRejections(t *testing.T) {
 // group list has a row for each group and topic, and the flags select rows. A group without a topic
 // is a row too.
 func TestGroupList(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("topic", "create", "pays")
 	tl.must("group", "create", "fresh")

@@ -59,6 +59,7 @@ func (tl *tool) stored(topic string) int {
 
 // Messages keep their fields from send to receive, also through JSON lines and files.
 func TestSendAndReceive(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	file := filepath.Join(tl.home, "body")
 	assert.Must(t, os.WriteFile(file, []byte{0xff, 0, 1}, 0o600))
@@ -108,6 +109,7 @@ func TestLookingDoesNotConsume(t *testing.T) {
 // A worker's exit code is the verdict: 0 acknowledges, 75 retries, another makes a dead letter. Its
 // reason is the last line of the standard error.
 func TestExecVerdicts(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("group", "create", "billing", "retry=1s")
 	for _, body := range []string{"good", "busy", "bad"} {
@@ -305,6 +307,7 @@ func (e *endless) Read(p []byte) (int, error) {
 // An interrupted redrive prints a command with all of its flags. A dry run shows bodies before and
 // after --edit. A selection without dead letters is an error.
 func TestRedriveAdvice(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	for i := range 3 {
 		tl.must("send", "orders", fmt.Sprintf("%d EUR", i))

@@ -64,6 +64,7 @@ func TestLimitIsNoBoundOfWork(t *testing.T) {
 // The flags for columns and rows, which all commands have, are not ignored in silence by a command
 // without a list.
 func TestColumnsWithoutAList(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
 	for args, want := range map[string]string{
@@ -317,6 +318,7 @@ func TestInterruptedReceive(t *testing.T) {
 // A signal is the ordinary end of a command that goes on until then. Another command is cut short:
 // 128 and the number of the signal.
 func TestExitCodesOfSignals(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("send", "orders", "a")
 	tl.must("receive", "billing", "orders", "--then", "dead", "--max", "1")
@@ -518,6 +520,7 @@ func TestReceiveOnAFullDisk(t *testing.T) {
 // Released messages are received again in their order: after a look, after the end of a command
 // that has not printed them, and by a receive that waited for them.
 func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "queues=1")
 	for _, body := range []string{"a", "b", "c", "d", "e"} { // one after the other: --lines has no order

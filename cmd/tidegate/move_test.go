@@ -152,6 +152,7 @@ func TestMoveOfDelayedAndDead(t *testing.T) {
 
 // Messages that cannot be carried now are counted, and the command that carries them is printed.
 func TestMoveLeavesAPart(t *testing.T) {
+	t.Parallel()
 	source, target := newMove(t)
 	source.must("topic", "create", "orders", "type=DELAY")
 	target.must("topic", "create", "orders", "type=DELAY")
@@ -211,6 +212,7 @@ func TestMoveSetsAside(t *testing.T) {
 // A second command with the journal of one that runs is rejected with the process of that one, and
 // changes nothing. A file of the user is never taken for a journal.
 func TestJournalInUse(t *testing.T) {
+	t.Parallel()
 	source, target := newMove(t)
 	for _, tl := range []*tool{source, target} {
 		tl.must("topic", "create", "orders")

@@ -196,6 +196,7 @@ func TestOfferedCommandsKeepTheTopic(t *testing.T) {
 // passed, and one that has an earlier time than a known one, because the clock of the server was
 // set back by less than 5 s. It goes on after an outage of the server.
 func TestFollowFindsWhatItPassed(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("group", "create", "billing")
 	forward := tl.forward()
@@ -262,6 +263,7 @@ func TestWatchedTraceOutlivesAnOutage(t *testing.T) {
 
 // top -o jsonl goes on after an outage of the server.
 func TestTopOutlivesAnOutage(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	forward := tl.forward()
 	for path, flags := range map[string][]string{"/v1/topics": nil, "/v1/clients": {"--clients"}} {
@@ -312,6 +314,7 @@ func TestCheckForms(t *testing.T) {
 
 // check judges the age of the oldest message of a group in all its topics, and of a topic.
 func TestCheckAge(t *testing.T) {
+	t.Parallel()
 	tl := newTool(t, "--topic", "orders")
 	tl.must("receive", "billing", "orders", "--max", "1", "--wait", "10ms", "--then", "ack")
 	forward := tl.forward()

@@ -44,11 +44,11 @@
 // For readers of the code:
 //
 //   - send.go: Lane and SendLane choose the server; sendRequest sends, sendError reads a result
-//   - receive.go: receives and watches; settle.go: Ack, Settle and Extend; checks of transactions
+//   - receive.go: receives; settle.go: Ack, Settle and Extend; checks of transactions
 //   - transaction.go: half messages and their ends; sampled log lines
 //   - call.go: call, through which all unary requests go, with its errors
-//   - route.go: the servers of a topic; session.go: Telemetry and heartbeats; settings.go: what
-//     servers push
+//   - route.go: the servers of a topic; session.go: Telemetry, heartbeats and watches;
+//     settings.go: what servers push
 //   - client.go, options.go: [Client] and its end; [Options]
 //   - internal/conn: one server. connection.go has the connection and the features that it
 //     announced, server.go the circuit breaker and the errors of statuses (OfStatus), routing.go
