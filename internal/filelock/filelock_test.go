@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/tidegate/tidegate/internal/assert"
 )
 
 // TestMain locks the file of the environment, if there is one, until the end of standard input. It
@@ -33,63 +35,36 @@ func TestMain(m *testing.M) {
 // A file that another process has locked is rejected with the ID of that process, is not changed,
 // and can be read. The kill of that process ends the lock.
 func TestOtherProcess(t *testing.T) {
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := assert.Value(os.Executable())(t)
 	path := filepath.Join(t.TempDir(), "journal")
-	if err := os.WriteFile(path, []byte("a line\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(path, []byte("a line\n"), 0o600))
 	other := exec.CommandContext(t.Context(), program)
 	other.Env = append(os.Environ(), "FILELOCK_TEST_HOLD="+path)
-	if _, err := other.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := other.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, assert.Err(other.StdinPipe()))
+	out := assert.Value(other.StdoutPipe())(t)
+	assert.Must(t, other.Start())
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "locked\n" {
 		t.Fatalf("the other process printed %q, %v", line, err)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := assert.Value(os.OpenFile(path, os.O_RDWR, 0o600))(t)
 	defer f.Close()
-	_, err = Lock(f)
+	_, err := Lock(f)
 	if busy, ok := errors.AsType[*BusyError](err); !ok || busy.PID != other.Process.Pid || !strings.Contains(err.Error(), path+" is in use by process "+strconv.Itoa(other.Process.Pid)+";") {
 		t.Errorf("the error is %v, and the process %d", err, other.Process.Pid)
 	}
-	if text, err := os.ReadFile(path); err != nil || string(text) != "a line\n" {
-		t.Errorf("the file has %q, %v", text, err)
-	}
-	if err := other.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = other.Wait() // it was killed
-	unlock, err := Lock(f)
-	if err != nil {
-		t.Fatalf("after the kill: %v", err)
-	}
+	assert.Equal(t, "the file", string(assert.Value(os.ReadFile(path))(t)), "a line\n")
+	assert.Must(t, other.Process.Kill())
+	_ = other.Wait()                   // it was killed
+	unlock := assert.Value(Lock(f))(t) // the kill has ended the other lock
 	if text, err := os.ReadFile(path + ".pid"); err != nil || string(text) != strconv.Itoa(os.Getpid())+"\n" {
 		t.Errorf("the file beside it has %q, %v", text, err)
 	}
-	again, err := os.OpenFile(path, os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := assert.Value(os.OpenFile(path, os.O_RDWR, 0o600))(t)
 	defer again.Close()
 	if _, err := Lock(again); err == nil || !strings.Contains(err.Error(), "this process") {
 		t.Errorf("a second lock of this process: %v", err)
 	}
-	if err := unlock(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, unlock())
 	if _, err := os.Stat(path + ".pid"); err == nil {
 		t.Error("the file beside it is still there")
 	}
@@ -98,29 +73,16 @@ func TestOtherProcess(t *testing.T) {
 // A file is locked although its process ID cannot be written beside it, for example on a full disk.
 func TestLockWithoutPID(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
-	if err := os.MkdirAll(filepath.Join(path+".pid", "in the way"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.MkdirAll(filepath.Join(path+".pid", "in the way"), 0o700))
+	f := assert.Value(os.Create(path))(t)
 	defer f.Close()
-	unlock, err := Lock(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := os.OpenFile(path, os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	unlock := assert.Value(Lock(f))(t)
+	again := assert.Value(os.OpenFile(path, os.O_RDWR, 0o600))(t)
 	defer again.Close()
 	if _, err := Lock(again); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a second lock: %v", err)
 	}
-	if err := unlock(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, unlock())
 }
 
 func TestTorn(t *testing.T) {
@@ -141,13 +103,10 @@ func TestTorn(t *testing.T) {
 
 func open(t *testing.T, path string) (j *Journal, lines []string) {
 	t.Helper()
-	j, err := OpenJournal(path, "; advice", func(line []byte) error {
+	j = assert.Value(OpenJournal(path, "; advice", func(line []byte) error {
 		lines = append(lines, string(line))
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	return j, lines
 }
 
@@ -156,21 +115,15 @@ func open(t *testing.T, path string) (j *Journal, lines []string) {
 func TestTornLineIsRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	whole := `{"event":"sent"}` + "\n"
-	if err := os.WriteFile(path, []byte(whole+`{"event":"intent","id":"`+strings.Repeat("x", 1000)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, os.WriteFile(path, []byte(whole+`{"event":"intent","id":"`+strings.Repeat("x", 1000)), 0o600))
 	for run := range 2 {
 		j, lines := open(t, path)
 		if len(lines) != run+1 || lines[run] != whole {
 			t.Errorf("run %d: the lines %q", run, lines)
 		}
-		if err := errors.Join(j.Append([]byte(whole), true), j.Close()); err != nil {
-			t.Fatal(err)
-		}
+		assert.Must(t, errors.Join(j.Append([]byte(whole), true), j.Close()))
 	}
-	if text, err := os.ReadFile(path); err != nil || string(text) != whole+whole+whole {
-		t.Errorf("the journal has %q (%v)", text, err)
-	}
+	assert.Equal(t, "the journal", string(assert.Value(os.ReadFile(path))(t)), whole+whole+whole)
 }
 
 // A failed write may have written a part of a line. A later one would complete that line to
@@ -180,19 +133,14 @@ func TestNothingAfterAFailure(t *testing.T) {
 	j, _ := open(t, path)
 	writable := j.File
 	defer writable.Close()
-	var err error
-	if j.File, err = os.Open(path); err != nil { // its writes fail
-		t.Fatal(err)
-	}
+	j.File = assert.Value(os.Open(path))(t) // its writes fail
 	defer j.File.Close()
 	first := j.Append([]byte("{}\n"), false)
 	j.File = writable
 	if again := j.Append([]byte("{}\n"), false); first == nil || !strings.HasSuffix(first.Error(), "; advice") || !errors.Is(again, first) || !errors.Is(j.Failed(), first) {
 		t.Errorf("after the failure %v a write returns %v", first, again)
 	}
-	if text, err := os.ReadFile(path); err != nil || len(text) > 0 {
-		t.Errorf("the journal has %q (%v)", text, err)
-	}
+	assert.Equal(t, "the journal", string(assert.Value(os.ReadFile(path))(t)), "")
 }
 
 // Lines are written when they are on disk: a file that cannot be synced, such as a pipe, accepts
@@ -202,9 +150,7 @@ func TestLinesAreSynced(t *testing.T) {
 	defer j.Close()
 	file := j.File
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.Must(t, err)
 	defer r.Close()
 	defer w.Close()
 	j.File = w
