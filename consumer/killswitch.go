@@ -26,8 +26,8 @@ import (
 // with n consumers in the group a message has up to 5 n excuses, and a new Run begins at 0. The
 // count of a message is also lost after 4096 other messages were excused. [DeadLetterNow] makes a
 // dead letter in any case. If very many messages have failed, or wait for a probe, the delay can be
-// longer. On servers that take neither [transport.Snooze] nor [transport.Capabilities].Suspend, such
-// as RocketMQ, all of these messages are retried as usual.
+// longer. On servers that neither take [transport.Snooze] nor have [transport.Capabilities].Suspend,
+// such as RocketMQ, all of these messages are retried as usual.
 //
 // The zero value never stops the consumer.
 type KillSwitch struct {

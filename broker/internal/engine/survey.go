@@ -138,12 +138,12 @@ func (e *Engine) countGroup(s *Subscription, throttled, readable bool, looks *in
 	return out
 }
 
-// counts reads the counters of all topics and groups. visitTopic gets each topic before its groups are
-// counted, and returns the place of its summary, which counts completes. visitGroup gets each group
-// in each topic, and each group without topics, by the names of group and topic. Both keep no
-// pointer. The only I/O is the read of the first undelivered message of each queue and subscription
-// that has moved since the last call, and of the message groups of new messages while message groups
-// are parked or blocked.
+// counts reads the counters of all topics and groups. visitTopic gets each topic and returns the
+// place of its summary, which counts completes by those of its groups. After the topics, visitGroup
+// gets each group in each topic, and each group without topics, by the names of group and topic.
+// Both keep no pointer. The only I/O is the read of the first undelivered message of each queue and
+// subscription that has moved since the last call, and of the message groups of new messages while
+// message groups are parked or blocked.
 func (e *Engine) counts(all *Sorted, readable bool, now time.Time, visitTopic func(int, *TopicCount) *status.TopicSummary, visitGroup func(*GroupCount)) {
 	topics := make([]*status.TopicSummary, len(all.Topics))
 	var t TopicCount // one for all, and one c: the visits would have each on the heap
