@@ -322,7 +322,7 @@ func TestGroupHasFilteredAndHeld(t *testing.T) {
 // A prepared collects the arguments of Prepare.
 type prepared [][]*tidegate.Delivery
 
-func (p *prepared) Prepare(ds []*tidegate.Delivery) { *p = append(*p, slices.Clone(ds)) }
+func (p *prepared) Prepare(ds []*tidegate.Delivery, _ bool) { *p = append(*p, slices.Clone(ds)) }
 
 // Prepare is called once for each receive that returns deliveries, before it
 // returns, with these very deliveries; also for those that are repeated.

@@ -497,7 +497,7 @@ func TestPanicBreaksTheBroker(t *testing.T) {
 // unable cannot encode anything.
 type unable struct{}
 
-func (unable) Prepare([]*tidegate.Delivery) { panic("cannot be encoded") }
+func (unable) Prepare([]*tidegate.Delivery, bool) { panic("cannot be encoded") }
 
 // A message that cannot be encoded fails its receive, and becomes a dead letter in the end.
 func TestPanicInPrepare(t *testing.T) {

@@ -272,41 +272,75 @@ func BatchContext(ctx context.Context, i int) context.Context {
 	return ctx.Value(batchKey{}).(*batchContext).batch[i].ctx
 }
 
-// A batcher sends items in requests. It does not wait for further items: those that are there when
-// a request begins go with it. Create one with [newBatch].
+// A batcher sends items in requests. Create one with [newBatch].
+//
+// A request begins at once if no other began for ackGather, if ackEnough items are there, if one of
+// them is in a hurry, or if all are. Otherwise it waits for further items until ackGather after the
+// begin of the newest request. Wake-ups: pending items are looked at by the end of a request under
+// way, or else by the timer; whoever makes all of them urgent calls look.
 type batcher[T any] struct {
 	items    int
 	requests int
+	urgent   func() bool // all items are in a hurry; called with mu held
 	start    func(func())
 	send     func([]T)
 
 	mu      sync.Mutex
 	pending []T
-	sending int // requests under way
+	hurry   bool        // one of them does not wait
+	sending int         // requests under way
+	begun   time.Time   // the newest request
+	timer   *time.Timer // looks at the pending items; nil before the first wait
 }
 
 // newBatch returns a batcher of at most so many items in a request and so many requests under way.
 // Its goroutines begin by start. send makes one request; it may change the slice, which is valid
 // until it returns.
-func newBatch[T any](items, requests int, start func(func()), send func([]T)) *batcher[T] {
-	return &batcher[T]{items: items, requests: requests, start: start, send: send}
+func newBatch[T any](items, requests int, urgent func() bool, start func(func()), send func([]T)) *batcher[T] {
+	return &batcher[T]{items: items, requests: requests, urgent: urgent, start: start, send: send}
 }
 
-// Add sends an item, soon.
-func (b *batcher[T]) Add(x T) {
+// Add sends an item, soon; at once if it is in a hurry.
+func (b *batcher[T]) Add(x T, hurry bool) {
 	b.mu.Lock()
 	b.pending = append(b.pending, x)
-	start := b.sending < b.requests
-	if start {
+	b.hurry = b.hurry || hurry
+	b.mu.Unlock()
+	b.look()
+}
+
+// look begins a request if one is due and another may be under way.
+func (b *batcher[T]) look() {
+	b.mu.Lock()
+	begin := b.sending < b.requests && b.due(time.Now())
+	if begin {
 		b.sending++
 	}
 	b.mu.Unlock()
-	if start {
+	if begin {
 		b.start(b.run)
 	}
 }
 
-// run sends the pending items, and ends when there are none.
+// due reports whether a request with the pending items begins now. If it begins later, the timer
+// looks again. mu is held.
+func (b *batcher[T]) due(now time.Time) bool {
+	if len(b.pending) == 0 {
+		return false
+	}
+	wait := b.begun.Add(ackGather).Sub(now)
+	if b.hurry || b.urgent() || len(b.pending) >= ackEnough || wait <= 0 {
+		return true
+	}
+	if b.timer == nil {
+		b.timer = time.AfterFunc(wait, b.look)
+	} else {
+		b.timer.Reset(wait)
+	}
+	return false
+}
+
+// run sends the pending items, and ends when no request is due.
 func (b *batcher[T]) run() {
 	var list []T
 	for {
@@ -318,15 +352,18 @@ func (b *batcher[T]) run() {
 	}
 }
 
-// collect moves the items of one request to list. If there are none, the sender ends.
+// collect moves the items of one request to list. If no request is due, the sender ends.
 func (b *batcher[T]) collect(list []T) []T {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := min(len(b.pending), b.items)
-	if n == 0 {
+	now := time.Now()
+	if !b.due(now) {
 		b.sending--
 		return list
 	}
+	n := min(len(b.pending), b.items)
+	b.begun = now
+	b.hurry = b.hurry && n < len(b.pending)
 	list = append(list, b.pending[:n]...)
 	rest := copy(b.pending, b.pending[n:])
 	clear(b.pending[rest:])
@@ -341,6 +378,12 @@ const (
 	// ackRequests is the largest number of concurrent acknowledgement requests for a server and
 	// topic: one collects messages while the other is under way.
 	ackRequests = 2
+
+	// ackGather is how long after the begin of a request the next one waits for further
+	// acknowledgements, and ackEnough is how many do not wait. An acknowledgement delays nothing but
+	// its fsync, which the fsyncs of messages wait for.
+	ackGather = 5 * time.Millisecond
+	ackEnough = 32
 )
 
 // An ackKey names the acknowledgements that share requests.
@@ -351,9 +394,21 @@ func (r *run) acknowledge(it *item) {
 	key := ackKey{it.current.Endpoint, it.current.Topic}
 	b, ok := r.ackers.Load(key)
 	if !ok {
-		b, _ = r.ackers.LoadOrStore(key, newBatch(maxAcks, ackRequests, r.effects.Go, r.sendAcks))
+		b, _ = r.ackers.LoadOrStore(key, newBatch(maxAcks, ackRequests, r.acksAreUrgent, r.effects.Go, r.sendAcks))
 	}
-	b.(*batcher[*item]).Add(it)
+	b.(*batcher[*item]).Add(it, it.hurry)
+}
+
+// acksAreUrgent reports whether no acknowledgement waits for others: a receive waits for the credits,
+// or the run ends.
+func (r *run) acksAreUrgent() bool { return r.hand.waits.Load() > 0 || r.running.Err() != nil }
+
+// hurryAcks sends the pending acknowledgements, which have become urgent.
+func (r *run) hurryAcks() {
+	r.ackers.Range(func(_, b any) bool {
+		b.(*batcher[*item]).look()
+		return true
+	})
 }
 
 func (r *run) sendAcks(list []*item) {

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -47,9 +48,12 @@ type hand struct {
 	work   waker         // workers wait for deliveries; its lock is mu
 	kicked chan struct{} // of capacity 1: wakes maintainLeases
 
+	waits atomic.Int32 // receives that wait for credits, and so for acknowledgements
+
 	credits   flow.Credits
 	sources   int    // queues of all topics
 	bids      []*bid // receives that wait for credits
+	hurry     func() // sends the pending acknowledgements; called without mu
 	lastGrant int    // the number of the last grant
 	ready     flow.Lanes[*item]
 	lines     flow.Lines[*item]
@@ -75,7 +79,7 @@ type hand struct {
 
 func newHand(o *PushOptions) *hand {
 	h := &hand{
-		opts: o, kicked: make(chan struct{}, 1), lines: flow.Lines[*item]{}, polls: map[*poll]struct{}{}, empty: make(chan struct{}),
+		hurry: func() {}, opts: o, kicked: make(chan struct{}, 1), lines: flow.Lines[*item]{}, polls: map[*poll]struct{}{}, empty: make(chan struct{}),
 		credits: flow.New(o.Concurrency, max(o.MaxBuffered, 0), o.MaxBytes),
 		gate:    o.KillSwitch.gate(),
 	}
@@ -96,7 +100,8 @@ type arrival struct {
 	caps      func(endpoint string) transport.Capabilities
 	source    *source
 	grant     flow.Grant
-	sent      time.Time
+	more      bool          // it is a part of the response, and the receive goes on
+	sent      time.Time     // the server handed them out after it
 	invisible time.Duration // the requested one
 	fifo      bool
 }
@@ -119,7 +124,9 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	defer h.mu.Unlock()
 	h.credits.Refund(a.grant)
 	if a.source != nil {
-		a.source.underWay--
+		if !a.more {
+			a.source.underWay--
+		}
 		if len(a.list) > 0 {
 			a.source.endpoint = a.list[len(a.list)-1].Endpoint
 		}

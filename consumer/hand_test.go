@@ -286,7 +286,8 @@ func pop[T any](m *handModel, list *[]T) (x T) {
 	return x
 }
 
-// receive ends a receive with some messages, of which the first ones are of one message group.
+// receive brings a receive some messages, of which the first ones are of one message group, and ends
+// it or not.
 func (m *handModel) receive() {
 	g := pop(m, &m.grants)
 	a := arrival{source: g.source, grant: g.grant, sent: m.now.Add(-time.Second), invisible: m.opts.InvisibleDuration, fifo: m.r.IntN(2) == 0}
@@ -295,7 +296,12 @@ func (m *handModel) receive() {
 		caps.Verdicts = transport.Snooze
 	}
 	a.caps = func(string) transport.Capabilities { return caps }
-	for i := range m.r.IntN(g.grant.Messages + 1) {
+	n := m.r.IntN(g.grant.Messages + 1)
+	if a.more = m.r.IntN(2) == 0; a.more {
+		a.grant, g.grant = g.grant.Split(n, 0)
+		m.grants = append(m.grants, g)
+	}
+	for i := range n {
 		m.number++
 		d := &tidegate.Delivery{Message: tidegate.Message{ID: fmt.Sprint(m.number), Topic: "orders"}, Attempt: 1}
 		if i < 5 {

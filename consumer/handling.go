@@ -150,6 +150,7 @@ func (h *hand) settle(it *item, v verdict.Decision) bool {
 		h.unread--
 	}
 	it.phase, it.Decision = settling, v
+	it.hurry = it.line != nil
 	h.unschedule(it)
 	return !it.renewing || v.Act == verdict.Forget
 }
@@ -245,6 +246,7 @@ type item struct {
 	cancel   context.CancelCauseFunc // of the handler's context; nil before and after
 	stuck    bool                    // another worker replaces its handler
 	unsure   bool                    // the response to an extension was lost, so another handle may be valid
+	hurry    bool                    // the next message of its message group waits for the acknowledgement
 
 	// Owned by the goroutine that carries out the verdict.
 	verdict.State

@@ -361,3 +361,67 @@ func TestAcknowledgementsShareRequests(t *testing.T) {
 			"%d outcomes in %d requests: %v", len(seen.all()), len(s.acks), s.acks)
 	})
 }
+
+// An acknowledgement waits for others until 5 ms after the request before it, unless a message of
+// its message group or a receive waits for it.
+func TestWhenAcknowledgementsWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		group   string
+		workers int
+		gap     time.Duration // between the messages
+		want    string        // times of the acknowledgements
+	}{
+		"alone":              {"", 64, time.Second, "[0s 1s 2s]"},
+		"with others":        {"", 64, time.Millisecond, "[0s 5ms 5ms]"},
+		"of a message group": {"g", 64, time.Millisecond, "[0s 1ms 2ms]"},
+		"no free worker":     {"", 1, time.Millisecond, "[0s 1ms 2ms]"},
+	} {
+		t.Run(name, onBroker(func(t *testing.T, s *server) {
+			s.settings.FIFO = c.group != ""
+			var begin time.Time
+			var mu sync.Mutex
+			var at []time.Duration
+			s.onAck = func(*tidegate.Delivery) error {
+				mu.Lock()
+				defer mu.Unlock()
+				at = append(at, time.Since(begin))
+				return nil
+			}
+			stop := start(t, s, consumer.Subscription{}, func(context.Context, *tidegate.Delivery) error { return nil },
+				consumer.PushOptions{Concurrency: c.workers, MaxBuffered: -1})
+			time.Sleep(time.Second)
+			begin = time.Now()
+			for i := range 3 {
+				s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: c.group, Body: []byte("x")})
+				time.Sleep(c.gap)
+			}
+			time.Sleep(time.Second)
+			assert.NoError(t, stop())
+			assert.Equal(t, "acknowledged after", fmt.Sprint(at), c.want)
+		}))
+	}
+}
+
+// 32 acknowledgements do not wait.
+func TestManyAcknowledgementsDoNotWait(t *testing.T) {
+	withBroker(t, func(t *testing.T, s *server) {
+		begin := time.Now()
+		var last time.Duration
+		for i := range 40 {
+			s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", Body: []byte("x")})
+		}
+		s.afterAck = func() error { last = max(last, time.Since(begin)); return nil }
+		release := make(chan struct{})
+		stop := start(t, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+			if d.ID != "0" {
+				<-release
+			}
+			return nil
+		}, consumer.PushOptions{Concurrency: 64})
+		synctest.Wait() // the first one is acknowledged
+		close(release)
+		synctest.Wait()
+		assert.That(t, len(s.acks) >= 2 && s.acks[1] >= 32 && last == 0, "requests with %v acknowledgements, the last after %v", s.acks, last)
+		assert.NoError(t, stop())
+	})
+}

@@ -155,6 +155,7 @@ type run struct {
 // call has its own handlers, buffers and kill switch.
 func (p *Push) Run(ctx context.Context) error {
 	r := &run{Push: p, log: p.opts.Logger, events: tally.New(p.opts.Logger), hand: newHand(&p.opts), topics: p.sub.newTopics()}
+	r.hand.hurry = r.hurryAcks
 	r.gatherer = newGather(p.limits, r.handleBatch)
 	r.running, r.fatal = context.WithCancelCause(ctx)
 	defer r.fatal(nil)
@@ -193,6 +194,7 @@ func (p *Push) Run(ctx context.Context) error {
 		r.concludePostponed()
 	})
 	defer over.Stop()
+	r.hurryAcks()
 	r.follow(r.hand.stop(false))
 	r.receivers.Done()
 	r.receivers.Wait()

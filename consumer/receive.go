@@ -54,7 +54,7 @@ type source struct {
 func (r *run) receive(s *source, helper bool) {
 	failures := 0
 	var outage recovery
-	attemptID := ""
+	at := attempt{}
 	permits := permits{Limiter: r.opts.Limiter, Report: r.reportPanic}
 	full := helper // there is a backlog
 	empty := 0     // receives in turn without a message
@@ -73,18 +73,21 @@ func (r *run) receive(s *source, helper bool) {
 		if !ok {
 			return
 		}
-		if attemptID == "" && (settings.FIFO || caps.RepeatReceive) {
-			attemptID = tidegate.NewMessageID()
+		if at.id == "" && (settings.FIFO || caps.RepeatReceive) {
+			at.id = tidegate.NewMessageID()
 		}
-		q := r.request(settings, caps, s, g, attemptID)
+		q := r.request(settings, caps, s, g, at)
 		if helper {
 			q.Wait, watcher = 0, nil
 		}
 		start := time.Now()
-		n, watched, err := r.receiveOnce(s, q, g, caps.RepeatReceive, watcher)
+		n, watched, err := r.receiveOnce(s, q, g, &at, caps.RepeatReceive, watcher)
+		if permits.Spend(n); n > 0 {
+			failures, outage = 0, recovery{}
+		}
 		switch {
 		case errors.Is(err, errInterrupted):
-			attemptID = ""
+			at = attempt{}
 			continue // reserve decides whether there is another receive
 		case err != nil && helper:
 			return
@@ -95,15 +98,14 @@ func (r *run) receive(s *source, helper bool) {
 			}
 			failures++
 			if errors.Is(err, transport.ErrUnreadable) {
-				attemptID = "" // the same ID would return the same response until its messages' invisible time ends
+				at = attempt{} // the same ID would return the same response until its messages' invisible time ends
 			}
 			if outage.await(r.running, r.transport, wait, err) != nil {
 				return
 			}
 			continue // otherwise with the same attempt ID, because the response may be lost
 		}
-		failures, attemptID, outage = 0, "", recovery{}
-		permits.Spend(n)
+		failures, at, outage = 0, attempt{}, recovery{}
 		full = n >= g.Messages
 		unwatched = watcher != nil && !watched && n == 0
 		if empty++; n > 0 {
@@ -137,53 +139,85 @@ func (r *run) help(s *source) {
 // errInterrupted is the cause of a receive that ends because the run ends or pauses.
 var errInterrupted = errors.New("interrupted")
 
-// receiveOnce makes one receive, and adds its deliveries. If a watcher could leave a watch,
-// receiveOnce then waits until another receive may find a message, and watched is true.
-func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g flow.Grant, repeatable bool, watcher transport.Watcher) (n int, watched bool, err error) {
+// An attempt is a receive and its repetitions after a lost response.
+type attempt struct {
+	id      string // empty: it cannot be repeated
+	arrived int    // parts of the responses
+}
+
+// receiveOnce makes one receive, and adds its deliveries; n is their number. If a watcher could
+// leave a watch, receiveOnce then waits until another receive may find a message, and watched is
+// true.
+func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g flow.Grant, at *attempt, repeatable bool, watcher transport.Watcher) (n int, watched bool, err error) {
 	ctx, cancel := context.WithCancel(r.polling)
 	defer cancel()
 	p := &poll{source: s, cancel: cancel, repeatable: repeatable}
 	if !r.hand.beginPoll(p) {
 		r.hand.giveUp(s, g)
-		return 0, false, errInterrupted
+		return n, false, errInterrupted
+	}
+	arrive := func(ds []*tidegate.Delivery, since time.Time, more bool) {
+		part := g
+		if more {
+			part, g = g.Split(len(ds), bodies(ds))
+		}
+		endpoint := ""
+		if len(ds) > 0 {
+			endpoint = ds[0].Endpoint
+		}
+		r.follow(r.hand.arrive(arrival{
+			list: ds, caps: r.capsOf, source: s, grant: part, more: more, sent: since,
+			invisible: q.InvisibleDuration, fifo: r.settingsOf(s.topic, endpoint).FIFO,
+		}, time.Now()))
+		n += len(ds)
 	}
 	sent := time.Now()
 	var ds []*tidegate.Delivery
 	var ready <-chan struct{}
-	if watcher != nil {
+	streamer, streams := r.transport.(transport.Streamer)
+	switch {
+	case watcher != nil:
 		ds, ready, err = watcher.ReceiveOrWatch(ctx, q)
-	} else {
+	case streams:
+		ds, err = streamer.ReceiveParts(ctx, q, func(part []*tidegate.Delivery, since time.Time) {
+			at.arrived++
+			arrive(part, since, true)
+			r.received(s.topic)
+		})
+	default:
 		ds, err = r.transport.Receive(ctx, q)
 	}
 	r.hand.endPoll(p)
 	if err != nil && ctx.Err() != nil {
 		if repeatable {
+			q.Arrived = at.arrived
 			ds = r.recall(q)
 		}
 		if err = errInterrupted; len(ds) == 0 {
 			r.hand.giveUp(s, g)
-			return 0, false, err
+			return n, false, err
 		}
 	}
 	if err != nil && !errors.Is(err, errInterrupted) {
 		r.hand.giveUp(s, g)
-		return 0, false, err
+		return n, false, err
 	}
-	endpoint := ""
-	if len(ds) > 0 {
-		endpoint = ds[0].Endpoint
-	}
-	r.follow(r.hand.arrive(arrival{
-		list: ds, caps: r.capsOf, source: s, grant: g, sent: sent,
-		invisible: q.InvisibleDuration, fifo: r.settingsOf(s.topic, endpoint).FIFO,
-	}, time.Now()))
+	arrive(ds, sent, false)
 	if err == nil {
 		r.received(s.topic)
 	}
 	if ready != nil && err == nil {
 		r.awaitReady(ctx, p, ready)
 	}
-	return len(ds), ready != nil, err
+	return n, ready != nil, err
+}
+
+// bodies returns the size of the bodies in bytes.
+func bodies(ds []*tidegate.Delivery) (n int) {
+	for _, d := range ds {
+		n += len(d.Body)
+	}
+	return n
 }
 
 // recall repeats a cancelled receive, and returns the deliveries that were in transit. The server
@@ -221,7 +255,7 @@ func (r *run) batch(s *transport.ConsumerSettings, caps transport.Capabilities) 
 	return maxBatch
 }
 
-func (r *run) request(set *transport.ConsumerSettings, caps transport.Capabilities, s *source, g flow.Grant, attemptID string) transport.ReceiveRequest {
+func (r *run) request(set *transport.ConsumerSettings, caps transport.Capabilities, s *source, g flow.Grant, at attempt) transport.ReceiveRequest {
 	wait := r.opts.LongPolling
 	if wait == 0 {
 		wait = set.LongPolling
@@ -235,7 +269,7 @@ func (r *run) request(set *transport.ConsumerSettings, caps transport.Capabiliti
 	inv, _ := r.hand.invisible(time.Time{}, time.Time{})
 	return transport.ReceiveRequest{
 		Group: r.sub.Group, Topic: s.topic.name, Queue: s.queue, Push: true, Filter: s.topic.filter,
-		Max: g.Messages, MaxBytes: g.Bytes, InvisibleDuration: inv, Wait: wait, AttemptID: attemptID,
+		Max: g.Messages, MaxBytes: g.Bytes, InvisibleDuration: inv, Wait: wait, AttemptID: at.id, Arrived: at.arrived,
 	}
 }
 
@@ -297,7 +331,13 @@ func (h *hand) reserve(s *source, batch int, wait, prompt bool) (g flow.Grant, o
 	}
 	h.bids = append(h.bids, b)
 	h.offer()
+	waits := slices.Contains(h.bids, b)
 	h.mu.Unlock()
+	if waits {
+		h.waits.Add(1)
+		defer h.waits.Add(-1)
+		h.hurry()
+	}
 	<-b.ended
 	return b.grant, b.grant.Messages > 0
 }

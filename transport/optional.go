@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/tidegate/tidegate"
 )
@@ -45,6 +46,20 @@ type Watcher interface {
 	// ends when ready is closed or ctx ends; ready may then never be closed. The server may reject
 	// a watch at any time, for example at a limit: then ready is nil.
 	ReceiveOrWatch(ctx context.Context, r ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error)
+}
+
+// A Streamer hands over messages before a receive ends. A message that arrives while a consumer
+// works then needs no request of its own, and does not wait for one.
+type Streamer interface {
+	// ReceiveParts is Receive, but the server can go on with the receive after its first messages.
+	// deliver gets each part of the messages as it arrives, one call at a time; ReceiveParts returns
+	// the others, or none. r.Max, r.MaxBytes and r.Wait bound all parts together. The server handed
+	// the messages of a part out after the time since, by the local clock.
+	//
+	// ReceiveParts keeps no reference to a part. No error is about it, and the end of ctx does not
+	// release it. A repetition with r.AttemptID sets r.Arrived. From a server that cannot go on,
+	// deliver gets nothing.
+	ReceiveParts(ctx context.Context, r ReceiveRequest, deliver func(part []*tidegate.Delivery, since time.Time)) ([]*tidegate.Delivery, error)
 }
 
 // An EndpointConfigurer has servers of several systems, whose settings differ. The consumer asks it

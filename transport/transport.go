@@ -13,11 +13,11 @@
 // in examples/transport is a complete one, with the test.
 //
 // A type that wraps a Transport must also forward the optional interfaces [LaneSender], [Pinger],
-// [Recaller], [Watcher], [EndpointConfigurer] and [Transactor]. Otherwise the program loses them
-// without an error: for example, a producer without a LaneSender sends each message in a request of
-// its own. Package transport/failover forwards all of them. Take care with a struct that embeds a
-// client: it has the optional methods of the client, for example a ReceiveOrWatch beside its own
-// Receive.
+// [Recaller], [Watcher], [Streamer], [EndpointConfigurer] and [Transactor]. Otherwise the program
+// loses them without an error: for example, a producer without a LaneSender sends each message in a
+// request of its own. Package transport/failover forwards all of them. Take care with a struct that
+// embeds a client: it has the optional methods of the client, for example ReceiveOrWatch and
+// ReceiveParts beside its own Receive.
 //
 // # Calls
 //
@@ -96,6 +96,10 @@ type ReceiveRequest struct {
 	// in flight; if there are none, it takes new messages. RocketMQ supports this for FIFO groups
 	// only. Empty means that the receive cannot be repeated.
 	AttemptID string
+
+	// Arrived is how many parts a [Streamer] delivered in earlier receives with the same AttemptID.
+	// The receive does not return their messages again. Zero means none.
+	Arrived int
 
 	// Repeat restricts the receive to the deliveries of an earlier one with the same AttemptID. It
 	// takes no new message, ignores Max and does not wait. If the earlier receive still waits, the
@@ -273,7 +277,7 @@ const (
 
 // A Transport is a connection with all methods that producers and consumers need. An implementation
 // embeds [Base], which has the methods that not every server supports. [LaneSender], [Pinger],
-// [Recaller], [Watcher] and [Transactor] are optional.
+// [Recaller], [Watcher], [Streamer] and [Transactor] are optional.
 type Transport interface {
 	Sender
 	Receiver

@@ -100,6 +100,17 @@ func (c *ChaosClient) ReceiveOrWatch(ctx context.Context, r transport.ReceiveReq
 	return ds, ready, err
 }
 
+// ReceiveParts disturbs deliveries as Receive does.
+func (c *ChaosClient) ReceiveParts(ctx context.Context, r transport.ReceiveRequest, deliver func(part []*tidegate.Delivery, since time.Time)) ([]*tidegate.Delivery, error) {
+	ds, err := c.Client.ReceiveParts(ctx, r, func(part []*tidegate.Delivery, since time.Time) {
+		deliver(c.postpone(ctx, part), since)
+	})
+	if err == nil && !r.Repeat {
+		ds = c.postpone(ctx, ds)
+	}
+	return ds, err
+}
+
 // postpone postpones and reorders some of the deliveries, and returns the others.
 func (c *ChaosClient) postpone(ctx context.Context, ds []*tidegate.Delivery) []*tidegate.Delivery {
 	delays, shuffled := c.disturb(ds)

@@ -518,6 +518,9 @@ func (p *placedStream) Context() context.Context { return p.ctx }
 
 // SendMsg implements grpc.ServerStream.
 func (p *placedStream) SendMsg(m any) error {
+	if _, ok := m.(*requests.Placed); ok { // a part of the response
+		return p.ServerStream.SendMsg(m)
+	}
 	return p.ServerStream.SendMsg(&requests.Placed{Message: m, Place: p.place})
 }
 

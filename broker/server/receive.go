@@ -34,7 +34,8 @@ type receiveStream = grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]
 
 // receiveMessage serves ReceiveMessage. The frames are, in this order: a
 // status, the messages, the time of delivery. A client that reads packed frames gets many
-// messages in each, and the status with the last.
+// messages in each, and the status with the last. For a client that reads streams the receive goes
+// on after the first messages; see [engine.Request].Stream.
 //
 // If the client leaves before the last frame is handed to gRPC, which is the case when it
 // cancels the call, a write fails or its connection closes, the receive ends and the messages
@@ -54,7 +55,11 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	f := &wire.Deliveries{Packed: requests.Announces(ctx, wire.FeaturePacked), CRC: requests.Header(ctx, wire.HeaderLanguage) == requests.LanguageGo}
 	in := s.intake(ctx)
 	defer func() { admission.PlaceOf(ctx).TakeOver(&in.Hold, in.Hold.Bytes()) }()
-	ds, err := s.receive(ctx, in, f)
+	streamed := false
+	ds, err := s.receive(ctx, in, f, func(part []*tidegate.Delivery) error {
+		streamed = true
+		return s.sendPart(stream, in, f, part)
+	})
 	if err != nil {
 		if g, ok := errors.AsType[*refusal.Cut](err); ok {
 			return g.Status
@@ -68,12 +73,16 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 		}
 		return writeEmpty(stream, st)
 	}
+	if len(ds) == 0 && streamed {
+		return stream.Send(okFrame)
+	}
 	if len(ds) == 0 {
 		return writeEmpty(stream, noMessage)
 	}
 	// It is never certain which frame the client did not read. But a client that has not read the
-	// last frame has used no message, because RocketMQ's clients collect the whole stream.
-	if err = deliver(in, func() error { return writeMessages(stream, f, ds) }); err == nil {
+	// last frame has used no message, because RocketMQ's clients collect the whole stream. A client
+	// that reads streams can have used them when it cancels the call.
+	if err = deliver(in, func() error { return writeMessages(stream, f, ds) }); err == nil && f.Begun.IsZero() {
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -81,6 +90,34 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 		s.release(ctx, ds)
 	}
 	return err
+}
+
+// sendPart sends messages of a receive that goes on. If gRPC does not take all of them, the client
+// has used none, because the last frame completes the part, and sendPart returns them to the queue.
+// Otherwise the client may use them, although it cancels the call afterwards.
+func (s *Server) sendPart(stream receiveStream, in *requests.Intake, f *wire.Deliveries, ds []*tidegate.Delivery) error {
+	ctx := stream.Context()
+	place := admission.PlaceOf(ctx).Part()
+	defer place.End()
+	err := deliver(in, func() error {
+		frames, err := f.Frames(ds)
+		if err != nil {
+			return status.Error(codes.Internal, err.Error())
+		}
+		for i := range frames {
+			if err := stream.SendMsg(&requests.Placed{Message: &frames[i], Place: place}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		f.Forget()
+		s.release(ctx, ds)
+		return &refusal.Cut{Status: err}
+	}
+	place.TakeOver(&in.Hold, in.Hold.Bytes())
+	return nil
 }
 
 // noMessage is the status of an empty response, with the text of RocketMQ's proxy.
@@ -133,9 +170,10 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 	s.engine.Return(ctx, ds)
 }
 
-// receive reads a request and calls the engine, through the middleware if there is one.
-// Its error can be a *refusal.Cut.
-func (s *Server) receive(ctx context.Context, in *requests.Intake, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
+// receive reads a request and calls the engine, through the middleware if there is one. A Call of
+// the middleware has one response, so then no part is sent before it. Its error can be a
+// *refusal.Cut.
+func (s *Server) receive(ctx context.Context, in *requests.Intake, f *wire.Deliveries, part func([]*tidegate.Delivery) error) (ds []*tidegate.Delivery, err error) {
 	from, err := s.gate.Authenticate(ctx, time.Now(), requests.RPCReceive)
 	if err != nil {
 		return nil, err
@@ -153,13 +191,13 @@ func (s *Server) receive(ctx context.Context, in *requests.Intake, f *wire.Deliv
 	}
 	f.Namespace = req.GetMessageQueue().GetTopic().GetResourceNamespace()
 	if s.o.Intercept == nil {
-		return s.poll(ctx, client, from.Under(), req, &in.Hold, f)
+		return s.poll(ctx, client, from.Under(), req, &in.Hold, f, part)
 	}
 	var done bool
 	var failure error
 	err = s.intercept(ctx, callOf(requests.RPCReceive, client, req), func(ctx context.Context) error {
 		done = true
-		ds, failure = s.poll(ctx, client, from.Under(), req, &in.Hold, f)
+		ds, failure = s.poll(ctx, client, from.Under(), req, &in.Hold, f, nil)
 		return failure
 	}, &done)
 	if err == nil {
@@ -171,8 +209,9 @@ func (s *Server) receive(ctx context.Context, in *requests.Intake, f *wire.Deliv
 // poll carries out a receive that was admitted under some rules, and turns a panic into an error.
 // When the rules change, it ends without an error; the next receive is checked against the new
 // rules.
-func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, req *rmqpb.ReceiveMessageRequest, h *admission.Hold, f *wire.Deliveries) (ds []*tidegate.Delivery, err error) {
+func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, req *rmqpb.ReceiveMessageRequest, h *admission.Hold, f *wire.Deliveries, part func([]*tidegate.Delivery) error) (ds []*tidegate.Delivery, err error) {
 	defer s.recovered("ReceiveMessage", &err)
+	begun := time.Now()
 	place, err := s.park(ctx, h.Bytes())
 	if err != nil {
 		return nil, err
@@ -212,6 +251,8 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 				_ = grpc.SetTrailer(ctx, requests.Watched)
 			}
 		}()
+	} else if f.Packed && requests.Announces(ctx, wire.FeatureStream) {
+		p.Stream, f.Begun = part, begun
 	}
 	ds, err = s.messages.Poll(parked, p)
 	s.engine.Touch(client)
@@ -261,6 +302,9 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	}
 	var err error
 	if out.MaxBytes, err = requests.MaxBytes(ctx); err != nil {
+		return out, err
+	}
+	if out.Arrived, err = requests.Arrived(ctx); err != nil {
 		return out, err
 	}
 	if req.GetBatchSize() < 0 {

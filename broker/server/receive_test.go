@@ -527,6 +527,108 @@ func TestCancelledReceiveSwallowsNothing(t *testing.T) {
 	}
 }
 
+// streaming announces that the client uses messages before the receive ends.
+func streaming(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, wire.HeaderFeatures, wire.FeaturePacked+", "+wire.FeatureStream)
+}
+
+// A receive goes on after its first messages for a client that announces it. Each part comes at
+// once in a frame without a status. The status comes with the end of the wait.
+func TestStreamOnTheWire(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		stream := assert.Value(e.ReceiveMessage(streaming(e.ctx()), receiveRequest("normal")))(t)
+		begin := time.Now()
+		for _, id := range []string{"1", "2"} {
+			time.Sleep(time.Second)
+			e.send(msg("normal", id))
+			sent := time.Now()
+			f := assert.Value(stream.Recv())(t)
+			assert.That(t, len(f.GetPacked()) == 1 && f.GetPacked()[0].GetSystemProperties().GetMessageId() == id && f.GetStatus() == nil && f.GetDeliveryTimestamp() != nil,
+				"the part with message %s is %v", id, f)
+			r := wire.Fields(f.ProtoReflect().GetUnknown())
+			assert.That(t, r.Next() && r.Tag == wire.TagResponseWaited && time.Duration(r.Number())*time.Microsecond == sent.Sub(begin),
+				"the part with message %s says that it waited %d µs, want %v", id, r.Number(), sent.Sub(begin))
+			synctest.Wait()
+			assert.Equal(t, "bytes held for a part that the client has", e.s.Parts().Bodies.Held(), 0)
+		}
+		f := assert.Value(stream.Recv())(t)
+		assert.That(t, f.GetStatus().GetCode() == rmqpb.Code_OK && len(f.GetPacked()) == 0, "the last frame is %v", f)
+		assert.Is(t, "the end", assert.Err(stream.Recv()), io.EOF)
+		ctx := metadata.AppendToOutgoingContext(e.ctx(), wire.HeaderArrived, "many")
+		st, _ := e.receive(ctx, receiveRequest("normal"))
+		refused(t, st, tidegate.CodeBadRequest, wire.HeaderArrived)
+	})
+}
+
+// With middleware a receive has one response, which the middleware decides about.
+func TestNoStreamThroughMiddleware(t *testing.T) {
+	calls := 0
+	withServer(t, server.Options{Intercept: func(ctx context.Context, call server.Call, next func(context.Context) error) error {
+		if call.Op == "ReceiveMessage" {
+			calls++
+		}
+		return next(ctx)
+	}}, func(t *testing.T, e *env) {
+		e.send(msg("normal", "1"))
+		fs, err := frames(e.ReceiveMessage(streaming(e.ctx()), receiveRequest("normal")))
+		assert.That(t, err == nil && calls == 1 && len(fs) == 1 && len(fs[0].GetPacked()) == 1 && fs[0].GetStatus() != nil, "%d calls, %v, %v", calls, fs, err)
+	})
+}
+
+// A client cancels a stream at a random instant around a part, and repeats the receive with the
+// number of parts that it has read. Each message is in one of the two responses, and the handles of
+// both are valid.
+func TestCancelledStreamSwallowsNothing(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		e.telemetry(as(t.Context(), "leaver"), consumer(rmqpb.ClientType_PUSH_CONSUMER))
+		arrived, repeated := 0, 0
+		for i := range model.Rounds(400) {
+			ctx, cancel := context.WithCancel(as(t.Context(), "leaver"))
+			ended := make(chan []*rmqpb.ReceiveMessageResponse)
+			attemptID := attempt(strconv.Itoa(i))
+			go func() {
+				fs, _ := frames(e.ReceiveMessage(streaming(ctx), receiveRequest("normal", attemptID)))
+				ended <- fs
+			}()
+			synctest.Wait()
+			go func() {
+				for range rand.IntN(200) {
+					runtime.Gosched()
+				}
+				cancel()
+			}()
+			want := []string{fmt.Sprint(i, "a"), fmt.Sprint(i, "b")}
+			for _, id := range want {
+				e.send(msg("normal", id))
+			}
+			var got []*rmqpb.Message
+			parts := <-ended
+			for _, f := range parts {
+				got = append(got, f.GetPacked()...)
+			}
+			arrived += len(got)
+			again := metadata.AppendToOutgoingContext(repeating(as(t.Context(), "leaver")), wire.HeaderArrived, strconv.Itoa(len(parts)))
+			_, ms := e.receive(again, receiveRequest("normal", attemptID))
+			repeated += len(ms)
+			for got = append(got, ms...); len(got) < len(want); {
+				_, ms = e.receive(as(t.Context(), "other"), receiveRequest("normal"))
+				if len(ms) == 0 {
+					break
+				}
+				got = append(got, ms...)
+			}
+			var ids []string
+			for _, m := range got {
+				ids = append(ids, m.GetSystemProperties().GetMessageId())
+				e.ack(m)
+			}
+			slices.Sort(ids)
+			assert.MustEqual(t, "messages", fmt.Sprint(ids), fmt.Sprint(want))
+		}
+		t.Logf("%d messages came before the cancellation, %d with the repetition", arrived, repeated)
+	})
+}
+
 func TestRepetitionNamesItsReceive(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
 		st, _ := e.receive(repeating(e.ctx()), receiveRequest("normal"))

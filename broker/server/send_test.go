@@ -231,7 +231,7 @@ func TestSendBatch(t *testing.T) {
 		}
 		var header metadata.MD
 		r := assert.Value(e.SendMessage(e.ctx(), &rmqpb.SendMessageRequest{Messages: ms}, grpc.Header(&header)))(t)
-		if got := header.Get(wire.HeaderFeatures); len(got) != 1 || got[0] != "batch, pushback, suspend, deadletter, retry, repeat, packed, brief, watch, heartbeats, queues, reconsume, snooze, topics" {
+		if got := header.Get(wire.HeaderFeatures); len(got) != 1 || got[0] != "batch, pushback, suspend, deadletter, retry, repeat, packed, stream, brief, watch, heartbeats, queues, reconsume, snooze, topics" {
 			t.Errorf("%s: %q", wire.HeaderFeatures, got)
 		}
 		assert.MustEqual(t, "entries", len(r.GetEntries()), 5)

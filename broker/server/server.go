@@ -46,6 +46,12 @@
 //   - "packed": a ReceiveMessage with the request header x-tidegate-features: packed gets many
 //     messages in one frame, in a field that RocketMQ's protocol does not have. The last frame has
 //     the status.
+//   - "stream": a ReceiveMessage with the request header x-tidegate-features: packed, stream goes on
+//     after its first messages, until it has sent half of its batch size or bytes, or its wait is
+//     over. A part of the messages ends with a frame that has the time of delivery and the
+//     microseconds since the request arrived, in a field that RocketMQ's protocol does not have. The
+//     last frame has the status. The repetition has the request header x-tidegate-arrived with the
+//     number of parts that arrived. A server with [Options].Intercept does not stream.
 //   - "brief": the response to an AckMessage with the request header x-tidegate-features: brief has
 //     no entries if all of them succeeded.
 //   - "watch": a ReceiveMessage with the request header x-tidegate-features: watch does not wait,

@@ -328,6 +328,14 @@ func (b *Budget) Take(peer PlaceOwner, bytes int64) (*Place, error) {
 	return p, p.own.Resize(bytes, true)
 }
 
+// Part returns a place for a part of the response, without bytes of its own: it is for TakeOver. The
+// caller has to call End when gRPC has the messages of the part.
+func (p *Place) Part() *Place {
+	part := &Place{peer: p.peer}
+	part.refs.Store(1)
+	return part
+}
+
 // TakeOver takes over h until the response is written, with so many bytes, and empties h. It must
 // not grow. The handler calls it, once at most. A nil Place releases h.
 func (p *Place) TakeOver(h *Hold, bytes int64) {
@@ -368,9 +376,10 @@ func (p *Place) unref() {
 }
 
 func (p *Place) release() {
-	p.own.Release()
-	if p.body.budget != nil {
-		p.body.Release()
+	for _, h := range []*Hold{&p.own, &p.body} {
+		if h.budget != nil {
+			h.Release()
+		}
 	}
 }
 

@@ -99,12 +99,13 @@ type fullTransport interface {
 	transport.Recaller
 }
 
-// A laneTransport also has lanes, transactions and watches.
+// A laneTransport also has lanes, transactions, watches and parts.
 type laneTransport interface {
 	fullTransport
 	transport.LaneSender
 	transport.Transactor
 	transport.Watcher
+	transport.Streamer
 }
 
 // count returns t with a count of its calls.
@@ -193,6 +194,11 @@ type countedLanes struct {
 func (c countedLanes) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, <-chan struct{}, error) {
 	c.m.add("ReceiveOrWatch")
 	return c.lanes.ReceiveOrWatch(ctx, r)
+}
+
+func (c countedLanes) ReceiveParts(ctx context.Context, r transport.ReceiveRequest, deliver func([]*tidegate.Delivery, time.Time)) ([]*tidegate.Delivery, error) {
+	c.m.add("ReceiveParts")
+	return c.lanes.ReceiveParts(ctx, r, deliver)
 }
 
 func (c countedLanes) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {

@@ -33,7 +33,8 @@ const (
 	TagResponseStatus  = 1<<3 | kindBytes // of a ReceiveMessageResponse
 	TagResponseMessage = 2<<3 | kindBytes
 	TagResponseTime    = 3<<3 | kindBytes
-	TagResponsePacked  = 1000<<3 | kindBytes // not in the contract
+	TagResponsePacked  = 1000<<3 | kindBytes  // not in the contract
+	TagResponseWaited  = 1001<<3 | kindVarint // not in the contract; see [Deliveries].Begun
 
 	tagMessageTopic      = 1<<3 | kindBytes
 	tagMessageProperties = 2<<3 | kindBytes
@@ -95,6 +96,9 @@ func Fields(raw []byte) FieldReader { return FieldReader{raw: raw} }
 
 // Bytes returns the value of a field of kindBytes. It shares memory with the message.
 func (r *FieldReader) Bytes() []byte { return r.raw[r.begin:r.at] }
+
+// Number returns the value of a field of kindVarint.
+func (r *FieldReader) Number() uint64 { return r.number }
 
 // Next moves to the next field. It returns false at the end, or with Err set if the next bytes are
 // invalid protobuf.
@@ -374,6 +378,7 @@ const (
 	// may have been replaced since. For ReceiveMessage it requests the deliveries of the receive
 	// with the same attempt ID, and no new ones.
 	HeaderRepeat    = "x-tidegate-repeat"
+	HeaderArrived   = "x-tidegate-arrived"   // of ReceiveMessage: how many parts of the earlier receive arrived
 	HeaderLadder    = "x-tidegate-ladder"    // of a failure: the broker's own interval holds
 	HeaderSnooze    = "x-tidegate-snooze"    // of ChangeInvisibleDuration: it ends the delivery, whose attempt does not count
 	HeaderMaxBytes  = "x-tidegate-max-bytes" // of ReceiveMessage: ReceiveRequest.MaxBytes
@@ -389,7 +394,7 @@ const (
 )
 
 // Features that a server announces; package server documents them. A client announces "packed",
-// "brief", "watch", "heartbeats" and "topics".
+// "stream", "brief", "watch", "heartbeats" and "topics".
 const (
 	FeatureBatch      = "batch"
 	FeaturePushBack   = "pushback"
@@ -401,6 +406,7 @@ const (
 	FeaturePacked     = "packed" // the client reads many messages in one frame of a receive
 	FeatureTopics     = "topics" // the messages of a SendMessage can have different topics
 	FeatureWatch      = "watch"  // of Telemetry: the client reads the queues of watches; of ReceiveMessage: it asks for a watch
+	FeatureStream     = "stream" // of ReceiveMessage: the client uses messages before the receive ends
 	FeatureBrief      = "brief"  // an AckMessage whose entries all succeeded needs no entries in the response
 
 	// FeatureHeartbeats of Heartbeat: it counts for all clients with a Telemetry stream on its

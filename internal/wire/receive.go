@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tidegate/tidegate"
@@ -26,12 +27,17 @@ type Deliveries struct {
 	// and the status OK. It is for clients that announce FeaturePacked.
 	Packed bool
 
+	// Begun is when the request arrived. The last packed frame then also has the time from Begun to
+	// the encoding, in microseconds. It is for clients that announce FeatureStream.
+	Begun time.Time
+
 	// CRC has digests of the kind CRC32, which cost less than MD5: for clients whose form
 	// of it is known.
 	CRC bool
 
 	list []Frame
 	of   int       // how many deliveries list is of
+	more bool      // list is not the last part of the response
 	at   time.Time // of the encoding: remaining invisible times count from here
 
 	encoder encoder
@@ -60,8 +66,10 @@ const maxCopied = 4 << 10
 // headRoom is the approximate size of a frame without the body.
 const headRoom = 512
 
-// Prepare encodes ds while the engine writes that it hands them out.
-func (f *Deliveries) Prepare(ds []*tidegate.Delivery) {
+// Prepare encodes ds while the engine writes that it hands them out. With more, further parts of
+// the packed response follow, so the last frame has no status.
+func (f *Deliveries) Prepare(ds []*tidegate.Delivery, more bool) {
+	f.more = more
 	_ = f.encode(ds) // Frames gets the error again, and returns it
 }
 
@@ -111,8 +119,14 @@ func (f *Deliveries) encode(ds []*tidegate.Delivery) error {
 	}
 	if f.Packed {
 		f.head = appendMoment(f.head, TagResponseTime, f.at.Unix(), f.at.Nanosecond())
-		f.endRun()
-		f.bufs = append(f.bufs, okStatus)
+		if !f.Begun.IsZero() {
+			f.head = protowire.AppendVarint(f.head, TagResponseWaited)
+			f.head = protowire.AppendVarint(f.head, uint64(max(f.at.Sub(f.Begun), 0).Microseconds())) //nolint:gosec // not negative
+		}
+		if !f.more {
+			f.endRun()
+			f.bufs = append(f.bufs, okStatus)
+		}
 		f.endFrame()
 	}
 	f.cut()

@@ -393,10 +393,10 @@ func TestOutgoingIsMadeAgain(t *testing.T) {
 		before func(f *Deliveries)
 		fresh  bool
 	}{
-		"prepared":     {func(f *Deliveries) { f.Prepare(ds) }, true},
+		"prepared":     {func(f *Deliveries) { f.Prepare(ds, false) }, true},
 		"not prepared": {func(*Deliveries) {}, false},
-		"of fewer":     {func(f *Deliveries) { f.Prepare(ds[:1]) }, false},
-		"too old":      {func(f *Deliveries) { f.Prepare(ds); f.at = f.at.Add(-2 * maxFrameAge) }, false},
+		"of fewer":     {func(f *Deliveries) { f.Prepare(ds[:1], false) }, false},
+		"too old":      {func(f *Deliveries) { f.Prepare(ds, false); f.at = f.at.Add(-2 * maxFrameAge) }, false},
 	} {
 		f := &Deliveries{}
 		c.before(f)

@@ -233,6 +233,7 @@ var interfaces = map[string]reflect.Type{
 	"Recaller":   reflect.TypeFor[transport.Recaller](),
 	"Transactor": reflect.TypeFor[transport.Transactor](),
 	"Watcher":    reflect.TypeFor[transport.Watcher](),
+	"Streamer":   reflect.TypeFor[transport.Streamer](),
 
 	"EndpointConfigurer": reflect.TypeFor[transport.EndpointConfigurer](),
 }
@@ -303,6 +304,11 @@ func (r *recorder) Receive(context.Context, transport.ReceiveRequest) ([]*tidega
 func (r *recorder) ReceiveOrWatch(context.Context, transport.ReceiveRequest) ([]*tidegate.Delivery, <-chan struct{}, error) {
 	r.note("ReceiveOrWatch")
 	return nil, nil, nil
+}
+
+func (r *recorder) ReceiveParts(context.Context, transport.ReceiveRequest, func([]*tidegate.Delivery, time.Time)) ([]*tidegate.Delivery, error) {
+	r.note("ReceiveParts")
+	return nil, nil
 }
 
 func (r *recorder) Ack(_ context.Context, ds []*tidegate.Delivery) []error {

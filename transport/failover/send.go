@@ -351,6 +351,20 @@ func (t *Transport) ReceiveOrWatch(ctx context.Context, r transport.ReceiveReque
 	return t.ends[i].own(ds), ready, t.ends[i].wrap(err)
 }
 
+// ReceiveParts receives from the endpoint of the queue. deliver gets nothing with
+// [transport.AnyQueue], as r.Arrived would not say of which endpoint the parts are, and if the
+// endpoint's transport is no [transport.Streamer].
+func (t *Transport) ReceiveParts(ctx context.Context, r transport.ReceiveRequest, deliver func(part []*tidegate.Delivery, since time.Time)) ([]*tidegate.Delivery, error) {
+	q, i := queueOf(r.Queue, len(t.ends))
+	s, ok := t.ends[i].Transport.(transport.Streamer)
+	if r.Queue == transport.AnyQueue || !ok {
+		return t.Receive(ctx, r)
+	}
+	r.Queue = q
+	list, err := s.ReceiveParts(ctx, r, func(part []*tidegate.Delivery, since time.Time) { deliver(t.ends[i].own(part), since) })
+	return t.ends[i].own(list), t.ends[i].wrap(err)
+}
+
 func (e *end) receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	list, err := e.Transport.Receive(ctx, r)
 	return e.own(list), e.wrap(err)

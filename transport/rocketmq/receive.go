@@ -71,13 +71,21 @@ const (
 // if that is zero, are released; only servers without support for r.MaxBytes send them. Receive
 // never reads more than r.Max messages.
 func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
-	ds, _, err := c.receiveFrom(ctx, r, false)
+	ds, _, err := c.receiveFrom(ctx, r, false, nil)
+	return ds, err
+}
+
+// ReceiveParts implements transport.Streamer. The errors and the releases are those of Receive, of
+// the messages that deliver did not get. A tidegate broker goes on with a receive until it has
+// delivered half of r.Max or r.MaxBytes.
+func (c *Client) ReceiveParts(ctx context.Context, r transport.ReceiveRequest, deliver func(part []*tidegate.Delivery, since time.Time)) ([]*tidegate.Delivery, error) {
+	ds, _, err := c.receiveFrom(ctx, r, false, deliver)
 	return ds, err
 }
 
 // receiveFrom receives from the next server of the topic. With watching it leaves a watch if it
-// can.
-func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, watching bool) (_ []*tidegate.Delivery, ready <-chan struct{}, _ error) {
+// can. deliver, if not nil, takes parts of the messages.
+func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, watching bool, deliver deliverFunc) (_ []*tidegate.Delivery, ready <-chan struct{}, _ error) {
 	if err := tidegate.ValidateGroup(r.Group); err != nil {
 		return nil, nil, err
 	}
@@ -125,7 +133,7 @@ func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, wa
 			}()
 		}
 	}
-	list, left, err := c.receive(ctx, s, w != nil, &r, &rmqpb.ReceiveMessageRequest{
+	list, left, err := c.receive(ctx, s, w != nil, deliver, &r, &rmqpb.ReceiveMessageRequest{
 		Group: c.resource(r.Group),
 		MessageQueue: &rmqpb.MessageQueue{
 			Topic:      c.resource(r.Topic),
@@ -173,7 +181,7 @@ func tagFilter(expr string) *rmqpb.FilterExpression {
 
 // receive makes the call and reads its stream to the end. Frames may arrive in any order. With
 // watching it asks the server to leave a watch, and left reports whether the server has.
-func (c *Client) receive(ctx context.Context, s *session, watching bool, r *transport.ReceiveRequest, req *rmqpb.ReceiveMessageRequest) (_ []*tidegate.Delivery, left bool, _ *tidegate.Error) {
+func (c *Client) receive(ctx context.Context, s *session, watching bool, deliver deliverFunc, r *transport.ReceiveRequest, req *rmqpb.ReceiveMessageRequest) (_ []*tidegate.Delivery, left bool, _ *tidegate.Error) {
 	if ctx.Err() != nil { // otherwise the request could be sent before its cancellation, and take messages
 		return nil, false, &tidegate.Error{Op: opReceive, Subject: r.Topic, Endpoint: s.ep.Key, Err: context.Cause(ctx)}
 	}
@@ -197,7 +205,8 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 		return e
 	}
 	got := c.collector(s, r, int(req.GetBatchSize()))
-	stream, err := s.ep.API().ReceiveMessage(c.headers.Outgoing(rctx, s.id, receiveHeaders(r, watching)...), req,
+	got.deliver = deliver
+	stream, err := s.ep.API().ReceiveMessage(c.headers.Outgoing(rctx, s.id, receiveHeaders(r, watching, deliver != nil)...), req,
 		grpc.MaxCallRecvMsgSize(frameLimit(c.opts.MaxReceiveSize)))
 	if err != nil {
 		e := failed(err)
@@ -209,6 +218,11 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 		err := stream.RecvMsg(&f)
 		if err == nil {
 			err = got.add(&f, time.Now())
+		}
+		if err == nil && got.part {
+			got.endPart()
+			c.giveBack(ctx, s, got.excess)
+			got.excess = nil
 		}
 		if errors.Is(err, io.EOF) {
 			break
@@ -245,22 +259,21 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, r *tran
 	if len(got.list) == 0 && c.isClosed() {
 		return nil, false, closedError(opReceive, r.Topic) // the response to Close's termination arrived before the cancellation
 	}
-	var last time.Time
-	for _, d := range got.list {
-		d.InvisibleUntil = got.invisibleUntil(d)
-		if d.InvisibleUntil.After(last) {
-			last = d.InvisibleUntil
-		}
-	}
-	s.hold(last)
-	return got.list, left, nil
+	return got.take(), left, nil
 }
 
 // receiveHeaders returns the headers of a receive, in pairs.
-func receiveHeaders(r *transport.ReceiveRequest, watching bool) []string {
-	headers := []string{wire.HeaderFeatures, watchHeader(watching)}
+func receiveHeaders(r *transport.ReceiveRequest, watching, streaming bool) []string {
+	features := watchHeader(watching)
+	if streaming {
+		features += ", " + wire.FeatureStream
+	}
+	headers := []string{wire.HeaderFeatures, features}
 	if r.MaxBytes > 0 {
 		headers = append(headers, wire.HeaderMaxBytes, strconv.Itoa(r.MaxBytes))
+	}
+	if r.Arrived > 0 {
+		headers = append(headers, wire.HeaderArrived, strconv.Itoa(r.Arrived))
 	}
 	if r.Repeat {
 		headers = append(headers, wire.HeaderRepeat, "true")
@@ -324,6 +337,10 @@ type collector struct {
 	list     []*tidegate.Delivery // the messages to return
 	excess   []*tidegate.Delivery // messages beyond maxBytes, without their bodies
 	full     bool                 // more than max messages arrived
+	deliver  deliverFunc          // nil: the receive has one part
+	parts    int                  // that were delivered
+	part     bool                 // the messages in list are a part of the response, and further ones follow
+	waited   time.Duration        // from the arrival of the request until the server handed this part out
 	sent     time.Time            // when the request was sent
 	began    time.Time            // arrival of the first frame
 	server   time.Time            // start of the delivery, in the server's clock
@@ -337,6 +354,31 @@ func (c *Client) collector(s *session, r *transport.ReceiveRequest, most int) *c
 	}
 	return g
 }
+
+// take returns the messages of a part, and begins the next one.
+func (g *collector) take() (list []*tidegate.Delivery) {
+	var last time.Time
+	for _, d := range g.list {
+		d.InvisibleUntil = g.invisibleUntil(d)
+		if d.InvisibleUntil.After(last) {
+			last = d.InvisibleUntil
+		}
+	}
+	g.s.hold(last)
+	list, g.list = g.list, nil
+	g.part, g.began, g.server = false, time.Time{}, time.Time{}
+	return list
+}
+
+// endPart hands over the messages of a part, after which the receive goes on.
+func (g *collector) endPart() {
+	g.parts++
+	since := g.sent.Add(min(g.waited, time.Since(g.sent)))
+	g.deliver(g.take(), since)
+}
+
+// A deliverFunc takes a part of the messages.
+type deliverFunc = func(part []*tidegate.Delivery, since time.Time)
 
 // add reads a frame and frees it.
 func (g *collector) add(f *wire.ReceivedFrame, now time.Time) error {
@@ -358,6 +400,9 @@ func (g *collector) add(f *wire.ReceivedFrame, now time.Time) error {
 				return wire.Unreadable(err)
 			}
 			g.server = server
+		case wire.TagResponseWaited:
+			g.part = g.deliver != nil
+			g.waited = time.Duration(min(r.Number(), uint64(forever/time.Microsecond))) * time.Microsecond //nolint:gosec // it fits
 		case wire.TagResponseMessage, wire.TagResponsePacked:
 			if g.full = g.messages == g.max; !g.full {
 				g.messages++
@@ -395,7 +440,7 @@ func (g *collector) message(raw []byte) {
 	if p.Invisible > 0 {
 		d.InvisibleUntil = g.began.Add(p.Invisible) // see invisibleUntil
 	}
-	if len(g.list) > 0 && len(d.Body) > g.maxBytes-g.bytes {
+	if (len(g.list) > 0 || g.parts > 0) && len(d.Body) > g.maxBytes-g.bytes {
 		d.Body = nil
 		g.excess = append(g.excess, d)
 		return

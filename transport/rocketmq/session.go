@@ -604,7 +604,7 @@ func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 // the topic gets other servers, and when the client is closed. A later call leaves the watch again.
 func (c *Client) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) (ds []*tidegate.Delivery, ready <-chan struct{}, err error) {
 	r.Wait = 0
-	return c.receiveFrom(ctx, r, true)
+	return c.receiveFrom(ctx, r, true, nil)
 }
 
 // A watch is one that a receive leaves on the server. The server has at most one for each queue and

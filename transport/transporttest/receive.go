@@ -307,6 +307,7 @@ var optionalCases = []testCase{
 	{name: "TransactionRolledBack", run: optional(transactionRolledBack)},
 	{name: "TransactionChecked", run: optional(transactionChecked)},
 	{name: "Watch", run: optional(watch), needs: needWatch},
+	{name: "Parts", run: optional(parts)},
 }
 
 // optional runs a case with the interface that it needs.
@@ -586,6 +587,47 @@ func (e *env) ready(watches map[int]<-chan struct{}) (queue int, ok bool) {
 		}
 		if time.Since(start) > e.server.Unit {
 			return 0, false
+		}
+	}
+}
+
+// A Streamer may hand over messages before the receive returns. They are the caller's then.
+func parts(e *env, s transport.Streamer) {
+	e.setup(settings.TopicNormal)
+	const n = 3
+	r := e.request()
+	r.Max = 32
+	begun := time.Now()
+	got := map[string]int{}
+	take := func(ds []*tidegate.Delivery) {
+		for _, d := range ds {
+			got[string(d.Body)]++
+			e.mustAck(d)
+		}
+	}
+	wait := later(func() {
+		for i := range n {
+			e.Transport.Send(e.Context(), []*tidegate.Message{e.message(fmt.Sprint(i))})
+		}
+	})
+	defer wait()
+	for range 2 * n {
+		ds, err := s.ReceiveParts(e.Context(), r, func(part []*tidegate.Delivery, since time.Time) {
+			if now := time.Now(); since.Before(begun) || since.After(now) {
+				e.Errorf("a part was handed out after %v, want a time between the begin of the receive, %v, and its arrival, %v", since, begun, now)
+			}
+			take(part)
+		})
+		if err != nil {
+			e.Fatal(err)
+		}
+		if take(ds); len(got) == n {
+			break
+		}
+	}
+	for i := range n {
+		if times := got[fmt.Sprint(i)]; times != 1 {
+			e.Errorf("message %d was received %d times", i, times)
 		}
 	}
 }

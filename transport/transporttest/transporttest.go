@@ -480,15 +480,28 @@ var endCases = []testCase{
 			ctx, cancel := context.WithCancelCause(e.Context())
 			r := e.request()
 			r.Push, r.Max, r.AttemptID = true, 32, fmt.Sprint(i)
-			var ds []*tidegate.Delivery
-			wait := later(func() { ds, _ = e.Transport.Receive(ctx, r) })
+			var ds, parts []*tidegate.Delivery
+			arrived := 0
+			receive := e.Transport.Receive
+			if s, ok := e.Transport.(transport.Streamer); ok && i%2 == 0 {
+				receive = func(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+					return s.ReceiveParts(ctx, r, func(part []*tidegate.Delivery, _ time.Time) {
+						arrived++
+						parts = append(parts, part...)
+					})
+				}
+			}
+			wait := later(func() { ds, _ = receive(ctx, r) })
 			msg := e.message("x")
 			go cancel(errEnough)
 			e.send(msg)
 			wait()
 			if len(ds) == 0 {
-				r.Repeat = true
+				r.Repeat, r.Arrived = true, arrived
 				ds = e.receive(r)
+			}
+			if ds = append(ds, parts...); len(ds) > 1 {
+				e.Errorf("%d deliveries of one message", len(ds))
 			}
 			for _, d := range ds {
 				if _, err := e.Transport.Settle(e.Context(), d, transport.Verdict{Kind: transport.Release}); err != nil {

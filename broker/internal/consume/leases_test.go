@@ -229,7 +229,7 @@ func TestAttemptsThatAreOverAreForgotten(t *testing.T) {
 	p.AddQueue(store.Mark{})
 	for i := range 1000 {
 		over := Grant{Lease: &Lease{cursor: p.cursors[0], offset: int64(i)}}
-		p.Remember(strconv.Itoa(i), []Grant{over}, time.Now())
+		p.Remember(Response{AttemptID: strconv.Itoa(i)}, []Grant{over}, time.Now())
 		n := p.Replays()
 		assert.MustThat(t, n <= 64, "after %d receives %d attempt IDs are kept, of which no delivery is in flight", i+1, n)
 	}

@@ -22,7 +22,7 @@ func TestModel(t *testing.T) {
 func runModel(t *testing.T, rnd *rand.Rand) {
 	m := &model{
 		t: t, rnd: rnd, now: time.Unix(1e9, 0), disk: newDisk(), departing: map[int]Departure{},
-		replays: map[string][]*message{}, replayed: map[string][]Handle{}, claimed: map[int]bool{}, lossy: rnd.IntN(3) == 0,
+		replays: map[Response][]*message{}, replayed: map[Response][]Handle{}, claimed: map[int]bool{}, lossy: rnd.IntN(3) == 0,
 	}
 	m.policy = modelPolicy{
 		fifo: rnd.IntN(3) > 0, attempts: rnd.IntN(4), redeliveries: rnd.IntN(3), override: rnd.IntN(4) == 0,
@@ -281,7 +281,7 @@ func (m *model) receive(nested bool, queue int, tag string) {
 	if want := m.deliverable(queue, tag); quiet && !full && r.MaxBytes == enough && r.WantsMore() && len(want) > 0 {
 		m.failf("a receive of queue %d got %d of %d, and %d/%d was ready", queue, len(r.Grants), r.Max, want[0].queue, want[0].offset)
 	}
-	if id := strconv.Itoa(m.rnd.IntN(3)); len(r.Grants) > 0 && m.rnd.IntN(3) == 0 {
+	if id := m.response(); len(r.Grants) > 0 && m.rnd.IntN(3) == 0 {
 		m.replays[id], m.replayed[id] = nil, nil
 		for _, g := range r.Grants {
 			m.replays[id], m.replayed[id] = append(m.replays[id], m.at(g.Receipt)), append(m.replayed[id], g.Receipt)
@@ -404,17 +404,28 @@ func (m *model) redrive() {
 	m.note("redrive of %d, dead letters %t", groups, dead)
 }
 
+// response returns one of the parts of responses.
+func (m *model) response() Response {
+	return Response{strconv.Itoa(m.rnd.IntN(3)), m.rnd.IntN(responseParts)}
+}
+
+const responseParts = 3
+
 func (m *model) replay() {
-	id := strconv.Itoa(m.rnd.IntN(3))
-	grants := m.p.Replay(id, m.now)
+	from := m.response()
+	grants := m.p.Replay(from, responseParts, m.now)
 	var want []*message
-	for i, msg := range m.replays[id] {
-		if msg.state == Inflight && msg.handle == m.replayed[id][i] && m.now.Before(msg.due) {
-			want = append(want, msg)
+	for id := from; id.Part < responseParts; id.Part++ {
+		for i, msg := range m.replays[id] {
+			if msg.state == Inflight && msg.handle == m.replayed[id][i] && m.now.Before(msg.due) {
+				want = append(want, msg)
+			}
 		}
+		delete(m.replays, id)
+		delete(m.replayed, id)
 	}
 	if len(grants) != len(want) {
-		m.failf("deliveries of attempt ID %s were repeated: %+v, want %+v of %v", id, grants, want, m.replayed[id])
+		m.failf("deliveries from %v on were repeated: %+v, want %+v", from, grants, want)
 	}
 	for i, g := range grants {
 		if m.at(g.Receipt) != want[i] || g.Attempt != want[i].attempt || g.Receipt == want[i].handle {
@@ -422,10 +433,6 @@ func (m *model) replay() {
 		}
 		want[i].handle, want[i].changed = g.Receipt, Handle{}
 		m.handles = append(m.handles, g.Receipt)
-	}
-	if len(want) == 0 { // forgotten; otherwise a departure that fails can bring back others
-		delete(m.replays, id)
-		delete(m.replayed, id)
 	}
 }
 

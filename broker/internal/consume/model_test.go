@@ -107,8 +107,8 @@ type model struct {
 	handles   []Handle // some are not valid any more
 	departing map[int]Departure
 	departed  int
-	replays   map[string][]*message
-	replayed  map[string][]Handle
+	replays   map[Response][]*message
+	replayed  map[Response][]Handle
 	heartbeat time.Time // of the only owner
 	holders   []*Holder // the first is nil
 	claimed   map[int]bool

@@ -47,7 +47,7 @@ type Progress struct {
 	spilled    spilledCounts
 	ahead      aheadCounts
 	fetches    []Fetch // message groups of which spilled messages are to be read back
-	replays    map[string][]Grant
+	replays    map[Response][]Grant
 	replaysCap int // the number of replays at which Remember removes those that are over
 	stats      Stats
 	longest    longest
@@ -91,7 +91,7 @@ func New(c Config) *Progress {
 	if c.MaxHeld == 0 {
 		c.MaxHeld = MaxHeld
 	}
-	return &Progress{config: c, groups: map[string]*messageGroup{}, replays: map[string][]Grant{}, ahead: aheadCounts{round: 1}}
+	return &Progress{config: c, groups: map[string]*messageGroup{}, replays: map[Response][]Grant{}, ahead: aheadCounts{round: 1}}
 }
 
 // AddQueue adds the next queue. The group begins at first, which is the queue's first offset.
@@ -418,15 +418,21 @@ func (p *Progress) Resume() {
 	}
 }
 
-// minReplays is the number of remembered attempt IDs at which Remember begins to remove those
+// minReplays is the number of remembered responses at which Remember begins to remove those
 // without a delivery in flight. The deliveries of one receive take up to 32 KiB.
 const minReplays = 64
 
-// Remember keeps the deliveries of an attempt ID, for a client that lost the response. It keeps
-// grants, and drops their messages. Whenever the number of attempt IDs has doubled, it removes
-// those without a delivery in flight. So the number of attempt IDs grows with the number of
-// messages in flight, not with the number of receives.
-func (p *Progress) Remember(attemptID string, grants []Grant, now time.Time) {
+// A Response is a part of the response to a receive, the first one is 0.
+type Response struct {
+	AttemptID string
+	Part      int
+}
+
+// Remember keeps the deliveries of a response, for a client that lost it. It keeps grants, and
+// drops their messages. Whenever the number of responses has doubled, it removes those without a
+// delivery in flight. So their number grows with the number of messages in flight, not with the
+// number of receives.
+func (p *Progress) Remember(to Response, grants []Grant, now time.Time) {
 	for i := range grants {
 		grants[i].Message = nil // read again for a repetition
 	}
@@ -438,24 +444,25 @@ func (p *Progress) Remember(attemptID string, grants []Grant, now time.Time) {
 		}
 		p.replaysCap = 2 * len(p.replays)
 	}
-	p.replays[attemptID] = grants
+	p.replays[to] = grants
 }
 
-// Replays returns the number of attempt IDs that are remembered.
+// Replays returns the number of responses that are remembered.
 func (p *Progress) Replays() int { return len(p.replays) }
 
-// Replay returns the deliveries of an attempt ID that are still in flight. They get new receipt
-// handles, so that a release of the lost response has no effect.
-func (p *Progress) Replay(attemptID string, now time.Time) (out []Grant) {
-	for _, g := range p.replays[attemptID] {
-		if p.anyInFlight([]Grant{g}, now) {
-			g.Lease.renumber()
-			p.putLease(g.Lease)
-			out = append(out, p.grant(g.Lease))
+// Replay returns the deliveries of a response and its next parts, so many in all, that are still in
+// flight. They get new receipt handles, so that a release of the lost response has no effect.
+func (p *Progress) Replay(from Response, parts int, now time.Time) (out []Grant) {
+	for range parts {
+		for _, g := range p.replays[from] {
+			if p.anyInFlight([]Grant{g}, now) {
+				g.Lease.renumber()
+				p.putLease(g.Lease)
+				out = append(out, p.grant(g.Lease))
+			}
 		}
-	}
-	if out == nil {
-		delete(p.replays, attemptID)
+		delete(p.replays, from) // the handles there are not valid any more
+		from.Part++
 	}
 	return out
 }

@@ -51,6 +51,9 @@ const (
 
 	// maxAttemptID is the maximum length of an attempt ID in bytes. RocketMQ's clients send UUIDs.
 	maxAttemptID = 255
+
+	// maxArrived bounds the parts of responses with the same attempt ID.
+	maxArrived = 1 << 20
 )
 
 // Receive executes the method of broker.Broker.
@@ -124,6 +127,8 @@ func (e *Engine) checkPoll(p Request) (_ Request, err error) {
 		return p, refusal.New(protocol.CodeIllegalPollingTime, "wait", "it is %v; it must not be negative", p.Wait)
 	case p.Repeat && p.AttemptID == "":
 		return p, refusal.New(tidegate.CodeBadRequest, "attempt ID", "it is empty; give the ID of the receive to repeat")
+	case p.Arrived < 0 || p.Arrived > maxArrived:
+		return p, refusal.New(tidegate.CodeBadRequest, "arrived parts", "their number is %d; give 0 to %d", p.Arrived, maxArrived)
 	case len(p.AttemptID) > maxAttemptID:
 		return p, refusal.New(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes; the limit is %d", len(p.AttemptID), maxAttemptID)
 	}
@@ -166,14 +171,10 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 	if err != nil {
 		return nil, err
 	}
-	for _, src := range sources { // all deliveries of one receive have the same source
-		if grants, write := src.sub.replay(src.req); grants != nil {
-			return src.sub.deliver(ctx, src.req, grants, write)
-		}
+	if ds, err := replayAll(ctx, sources); len(ds) > 0 || err != nil || p.Repeat {
+		return ds, err
 	}
-	if p.Repeat {
-		return nil, nil
-	}
+	p.stream()
 	outdated := false // the sources are not those of the next receive
 	if p.Watch != nil {
 		defer func() {
@@ -192,6 +193,16 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 		ds, lines, err := takeFirst(ctx, sources)
 		if errors.Is(err, errRetryTopicGone) { // the next receive creates it again
 			sources, outdated = []subscriptionSource{{s, p}}, true
+			continue
+		}
+		if len(ds) > 0 && err == nil && p.goesOn(ds) {
+			if err := p.Stream(ds); err != nil {
+				return nil, err
+			}
+			p.streamed(ds)
+			if sources, err = s.sources(ctx, p); err != nil || under.isSuperseded() {
+				return nil, err
+			}
 			continue
 		}
 		if len(ds) > 0 || err != nil {
@@ -225,6 +236,22 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 			}
 		}
 	}
+}
+
+// replayAll returns the deliveries of an earlier receive that are still in flight.
+func replayAll(ctx context.Context, sources []subscriptionSource) (all []*tidegate.Delivery, err error) {
+	for _, src := range sources {
+		grants, write := src.sub.replay(src.req)
+		if grants == nil {
+			continue
+		}
+		ds, err := src.sub.deliver(ctx, src.req, grants, write)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ds...)
+	}
+	return all, nil
 }
 
 // A subscriptionSource is a subscription from which a receive takes messages.
@@ -474,7 +501,7 @@ func (s *Subscription) deliver(ctx context.Context, p *Request, grants []consume
 		return nil, err
 	}
 	if p.AttemptID != "" {
-		s.Update(func(to *consume.Progress) { to.Remember(p.AttemptID, grants, time.Now()) })
+		s.Update(func(to *consume.Progress) { to.Remember(p.response(), grants, time.Now()) })
 	}
 	return ds, nil
 }
@@ -552,7 +579,7 @@ func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []cons
 		return nil, admitted, err
 	}
 	if p.Encoder != nil && len(ds) > 0 {
-		if err := prepare(p, ds); err != nil {
+		if err := prepare(p, ds, p.goesOn(ds)); err != nil {
 			return nil, admitted, err
 		}
 	}
@@ -564,13 +591,13 @@ var errUnprepared = errors.New("encoding the response panicked")
 
 // prepare calls the Encoder. If that panics it returns an error: a panic over the content of a
 // message must not break the broker.
-func prepare(p *Request, ds []*tidegate.Delivery) (err error) {
+func prepare(p *Request, ds []*tidegate.Delivery, more bool) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &tidegate.Error{Code: tidegate.CodeInternalServerError, Message: fmt.Sprint(v), Err: errUnprepared}
 		}
 	}()
-	p.Encoder.Prepare(ds)
+	p.Encoder.Prepare(ds, more)
 	return nil
 }
 
@@ -709,6 +736,21 @@ func (r *repeatable) supersededBy() <-chan struct{} {
 	return r.superseded
 }
 
+// response returns the part of the response that comes next.
+func (p *Request) response() consume.Response {
+	return consume.Response{AttemptID: p.AttemptID, Part: p.Arrived}
+}
+
+// isSuperseded reports whether the client repeats the receive.
+func (r *repeatable) isSuperseded() bool {
+	select {
+	case <-r.supersededBy():
+		return true
+	default:
+		return false
+	}
+}
+
 // replay returns the deliveries of the attempt ID that are still in flight, with new handles, and
 // the write of this.
 func (s *Subscription) replay(p *Request) ([]consume.Grant, *store.PendingWrite) {
@@ -718,7 +760,7 @@ func (s *Subscription) replay(p *Request) ([]consume.Grant, *store.PendingWrite)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	grants := s.progress.Replay(p.AttemptID, now)
+	grants := s.progress.Replay(p.response(), maxReceive, now)
 	return grants, s.apply(now).write
 }
 

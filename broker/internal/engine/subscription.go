@@ -381,6 +381,12 @@ type Request struct {
 	// after their invisible duration. Nil means none.
 	Encoder Encoder
 
+	// Stream takes messages while Poll waits for further ones, if p.Wait is not 0: up to half of
+	// p.Max and p.MaxBytes. Poll returns the last part of the messages, which may be empty. The next
+	// part follows after Stream has returned. Its error ends Poll; the caller returns the messages
+	// of the part to the queue. Nil means that Poll returns the first messages.
+	Stream func(part []*tidegate.Delivery) error
+
 	// Memory is the memory for the bodies that Poll keeps for the caller. If Admit returns an
 	// error, Poll returns fewer messages, or the error if there are none. Admit must not wait or
 	// call the broker. Nil means that Poll admits all.
@@ -390,6 +396,7 @@ type Request struct {
 	// true. The caller ends each watch. Nil means none.
 	Watch *Watch
 
+	spare  spare          // for Stream, set by Poll
 	match  *filter.Filter // of Filter, set by Poll; nil matches all messages
 	retry  bool           // from the group's retry topic for Topic
 	shared bool           // the retry topic is one for other topics too
@@ -398,8 +405,47 @@ type Request struct {
 // An Encoder encodes the response to a receive.
 type Encoder interface {
 	// Prepare is called with the deliveries while they are written, and must not wait. The result
-	// counts only if the receive returns these deliveries.
-	Prepare([]*tidegate.Delivery)
+	// counts only if the receive returns these deliveries, or with more, if Request.Stream gets
+	// them.
+	Prepare(ds []*tidegate.Delivery, more bool)
+}
+
+// A spare is how much a receive may stream. Then it ends, so that the client can ask for as much as
+// it has room for.
+type spare struct {
+	messages int
+	bytes    int64
+}
+
+// stream lets the receive stream up to half of its messages and bytes, if it has a Stream.
+func (p *Request) stream() {
+	if p.Stream != nil && p.Wait > 0 {
+		p.spare = spare{(p.Max - 1) / 2, p.budget() / 2}
+	}
+}
+
+// goesOn reports whether the receive streams these deliveries and waits for further ones.
+func (p *Request) goesOn(ds []*tidegate.Delivery) bool {
+	return len(ds) <= p.spare.messages && bodies(ds) <= p.spare.bytes
+}
+
+// streamed subtracts a part of the response.
+func (p *Request) streamed(ds []*tidegate.Delivery) {
+	size := bodies(ds)
+	p.spare.messages -= len(ds)
+	p.spare.bytes -= size
+	p.Max -= len(ds)
+	if p.MaxBytes > 0 {
+		p.MaxBytes -= int(size)
+	}
+	p.Arrived++
+}
+
+func bodies(ds []*tidegate.Delivery) (n int64) {
+	for _, d := range ds {
+		n += int64(len(d.Body))
+	}
+	return n
 }
 
 // Memory is the memory for the bodies of a receive.

@@ -71,6 +71,14 @@ type Grant struct {
 	parked bool // the receive may wait for messages on the server
 }
 
+// Split returns the part of a grant for messages that have arrived, and the rest of it.
+func (g Grant) Split(messages, bytes int) (part, rest Grant) {
+	part = Grant{Messages: min(messages, g.Messages), Bytes: min(bytes, g.Bytes)}
+	g.Messages -= part.Messages
+	g.Bytes -= part.Bytes
+	return part, g
+}
+
 // An Ask is a receive that is to begin.
 type Ask struct {
 	Batch    int  // messages at most

@@ -41,7 +41,7 @@ var Watched = metadata.Pairs(wire.TrailerWatched, "true")
 
 var singleFeatures = strings.Join(append([]string{
 	wire.FeatureBatch, wire.FeaturePushBack, wire.FeatureSuspend, wire.FeatureDeadLetter, wire.FeatureRetry, wire.FeatureRepeat,
-	wire.FeaturePacked, wire.FeatureBrief, wire.FeatureWatch, wire.FeatureHeartbeats, wire.FeatureQueues,
+	wire.FeaturePacked, wire.FeatureStream, wire.FeatureBrief, wire.FeatureWatch, wire.FeatureHeartbeats, wire.FeatureQueues,
 }, slices.Sorted(maps.Keys(wire.VerdictFeatures))...), ", ")
 
 // Header returns the first value of a request header, or "".
@@ -55,14 +55,22 @@ func Header(ctx context.Context, name string) string {
 // MaxBytes returns the maximum size of the bodies of a receive that the client requests, or 0 if it
 // requests none.
 func MaxBytes(ctx context.Context) (int, error) {
-	text := Header(ctx, wire.HeaderMaxBytes)
+	return number(ctx, wire.HeaderMaxBytes, "a number of bytes, or 0 for no bound")
+}
+
+// Arrived returns how many parts of an earlier receive with the same attempt ID the client has.
+func Arrived(ctx context.Context) (int, error) {
+	return number(ctx, wire.HeaderArrived, "how many parts of the earlier receive arrived")
+}
+
+func number(ctx context.Context, name, give string) (int, error) {
+	text := Header(ctx, name)
 	if text == "" {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, refusal.New(tidegate.CodeBadRequest, wire.HeaderMaxBytes,
-			"the header %s is %.40q; give a number of bytes, or 0 for no bound", wire.HeaderMaxBytes, text)
+		return 0, refusal.New(tidegate.CodeBadRequest, name, "the header %s is %.40q; give %s", name, text, give)
 	}
 	return n, nil
 }
