@@ -283,20 +283,32 @@ func newCountingClient(b *testing.B, address string) *countingClient {
 // Receive receives as the client does.
 func (c *countingClient) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	ds, err := c.Client.Receive(ctx, r)
-	if len(ds) > 0 {
-		c.receives.Add(1)
-		c.messages.Add(int64(len(ds)))
-	}
+	c.count(len(ds))
 	return ds, err
+}
+
+// ReceiveParts receives as the client does.
+func (c *countingClient) ReceiveParts(ctx context.Context, r transport.ReceiveRequest, deliver func([]*tidegate.Delivery, time.Time)) ([]*tidegate.Delivery, error) {
+	n := 0
+	ds, err := c.Client.ReceiveParts(ctx, r, func(part []*tidegate.Delivery, since time.Time) {
+		n += len(part)
+		deliver(part, since)
+	})
+	c.count(n + len(ds))
+	return ds, err
+}
+
+func (c *countingClient) count(messages int) {
+	if messages > 0 {
+		c.receives.Add(1)
+		c.messages.Add(int64(messages))
+	}
 }
 
 // ReceiveOrWatch receives as the client does.
 func (c *countingClient) ReceiveOrWatch(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, <-chan struct{}, error) {
 	ds, ready, err := c.Client.ReceiveOrWatch(ctx, r)
-	if len(ds) > 0 {
-		c.receives.Add(1)
-		c.messages.Add(int64(len(ds)))
-	}
+	c.count(len(ds))
 	return ds, ready, err
 }
 
