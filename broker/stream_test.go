@@ -40,9 +40,9 @@ func stream(ctx context.Context, b *broker.Broker, change func(*engine.Request))
 		defer close(s.done)
 		begin := time.Now()
 		s.last, s.err = serve(b).Poll(ctx, streamRequest(func(r *engine.Request) {
-			r.Stream = func(part []*tidegate.Delivery) error {
+			r.Stream = func(part []*tidegate.Delivery) (bool, error) {
 				s.parts = append(s.parts, part)
-				return nil
+				return true, nil
 			}
 			change(r)
 		}))
@@ -152,16 +152,45 @@ func TestRepeatedStreamOfRetries(t *testing.T) {
 		send("first")
 		ds := receive(t, b, transport.ReceiveRequest{Group: "g", Topic: "t", Max: 1, InvisibleDuration: time.Hour})
 		assert.Must(t, assert.Err(serve(b).ReconsumeLater(t.Context(), ds[0], transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second})))
-		s := stream(t.Context(), b, func(r *engine.Request) { r.Max = 32 })
+		more := &notingEncoder{}
+		s := stream(t.Context(), b, func(r *engine.Request) { r.Max, r.Encoder = 32, more })
 		send("second")
 		synctest.Wait()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		assert.MustEqual(t, "parts", len(s.parts), 2)
+		assert.Slices(t, "encoded as parts before others", *more, []bool{true, true})
 		again, err := serve(b).Poll(t.Context(), streamRequest(func(r *engine.Request) { r.Repeat = true }))
 		assert.That(t, err == nil && len(again) == 2, "the repetition returned %s, %v, want both messages", idsOf(again), err)
 	})
 }
+
+// A client whose connection is dead does not read a part. The repetition on another connection does
+// not wait for that, and returns the part.
+func TestRepetitionOfABlockedStream(t *testing.T) {
+	withStreams(t, func(t *testing.T, b *broker.Broker, send func(...string)) {
+		blocked := make(chan struct{})
+		s := stream(t.Context(), b, func(r *engine.Request) {
+			r.Stream = func([]*tidegate.Delivery) (bool, error) { <-blocked; return true, nil }
+		})
+		send("1")
+		synctest.Wait()
+		begin := time.Now()
+		ds, err := serve(b).Poll(t.Context(), streamRequest(func(r *engine.Request) { r.Repeat = true }))
+		assert.That(t, err == nil && idsOf(ds) == "1/1" && time.Since(begin) == 0, "%s, %v after %v", idsOf(ds), err, time.Since(begin))
+		close(blocked)
+		<-s.done
+		assert.That(t, len(s.last) == 0 && s.err == nil, "the receive returned %s, %v", idsOf(s.last), s.err)
+		assert.NoError(t, b.Ack(t.Context(), ds)[0], "the repeated delivery")
+		a, err := subscriptions(b)[0].Audit()
+		assert.That(t, err == nil && a.Receiving == 0, "%d receives are left over, %v", a.Receiving, err)
+	})
+}
+
+// A notingEncoder notes which parts are followed by others.
+type notingEncoder []bool
+
+func (n *notingEncoder) Prepare(_ []*tidegate.Delivery, more bool) { *n = append(*n, more) }
 
 // The error of Stream and the end of the context end the receive. The messages of parts before stay
 // in flight.
@@ -169,7 +198,7 @@ func TestStreamEnds(t *testing.T) {
 	withStreams(t, func(t *testing.T, b *broker.Broker, send func(...string)) {
 		broken := errors.New("the connection is broken")
 		s := stream(t.Context(), b, func(r *engine.Request) {
-			r.Stream = func([]*tidegate.Delivery) error { return broken }
+			r.Stream = func([]*tidegate.Delivery) (bool, error) { return true, broken }
 		})
 		send("1")
 		<-s.done

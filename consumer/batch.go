@@ -291,6 +291,7 @@ type batcher[T any] struct {
 	sending int         // requests under way
 	begun   time.Time   // the newest request
 	timer   *time.Timer // looks at the pending items; nil before the first wait
+	armed   bool        // the timer will
 }
 
 // newBatch returns a batcher of at most so many items in a request and so many requests under way.
@@ -332,12 +333,24 @@ func (b *batcher[T]) due(now time.Time) bool {
 	if b.hurry || b.urgent() || len(b.pending) >= ackEnough || wait <= 0 {
 		return true
 	}
-	if b.timer == nil {
-		b.timer = time.AfterFunc(wait, b.look)
-	} else {
+	switch {
+	case b.armed:
+	case b.timer == nil:
+		b.timer = time.AfterFunc(wait, b.fired)
+	default:
 		b.timer.Reset(wait)
 	}
+	b.armed = true
 	return false
+}
+
+// fired looks at the pending items when the wait is over. If a request began meanwhile, the wait
+// begins anew.
+func (b *batcher[T]) fired() {
+	b.mu.Lock()
+	b.armed = false
+	b.mu.Unlock()
+	b.look()
 }
 
 // run sends the pending items, and ends when no request is due.

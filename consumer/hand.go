@@ -101,7 +101,7 @@ type arrival struct {
 	source    *source
 	grant     flow.Grant
 	more      bool          // it is a part of the response, and the receive goes on
-	sent      time.Time     // the server handed them out after it
+	sent      time.Time     // their invisible durations began after it
 	invisible time.Duration // the requested one
 	fifo      bool
 }

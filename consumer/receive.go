@@ -178,7 +178,7 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g flow.Grant, a
 	switch {
 	case watcher != nil:
 		ds, ready, err = watcher.ReceiveOrWatch(ctx, q)
-	case streams:
+	case streams && repeatable && q.Wait > 0: // what is lost can be repeated, and a helper must end soon
 		ds, err = streamer.ReceiveParts(ctx, q, func(part []*tidegate.Delivery, since time.Time) {
 			at.arrived++
 			arrive(part, since, true)
@@ -334,9 +334,10 @@ func (h *hand) reserve(s *source, batch int, wait, prompt bool) (g flow.Grant, o
 	waits := slices.Contains(h.bids, b)
 	h.mu.Unlock()
 	if waits {
-		h.waits.Add(1)
 		defer h.waits.Add(-1)
-		h.hurry()
+		if h.waits.Add(1) == 1 { // later acknowledgements do not wait
+			h.hurry()
+		}
 	}
 	<-b.ended
 	return b.grant, b.grant.Messages > 0

@@ -53,8 +53,9 @@ type Watcher interface {
 type Streamer interface {
 	// ReceiveParts is Receive, but the server can go on with the receive after its first messages.
 	// deliver gets each part of the messages as it arrives, one call at a time; ReceiveParts returns
-	// the others, or none. r.Max, r.MaxBytes and r.Wait bound all parts together. The server handed
-	// the messages of a part out after the time since, by the local clock.
+	// the others, or none. r.Max, r.MaxBytes and r.Wait bound all parts together; the first message
+	// of each part may be larger. The remaining invisible durations of a part (InvisibleUntil) begin
+	// after the time since, by the local clock.
 	//
 	// ReceiveParts keeps no reference to a part. No error is about it, and the end of ctx does not
 	// release it. A repetition with r.AttemptID sets r.Arrived. From a server that cannot go on,

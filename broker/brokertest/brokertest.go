@@ -38,6 +38,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker"
+	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -260,7 +261,8 @@ func (b *Broker) Stats(group, topic string) status.Subscription {
 
 // Intercept calls m around every gRPC request, until remove is called. m is called before earlier
 // middlewares. It runs on the goroutines of the server, on several at a time. remove can be called
-// twice; requests that are inside m continue.
+// twice; requests that are inside m continue. m gets the receives that begin after Intercept; a
+// receive that waits at that moment returns its next messages without it.
 func (b *Broker) Intercept(m Middleware) (remove func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -273,12 +275,22 @@ func (b *Broker) Intercept(m Middleware) (remove func()) {
 	}
 }
 
+// withoutMiddleware reports whether Intercept has no effect now.
+func (b *Broker) withoutMiddleware() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.middlewares) == 0
+}
+
 func (b *Broker) intercept(ctx context.Context, call server.Call, next func(context.Context) error) (err error) {
 	b.mu.Lock()
 	ms := b.middlewares
 	b.mu.Unlock()
 	b.requestBegun()
 	defer func() { b.requestServed(err) }()
+	if len(ms) == 0 {
+		ctx = engine.LeaveResponse(ctx, b.withoutMiddleware)
+	}
 	for _, m := range ms {
 		inner := next
 		next = func(ctx context.Context) error { return (*m)(ctx, call, inner) }

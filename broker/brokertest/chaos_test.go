@@ -16,6 +16,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/broker/brokertest"
+	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
@@ -265,5 +266,42 @@ func TestClientWithItsOwnDialer(t *testing.T) {
 		}})
 		_, err := c.ProducerSettings(t.Context(), "orders")
 		assert.That(t, err == nil && dials.Load() != 0, "%d connections through the test's own Dialer, %v", dials.Load(), err)
+	})
+}
+
+// A receive from the broker goes on after its first messages, as in production. A middleware that a
+// test adds decides about responses from the next part on.
+func TestReceivesGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := brokertest.New(t)
+		assert.Must(t, assert.Err(b.PutTopic(t.Context(), "orders", settings.Topic{})))
+		c := b.Client()
+		send := func(id string) {
+			t.Helper()
+			assert.Must(t, c.Send(t.Context(), []*tidegate.Message{{ID: id, Topic: "orders", Body: []byte(id)}})[0].Err)
+		}
+		r := transport.ReceiveRequest{Group: "g", Topic: "orders", Queue: transport.AnyQueue, Max: 16, Wait: 20 * time.Second, InvisibleDuration: time.Minute}
+		receive := func(ids ...string) (parts int, took time.Duration) {
+			t.Helper()
+			begin, done := time.Now(), make(chan struct{})
+			go func() {
+				defer close(done)
+				_, err := c.ReceiveParts(t.Context(), r, func([]*tidegate.Delivery, time.Time) { parts++ })
+				assert.NoError(t, err)
+			}()
+			for _, id := range ids {
+				time.Sleep(time.Second)
+				send(id)
+			}
+			<-done
+			return parts, time.Since(begin)
+		}
+		if parts, took := receive("1", "2", "3"); parts != 3 || took != 20*time.Second {
+			t.Errorf("%d parts in %v, want 3 in 20 s", parts, took)
+		}
+		defer b.Intercept(func(ctx context.Context, _ server.Call, next func(context.Context) error) error { return next(ctx) })()
+		if parts, took := receive("4"); parts > 1 || took != time.Second {
+			t.Errorf("with a middleware, %d parts in %v, want one in 1 s", parts, took)
+		}
 	})
 }

@@ -51,6 +51,7 @@ type faulty struct {
 	append func(ctx context.Context, msgs []engine.Incoming) error // an error or panic before the real one
 	poll   func(ctx context.Context) error
 	after  func(ds []*tidegate.Delivery) // called with the polled deliveries
+	part   func() []*tidegate.Delivery   // a part of the response before the real one
 }
 
 func (f *faulty) Append(ctx context.Context, msgs []engine.Incoming) []transportResult {
@@ -69,6 +70,11 @@ func (f *faulty) Append(ctx context.Context, msgs []engine.Incoming) []transport
 func (f *faulty) Poll(ctx context.Context, p engine.Request) ([]*tidegate.Delivery, error) {
 	if f.poll != nil {
 		if err := f.poll(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if f.part != nil && p.Stream != nil {
+		if _, err := p.Stream(f.part()); err != nil {
 			return nil, err
 		}
 	}

@@ -37,14 +37,15 @@ type receiveStream = grpc.ServerStreamingServer[rmqpb.ReceiveMessageResponse]
 // messages in each, and the status with the last. For a client that reads streams the receive goes
 // on after the first messages; see [engine.Request].Stream.
 //
-// If the client leaves before the last frame is handed to gRPC, which is the case when it
-// cancels the call, a write fails or its connection closes, the receive ends and the messages
-// are ready again with their attempts unspent. A client that leaves later may not have
-// read the frames, and the server cannot know: gRPC reports no cancellation of a call whose
-// handler has returned, and NotifyClientTermination does not report which deliveries the
-// client has read. Such a client repeats the receive with the same attempt ID, which works from
-// the moment of the cancellation, and releases the messages that it then gets; with the
-// header x-tidegate-repeat the repetition takes no new ones and does not wait.
+// If the client leaves before the last frame of the messages is handed to gRPC, which is the case
+// when it cancels the call, a write fails or its connection closes, the receive ends and these
+// messages are ready again with their attempts unspent. A client that reads streams can use messages
+// as soon as gRPC has the last frame of their part, so a cancellation after that takes none back. A
+// client that leaves later may not have read the frames, and the server cannot know: gRPC reports no
+// cancellation of a call whose handler has returned, and NotifyClientTermination does not report
+// which deliveries the client has read. Such a client repeats the receive with the same attempt ID,
+// which works from the moment of the cancellation, and releases the messages that it then gets; with
+// the header x-tidegate-repeat the repetition takes no new ones and does not wait.
 func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	defer asStatus(&err)
 	defer s.recovered("ReceiveMessage", &err)
@@ -117,6 +118,7 @@ func (s *Server) sendPart(stream receiveStream, in *requests.Intake, f *wire.Del
 		return &refusal.Cut{Status: err}
 	}
 	place.TakeOver(&in.Hold, in.Hold.Bytes())
+	f.Forget() // gRPC has the frames, and this receive may wait for long
 	return nil
 }
 
@@ -170,9 +172,9 @@ func (s *Server) release(ctx context.Context, ds []*tidegate.Delivery) {
 	s.engine.Return(ctx, ds)
 }
 
-// receive reads a request and calls the engine, through the middleware if there is one. A Call of
-// the middleware has one response, so then no part is sent before it. Its error can be a
-// *refusal.Cut.
+// receive reads a request and calls the engine, through the middleware if there is one. A middleware
+// decides about the response after the engine, so then no part is sent before, unless the
+// middleware has left that to the server. Its error can be a *refusal.Cut.
 func (s *Server) receive(ctx context.Context, in *requests.Intake, f *wire.Deliveries, part func([]*tidegate.Delivery) error) (ds []*tidegate.Delivery, err error) {
 	from, err := s.gate.Authenticate(ctx, time.Now(), requests.RPCReceive)
 	if err != nil {
@@ -197,7 +199,11 @@ func (s *Server) receive(ctx context.Context, in *requests.Intake, f *wire.Deliv
 	var failure error
 	err = s.intercept(ctx, callOf(requests.RPCReceive, client, req), func(ctx context.Context) error {
 		done = true
-		ds, failure = s.poll(ctx, client, from.Under(), req, &in.Hold, f, nil)
+		through := part
+		if !engine.ResponseIsLeft(ctx) {
+			through = nil
+		}
+		ds, failure = s.poll(ctx, client, from.Under(), req, &in.Hold, f, through)
 		return failure
 	}, &done)
 	if err == nil {
@@ -251,8 +257,12 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 				_ = grpc.SetTrailer(ctx, requests.Watched)
 			}
 		}()
-	} else if f.Packed && requests.Announces(ctx, wire.FeatureStream) {
-		p.Stream, f.Begun = part, begun
+	} else if part != nil && waits(req) && f.Packed && requests.Announces(ctx, wire.FeatureStream) {
+		f.Begun = begun
+		p.Stream = func(ds []*tidegate.Delivery) (more bool, err error) {
+			err = part(ds)
+			return s.o.Intercept == nil || engine.ResponseIsLeft(ctx), err
+		}
 	}
 	ds, err = s.messages.Poll(parked, p)
 	s.engine.Touch(client)
@@ -260,6 +270,12 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 		return nil, nil
 	}
 	return ds, err
+}
+
+// waits reports whether the client wants a receive to wait.
+func waits(req *rmqpb.ReceiveMessageRequest) bool {
+	d := req.GetLongPollingTimeout()
+	return d == nil || d.AsDuration() > 0
 }
 
 // watch returns the watch that the receive may leave, or nil if it leaves none.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -32,6 +33,7 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
+	"github.com/tidegate/tidegate/transport"
 )
 
 type ask = func(*rmqpb.ReceiveMessageRequest)
@@ -560,6 +562,50 @@ func TestStreamOnTheWire(t *testing.T) {
 	})
 }
 
+// While a receive waits for further messages, the broker keeps nothing of the parts that the client
+// has: it would be in no budget.
+func TestStreamKeepsNoPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kept weak.Pointer[byte]
+		e := start(t, server.Options{}, &faulty{part: func() []*tidegate.Delivery {
+			body := make([]byte, 1<<20)
+			kept = weak.Make(&body[0])
+			return []*tidegate.Delivery{{Message: tidegate.Message{ID: "1", Topic: "normal", Body: body}, Handle: "h"}}
+		}})
+		stream := assert.Value(e.ReceiveMessage(streaming(e.ctx()), receiveRequest("normal")))(t)
+		assert.Equal(t, "messages", len(assert.Value(stream.Recv())(t).GetPacked()), 1)
+		synctest.Wait()
+		for range 3 {
+			runtime.GC()
+		}
+		assert.That(t, kept.Value() == nil, "the body of a part is kept")
+		f := assert.Value(stream.Recv())(t)
+		assert.That(t, f.GetStatus() != nil, "the last frame is %v", f)
+	})
+}
+
+// A part from the group's retry topic is no last part either, and a receive that shall not wait has
+// one part.
+func TestStreamOfRetries(t *testing.T) {
+	withServer(t, server.Options{}, func(t *testing.T, e *env) {
+		assert.Must(t, assert.Err(e.b.PutGroup(t.Context(), "g", settings.Group{RetryTopic: settings.RetryTopic{Enabled: true}})))
+		e.send(msg("normal", "1"))
+		ds := e.lease(1, transport.ReceiveRequest{Group: "g", Topic: "normal", Queue: transport.AnyQueue, Max: 1, InvisibleDuration: time.Minute})
+		assert.Must(t, assert.Err(e.b.Engine().Settle(t.Context(), ds[0], transport.Verdict{Kind: transport.RetryTopic, Delay: time.Second})))
+		stream := assert.Value(e.ReceiveMessage(streaming(e.ctx()), receiveRequest("normal")))(t)
+		f := assert.Value(stream.Recv())(t)
+		assert.That(t, len(f.GetPacked()) == 1 && f.GetStatus() == nil, "the part with the retry is %v", f)
+		e.send(msg("normal", "2"))
+		f = assert.Value(stream.Recv())(t)
+		assert.That(t, len(f.GetPacked()) == 1 && f.GetStatus() == nil, "the next part is %v", f)
+		assert.Must(t, assert.Err(frames(stream, nil)))
+		e.send(msg("normal", "3"))
+		begin := time.Now()
+		fs, err := frames(e.ReceiveMessage(streaming(e.ctx()), receiveRequest("normal", polling(0))))
+		assert.That(t, err == nil && len(fs) == 1 && fs[0].GetStatus() != nil && time.Since(begin) == 0, "%v, %v after %v", fs, err, time.Since(begin))
+	})
+}
+
 // With middleware a receive has one response, which the middleware decides about.
 func TestNoStreamThroughMiddleware(t *testing.T) {
 	calls := 0
@@ -625,6 +671,7 @@ func TestCancelledStreamSwallowsNothing(t *testing.T) {
 			slices.Sort(ids)
 			assert.MustEqual(t, "messages", fmt.Sprint(ids), fmt.Sprint(want))
 		}
+		assert.That(t, arrived > 0, "no message came before the cancellation")
 		t.Logf("%d messages came before the cancellation, %d with the repetition", arrived, repeated)
 	})
 }

@@ -338,7 +338,6 @@ type collector struct {
 	excess   []*tidegate.Delivery // messages beyond maxBytes, without their bodies
 	full     bool                 // more than max messages arrived
 	deliver  deliverFunc          // nil: the receive has one part
-	parts    int                  // that were delivered
 	part     bool                 // the messages in list are a part of the response, and further ones follow
 	waited   time.Duration        // from the arrival of the request until the server handed this part out
 	sent     time.Time            // when the request was sent
@@ -372,7 +371,6 @@ func (g *collector) take() (list []*tidegate.Delivery) {
 
 // endPart hands over the messages of a part, after which the receive goes on.
 func (g *collector) endPart() {
-	g.parts++
 	since := g.sent.Add(min(g.waited, time.Since(g.sent)))
 	g.deliver(g.take(), since)
 }
@@ -440,7 +438,7 @@ func (g *collector) message(raw []byte) {
 	if p.Invisible > 0 {
 		d.InvisibleUntil = g.began.Add(p.Invisible) // see invisibleUntil
 	}
-	if (len(g.list) > 0 || g.parts > 0) && len(d.Body) > g.maxBytes-g.bytes {
+	if len(g.list) > 0 && len(d.Body) > g.maxBytes-g.bytes {
 		d.Body = nil
 		g.excess = append(g.excess, d)
 		return

@@ -282,7 +282,7 @@ func (m *model) receive(nested bool, queue int, tag string) {
 		m.failf("a receive of queue %d got %d of %d, and %d/%d was ready", queue, len(r.Grants), r.Max, want[0].queue, want[0].offset)
 	}
 	if id := m.response(); len(r.Grants) > 0 && m.rnd.IntN(3) == 0 {
-		m.replays[id], m.replayed[id] = nil, nil
+		m.forget(id)
 		for _, g := range r.Grants {
 			m.replays[id], m.replayed[id] = append(m.replays[id], m.at(g.Receipt)), append(m.replayed[id], g.Receipt)
 		}
@@ -411,9 +411,17 @@ func (m *model) response() Response {
 
 const responseParts = 3
 
+// forget removes a part of a response and the later ones.
+func (m *model) forget(from Response) {
+	for ; from.Part < responseParts; from.Part++ {
+		delete(m.replays, from)
+		delete(m.replayed, from)
+	}
+}
+
 func (m *model) replay() {
 	from := m.response()
-	grants := m.p.Replay(from, responseParts, m.now)
+	grants := m.p.Replay(from, m.now)
 	var want []*message
 	for id := from; id.Part < responseParts; id.Part++ {
 		for i, msg := range m.replays[id] {
@@ -421,9 +429,8 @@ func (m *model) replay() {
 				want = append(want, msg)
 			}
 		}
-		delete(m.replays, id)
-		delete(m.replayed, id)
 	}
+	m.forget(Response{AttemptID: from.AttemptID})
 	if len(grants) != len(want) {
 		m.failf("deliveries from %v on were repeated: %+v, want %+v", from, grants, want)
 	}

@@ -46,9 +46,9 @@ type Progress struct {
 	groups     map[string]*messageGroup // FIFO groups: message groups with a message that is not done
 	spilled    spilledCounts
 	ahead      aheadCounts
-	fetches    []Fetch // message groups of which spilled messages are to be read back
-	replays    map[Response][]Grant
-	replaysCap int // the number of replays at which Remember removes those that are over
+	fetches    []Fetch           // message groups of which spilled messages are to be read back
+	replays    map[string][]part // by attempt ID, in the order of their numbers
+	replaysCap int               // the number of replays at which Remember removes those that are over
 	stats      Stats
 	longest    longest
 }
@@ -91,7 +91,7 @@ func New(c Config) *Progress {
 	if c.MaxHeld == 0 {
 		c.MaxHeld = MaxHeld
 	}
-	return &Progress{config: c, groups: map[string]*messageGroup{}, replays: map[Response][]Grant{}, ahead: aheadCounts{round: 1}}
+	return &Progress{config: c, groups: map[string]*messageGroup{}, replays: map[string][]part{}, ahead: aheadCounts{round: 1}}
 }
 
 // AddQueue adds the next queue. The group begins at first, which is the queue's first offset.
@@ -418,52 +418,65 @@ func (p *Progress) Resume() {
 	}
 }
 
-// minReplays is the number of remembered responses at which Remember begins to remove those
+// minReplays is the number of remembered attempt IDs at which Remember begins to remove those
 // without a delivery in flight. The deliveries of one receive take up to 32 KiB.
 const minReplays = 64
 
-// A Response is a part of the response to a receive, the first one is 0.
+// A Response is a part of the response to a receive; the first one is 0.
 type Response struct {
 	AttemptID string
 	Part      int
 }
 
-// Remember keeps the deliveries of a response, for a client that lost it. It keeps grants, and
-// drops their messages. Whenever the number of responses has doubled, it removes those without a
-// delivery in flight. So their number grows with the number of messages in flight, not with the
-// number of receives.
+// A part has the deliveries of a part of a response.
+type part struct {
+	number int
+	grants []Grant
+}
+
+// Remember keeps the deliveries of a response, for a client that lost it, instead of those of the
+// same part and later ones. It keeps grants, and drops their messages. Whenever the number of
+// attempt IDs has doubled, it removes those without a delivery in flight. So their number grows
+// with the number of messages in flight, not with the number of receives.
 func (p *Progress) Remember(to Response, grants []Grant, now time.Time) {
 	for i := range grants {
 		grants[i].Message = nil // read again for a repetition
 	}
 	if len(p.replays) >= max(p.replaysCap, minReplays) {
-		for id, before := range p.replays {
-			if !p.anyInFlight(before, now) {
+		for id, parts := range p.replays {
+			if !slices.ContainsFunc(parts, func(before part) bool { return p.anyInFlight(before.grants, now) }) {
 				delete(p.replays, id)
 			}
 		}
 		p.replaysCap = 2 * len(p.replays)
 	}
-	p.replays[to] = grants
+	parts := p.replays[to.AttemptID]
+	for len(parts) > 0 && parts[len(parts)-1].number >= to.Part {
+		parts = parts[:len(parts)-1]
+	}
+	p.replays[to.AttemptID] = append(parts, part{to.Part, grants})
 }
 
-// Replays returns the number of responses that are remembered.
+// Replays returns the number of attempt IDs that are remembered.
 func (p *Progress) Replays() int { return len(p.replays) }
 
-// Replay returns the deliveries of a response and its next parts, so many in all, that are still in
-// flight. They get new receipt handles, so that a release of the lost response has no effect.
-func (p *Progress) Replay(from Response, parts int, now time.Time) (out []Grant) {
-	for range parts {
-		for _, g := range p.replays[from] {
-			if p.anyInFlight([]Grant{g}, now) {
-				g.Lease.renumber()
-				p.putLease(g.Lease)
-				out = append(out, p.grant(g.Lease))
+// Replay returns the deliveries of a part of a response and the later parts that are still in
+// flight, and forgets the response. They get new receipt handles, so that a release of the lost
+// response has no effect.
+func (p *Progress) Replay(from Response, now time.Time) (out []Grant) {
+	for _, r := range p.replays[from.AttemptID] {
+		if r.number < from.Part {
+			continue
+		}
+		for i := range r.grants {
+			if g := r.grants[i : i+1]; p.anyInFlight(g, now) {
+				g[0].Lease.renumber()
+				p.putLease(g[0].Lease)
+				out = append(out, p.grant(g[0].Lease))
 			}
 		}
-		delete(p.replays, from) // the handles there are not valid any more
-		from.Part++
 	}
+	delete(p.replays, from.AttemptID)
 	return out
 }
 

@@ -639,3 +639,19 @@ func (p Parts) HistoryUse(ctx context.Context) (rounds, bytes int64) {
 	defer release()
 	return e.history.rounds, e.history.history.Used()
 }
+
+type undecidedKey struct{}
+
+// LeaveResponse returns a context with which a middleware of the server calls the next step if it
+// does not decide about the response while left returns true. Then the server can send parts of it
+// before the middleware returns. Package brokertest, whose server always has a middleware, uses it
+// while no test has added one.
+func LeaveResponse(ctx context.Context, left func() bool) context.Context {
+	return context.WithValue(ctx, undecidedKey{}, left)
+}
+
+// ResponseIsLeft reports whether the middleware with the context does not decide about the response.
+func ResponseIsLeft(ctx context.Context) bool {
+	left, ok := ctx.Value(undecidedKey{}).(func() bool)
+	return ok && left()
+}

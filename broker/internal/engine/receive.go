@@ -61,8 +61,9 @@ func (e *Engine) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	return e.Poll(ctx, Request{ReceiveRequest: r})
 }
 
-// Poll receives up to p.Max messages, at most 128, and waits for the first one up to p.Wait. It
-// returns no deliveries and no error if there was no message. The attempt number of each delivery
+// Poll receives up to p.Max messages, at most 128, and waits for the first one up to p.Wait, or with
+// p.Stream for more than half of them. It returns no deliveries and no error if there was no
+// message, or none after the parts that p.Stream got. The attempt number of each delivery
 // is written before Poll returns it; it is on disk if it is above 1.
 //
 // A receive with the AttemptID of an earlier receive repeats it. If the earlier receive still
@@ -157,10 +158,12 @@ func compileFilter(f tidegate.Filter) (*filter.Filter, error) {
 }
 
 // Receive receives messages of the topic, and of the group's retry topics for it. It waits for the
-// first message up to p.Wait. It returns no deliveries and no error if there was no message, or if
-// the client repeats the receive. The attempts of the deliveries are written before it returns. If
-// ctx ends, it returns the cause of ctx and takes no message.
+// first message up to p.Wait, with p.Stream for further ones. It returns no deliveries and no error
+// if there was no message, or if the client repeats the receive. The attempts of the deliveries are
+// written before it returns or streams them. If ctx ends, it returns the cause of ctx and takes no
+// further message.
 func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Delivery, error) {
+	p.begin()
 	under, err := s.supersede(ctx, p)
 	if err != nil {
 		return nil, err
@@ -174,7 +177,6 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 	if ds, err := replayAll(ctx, sources); len(ds) > 0 || err != nil || p.Repeat {
 		return ds, err
 	}
-	p.stream()
 	outdated := false // the sources are not those of the next receive
 	if p.Watch != nil {
 		defer func() {
@@ -195,12 +197,8 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 			sources, outdated = []subscriptionSource{{s, p}}, true
 			continue
 		}
-		if len(ds) > 0 && err == nil && p.goesOn(ds) {
-			if err := p.Stream(ds); err != nil {
-				return nil, err
-			}
-			p.streamed(ds)
-			if sources, err = s.sources(ctx, p); err != nil || under.isSuperseded() {
+		if len(ds) > 0 && err == nil && p.rest.goesOn(ds) {
+			if more, err := s.stream(p, under, ds); !more || err != nil {
 				return nil, err
 			}
 			continue
@@ -238,6 +236,16 @@ func (s *Subscription) Receive(ctx context.Context, p *Request) ([]*tidegate.Del
 	}
 }
 
+// stream hands a part of the response over, without the lock and the place of the receive: while
+// the client does not read, its repetition returns this part.
+func (s *Subscription) stream(p *Request, under *repeatable, ds []*tidegate.Delivery) (more bool, err error) {
+	under.streams(s, true)
+	more, err = p.Stream(ds)
+	under.streams(s, false)
+	p.rest.streamed(ds)
+	return more && !under.isSuperseded(), err
+}
+
 // replayAll returns the deliveries of an earlier receive that are still in flight.
 func replayAll(ctx context.Context, sources []subscriptionSource) (all []*tidegate.Delivery, err error) {
 	for _, src := range sources {
@@ -245,10 +253,12 @@ func replayAll(ctx context.Context, sources []subscriptionSource) (all []*tidega
 		if grants == nil {
 			continue
 		}
+		src.req.rest.replay(nil)
 		ds, err := src.sub.deliver(ctx, src.req, grants, write)
 		if err != nil {
 			return nil, err
 		}
+		src.req.rest.replay(ds)
 		all = append(all, ds...)
 	}
 	return all, nil
@@ -390,7 +400,7 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 	}
 	s.extend()
 	r := consume.Receive{
-		Queue: p.Queue, Max: p.Max, MaxBytes: p.budget(), Push: p.Push, Owner: p.Owner, Holder: p.Holder, Invisible: p.InvisibleDuration,
+		Queue: p.Queue, Max: p.rest.messages, MaxBytes: p.rest.bytes, Push: p.Push, Owner: p.Owner, Holder: p.Holder, Invisible: p.InvisibleDuration,
 		Filter: (*requestFilter)(p),
 	}
 	s.progress.Begin(&r, now)
@@ -579,7 +589,7 @@ func (s *Subscription) deliveries(ctx context.Context, p *Request, grants []cons
 		return nil, admitted, err
 	}
 	if p.Encoder != nil && len(ds) > 0 {
-		if err := prepare(p, ds, p.goesOn(ds)); err != nil {
+		if err := prepare(p, ds, p.rest.goesOn(ds)); err != nil {
 			return nil, admitted, err
 		}
 	}
@@ -684,11 +694,23 @@ func (s *Subscription) expireHandles(handles []consume.Handle, reason string) []
 type repeatable struct {
 	superseded chan struct{} // closed: the client repeats it, so it ends
 	notified   bool          // superseded is closed; guarded by the subscription's mu
+	streaming  bool          // it hands over a part; guarded by the subscription's mu
 	ended      chan struct{}
 }
 
+// streams notes whether the receive hands over a part.
+func (r *repeatable) streams(s *Subscription, now bool) {
+	if r == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.streaming = now
+}
+
 // supersede ends the receive under way with the same attempt ID, and returns once that receive is
-// over. Its deliveries can be replayed. The result is nil for a receive without an attempt ID.
+// over, or takes no further message because it hands over a part, perhaps for long. Its deliveries
+// can be replayed. The result is nil for a receive without an attempt ID.
 func (s *Subscription) supersede(ctx context.Context, p *Request) (*repeatable, error) {
 	if p.AttemptID == "" {
 		return nil, nil
@@ -697,14 +719,14 @@ func (s *Subscription) supersede(ctx context.Context, p *Request) (*repeatable, 
 	for {
 		s.mu.Lock()
 		before := s.receiving[p.AttemptID]
-		if before == nil {
+		if before != nil && !before.notified {
+			before.notified = true
+			close(before.superseded)
+		}
+		if before == nil || before.streaming {
 			s.receiving[p.AttemptID] = t
 			s.mu.Unlock()
 			return t, nil
-		}
-		if !before.notified {
-			before.notified = true
-			close(before.superseded)
 		}
 		s.mu.Unlock()
 		select {
@@ -723,7 +745,9 @@ func (s *Subscription) endReceive(p *Request, t *repeatable) {
 		return
 	}
 	s.mu.Lock()
-	delete(s.receiving, p.AttemptID)
+	if s.receiving[p.AttemptID] == t {
+		delete(s.receiving, p.AttemptID)
+	}
 	s.mu.Unlock()
 	close(t.ended)
 }
@@ -738,7 +762,7 @@ func (r *repeatable) supersededBy() <-chan struct{} {
 
 // response returns the part of the response that comes next.
 func (p *Request) response() consume.Response {
-	return consume.Response{AttemptID: p.AttemptID, Part: p.Arrived}
+	return consume.Response{AttemptID: p.AttemptID, Part: p.rest.part}
 }
 
 // isSuperseded reports whether the client repeats the receive.
@@ -760,7 +784,7 @@ func (s *Subscription) replay(p *Request) ([]consume.Grant, *store.PendingWrite)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	grants := s.progress.Replay(p.response(), maxReceive, now)
+	grants := s.progress.Replay(p.response(), now)
 	return grants, s.apply(now).write
 }
 

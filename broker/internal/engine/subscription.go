@@ -383,9 +383,10 @@ type Request struct {
 
 	// Stream takes messages while Poll waits for further ones, if p.Wait is not 0: up to half of
 	// p.Max and p.MaxBytes. Poll returns the last part of the messages, which may be empty. The next
-	// part follows after Stream has returned. Its error ends Poll; the caller returns the messages
-	// of the part to the queue. Nil means that Poll returns the first messages.
-	Stream func(part []*tidegate.Delivery) error
+	// part follows after Stream has returned, which a repetition of the receive does not wait for.
+	// Without more or with an error Poll ends; after an error the caller returns the messages of the
+	// part to the queue. Nil means that Poll returns the first messages.
+	Stream func(part []*tidegate.Delivery) (more bool, err error)
 
 	// Memory is the memory for the bodies that Poll keeps for the caller. If Admit returns an
 	// error, Poll returns fewer messages, or the error if there are none. Admit must not wait or
@@ -396,7 +397,7 @@ type Request struct {
 	// true. The caller ends each watch. Nil means none.
 	Watch *Watch
 
-	spare  spare          // for Stream, set by Poll
+	rest   *rest          // set by Receive
 	match  *filter.Filter // of Filter, set by Poll; nil matches all messages
 	retry  bool           // from the group's retry topic for Topic
 	shared bool           // the retry topic is one for other topics too
@@ -410,35 +411,50 @@ type Encoder interface {
 	Prepare(ds []*tidegate.Delivery, more bool)
 }
 
-// A spare is how much a receive may stream. Then it ends, so that the client can ask for as much as
-// it has room for.
-type spare struct {
+// A rest is what a receive may still return. The copies of its request for the retry topics share
+// it.
+type rest struct {
 	messages int
 	bytes    int64
+	part     int // number of the next part
+	replayed int64
+
+	// What may be streamed. Then the receive ends, so that the client can ask for as much as it has
+	// room for.
+	spareMessages int
+	spareBytes    int64
 }
 
-// stream lets the receive stream up to half of its messages and bytes, if it has a Stream.
-func (p *Request) stream() {
-	if p.Stream != nil && p.Wait > 0 {
-		p.spare = spare{(p.Max - 1) / 2, p.budget() / 2}
+// begin sets the rest. A receive with a Stream may stream half of its messages and bytes.
+func (p *Request) begin() {
+	p.rest = &rest{messages: p.Max, bytes: maxReceiveBytes, part: p.Arrived}
+	if p.MaxBytes > 0 {
+		p.rest.bytes = min(int64(p.MaxBytes), maxReceiveBytes)
+	}
+	if p.Stream != nil && p.Wait > 0 && !p.Repeat {
+		p.rest.spareMessages, p.rest.spareBytes = (p.rest.messages-1)/2, p.rest.bytes/2
 	}
 }
 
 // goesOn reports whether the receive streams these deliveries and waits for further ones.
-func (p *Request) goesOn(ds []*tidegate.Delivery) bool {
-	return len(ds) <= p.spare.messages && bodies(ds) <= p.spare.bytes
+func (r *rest) goesOn(ds []*tidegate.Delivery) bool {
+	return len(ds) <= r.spareMessages && bodies(ds) <= r.spareBytes
 }
 
 // streamed subtracts a part of the response.
-func (p *Request) streamed(ds []*tidegate.Delivery) {
+func (r *rest) streamed(ds []*tidegate.Delivery) {
 	size := bodies(ds)
-	p.spare.messages -= len(ds)
-	p.spare.bytes -= size
-	p.Max -= len(ds)
-	if p.MaxBytes > 0 {
-		p.MaxBytes -= int(size)
-	}
-	p.Arrived++
+	r.messages -= len(ds)
+	r.bytes -= size
+	r.spareMessages -= len(ds)
+	r.spareBytes -= size
+	r.part++
+}
+
+// replay ends streaming: the repetition of an earlier receive returns its deliveries at once.
+func (r *rest) replay(ds []*tidegate.Delivery) {
+	r.spareMessages = 0
+	r.replayed += bodies(ds)
 }
 
 func bodies(ds []*tidegate.Delivery) (n int64) {
@@ -473,7 +489,7 @@ func (p *Request) admit(bytes int64) error {
 	if p.Memory == nil {
 		return nil
 	}
-	return p.Memory.Admit(bytes)
+	return p.Memory.Admit(p.rest.replayed + bytes)
 }
 
 // grantedBytes returns the size of the bodies of grants.
@@ -482,14 +498,6 @@ func grantedBytes(grants []consume.Grant) (n int64) {
 		n += grants[i].Lease.Size
 	}
 	return n
-}
-
-// budget returns how many bytes of bodies a receive may bring; the first message may have more.
-func (p *Request) budget() int64 {
-	if p.MaxBytes > 0 {
-		return min(int64(p.MaxBytes), maxReceiveBytes)
-	}
-	return maxReceiveBytes
 }
 
 // A requestFilter is the filter of a receive.
