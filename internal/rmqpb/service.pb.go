@@ -534,7 +534,8 @@ type ReceiveMessageResponse struct {
 	Content isReceiveMessageResponse_Content `protobuf_oneof:"content"`
 	// Not in RocketMQ's contract: a tidegate broker packs many messages into one
 	// frame for clients that announce the feature "packed". The frame with the
-	// status is the last.
+	// status is the last. Field 1001, a varint, has the microseconds from the request to the
+	// encoding, for clients that announce "stream".
 	Packed        []*Message `protobuf:"bytes,1000,rep,name=packed,proto3" json:"packed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

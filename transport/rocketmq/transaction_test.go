@@ -161,6 +161,7 @@ func TestPing(t *testing.T) {
 		time.AfterFunc(10*time.Second, s.start)
 		assert.NoError(t, c.Ping(t.Context()), "it does not wait for the server")
 		s.stop()
+		synctest.Wait() // or the request fails on the connection that ends
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		begin := time.Now()
