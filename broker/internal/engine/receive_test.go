@@ -147,6 +147,7 @@ func (w meanwhile) Admit(int64) error {
 // receive begins a receive. Others act while it reads, and some find no memory.
 func (m *receiveModel) receive() {
 	x := &receiver{request: &Request{ReceiveRequest: transport.ReceiveRequest{Queue: m.r.IntN(3) - 1, Max: 1 + m.r.IntN(4), InvisibleDuration: time.Hour}}}
+	x.request.begin()
 	refuses := m.r.IntN(20) == 0
 	x.request.Memory = meanwhile{m, refuses}
 	m.events++
@@ -340,6 +341,7 @@ func TestWatchOfAReceiveThatLooksAgain(t *testing.T) {
 		s := f.subscribe(false)
 		w, woken := newWatch()
 		p := watching(w)
+		p.begin()
 		var err error
 		if p.match, err = filter.Tags("this"); err != nil {
 			t.Fatal(err)

@@ -135,7 +135,9 @@ func TestSkippingIsInBoundedSteps(t *testing.T) {
 		}
 		for calls := 0; ; calls++ {
 			before := next()
-			grants, _, w, err := s.take(&Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}, match: nothing})
+			p := &Request{ReceiveRequest: transport.ReceiveRequest{Queue: -1, Max: 1}, match: nothing}
+			p.begin()
+			grants, _, w, err := s.take(p)
 			assert.MustThat(t, len(grants) == 0 && err == nil, "%+v, %+v", grants, err)
 			if w != nil {
 				if next() != n || calls < 3 {
