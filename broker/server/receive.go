@@ -93,6 +93,17 @@ func (s *Server) receiveMessage(raw grpc.ServerStream) (err error) {
 	return err
 }
 
+// A partStream counts messages in a place of their own.
+type partStream struct {
+	receiveStream
+	place *admission.Place
+}
+
+// SendMsg implements grpc.ServerStream.
+func (p partStream) SendMsg(m any) error {
+	return p.receiveStream.SendMsg(&requests.Placed{Message: m, Place: p.place})
+}
+
 // sendPart sends messages of a receive that goes on. If gRPC does not take all of them, the client
 // has used none, because the last frame completes the part, and sendPart returns them to the queue.
 // Otherwise the client may use them, although it cancels the call afterwards.
@@ -100,19 +111,7 @@ func (s *Server) sendPart(stream receiveStream, in *requests.Intake, f *wire.Del
 	ctx := stream.Context()
 	place := admission.PlaceOf(ctx).Part()
 	defer place.End()
-	err := deliver(in, func() error {
-		frames, err := f.Frames(ds)
-		if err != nil {
-			return status.Error(codes.Internal, err.Error())
-		}
-		for i := range frames {
-			if err := stream.SendMsg(&requests.Placed{Message: &frames[i], Place: place}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := deliver(in, func() error { return writeMessages(partStream{stream, place}, f, ds) }); err != nil {
 		f.Forget()
 		s.release(ctx, ds)
 		return &refusal.Cut{Status: err}
