@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"strings"
 	"sync"
@@ -263,6 +264,11 @@ func TestValidate(t *testing.T) {
 		{"group of 64", func(m *Message) { m.MessageGroup = strings.Repeat("g", 64) }, protocol.CodeIllegalMessageGroup, "64 bytes; the limit is 63"},
 		{"blank group", func(m *Message) { m.MessageGroup = " " }, protocol.CodeIllegalMessageGroup, "blank"},
 		{"group and time", func(m *Message) { m.MessageGroup, m.DeliverAt = "g", time.Unix(1, 0) }, protocol.CodeMessagePropertyConflict, `"g"`},
+		{"highest priority", func(m *Message) { m.Priority = math.MaxInt32 }, 0, ""},
+		{"priority below 0", func(m *Message) { m.Priority = -1 }, CodeBadRequest, "-1; give 0 to 2147483647"},
+		{"priority of 2^31", func(m *Message) { m.Priority = 1 << 31 }, CodeBadRequest, "2147483648"},
+		{"priority and group", func(m *Message) { m.Priority, m.MessageGroup = 1, "g" }, protocol.CodeMessagePropertyConflict, "priority (1)"},
+		{"priority and time", func(m *Message) { m.Priority, m.DeliverAt = 1, time.Unix(1, 0) }, protocol.CodeMessagePropertyConflict, "priority (1)"},
 		{"128 properties", func(m *Message) { m.Properties = properties(128, 1) }, 0, ""},
 		{"129 properties", func(m *Message) { m.Properties = properties(129, 1) }, protocol.CodeMessagePropertiesTooLarge, "129 properties; the limit is 128"},
 		{"16 KiB", func(m *Message) { m.Properties = properties(16, 1020) }, 0, ""},

@@ -42,7 +42,7 @@ func TestNamesFollowThePatterns(t *testing.T) {
 	}
 }
 
-// A delivery can be forwarded, also a dead letter.
+// A delivery can be forwarded, also a dead letter, with its priority.
 func TestForward(t *testing.T) {
 	d := &tidegate.Delivery{Message: tidegate.Message{
 		ID: "1", Topic: "dead", Tag: "tag", Keys: []string{"k"}, MessageGroup: "g", TraceContext: "00-1", Body: []byte("body"), DeliverAt: time.Now(),
@@ -55,6 +55,9 @@ func TestForward(t *testing.T) {
 	if m.ID != "" || m.Topic != "other" || m.Tag != "tag" || m.Keys[0] != "k" || m.MessageGroup != "g" || m.TraceContext != "00-1" ||
 		string(m.Body) != "body" || len(m.Properties) != 1 || m.Properties["mine"] != "v" || !m.DeliverAt.IsZero() {
 		t.Errorf("%+v", m)
+	}
+	if m := (&tidegate.Delivery{Message: tidegate.Message{Priority: 4}}).Forward("other"); m.Priority != 4 {
+		t.Errorf("the priority 4 became %d", m.Priority)
 	}
 	if len(d.Properties) != 4 || d.ID != "1" {
 		t.Errorf("the delivery was changed: %+v", d.Message)

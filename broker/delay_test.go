@@ -319,7 +319,7 @@ func TestPurgeMeetsOthersHalfWay(t *testing.T) {
 		s.Update(func(p *consume.Progress) {
 			p.Extend(0, s.Topic().Queues()[0].End())
 			p.Begin(&r, time.Now())
-			c, _ = p.Claim(&r)
+			c, _ = p.Claim(&r, time.Now())
 		})
 		dying.Start()
 		ms, offsets, err := b.Engine().Parts().Store.Read(s.Topic().ID(), 0, c.From, c.To, c.Limit, 1000)

@@ -141,6 +141,16 @@
 // letter topic. A negative acknowledgement delivers the same message again after a delay (1
 // minute), with a maximum of its own.
 //
+// # Priorities
+//
+// In a topic of type PRIORITY each queue has the messages of one priority, and the last queue those
+// of all higher ones too. A receive takes the queues from the last one on, in each of them retries
+// beside new messages; a message keeps its priority in retries, dead letters and redrives. So that
+// the lower priorities do not wait for ever, each receive that begins after 16 deliveries takes one
+// message of a lower priority first; those with messages take turns. Receives at the same moment do
+// not wait for one another: while one reads a queue, another one takes from the next. FIFO groups
+// have no effect, and retry topics have no priorities.
+//
 // # Delayed messages
 //
 // A message with a delivery time, in a topic of type DELAY, is not delivered before that time,

@@ -484,7 +484,7 @@ func TestPurgedAreNotReadAhead(t *testing.T) {
 		var c consume.Claim
 		s.Update(func(p *consume.Progress) { // as a receive does that is reading
 			p.Begin(&r, time.Now())
-			c, _ = p.Claim(&r)
+			c, _ = p.Claim(&r, time.Now())
 		})
 		assert.MustThat(t, readAheadBytes(b) != 0, "nothing was read ahead")
 		done, err := b.PurgeDeadLetters(t.Context(), "g", status.DeadLetterSelection{})

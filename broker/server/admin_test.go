@@ -40,7 +40,7 @@ func TestAdmin(t *testing.T) {
 		{"GET", "/v1/topics", "", 200, []string{`"topics": [`, `"orders"`, `"plain"`}},
 		{"PUT", "/v1/topics/orders", `{"queues":1}`, 400, []string{"4 queues", `"code": 40000`, `"reply_code": 40000`, `"BAD_REQUEST"`, `"about:blank"`}},
 		{"PUT", "/v1/topics/orders", `{"type":"NORMAL"}`, 400, []string{"FIFO"}},
-		{"PUT", "/v1/topics/other", `{"type":"LITE"}`, 400, []string{"LITE", "NORMAL, FIFO, DELAY or TRANSACTION"}},
+		{"PUT", "/v1/topics/other", `{"type":"LITE"}`, 400, []string{"LITE", "NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY"}},
 		{"PUT", "/v1/topics/tx", `{"type":"TRANSACTION","transaction":{"timeout":"1s","check_max":-1}}`, 201, []string{`"TRANSACTION"`, `"timeout": "1s"`, `"check_max": -1`}},
 		{"PUT", "/v1/topics/tx", `{"transaction":{"timeout":"-1s","check_max":-2}}`, 400, []string{"transaction.timeout is -1s", "transaction.check_max is -2"}},
 		{"PUT", "/v1/topics/other", `{"queues":1025}`, 400, []string{"1025", "1024"}},

@@ -163,6 +163,7 @@ type jsonMessage struct {
 	Keys         []string           `json:"keys"`
 	Properties   map[string]string  `json:"properties"`
 	MessageGroup string             `json:"message_group"`
+	Priority     int                `json:"priority"`
 	DeliverAt    *time.Time         `json:"deliver_at"`
 	DeliverAfter *settings.Duration `json:"deliver_after"`
 	TraceContext string             `json:"trace_context"`
@@ -174,7 +175,7 @@ type jsonMessage struct {
 // checks the rest. The result has its ID in both cases.
 func (m *jsonMessage) Message(topic string, now time.Time) (*tidegate.Message, error) {
 	out := &tidegate.Message{
-		ID: m.ID, Topic: topic, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
+		ID: m.ID, Topic: topic, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup, Priority: m.Priority,
 		Properties: m.Properties, TraceContext: m.TraceContext, Body: m.Body,
 	}
 	if m.ID == "" {
@@ -227,7 +228,7 @@ func (m *jsonMessage) Incoming(out *tidegate.Message, client, host string) engin
 }
 
 // messageOfQuery returns the message of a URL whose request has the body: id, tag, key (several),
-// message_group, deliver_at, deliver_after, trace_context, and property.NAME.
+// message_group, priority, deliver_at, deliver_after, trace_context, and property.NAME.
 func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
 	one := map[string]*string{
 		"id": &m.ID, "tag": &m.Tag, "message_group": &m.MessageGroup, "trace_context": &m.TraceContext,
@@ -251,6 +252,10 @@ func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
 			m.Properties[name] = last
 		case one[key] != nil:
 			*one[key] = last
+		case key == "priority":
+			if m.Priority, err = strconv.Atoi(last); err != nil {
+				return m, bad("is %.100q; give a whole number from 0 on", last)
+			}
 		case key == "deliver_at":
 			at, err := time.Parse(time.RFC3339, last)
 			if err != nil {
@@ -264,7 +269,7 @@ func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
 			}
 			m.DeliverAfter = new(settings.Duration(d))
 		default:
-			return m, bad("is unknown; the parameters are id, tag, key, message_group, deliver_at, deliver_after, trace_context and property.NAME")
+			return m, bad("is unknown; the parameters are id, tag, key, message_group, priority, deliver_at, deliver_after, trace_context and property.NAME")
 		}
 	}
 	return m, nil

@@ -248,7 +248,7 @@ func TestHTTPRejections(t *testing.T) {
 		{send, `{"body":"eA==","properties":{"colour":7}}`, 400, 40000, []string{"properties.colour is a number (7)", "give a string"}},
 		{send, `{"messages":[{"properties":["a=b"]}]}`, 400, 40000, []string{"messages[0].properties is a list; give an object"}},
 		{send, `{"id":"` + strings.Repeat("x", 256) + `"}`, 400, 40009, []string{"256"}},
-		{send, `{"body":"eA==","message_group":"g"}`, 400, 40014, []string{"leave both out"}},
+		{send, `{"body":"eA==","message_group":"g"}`, 400, 40014, []string{"send it without a message group"}},
 		{"/v1/topics/fifo/messages", `{"body":"eA=="}`, 400, 40014, []string{"give the message a message group"}},
 		{"/v1/topics/delay/messages", `{"body":"eA=="}`, 400, 40014, []string{"give the message a delivery time"}},
 		{"/v1/topics/a%20b/messages", `{"body":"eA=="}`, 400, 40002, nil},

@@ -332,10 +332,11 @@ func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
 var messageTypes = map[settings.TopicType]rmqpb.MessageType{
 	settings.TopicNormal: rmqpb.MessageType_NORMAL, settings.TopicFIFO: rmqpb.MessageType_FIFO,
 	settings.TopicDelay: rmqpb.MessageType_DELAY, settings.TopicTransaction: rmqpb.MessageType_TRANSACTION,
+	settings.TopicPriority: rmqpb.MessageType_PRIORITY,
 }
 
 // queryAssignment returns the queues that a push consumer receives from: each queue for a FIFO
-// group, and all queues in one receive for other groups. It creates no group, because the number of
+// group, and all queues in one receive for other groups, and for topics whose queues are ranked. It creates no group, because the number of
 // auto-created groups is limited.
 func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
 	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
@@ -349,7 +350,7 @@ func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.Query
 		return nil, err
 	}
 	fifo := false // as the group will be that its first receive makes
-	if group, err := s.engine.GroupSettings(ctx, req.GetGroup().GetName()); err == nil {
+	if group, err := s.engine.GroupSettings(ctx, req.GetGroup().GetName()); err == nil && topic.Type != settings.TopicPriority {
 		fifo = group.FIFO
 	}
 	at := s.brokerAt(ctx, req.GetEndpoints())

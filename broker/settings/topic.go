@@ -22,12 +22,14 @@ import (
 type TopicType string
 
 // The types of topics. A message with a message group is FIFO, one with a delivery time DELAY, a
-// half message TRANSACTION, others are NORMAL.
+// half message TRANSACTION, others are NORMAL. A
+// message with a priority is PRIORITY, and such a topic takes NORMAL ones with the priority 0.
 const (
 	TopicNormal      TopicType = "NORMAL"
 	TopicFIFO        TopicType = "FIFO"
 	TopicDelay       TopicType = "DELAY"
 	TopicTransaction TopicType = "TRANSACTION"
+	TopicPriority    TopicType = "PRIORITY"
 )
 
 // The defaults and bounds of Topic.
@@ -44,8 +46,9 @@ type Topic struct {
 	Type TopicType `json:"type,omitempty"`
 
 	// Queues is the number of queues, at most MaxQueues. All messages of a message group are in one
-	// queue. The other messages of a request share a queue, and requests take the queues in turn.
-	// Default: 8.
+	// queue. The other messages of a request share a queue, and requests take the queues in turn. In
+	// a topic of type PRIORITY each queue has the messages of one priority, the last queue also those
+	// of higher ones. Default: 8.
 	Queues int `json:"queues,omitempty"`
 
 	// DuplicateWindow is how long the broker remembers the ID of a message, also after a restart. A
@@ -88,9 +91,9 @@ func (c Topic) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
 	switch c.Type {
-	case TopicNormal, TopicFIFO, TopicDelay, TopicTransaction:
+	case TopicNormal, TopicFIFO, TopicDelay, TopicTransaction, TopicPriority:
 	default:
-		errs = append(errs, fmt.Errorf("type is %q; give NORMAL, FIFO, DELAY or TRANSACTION", c.Type))
+		errs = append(errs, fmt.Errorf("type is %q; give NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY", c.Type))
 	}
 	if c.Queues < 1 || c.Queues > MaxQueues {
 		errs = append(errs, fmt.Errorf("queues is %d; give 1 to %d", c.Queues, MaxQueues))

@@ -126,6 +126,7 @@ type StoredMessage struct {
 	BornAt       time.Time `json:"born_at,omitzero"` // time of the send
 	Tag          string    `json:"tag,omitempty"`
 	MessageGroup string    `json:"message_group,omitempty"`
+	Priority     int       `json:"priority,omitempty"`
 	BodySize     int64     `json:"body_size"` // in bytes, also without Body
 
 	// DeliverAt is the delivery time of a delayed message, which is in no queue yet: its Queue and

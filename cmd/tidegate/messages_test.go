@@ -44,6 +44,7 @@ type received struct {
 	Keys         []string          `json:"keys"`
 	Properties   map[string]string `json:"properties"`
 	MessageGroup string            `json:"message_group"`
+	Priority     int               `json:"priority"`
 	Attempt      int               `json:"attempt"`
 }
 
@@ -90,6 +91,35 @@ func TestSendAndReceive(t *testing.T) {
 	}
 	assert.Equal(t, "the tag of the JSON line is", bodies["json"].Tag, "t")
 	tl.fails(7, "", "receive", "billing", "orders", "--then", "ack", "--wait", "10ms", "--expect", "1") // after everything was acknowledged
+}
+
+// Priorities pass from the flag and from JSON lines through receive, peek, --exec, templates, dead
+// letters and a move.
+func TestCommandsKeepPriorities(t *testing.T) {
+	t.Parallel()
+	source, target := newMove(t)
+	for _, tl := range []*tool{source, target} {
+		tl.must("topic", "create", "alerts", "type=PRIORITY", "queues=3")
+	}
+	source.must("send", "alerts", "low")
+	source.must("send", "alerts", "high", "--priority", "2")
+	source.pipe(`{"body_text":"middle","priority":1}`+"\n", "send", "alerts", "--jsonl")
+	source.fails(2, "it is -1; give 0 to", "send", "alerts", "x", "--priority", "-1")
+	source.must("peek", "alerts", "-o", "wide").prints("PRIORITY")
+	source.must("receive", "duty", "alerts", "--then", "release", "--max", "1").prints("priority 2", "high")
+	source.must("receive", "duty", "alerts", "--then", "release", "--max", "3", "-f", "%b %r\n").is("high 2\nmiddle 1\nlow 0\n")
+	source.must("receive", "duty", "alerts", "--then", "dead=no", "--max", "1")
+	source.must("dead-letters", "list", "duty", "-o", "wide").prints("PRIORITY")
+	source.must("dead-letters", "redrive", "duty", "--yes")
+	source.must("move", "alerts", "--group", "duty", "--to", "target", "--yes").prints("moved  3")
+	source.must("topic", "show", "alerts").prints("PRIORITY")
+	got := messagesOf(target, "duty", "alerts", 3)
+	assert.MustEqual(t, "messages that the target has", len(got), 3)
+	for i, want := range []string{"high", "middle", "low"} {
+		assert.That(t, got[i].BodyText == want && got[i].Priority == 2-i, "message %d of the target is %+v, want %s", i, got[i], want)
+	}
+	target.must("send", "alerts", "x", "--priority", "1")
+	target.must("receive", "duty", "alerts", "--max", "1", "--exec", "test $TIDEGATE_PRIORITY = 1")
 }
 
 // Looking at messages consumes nothing and counts no attempt: on a terminal it is the default.

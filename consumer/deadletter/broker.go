@@ -50,7 +50,8 @@ func (b Broker) letter(d *status.DeadLetter, q *status.DeadLetterQuery) *Letter 
 	o := d.Origin
 	return &Letter{
 		Message: tidegate.Message{
-			ID: d.MessageID, Topic: b.topic(), Tag: d.Tag, Keys: d.Keys, MessageGroup: d.MessageGroup, Properties: d.Properties, Body: d.Body,
+			ID: d.MessageID, Topic: b.topic(), Tag: d.Tag, Keys: d.Keys, MessageGroup: d.MessageGroup, Priority: d.Priority,
+			Properties: d.Properties, Body: d.Body,
 		},
 		Origin: tidegate.DeadLetter{
 			Topic: o.Topic, MessageID: d.MessageID, Queue: o.Queue, Offset: o.Offset, Group: o.Group, Attempts: o.Attempts, Reason: o.Reason, Redrives: o.Redrives,

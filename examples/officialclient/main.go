@@ -7,7 +7,7 @@
 //	tidegate serve
 //	go run .
 //
-// Four scenes run side by side. In each a producer sends; then
+// Five scenes run side by side. In each a producer sends; then
 //
 //   - normal: a push consumer fails on a message once and gets it again by the
 //     group's retry schedule; it fails on another one until that is a dead
@@ -17,6 +17,7 @@
 //   - fifo: a push consumer sees every message group in order, also while one
 //     of its messages waits for a retry or ends as a dead letter, and the other
 //     message groups do not wait for it;
+//   - priority: a simple consumer receives the messages of higher priorities first;
 //   - transaction: of three half messages one is committed, one rolled back, and
 //     one left alone, which the broker asks about until it is committed.
 //
@@ -93,7 +94,7 @@ func run(ctx context.Context, endpoint, http string, out io.Writer) error {
 	}
 	s.say("all", "the official client meets the broker on %s, TLS %s", endpoint, onOff(rmq.EnableSsl))
 	scenes := map[string]func(scene, context.Context) error{
-		"normal": scene.normal, "simple": scene.simple, "fifo": scene.fifo, "transaction": scene.transaction,
+		"normal": scene.normal, "simple": scene.simple, "fifo": scene.fifo, "priority": scene.priority, "transaction": scene.transaction,
 	}
 	var wg sync.WaitGroup
 	for name, play := range scenes {
@@ -134,6 +135,7 @@ func newAdmin(at string) (*admin.Client, error) {
 // A message is the input of send.
 type message struct {
 	topic, body, tag, group string
+	priority                *int32
 	keys                    []string
 	properties              map[string]string
 }
@@ -146,6 +148,11 @@ func send(ctx context.Context, p rmq.Producer, m message) (string, error) {
 	}
 	if m.group != "" {
 		out.SetMessageGroup(m.group)
+	}
+	if m.priority != nil {
+		if err := out.SetPriority(*m.priority); err != nil {
+			return "", err
+		}
 	}
 	if len(m.keys) > 0 {
 		out.SetKeys(m.keys...)

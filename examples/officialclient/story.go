@@ -476,6 +476,50 @@ func (s scene) hurry(ctx context.Context, c rmq.SimpleConsumer, mv *rmq.MessageV
 	return c.Ack(ctx, again[0])
 }
 
+// priority sends messages with priorities, and receives those with the highest first.
+func (s scene) priority(ctx context.Context) error {
+	topic, err := s.topic(ctx, "alerts", settings.Topic{Type: settings.TopicPriority, Queues: 3})
+	if err != nil {
+		return err
+	}
+	group, err := s.group(ctx, "duty", settings.Group{})
+	if err != nil {
+		return err
+	}
+	p, err := s.producer(ctx, topic)
+	if err != nil {
+		return err
+	}
+	defer p.GracefulStop()
+	bodies := []string{"routine", "notice", "critical"}
+	for i, body := range bodies {
+		if _, err := send(ctx, p, message{topic: topic, body: body, priority: new(int32(i))}); err != nil {
+			return err
+		}
+	}
+	s.say("sent %s, with the priorities 0, 1 and 2", strings.Join(bodies, ", "))
+	c, err := s.simpleConsumer(ctx, group, topic)
+	if err != nil {
+		return err
+	}
+	defer c.GracefulStop()
+	var order []string
+	for range bodies {
+		mvs, err := receive(ctx, c, 1)
+		if err != nil {
+			return err
+		}
+		order = append(order, string(mvs[0].GetBody()))
+		if err := c.Ack(ctx, mvs[0]); err != nil {
+			return err
+		}
+	}
+	s.say("received %s", strings.Join(order, ", "))
+	slices.Reverse(bodies)
+	assertEqual(s, "the order of the priorities", order, bodies)
+	return s.settled(ctx, group, topic, progress{Acked: int64(len(bodies))})
+}
+
 // The settings of the scene transaction: when the broker asks about a
 // transaction first, and how long it waits until it asks again.
 const (

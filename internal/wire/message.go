@@ -14,13 +14,15 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// TypeOf returns the type of a message by its message group and delivery time.
+// TypeOf returns the type of a message by its message group, delivery time and priority.
 func TypeOf(m *tidegate.Message) rmqpb.MessageType {
 	switch {
 	case m.MessageGroup != "":
 		return rmqpb.MessageType_FIFO
 	case !m.DeliverAt.IsZero():
 		return rmqpb.MessageType_DELAY
+	case m.Priority != 0:
+		return rmqpb.MessageType_PRIORITY
 	}
 	return rmqpb.MessageType_NORMAL
 }
@@ -116,6 +118,9 @@ func (e *encoder) begin(m *tidegate.Message, properties map[string]string, s *sy
 	if s.dead != nil {
 		b = e.pair(b, tagSystemDeadLetter, s.dead.Topic, s.dead.MessageId)
 	}
+	if s.kind == rmqpb.MessageType_PRIORITY || m.Priority != 0 {
+		b = appendNumber(b, tagSystemPriority, uint64(int64(int32(m.Priority)))) //nolint:gosec // protobuf extends the sign
+	}
 	e.system, e.user = b, e.user[:0]
 	for k, v := range properties {
 		e.property(k, v)
@@ -147,6 +152,7 @@ type received struct {
 	head            []byte // the encoding of the message, except for the body
 	tag, group      string
 	trace           string
+	priority        int32
 	born, deliverAt timestamppb.Timestamp
 }
 
@@ -262,6 +268,9 @@ func (d *decoder) system(m *received, r FieldReader) bool {
 			p.DeliveryTimestamp = &m.deliverAt
 		case tagSystemMessageGroup:
 			p.MessageGroup, ok = &m.group, r.set(&m.group)
+		case tagSystemPriority:
+			m.priority = x
+			p.Priority, ok = &m.priority, true
 		case tagSystemTraceContext:
 			p.TraceContext, ok = &m.trace, r.set(&m.trace)
 		default:
@@ -320,6 +329,7 @@ func deliveryOf(pb *rmqpb.Message) *tidegate.Delivery {
 			Keys:         sys.GetKeys(),
 			MessageGroup: sys.GetMessageGroup(),
 			DeliverAt:    timeOf(sys.GetDeliveryTimestamp()),
+			Priority:     int(sys.GetPriority()),
 			Properties:   pb.GetUserProperties(),
 			TraceContext: sys.GetTraceContext(),
 		},

@@ -62,6 +62,7 @@ type Sending struct {
 	Queue    int32
 	Born     time.Time // of all messages
 	Half     bool      // they are half messages
+	Ranked   bool      // the topic takes messages of type PRIORITY alone: those without a priority have 0
 	Messages []*tidegate.Message
 }
 
@@ -114,8 +115,11 @@ func marshal(size int, sends ...*Sending) (mem.BufferSlice, error) {
 func (s *Sending) message(b []byte, e *encoder, m *tidegate.Message) []byte {
 	body, encoding := s.Encoder.body(m)
 	kind := TypeOf(m)
-	if s.Half {
+	switch {
+	case s.Half:
 		kind = rmqpb.MessageType_TRANSACTION
+	case s.Ranked && kind == rmqpb.MessageType_NORMAL:
+		kind = rmqpb.MessageType_PRIORITY
 	}
 	e.begin(m, m.Properties, &system{kind: kind, encoding: encoding, born: s.Born, bornHost: s.Encoder.Host, queue: int(s.Queue)})
 	b = e.message(b, TagSendMessage, s.Encoder.Namespace, m.Topic, len(body))

@@ -36,13 +36,19 @@ func randomSending(r *rand.Rand) *Sending {
 	}
 	s := &Sending{
 		Encoder: &Encoder{Host: randomText(r, 20), Compression: r.IntN(2) * 200},
-		Queue:   int32(r.IntN(5) - 2), Born: moment(), Half: r.IntN(4) == 0,
+		Queue:   int32(r.IntN(5) - 2), Born: moment(), Half: r.IntN(4) == 0, Ranked: r.IntN(3) == 0,
 	}
 	s.Encoder.Namespace = randomText(r, 10)
 	for range r.IntN(4) {
 		m := &tidegate.Message{
 			ID: randomText(r, 40), Topic: randomText(r, 200), Tag: randomText(r, 10), MessageGroup: randomText(r, 150),
 			TraceContext: randomText(r, 60), Body: bytes.Repeat([]byte{byte(r.Uint32())}, r.IntN(4)*r.IntN(400)),
+		}
+		if r.IntN(2) == 0 {
+			m.MessageGroup = ""
+		}
+		if r.IntN(3) == 0 {
+			m.Priority = r.IntN(1<<uint(r.IntN(32))) - r.IntN(2) //nolint:gosec // small
 		}
 		for range r.IntN(3) {
 			m.Keys = append(m.Keys, randomText(r, 20))
@@ -223,6 +229,8 @@ func requestOf(s *Sending) *rmqpb.SendMessageRequest {
 		p.BornTimestamp, p.BornHost, p.QueueId = timestamppb.New(s.Born), s.Encoder.Host, s.Queue
 		if s.Half {
 			p.MessageType = rmqpb.MessageType_TRANSACTION
+		} else if s.Ranked && p.MessageType == rmqpb.MessageType_NORMAL {
+			p.MessageType, p.Priority = rmqpb.MessageType_PRIORITY, new(int32(0))
 		}
 		if n := s.Encoder.Compression; n > 0 && len(m.Body) > n {
 			if z := Gzip(m.Body); len(z) < len(m.Body) {
@@ -245,6 +253,9 @@ func messageOf(m *tidegate.Message) *rmqpb.Message {
 	p := &rmqpb.SystemProperties{
 		Tag: text(m.Tag), Keys: m.Keys, MessageId: m.ID, MessageGroup: text(m.MessageGroup), TraceContext: text(m.TraceContext),
 		BodyEncoding: rmqpb.Encoding_IDENTITY, MessageType: rmqpb.MessageType_NORMAL,
+	}
+	if m.Priority != 0 {
+		p.Priority, p.MessageType = new(int32(m.Priority)), rmqpb.MessageType_PRIORITY
 	}
 	if !m.DeliverAt.IsZero() {
 		p.DeliveryTimestamp, p.MessageType = timestamppb.New(m.DeliverAt), rmqpb.MessageType_DELAY
@@ -384,7 +395,7 @@ func sendHeads() map[string]sendHead {
 			Tag: new("tag"), Keys: []string{"a", "", "b"}, MessageId: "id", BodyEncoding: rmqpb.Encoding_GZIP,
 			MessageType: rmqpb.MessageType_DELAY, BornTimestamp: timestamppb.New(time.Unix(-5, 7)), BornHost: "host",
 			DeliveryTimestamp: timestamppb.New(time.Unix(1<<40, 999)), QueueId: math.MinInt32,
-			MessageGroup: new(""), TraceContext: new("trace"),
+			MessageGroup: new(""), TraceContext: new("trace"), Priority: new(int32(-1)),
 		}), true},
 		"properties of servers": {whole(&rmqpb.SystemProperties{
 			ReceiptHandle: new("h"), QueueOffset: new(int64(5)), StoreHost: "s", StoreTimestamp: timestamppb.Now(),

@@ -129,7 +129,7 @@ func TestMessagesKeepAllTheirFields(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spool.db")
 	s := open(t, path, Options{})
 	want := &tidegate.Message{
-		ID: "id-1", Topic: "orders", Tag: "new", Keys: []string{"k1", "k2"}, MessageGroup: "",
+		ID: "id-1", Topic: "orders", Tag: "new", Keys: []string{"k1", "k2"}, MessageGroup: "", Priority: 5,
 		DeliverAt: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Properties: map[string]string{"a": "b\x00ü"},
 		TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Body: []byte{0, 1, 255},
 	}
@@ -148,7 +148,7 @@ func TestMessagesKeepAllTheirFields(t *testing.T) {
 // A message has no field that the spool forgets: each is set above.
 func TestEveryFieldOfAMessageIsTested(t *testing.T) {
 	n := reflect.TypeFor[tidegate.Message]().NumField()
-	assert.That(t, n == 9, "Message has %d fields; add the new ones to TestMessagesKeepAllTheirFields", n)
+	assert.That(t, n == 10, "Message has %d fields; add the new ones to TestMessagesKeepAllTheirFields", n)
 }
 
 // A group whose head fails holds no other group and no message without one.

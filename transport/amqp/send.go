@@ -129,6 +129,10 @@ func (c *Client) check(m *tidegate.Message) error {
 		own.Op = opSend
 		return &own
 	}
+	if m.Priority > 0 {
+		return &tidegate.Error{Op: opSend, Subject: m.Topic, Code: tidegate.CodeNotImplemented,
+			Message: fmt.Sprintf("the priority is %d, and this transport sends all messages with the default priority of Artemis; leave it 0", m.Priority)}
+	}
 	for name := range m.Properties {
 		if strings.HasPrefix(name, convert.Reserved) || strings.HasPrefix(name, convert.ReservedArtemis) {
 			return &tidegate.Error{Op: opSend, Subject: name, Code: convert.CodeIllegalPropertyKey,

@@ -351,8 +351,9 @@ type parcel struct {
 
 // parcel returns the parcel of msgs for a queue of a topic.
 func (c *Client) parcel(t *topic, q conn.Queue, msgs []*tidegate.Message, results []transport.SendResult) parcel {
+	rt := t.known()
 	return parcel{topic: t, results: results, sending: wire.Sending{
-		Encoder: &c.encoder, Queue: q.ID, Messages: msgs,
+		Encoder: &c.encoder, Queue: q.ID, Messages: msgs, Ranked: rt != nil && rt.Ranked(),
 		Born: time.Now().Round(0), // compared with delivery times, in wall time
 	}}
 }

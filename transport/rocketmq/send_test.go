@@ -409,6 +409,9 @@ func accepting(kinds ...rmqpb.MessageType) *rmqpb.QueryRouteResponse {
 // neighbours are sent.
 func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 	const normal, fifo, delay = rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY
+	const priority = rmqpb.MessageType_PRIORITY
+	first := message("first")
+	first.Priority = 3
 	late := message("late")
 	late.DeliverAt = time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC) // an hour ahead in a bubble
 	for _, tt := range []struct {
@@ -422,6 +425,10 @@ func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 		{[]rmqpb.MessageType{normal}, late, "create the topic as DELAY"},
 		{[]rmqpb.MessageType{normal}, inGroup("m", "g"), "create the topic as FIFO"},
 		{[]rmqpb.MessageType{rmqpb.MessageType_TRANSACTION}, message("m"), "transaction"},
+		{[]rmqpb.MessageType{normal}, first, "create the topic as PRIORITY (RocketMQ from 5.4.0 on)"},
+		{[]rmqpb.MessageType{priority}, first, ""},
+		{[]rmqpb.MessageType{priority}, message("m"), ""},
+		{[]rmqpb.MessageType{priority}, late, "create the topic as DELAY"},
 		{[]rmqpb.MessageType{normal, fifo, delay, rmqpb.MessageType_TRANSACTION}, late, ""},
 		{[]rmqpb.MessageType{rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED}, late, ""},
 		{nil, inGroup("m", "g"), ""},
@@ -438,6 +445,35 @@ func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 			}
 			got := len(s.of("SendMessage"))
 			assert.That(t, (got == 0) == (tt.remedy != ""), "%v takes: %d requests", tt.takes, got)
+		})
+	}
+}
+
+// A message for a topic of type PRIORITY has that type and its priority, also the lowest one. One
+// for a topic that takes other types too has its own type.
+func TestPriority(t *testing.T) {
+	const normal, priority = rmqpb.MessageType_NORMAL, rmqpb.MessageType_PRIORITY
+	for _, tt := range []struct {
+		takes    []rmqpb.MessageType
+		priority int
+		kind     rmqpb.MessageType
+		sent     *int32
+	}{
+		{[]rmqpb.MessageType{priority}, 7, priority, new(int32(7))},
+		{[]rmqpb.MessageType{priority}, 0, priority, new(int32(0))},
+		{[]rmqpb.MessageType{normal, priority}, 0, normal, nil},
+		{[]rmqpb.MessageType{normal, priority}, 1, priority, new(int32(1))},
+		{nil, 0, normal, nil},
+	} {
+		served(t, func(t *testing.T, s *fakeServer, c *rocketmq.Client) {
+			s.route = func() *rmqpb.QueryRouteResponse { return accepting(tt.takes...) }
+			m := message("m")
+			m.Priority = tt.priority
+			assert.Must(t, c.Send(t.Context(), []*tidegate.Message{m})[0].Err)
+			sys := s.of("SendMessage")[0].req.(*rmqpb.SendMessageRequest).GetMessages()[0].GetSystemProperties()
+			if sys.GetMessageType() != tt.kind || (sys.Priority == nil) != (tt.sent == nil) || sys.GetPriority() != int32(tt.priority) {
+				t.Errorf("a topic of %v gets %v with the priority %v, want %v with %v", tt.takes, sys.GetMessageType(), sys.Priority, tt.kind, tt.sent)
+			}
 		})
 	}
 }

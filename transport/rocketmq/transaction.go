@@ -26,9 +26,9 @@ var _ transport.Transactor = (*Client)(nil)
 // SendHalf implements transport.Transactor. gRPC repeats the request only if it certainly reached
 // no server.
 func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
-	if msg.MessageGroup != "" || !msg.DeliverAt.IsZero() {
+	if msg.MessageGroup != "" || !msg.DeliverAt.IsZero() || msg.Priority != 0 {
 		return transport.SendResult{Err: fail(opSend, msg.Topic, protocol.CodeMessagePropertyConflict,
-			"a message in a transaction can have neither a message group nor a delivery time; leave them empty")}
+			"a message in a transaction can have no message group, delivery time or priority; leave them empty")}
 	}
 	t, rt, err := c.writable(ctx, msg.Topic)
 	if err != nil {

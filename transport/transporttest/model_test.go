@@ -122,8 +122,22 @@ func (m *model) check(msg *tidegate.Message) error {
 	case m.server.LacksTopicTypes:
 	case (t == settings.TopicFIFO) != (msg.MessageGroup != "") && m.fault != "no group needed":
 		return fault(protocol.CodeMessagePropertyConflict)
+	case msg.Priority > 0 && t != settings.TopicPriority && m.fault != "priorities everywhere":
+		return fault(protocol.CodeMessagePropertyConflict)
 	}
 	return nil
+}
+
+// order returns the indexes of the log in the order of deliveries: the highest priority first.
+func (m *model) order() []int {
+	order := make([]int, len(m.log))
+	for i := range order {
+		order[i] = i
+	}
+	if m.server.Priorities && m.fault != "no priorities" {
+		slices.SortStableFunc(order, func(a, b int) int { return m.log[b].Priority - m.log[a].Priority })
+	}
+	return order
 }
 
 // missing returns the error for a topic that does not exist, or creates it.
@@ -283,7 +297,7 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 		r.Max = 1
 	}
 	blocked := map[string]bool{}
-	for i := 0; i < len(m.log); i++ {
+	for _, i := range m.order() {
 		d := m.log[i]
 		byHash := m.fault == "filter by hash" && hash(r.Filter.Expression) == hash(d.Tag)
 		if d.Topic != r.Topic || !matches(r.Filter, d.Tag) && !byHash {

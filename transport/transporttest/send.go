@@ -149,7 +149,7 @@ var sendCases = []testCase{
 		}
 		// A field that is added to Message is tested as well.
 		for f, v := range reflect.ValueOf(*msg).Fields() {
-			if v.IsZero() && f.Name != "DeliverAt" {
+			if v.IsZero() && f.Name != "DeliverAt" && f.Name != "Priority" { // which exclude a message group
 				e.Fatalf("the case leaves Message.%s out", f.Name)
 			}
 		}
@@ -174,6 +174,31 @@ var sendCases = []testCase{
 		if d.BornHost == "" {
 			e.Error("the delivery does not have the producer's host")
 		}
+	}},
+	{name: "Priorities", needs: needPriorities, run: func(e *env) {
+		e.setup(settings.TopicPriority)
+		var sent [2][]string // IDs by priority
+		for _, priority := range []int{0, 1, 0, 1, 1, 0} {
+			m := e.message("x")
+			m.Priority = priority
+			e.send(m)
+			sent[priority] = append(sent[priority], m.ID)
+		}
+		for _, want := range slices.Concat(sent[1], sent[0]) {
+			d := e.one()
+			if d.ID != want || d.Priority == 1 != slices.Contains(sent[1], d.ID) {
+				e.Errorf("received %s with the priority %d, want %s", d.ID, d.Priority, want)
+			}
+			e.mustAck(d)
+		}
+		e.none(e.request())
+	}},
+	{name: "PriorityNeedsItsTopic", needs: needRankedTopic, run: func(e *env) {
+		e.setup(settings.TopicNormal)
+		m := e.message("x")
+		m.Priority = 1
+		e.wantCode(e.Transport.Send(e.Context(), []*tidegate.Message{m})[0].Err, protocol.CodeMessagePropertyConflict)
+		e.none(e.request())
 	}},
 	{name: "BodyOfEverySize", run: func(e *env) {
 		e.setup(settings.TopicNormal)

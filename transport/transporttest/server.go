@@ -100,6 +100,10 @@ type Server struct {
 	// succeeds on RocketMQ 5.3 to 5.5.
 	RefusesRepeatedRecalls bool
 
+	// Priorities: topics of type PRIORITY exist, and a receive returns messages with a higher
+	// priority first. RocketMQ has such topics from 5.4.0 on.
+	Priorities bool
+
 	// RocketMQ 5.2 keeps these promises, and the server does not.
 
 	// LacksPositions: receipts, deliveries and the origins of dead letters may have a queue or an
@@ -134,6 +138,7 @@ func AllGuarantees() Server {
 		ExactWaits: true, RetriesWakeReceives: true, FullReceives: true, BoundsBytes: true, CancelledReceivesEnd: true,
 		RefusesStaleHandles: true, RefusesEmptyBodies: true, PushesThrottleBackoff: true,
 		GroupsFlow: true, TimeoutsTakeTheSchedule: true, DeadLettersAtOnce: true, DeadLetterOrigins: true, Recall: true, RefusesRepeatedRecalls: true,
+		Priorities: true,
 	}
 }
 
@@ -180,5 +185,7 @@ var (
 	needWatch       = need{"Capabilities.Watch", func(s Server) bool { return s.Capabilities.Watch }}
 	needGroupsFlow  = need{"GroupsFlow", func(s Server) bool { return s.GroupsFlow }}
 	needLadder      = need{"TimeoutsTakeTheSchedule", func(s Server) bool { return s.TimeoutsTakeTheSchedule }}
+	needPriorities  = need{"Priorities", func(s Server) bool { return s.Priorities }}
+	needRankedTopic = need{"Priorities in topics of their own", func(s Server) bool { return s.Priorities && !s.LacksTopicTypes }}
 	needStale       = need{"RefusesStaleHandles", func(s Server) bool { return s.RefusesStaleHandles }}
 )

@@ -55,7 +55,7 @@ func TestSuiteOfAPlainServer(t *testing.T) {
 var lacking = map[string][]string{
 	"LacksPositions":     {"RoundTrip"},
 	"LacksStoreTimes":    {"RoundTrip"},
-	"LacksTopicTypes":    {"SendPartFails", "FIFONeedsAGroup"},
+	"LacksTopicTypes":    {"SendPartFails", "FIFONeedsAGroup", "PriorityNeedsItsTopic"},
 	"LacksMissingTopics": {"SendRefused", "NoSuchTopic", "Ping"},
 	"LacksExactRetries":  {"RetryAfter", "RetryOutlivesTheLease"},
 
@@ -104,8 +104,8 @@ func TestCasesByCapabilities(t *testing.T) {
 	}{
 		{perfect(), nil},
 		{with(AllGuarantees(), transport.Capabilities{Batch: true}), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure", "Watch"}},
-		{with(Server{}, everything), []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "PushTimeoutsTakeTheSchedule"}},
-		{Server{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "PushTimeoutsTakeTheSchedule", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure", "Watch"}},
+		{with(Server{}, everything), []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "Priorities", "PriorityNeedsItsTopic", "PushTimeoutsTakeTheSchedule"}},
+		{Server{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "Priorities", "PriorityNeedsItsTopic", "PushTimeoutsTakeTheSchedule", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure", "Watch"}},
 	} {
 		apply, left := applicable(tt.server)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
@@ -149,6 +149,8 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"no ladder for failures":         {"RetryBySchedule"},
 		"no ladder for timeouts":         {"PushTimeoutsTakeTheSchedule"},
 		"no group needed":                {"FIFONeedsAGroup"},
+		"no priorities":                  {"Priorities"},
+		"priorities everywhere":          {"PriorityNeedsItsTopic"},
 		"a failed group locks the queue": {"FIFOFailedGroupWaitsOthersFlow"},
 		"suspending counts":              {"SuspendIsNoFailure"},
 		"extended leases do not count":   {"ExtendedLeaseCounts"},

@@ -47,7 +47,7 @@ func receiveNew(p *Progress, h *Holder, n int, now time.Time) []Grant {
 	p.Extend(0, p.Cursor(0).Next+int64(n))
 	r := Receive{Queue: -1, Max: n, MaxBytes: 1 << 20, Holder: h, Invisible: time.Hour, Filter: anyMessage{}}
 	p.Begin(&r, now)
-	c, _ := p.Claim(&r)
+	c, _ := p.Claim(&r, now)
 	ms, offsets := make([]store.Message, n), make([]int64, n)
 	for i := range ms {
 		ms[i].StoredAt, offsets[i] = now, c.From+int64(i)

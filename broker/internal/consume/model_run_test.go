@@ -25,7 +25,7 @@ func runModel(t *testing.T, rnd *rand.Rand) {
 		replays: map[Response][]*message{}, replayed: map[Response][]Handle{}, claimed: map[int]bool{}, lossy: rnd.IntN(3) == 0,
 	}
 	m.policy = modelPolicy{
-		fifo: rnd.IntN(3) > 0, attempts: rnd.IntN(4), redeliveries: rnd.IntN(3), override: rnd.IntN(4) == 0,
+		fifo: rnd.IntN(3) > 0, ranked: rnd.IntN(3) == 0, attempts: rnd.IntN(4), redeliveries: rnd.IntN(3), override: rnd.IntN(4) == 0,
 		onExhausted: []string{"dead-letter", "park", "block"}[rnd.IntN(3)], interval: time.Duration(rnd.IntN(4)) * time.Second, longest: 12 * time.Second,
 	}
 	m.note("policy %+v", m.policy)
@@ -52,7 +52,8 @@ func (m *model) open() {
 		}
 	}
 	m.filtered = 0
-	m.p = New(Config{Group: 1, Topic: 2, MaxInvisible: m.policy.longest, MaxHeld: held, Owners: m})
+	m.p = New(Config{Group: 1, Topic: 2, MaxInvisible: m.policy.longest, MaxHeld: held, Owners: m, Ranked: m.policy.ranked})
+	m.sinceTurn = 0
 }
 
 // step does one operation. A nested one happens while a receive reads.
@@ -249,11 +250,12 @@ func (m *model) receive(nested bool, queue int, tag string) {
 	quiet := true // nothing happened while it read
 	for {
 		m.extend()
-		c, ok := m.p.Claim(&r)
+		c, ok := m.p.Claim(&r, m.now)
 		if !ok {
 			break
 		}
 		m.apply()
+		take()
 		m.claimed[c.Queue] = true
 		ms, offsets, to := m.read(c)
 		if !nested && m.rnd.IntN(4) == 0 {
@@ -281,6 +283,9 @@ func (m *model) receive(nested bool, queue int, tag string) {
 	if want := m.deliverable(queue, tag); quiet && !full && r.MaxBytes == enough && r.WantsMore() && len(want) > 0 {
 		m.failf("a receive of queue %d got %d of %d, and %d/%d was ready", queue, len(r.Grants), r.Max, want[0].queue, want[0].offset)
 	}
+	if m.policy.ranked {
+		m.checkRanks(&r, tag, quiet && !full && !nested)
+	}
 	if id := m.response(); len(r.Grants) > 0 && m.rnd.IntN(3) == 0 {
 		m.forget(id)
 		for _, g := range r.Grants {
@@ -290,6 +295,36 @@ func (m *model) receive(nested bool, queue int, tag string) {
 	}
 	if len(r.Grants) == 0 && r.Skipped == 0 && tag == "" {
 		m.waiting = append(m.waiting, queue)
+	}
+}
+
+// checkRanks checks the order of the deliveries in a ranked topic. While nothing else changes the
+// progress, a receive gets no message while a higher queue has one. The first message of a receive
+// that begins after turnAfter deliveries can be another one, and then further turnAfter must follow.
+func (m *model) checkRanks(r *Receive, tag string, undisturbed bool) {
+	since := m.sinceTurn
+	m.sinceTurn += len(r.Grants)
+	if !undisturbed {
+		return
+	}
+	highest := -1 // from the deliveries behind, and the messages that are left
+	if r.Queue < 0 {
+		for q := range m.messages {
+			if len(m.deliverable(q, tag)) > 0 {
+				highest = q
+			}
+		}
+	}
+	for i, g := range slices.Backward(r.Grants) {
+		q := int(g.Lease.Queue())
+		switch {
+		case q >= highest:
+		case i > 0 || since < turnAfter:
+			m.failf("delivery %d of a receive, %d after the last turn, is of queue %d, and queue %d had a message", i+1, since, q, highest)
+		default:
+			m.sinceTurn = len(r.Grants)
+		}
+		highest = max(highest, q)
 	}
 }
 

@@ -48,7 +48,7 @@ func (msg *message) undone() bool { return msg.state != Commit }
 
 // A modelPolicy is the settings of a group, which stay for a sequence.
 type modelPolicy struct {
-	fifo              bool
+	fifo, ranked      bool
 	attempts          int // at most; 0 for no maximum
 	redeliveries      int
 	onExhausted       string // dead-letter, park or block
@@ -110,6 +110,7 @@ type model struct {
 	replays   map[Response][]*message
 	replayed  map[Response][]Handle
 	heartbeat time.Time // of the only owner
+	sinceTurn int       // in a ranked topic: at least as many deliveries as since the last turn
 	holders   []*Holder // the first is nil
 	claimed   map[int]bool
 	waiting   []int // queues that receives wait for

@@ -25,6 +25,10 @@ type Config struct {
 		Last(owner string) (time.Time, bool)
 	}
 
+	// Ranked means that each queue has the messages of one priority, and the last queue those of the
+	// highest one: receives take from the last queue first, see [Progress.Claim].
+	Ranked bool
+
 	// MaxHeld bounds the held messages in memory. At the bound no receive takes new messages.
 	// Spilled messages do not count. Default: the constant MaxHeld.
 	MaxHeld int64
@@ -41,6 +45,8 @@ type Progress struct {
 	firstFresh int       // the cursor that is asked first for new messages
 	firstReady int       // the cursor that is asked first for ready leases
 	contested  int       // receives that could choose between new and ready messages
+	lastTurn   int       // of a ranked topic: the queue that had the last turn
+	sinceTurn  int       // likewise: the messages that were delivered since
 	due        dueHeap   // Inflight and WaitingRetry
 	counts     Counts
 	groups     map[string]*messageGroup // FIFO groups: message groups with a message that is not done

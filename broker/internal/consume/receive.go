@@ -39,8 +39,9 @@ type Receive struct {
 	// be among Grants.
 	Skipped int
 
-	budget int64 // the rest of MaxBytes
-	chunk  int   // messages to read at a time
+	budget int64   // the rest of MaxBytes
+	chunk  int     // messages to read at a time
+	turn   *cursor // in a ranked topic: the queue that gives the first message; nil for the highest
 }
 
 // A Grant is one delivery that a receive is about to return.
@@ -62,21 +63,57 @@ type Claim struct {
 }
 
 // Begin delivers ready messages to a receive. If there are also new messages that it can read, it
-// leaves a quarter of the receive for them, so that retries do not starve new messages.
+// leaves a quarter of the receive for them, so that retries do not starve new messages. In a ranked
+// topic Claim delivers them.
 func (p *Progress) Begin(r *Receive, now time.Time) {
 	r.budget = r.MaxBytes
-	p.deliverReady(r, p.readyShare(r), now)
+	switch {
+	case p.config.Ranked:
+		r.turn = p.nextTurn(r)
+	case p.counts[Ready] > 0 && slices.ContainsFunc(p.cursors, func(c *cursor) bool { return r.reads(c) && p.claimable(c) }):
+		p.deliverReady(r, p.readyShare(r.Max), now)
+	default:
+		p.deliverReady(r, r.Max, now)
+	}
 }
 
-func (p *Progress) readyShare(r *Receive) int {
-	if p.counts[Ready] == 0 || !slices.ContainsFunc(p.cursors, func(c *cursor) bool { return r.reads(c) && p.claimable(c) }) {
-		return r.Max
-	}
+// readyShare returns how many of most messages can be ready ones if there are also new ones.
+func (p *Progress) readyShare(most int) int {
 	p.contested++
-	if r.Max < 4 && p.contested%4 == 0 {
+	if most < 4 && p.contested%4 == 0 {
 		return 0
 	}
-	return r.Max - r.Max/4
+	return most - most/4
+}
+
+// turnAfter is how many messages of a ranked topic are delivered by their priority before a receive
+// begins with a message of the next lower priority in turn. Without turns, many messages of high
+// priorities would keep those of lower ones waiting without end.
+const turnAfter = 16
+
+// nextTurn returns the queue whose turn it is to be the first, and nil if that is the highest one
+// with messages. The other queues with messages take turns.
+func (p *Progress) nextTurn(r *Receive) *cursor {
+	if p.sinceTurn < turnAfter {
+		return nil
+	}
+	highest := len(p.cursors) - 1
+	for highest >= 0 && !p.takes(r, p.cursors[highest]) {
+		highest--
+	}
+	for i := 1; i <= highest; i++ {
+		q := (p.lastTurn + i) % highest
+		if c := p.cursors[q]; p.takes(r, c) {
+			p.lastTurn, p.sinceTurn = q, 0
+			return c
+		}
+	}
+	return nil
+}
+
+// takes reports whether a receive can take a message of a queue.
+func (p *Progress) takes(r *Receive, c *cursor) bool {
+	return r.reads(c) && (len(c.ready) > 0 || p.claimable(c))
 }
 
 func (r *Receive) reads(c *cursor) bool { return r.Queue < 0 || int(c.number) == r.Queue }
@@ -92,14 +129,21 @@ func (p *Progress) deliverReady(r *Receive, limit int, now time.Time) {
 	p.firstReady++
 	for i := range p.cursors {
 		c := p.cursors[(p.firstReady+i)%len(p.cursors)]
-		if !r.reads(c) {
-			continue
+		if p.config.Ranked {
+			c = p.cursors[len(p.cursors)-1-i]
 		}
-		for len(c.ready) > 0 && len(r.Grants) < limit && r.spend(c.ready[0].Size) {
-			l := heap.Pop(&c.ready).(*Lease)
-			r.Grants = append(r.Grants, p.deliver(l, r, now))
-			p.putLease(l)
+		if r.reads(c) {
+			p.deliverReadyOf(c, r, limit, now)
 		}
+	}
+}
+
+// deliverReadyOf is deliverReady for one queue.
+func (p *Progress) deliverReadyOf(c *cursor, r *Receive, limit int, now time.Time) {
+	for len(c.ready) > 0 && len(r.Grants) < limit && r.spend(c.ready[0].Size) {
+		l := heap.Pop(&c.ready).(*Lease)
+		r.Grants = append(r.Grants, p.deliver(l, r, now))
+		p.putLease(l)
 	}
 }
 
@@ -117,9 +161,15 @@ func (r *Receive) spend(size int64) bool {
 // Claim chooses a queue from which the receive reads next. It returns false if the receive has
 // enough, or no queue has new messages that no other receive reads. The caller applies the effects,
 // reads, and calls Unclaim.
-func (p *Progress) Claim(r *Receive) (Claim, bool) {
-	if len(r.Grants) >= r.Max || r.budget <= 0 || r.Skipped >= MaxSkipped {
+//
+// In a ranked topic it takes the queues from the last one on, and delivers the ready messages of
+// each before the new ones of the next.
+func (p *Progress) Claim(r *Receive, now time.Time) (Claim, bool) {
+	switch {
+	case r.full():
 		return Claim{}, false
+	case p.config.Ranked:
+		return p.claimRanked(r, now)
 	}
 	for i := range p.cursors {
 		c := p.cursors[(p.firstFresh+i)%len(p.cursors)]
@@ -127,19 +177,52 @@ func (p *Progress) Claim(r *Receive) (Claim, bool) {
 			continue
 		}
 		p.firstFresh = (p.firstFresh + i + 1) % len(p.cursors)
-		c.claimed = true
-		wanted := r.Max - len(r.Grants)
-		r.chunk = max(r.chunk, wanted)
-		return Claim{Queue: int(c.number), From: c.next, To: c.end, Limit: r.chunk, Wanted: wanted, Bytes: r.budget}, true
+		return p.claim(c, r, r.Max), true
 	}
 	return Claim{}, false
 }
 
+func (p *Progress) claimRanked(r *Receive, now time.Time) (Claim, bool) {
+	if c := r.turn; c != nil { // for one message
+		if r.turn = nil; p.claimable(c) && len(c.ready) == 0 {
+			return p.claim(c, r, len(r.Grants)+1), true
+		}
+		p.deliverReadyOf(c, r, len(r.Grants)+1, now)
+	}
+	for _, c := range slices.Backward(p.cursors) {
+		if r.full() {
+			break
+		}
+		if !r.reads(c) {
+			continue
+		}
+		limit, fresh := r.Max, p.claimable(c)
+		if fresh && len(c.ready) > 0 {
+			limit = len(r.Grants) + p.readyShare(r.Max-len(r.Grants))
+		}
+		if p.deliverReadyOf(c, r, limit, now); fresh && !r.full() {
+			return p.claim(c, r, r.Max), true
+		}
+	}
+	return Claim{}, false
+}
+
+// claim claims the new messages of a queue, until the receive has most messages in all.
+func (p *Progress) claim(c *cursor, r *Receive, most int) Claim {
+	c.claimed = true
+	wanted := most - len(r.Grants)
+	r.chunk = max(r.chunk, wanted)
+	return Claim{Queue: int(c.number), From: c.next, To: c.end, Limit: r.chunk, Wanted: wanted, Bytes: r.budget}
+}
+
+// full reports whether the receive has enough.
+func (r *Receive) full() bool {
+	return len(r.Grants) >= r.Max || r.budget <= 0 || r.Skipped >= MaxSkipped
+}
+
 // WantsMore reports whether the receive can take further messages: it found fewer than it may
 // bring.
-func (r *Receive) WantsMore() bool {
-	return len(r.Grants) < r.Max && r.budget > 0 && r.Skipped < MaxSkipped
-}
+func (r *Receive) WantsMore() bool { return !r.full() }
 
 // Unclaim ends a claim. It returns false if the messages that were read are outdated: then the
 // receive counts the attempt to read as skipped.
@@ -230,7 +313,10 @@ func (p *Progress) Admit(r *Receive, claim Claim, fifo bool, ms []store.Message,
 // receive waits if it has no grants and skipped no messages. A receive that skipped messages wakes
 // others for the rest: its client can leave before it looks again.
 func (p *Progress) End(r *Receive, now time.Time) {
-	p.deliverReady(r, r.Max, now)
+	if !p.config.Ranked || !r.full() { // which may have left messages of a higher priority
+		p.deliverReady(r, r.Max, now)
+	}
+	p.sinceTurn += len(r.Grants)
 	p.effects.WakeRest = p.effects.WakeRest || len(r.Grants) > 0 || r.Skipped > 0
 }
 

@@ -210,7 +210,7 @@ func (s *scan) consider(h *store.Header, queue int, read func() (store.Message, 
 	}
 	out := status.StoredMessage{
 		ID: h.ID, Queue: queue, Offset: h.Offset, StoredAt: h.StoredAt, BornAt: h.BornAt,
-		Tag: h.Tag, MessageGroup: h.MessageGroup, BodySize: h.Size,
+		Tag: h.Tag, MessageGroup: h.MessageGroup, Priority: h.Priority, BodySize: h.Size,
 	}
 	s.kept += besideBody
 	if s.query.Contents {

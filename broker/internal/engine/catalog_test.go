@@ -550,7 +550,7 @@ func FuzzStoredSettings(f *testing.F) {
 	f.Fuzz(func(t *testing.T, v []byte) {
 		if st, err := decodeRecord("t", v); err == nil {
 			tp := newTopic(TopicConfig{ID: st.ID, Name: "t"}, st.Topic)
-			if tp.Pick("g") == nil || tp.Settings().IDWindow() < 0 {
+			if tp.Pick(&tidegate.Message{MessageGroup: "g"}) == nil || tp.Settings().IDWindow() < 0 {
 				t.Fatalf("the settings are %+v", *tp.Settings())
 			}
 		}

@@ -408,9 +408,13 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 	end := false
 	for {
 		s.extend()
-		claim, ok := s.progress.Claim(&r)
+		had := len(r.Grants)
+		claim, ok := s.progress.Claim(&r, now)
 		if !ok {
 			break
+		}
+		if len(r.Grants) > had {
+			write = s.apply(now).write
 		}
 		if rejected := s.env.Leases.rejected(); rejected != nil {
 			s.progress.Unclaim(&r, claim.Queue)

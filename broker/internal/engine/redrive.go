@@ -294,7 +294,7 @@ func (r *redrive) chunk(t *Topic, chunk []deadletter.Letter) (stop string, err e
 			if sel.ToGroup {
 				m = anew.RedrivenToGroup(to.Name())
 			}
-			q := to.Pick(m.MessageGroup)
+			q := to.Pick(&m.Message)
 			to.Put(w, q, m, now)
 			counted.remove(w, letter)
 			published = append(published, to.Publish(q))

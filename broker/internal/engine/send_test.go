@@ -29,7 +29,7 @@ func newDirectory() sendingDirectory {
 	d := sendingDirectory{}
 	for name, kind := range map[string]settings.TopicType{
 		"NORMAL": settings.TopicNormal, "FIFO": settings.TopicFIFO, "DELAY": settings.TopicDelay,
-		"TRANSACTION": settings.TopicTransaction, "%DLQ%g": settings.TopicNormal,
+		"TRANSACTION": settings.TopicTransaction, "PRIORITY": settings.TopicPriority, "%DLQ%g": settings.TopicNormal,
 	} {
 		d[name] = newTopic(TopicConfig{ID: uint32(len(d) + 1), Name: name}, settings.Topic{Type: kind}.WithDefaults())
 	}
@@ -52,7 +52,7 @@ func codeOf(err error) tidegate.Code {
 }
 
 // A topic accepts only messages of its type. A topic of dead letters also accepts messages with a
-// message group or a delivery time, because dead letters keep the fields of the message.
+// message group, a delivery time or a priority, because dead letters keep the fields of the message.
 func TestTopicsAcceptTheirType(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := NewSending(SendingConfig{Directory: newDirectory(), MaxBodySize: 10})
@@ -61,12 +61,14 @@ func TestTopicsAcceptTheirType(t *testing.T) {
 			"FIFO":        {Message: &tidegate.Message{MessageGroup: "m"}},
 			"DELAY":       {Message: &tidegate.Message{DeliverAt: time.Now().Add(time.Hour)}},
 			"TRANSACTION": {Half: true},
+			"PRIORITY":    {Message: &tidegate.Message{Priority: 1}},
 		}
 		accepted := map[[2]string]bool{
 			{"NORMAL", "NORMAL"}: true, {"FIFO", "FIFO"}: true, {"DELAY", "DELAY"}: true, {"TRANSACTION", "TRANSACTION"}: true,
-			{"%DLQ%g", "NORMAL"}: true, {"%DLQ%g", "FIFO"}: true, {"%DLQ%g", "DELAY"}: true,
+			{"PRIORITY", "PRIORITY"}: true, {"PRIORITY", "NORMAL"}: true, // 0 is the lowest priority
+			{"%DLQ%g", "NORMAL"}: true, {"%DLQ%g", "FIFO"}: true, {"%DLQ%g", "DELAY"}: true, {"%DLQ%g", "PRIORITY"}: true,
 		}
-		for _, to := range []string{"NORMAL", "FIFO", "DELAY", "TRANSACTION", "%DLQ%g"} {
+		for _, to := range []string{"NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "%DLQ%g"} {
 			for kind, m := range kinds {
 				copied := tidegate.Message{}
 				if m.Message != nil {

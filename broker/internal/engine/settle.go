@@ -368,7 +368,7 @@ func (d *Departure) write() {
 				env.Delayed.Put(w, t, &m, now)
 				continue
 			}
-			q := t.Pick(m.MessageGroup)
+			q := t.Pick(&m.Message)
 			if d.retried() || d.Expired {
 				t.Put(w, q, &m, now)
 			} else {

@@ -156,7 +156,7 @@ func newSubscription(env *Env, g *Group, t *Topic, restoring bool) *Subscription
 		s.original = original
 	}
 	s.progress = consume.New(consume.Config{
-		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, Owners: env.Owners,
+		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, Owners: env.Owners, Ranked: t.ranked(),
 	})
 	s.timer = time.AfterFunc(time.Hour, s.expire)
 	s.timer.Stop()

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/deadletter"
 	"github.com/tidegate/tidegate/broker/internal/retention"
 	"github.com/tidegate/tidegate/broker/internal/store"
@@ -212,17 +213,23 @@ func deadLetterGroup(name string) (group string, ok bool) {
 
 const _ = uint(maxQueues - settings.MaxQueues) // the memory of IDs has all queue numbers
 
-// Pick returns the queue for a message. Messages of one message group have the same queue. Without
-// a message group, the calls take the queues in turn.
-func (t *Topic) Pick(messageGroup string) *Queue {
+// Pick returns the queue for a message. Messages of one message group have the same queue, as have
+// those of one priority in a ranked topic. For others the calls take the queues in turn.
+func (t *Topic) Pick(m *tidegate.Message) *Queue {
 	queues := t.Queues()
-	if messageGroup == "" {
+	switch {
+	case t.ranked():
+		return queues[min(m.Priority, len(queues)-1)]
+	case m.MessageGroup == "":
 		return queues[t.RoundRobin.Add(1)%uint32(len(queues))]
 	}
 	h := fnv.New32a()
-	h.Write([]byte(messageGroup))
+	h.Write([]byte(m.MessageGroup))
 	return queues[h.Sum32()%uint32(len(queues))]
 }
+
+// ranked reports whether each queue has the messages of one priority.
+func (t *Topic) ranked() bool { return t.Settings().Type == settings.TopicPriority }
 
 // Put writes a message as the next one of a queue, and returns its offset. It remembers the message
 // ID for the duplicate window. Only called within the message log's Add.
@@ -426,7 +433,7 @@ func (t *Topic) Schedule() CheckSchedule {
 
 // Deliver implements pendingTopic.
 func (t *Topic) Deliver(w *store.Batch, m *store.Message, now time.Time) (publish func(error)) {
-	q := t.Pick("")
+	q := t.Pick(&m.Message)
 	t.Put(w, q, m, now)
 	return t.Publish(q)
 }

@@ -124,8 +124,12 @@ func keyTime(b []byte) (time.Time, error) {
 	return fromNanos(n), nil
 }
 
-// messageVersion is the first byte of a stored message.
-const messageVersion = 1
+// The first byte of a stored message. Only messages with a priority have rankedVersion, so that
+// older programs read all others.
+const (
+	messageVersion = 1
+	rankedVersion  = 2
+)
 
 // A Message is a message as the log keeps it.
 type Message struct {
@@ -147,7 +151,8 @@ type Message struct {
 // The form of a stored message, after the version byte: the length of the
 // header, the header, the body. The header is, in order: Cumulative, StoredAt,
 // BornAt, DeliverAt (nanoseconds since 1970), ID, Tag, MessageGroup, BornHost,
-// TraceContext, the keys, the properties. Strings and lists begin with their length.
+// TraceContext, the keys, the properties, and with rankedVersion the priority. Strings and lists
+// begin with their length.
 func (m *Message) headerSize() int {
 	n := uvarintLen(uint64(m.Cumulative)) + 24 +
 		stringLen(m.ID) + stringLen(m.Tag) + stringLen(m.MessageGroup) + stringLen(m.BornHost) + stringLen(m.TraceContext) +
@@ -157,6 +162,9 @@ func (m *Message) headerSize() int {
 	}
 	for k, v := range m.Properties {
 		n += stringLen(k) + stringLen(v)
+	}
+	if m.Priority > 0 {
+		n += uvarintLen(uint64(m.Priority))
 	}
 	return n
 }
@@ -169,7 +177,11 @@ func (m *Message) EncodedSize() int {
 
 // AppendTo appends the record to b. A capacity of EncodedSize avoids an allocation.
 func (m *Message) AppendTo(b []byte) []byte {
-	b = append(b, messageVersion)
+	if m.Priority > 0 {
+		b = append(b, rankedVersion)
+	} else {
+		b = append(b, messageVersion)
+	}
 	b = binary.AppendUvarint(b, uint64(m.headerSize()))
 	b = binary.AppendUvarint(b, uint64(m.Cumulative))
 	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.StoredAt)))
@@ -186,13 +198,16 @@ func (m *Message) AppendTo(b []byte) []byte {
 	for k, v := range m.Properties {
 		b = appendString(appendString(b, k), v)
 	}
+	if m.Priority > 0 {
+		b = binary.AppendUvarint(b, uint64(m.Priority))
+	}
 	return append(b, m.Body...)
 }
 
 // header splits a record and returns its header and body.
 func header(v []byte) (head, body []byte, err error) {
-	if len(v) == 0 || v[0] != messageVersion {
-		return nil, nil, fmt.Errorf("%w: it is not a message of version %d", errCorrupt, messageVersion)
+	if len(v) == 0 || v[0] != messageVersion && v[0] != rankedVersion {
+		return nil, nil, fmt.Errorf("%w: it is not a message of version %d or %d", errCorrupt, messageVersion, rankedVersion)
 	}
 	n, w := binary.Uvarint(v[1:])
 	if w <= 0 || n > uint64(len(v)-1-w) {
@@ -239,6 +254,13 @@ func decodeHeader(v []byte, m *Message) (body []byte, err error) {
 		for range n {
 			k := r.string()
 			m.Properties[k] = r.string()
+		}
+	}
+	if v[0] == rankedVersion {
+		if n := r.uvarint(); n == 0 || n > math.MaxInt32 {
+			r.fail("no priority")
+		} else {
+			m.Priority = int(n)
 		}
 	}
 	if r.err == nil && r.off != len(head) {

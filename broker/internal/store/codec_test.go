@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -27,14 +28,17 @@ func sampleMessage() Message {
 }
 
 func equalMessages(a, b Message) bool {
-	return a.ID == b.ID && a.Tag == b.Tag && slices.Equal(a.Keys, b.Keys) && a.MessageGroup == b.MessageGroup &&
+	return a.ID == b.ID && a.Tag == b.Tag && slices.Equal(a.Keys, b.Keys) && a.MessageGroup == b.MessageGroup && a.Priority == b.Priority &&
 		maps.Equal(a.Properties, b.Properties) && a.TraceContext == b.TraceContext && bytes.Equal(a.Body, b.Body) &&
 		a.Cumulative == b.Cumulative && a.BornAt.Equal(b.BornAt) && a.BornHost == b.BornHost && a.StoredAt.Equal(b.StoredAt) && a.DeliverAt.Equal(b.DeliverAt)
 }
 
 func TestMessageRoundTrip(t *testing.T) {
-	for name, m := range map[string]Message{"full": sampleMessage(), "empty": {}} {
+	ranked := sampleMessage()
+	ranked.MessageGroup, ranked.Priority = "", math.MaxInt32
+	for name, m := range map[string]Message{"full": sampleMessage(), "empty": {}, "ranked": ranked} {
 		b := m.AppendTo(nil)
+		assert.That(t, b[0] == 2 == (name == "ranked"), "%s: the record has version %d; programs before priorities read version 1", name, b[0])
 		if len(b) != m.EncodedSize() {
 			t.Errorf("%s: %d bytes, EncodedSize returns %d", name, len(b), m.EncodedSize())
 		}
@@ -53,6 +57,8 @@ func TestMessageRoundTrip(t *testing.T) {
 // and decoded again as the same record.
 func FuzzDecodeMessage(f *testing.F) {
 	m := sampleMessage()
+	f.Add(m.AppendTo(nil))
+	m.Priority = 300
 	f.Add(m.AppendTo(nil))
 	f.Add([]byte{messageVersion, 0x80})
 	f.Add([]byte{})

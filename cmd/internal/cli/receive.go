@@ -68,9 +68,9 @@ also control characters that a terminal obeys.
 ` + verbHelp + `
 
 With --exec a program is run by the shell for each message, with the body as its
-standard input and TIDEGATE_MESSAGE_ID, TIDEGATE_TOPIC, TIDEGATE_TAG,
-TIDEGATE_KEYS, TIDEGATE_MESSAGE_GROUP and TIDEGATE_ATTEMPT in its environment.
-Its exit code is the fate of the message; the last line of its standard error is the
+standard input and TIDEGATE_MESSAGE_ID, TIDEGATE_TOPIC, TIDEGATE_TAG, TIDEGATE_KEYS,
+TIDEGATE_MESSAGE_GROUP, TIDEGATE_PRIORITY and TIDEGATE_ATTEMPT in its environment. Its
+exit code is the fate of the message; the last line of its standard error is the
 reason of a failure. The lease is extended while it runs.
   0            the message is consumed
   75           it is retried
@@ -414,7 +414,7 @@ func head(d *tidegate.Delivery, style output.TimeStyle) []string {
 	if d.Attempt > 1 {
 		parts = append(parts, fmt.Sprintf("attempt %d", d.Attempt))
 	}
-	parts = append(parts, labels(d.Tag, d.Keys, d.MessageGroup)...)
+	parts = append(parts, labels(d.Tag, d.Keys, d.MessageGroup, d.Priority)...)
 	for _, name := range slices.Sorted(maps.Keys(d.Properties)) {
 		parts = append(parts, output.Safe(name+"="+d.Properties[name]))
 	}

@@ -33,6 +33,7 @@ type sendCommand struct {
 	count            int64
 	rate             float64
 	id, tag, group   string
+	priority         int
 	keys, properties []string
 	in               time.Duration
 	at               string
@@ -51,8 +52,8 @@ input, or @FILE for the content of a file; without it the body is standard input
 
 With --lines each line of standard input is the body of a message; empty lines are
 skipped. With --jsonl each line is a JSON object: body (in base64) or body_text, and
-optionally id, tag, keys, properties, message_group, trace_context, and deliver_at or
-deliver_after. The first line that is not one JSON object in UTF-8 ends the command.
+optionally id, tag, keys, properties, message_group, priority, trace_context, and
+deliver_at or deliver_after. The first line that is not one JSON object in UTF-8 ends the command.
 A throttled send waits and is tried again; --ack-timeout bounds each message.
 
 With --spool a message that no server accepts goes to the directory, which survives
@@ -90,6 +91,7 @@ With --lines it then needs a BODY, in which %l is the line.`,
 	f.StringVar(&s.id, "id", "", "message `ID` (default: a new one)")
 	f.StringVar(&s.tag, "tag", "", "`tag` for filters")
 	f.StringVar(&s.group, "message-group", "", "`name` of the message group, for order; for topics of type FIFO")
+	f.IntVar(&s.priority, "priority", 0, "`number` from 0, the lowest; for topics of type PRIORITY")
 	f.StringArrayVar(&s.keys, "key", nil, "`key` for looking the message up; may be repeated")
 	f.StringArrayVarP(&s.properties, "property", "p", nil, "property as `NAME=VALUE`; may be repeated")
 	f.DurationVar(&s.in, "in", 0, "deliver after this `duration`; for topics of type DELAY")
@@ -218,7 +220,7 @@ func (s *sendCommand) templateLines(model *tidegate.Message) (func() (*tidegate.
 
 // model is the message of the flags, without a body.
 func (s *sendCommand) model() (*tidegate.Message, error) {
-	m := &tidegate.Message{ID: s.id, Topic: s.Args[0], Tag: s.tag, Keys: s.keys, MessageGroup: s.group}
+	m := &tidegate.Message{ID: s.id, Topic: s.Args[0], Tag: s.tag, Keys: s.keys, MessageGroup: s.group, Priority: s.priority}
 	for _, p := range s.properties {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok || name == "" {

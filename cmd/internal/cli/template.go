@@ -177,6 +177,7 @@ const verbHelp = `  %b  body                    %B  size of the body
   %p  properties, NAME=VALUE  %p{NAME}  one property
   %g  message group           %a  attempt
   %q  queue                   %o  offset
+  %r  priority
   %c  time of the send        %s  time at which it was stored
   %%  percent sign            \n  \t  \r  \0  \\  as in Go`
 
@@ -189,6 +190,7 @@ var shownVerbs = map[byte]func(shown, string) string{
 	'k': func(s shown, _ string) string { return s.text(strings.Join(s.Keys, ",")) },
 	'g': func(s shown, _ string) string { return s.text(s.MessageGroup) },
 	'a': func(s shown, _ string) string { return strconv.Itoa(s.Attempt) },
+	'r': func(s shown, _ string) string { return strconv.Itoa(s.Priority) },
 	'q': func(s shown, _ string) string { return strconv.Itoa(s.Queue) },
 	'o': func(s shown, _ string) string { return strconv.FormatInt(s.Offset, 10) },
 	'c': func(s shown, _ string) string { return instant(s.BornAt) },

@@ -26,7 +26,7 @@ var topicSubject = &subject[settings.Topic, status.Topic]{
 		"create": "  tidegate topic create orders type=FIFO queues=8 max_backlog.messages=100000",
 		"set":    "  tidegate topic set orders max_rate.messages_per_second=500 retention.time=24h",
 	},
-	forms: "Durations have units, as in 1h30m. type is NORMAL, FIFO, DELAY or TRANSACTION.",
+	forms: "Durations have units, as in 1h30m. type is NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY.",
 	get: func(ctx context.Context, c *admin.Client, name string) (status.Topic, settings.Topic, error) {
 		t, err := c.Topic(ctx, name)
 		return t, t.Topic, err

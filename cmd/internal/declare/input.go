@@ -193,6 +193,7 @@ func fromJSON(m *tidegate.Message, line []byte) error {
 		Keys         []string          `json:"keys"`
 		Properties   map[string]string `json:"properties"`
 		MessageGroup *string           `json:"message_group"`
+		Priority     *int              `json:"priority"`
 		DeliverAt    time.Time         `json:"deliver_at"`
 		DeliverAfter httpapi.Duration  `json:"deliver_after"`
 		TraceContext string            `json:"trace_context"`
@@ -214,6 +215,9 @@ func fromJSON(m *tidegate.Message, line []byte) error {
 		if field.from != nil {
 			*field.at = *field.from
 		}
+	}
+	if in.Priority != nil {
+		m.Priority = *in.Priority
 	}
 	if in.BodyText != nil {
 		if in.Body != nil {

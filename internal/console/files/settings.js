@@ -8,7 +8,7 @@ import {badge, command, facts, filters, region, table} from './page.js';
 import {t} from './text.js';
 
 export const topicFields = [
-  ['type', ['NORMAL', 'FIFO', 'DELAY', 'TRANSACTION'], 'NORMAL'],
+  ['type', ['NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'PRIORITY'], 'NORMAL'],
   ['queues', 'number', 8],
   ['max_backlog.messages', 'number', '{limit of broker}'],
   ['max_backlog.bytes', 'bytes', '{limit of broker}'],

@@ -58,7 +58,7 @@ function create() {
     title: t('create topic'), confirm: t('create'), cancel: t('cancel'),
     body: h('div', {class: 'grid'},
       field(t('name'), {name: 'name', required: true, maxlength: 127, autocomplete: 'off'}),
-      field(t('type'), {name: 'type', value: 'NORMAL'}, ['NORMAL', 'FIFO', 'DELAY', 'TRANSACTION'].map((v) => [v, v])),
+      field(t('type'), {name: 'type', value: 'NORMAL'}, ['NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'PRIORITY'].map((v) => [v, v])),
       field(t('queues'), {name: 'queues', type: 'number', min: 1, max: 1024, value: '8'})),
     run: async (form) => {
       if (!may.topic('admin', form.name)) throw new Error(t('not permitted', form.name));
@@ -163,13 +163,15 @@ async function send(name, page) {
       field(t('body'), {name: 'body', rows: 6, required: true}),
       field(t('tag'), {name: 'tag'}), field(t('key'), {name: 'key'}),
       field(t('message group'), {name: 'group', hint: t('only fifo')}),
+        field(t('priority'), {name: 'priority', hint: t('only priority'), type: 'number', min: 0}),
         field(t('deliver after'), {name: 'after', hint: t('only delay'), placeholder: '30s'})),
     run: (form) => {
       if (last !== JSON.stringify(form)) id = unique();
       last = JSON.stringify(form);
       return call('POST', path`topics/${name}/messages`, {body: {
         id, body_text: form.body, tag: form.tag || undefined, keys: form.key ? [form.key] : undefined,
-        message_group: form.group || undefined, deliver_after: form.after || undefined}});
+        message_group: form.group || undefined, priority: Number(form.priority) || undefined,
+        deliver_after: form.after || undefined}});
     },
   });
   if (done) { notice(t('sent', done.id)); page.reload(); }

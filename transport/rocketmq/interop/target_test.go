@@ -67,6 +67,7 @@ func realRocketMQ(o runner.Options) transporttest.Server {
 		Unit: 5 * time.Second, Slack: patience, // its shortest wait is 5 s, its shortest invisible duration 10 s
 		Recall:               knowsRecall(o) && o.Broker["recallMessageEnable"] == "true",
 		LacksCountedReleases: o.Version == "5.5.0",
+		Priorities:           o.Version >= "5.4.0",
 	}
 }
 

@@ -41,6 +41,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 		Tag:          p.GetTag(),
 		Keys:         p.GetKeys(),
 		MessageGroup: p.GetMessageGroup(),
+		Priority:     int(p.GetPriority()),
 		Properties:   userProperties(m.GetUserProperties()),
 		TraceContext: p.GetTraceContext(),
 		Body:         m.GetBody(),
@@ -114,20 +115,19 @@ func CheckNamespace(topic *rmqpb.Resource) error {
 }
 
 // OddKind returns the kind of a message that no topic of this broker takes, and false for the
-// others. Only TRANSACTION counts as a message_type; whether a message is NORMAL, FIFO or DELAY
-// follows from its message group and delivery time alone, as on RocketMQ's proxy.
+// others. Only TRANSACTION counts as a message_type; whether a message is NORMAL, FIFO, DELAY or
+// PRIORITY follows from its message group, delivery time and priority alone, as on RocketMQ's
+// proxy.
 func OddKind(p *rmqpb.SystemProperties) (rmqpb.MessageType, bool) {
 	switch {
 	case p == nil:
 		return 0, false
 	case p.LiteTopic != nil:
 		return rmqpb.MessageType_LITE, true
-	case p.Priority != nil:
-		return rmqpb.MessageType_PRIORITY, true
 	}
 	switch p.GetMessageType() {
 	case rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED, rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY,
-		rmqpb.MessageType_TRANSACTION:
+		rmqpb.MessageType_TRANSACTION, rmqpb.MessageType_PRIORITY:
 		return 0, false
 	}
 	return p.GetMessageType(), true

@@ -305,11 +305,18 @@ func (r *Route) Choose(next *atomic.Uint64, group string, avoid []string) (q Que
 	return r.Interleaved[n%uint64(len(r.Interleaved))], false // cannot happen: half of the servers are not excluded
 }
 
+// Ranked reports whether the topic takes messages of type PRIORITY, and none of type NORMAL. A
+// message without a priority has the lowest one then.
+func (r *Route) Ranked() bool {
+	return r.Accepts[rmqpb.MessageType_PRIORITY] && !r.Accepts[rmqpb.MessageType_NORMAL]
+}
+
 // Takes reports whether the topic takes messages of m's type. A message with another
 // fault is left to the server, which knows which of its faults counts.
 func (r *Route) Takes(m *tidegate.Message) bool {
-	return r.Accepts == nil || r.Accepts[rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED] || r.Accepts[wire.TypeOf(m)] ||
-		m.Validate(math.MaxInt) != nil
+	is := wire.TypeOf(m)
+	return r.Accepts == nil || r.Accepts[rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED] || r.Accepts[is] ||
+		is == rmqpb.MessageType_NORMAL && r.Ranked() || m.Validate(math.MaxInt) != nil
 }
 
 // Types returns the names of the types that the topic takes.
@@ -328,6 +335,8 @@ func Remedy(is rmqpb.MessageType, accepts map[rmqpb.MessageType]bool) string {
 		return "; set MessageGroup, or create the topic as NORMAL"
 	case is == rmqpb.MessageType_NORMAL && accepts[rmqpb.MessageType_DELAY]:
 		return "; set DeliverAt, or create the topic as NORMAL"
+	case is == rmqpb.MessageType_PRIORITY:
+		return "; leave Priority 0, or create the topic as PRIORITY (RocketMQ from 5.4.0 on)"
 	case accepts[rmqpb.MessageType_TRANSACTION] && len(accepts) == 1:
 		return "; send it as part of a transaction, or create the topic as " + is.String()
 	}
