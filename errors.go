@@ -64,6 +64,15 @@ func (c Class) String() string {
 // Classify returns the class of the error of one attempt. It depends on the code and on
 // [Error].Lapsed, never on the text.
 //
+// A code counts by its range, so the codes of a newer server have a class too:
+//
+//	2xxxx                      ClassOK
+//	429xx                      ClassThrottled, except the quotas 42901 and 42902: ClassPermanent
+//	408xx                      ClassTransient
+//	the other 4xxxx            ClassPermanent
+//	501xx, 505xx               ClassPermanent: the server does not support the request
+//	the other 5xxxx, and more  ClassTransient
+//
 // Credentials that the server accepted before and rejects now (Lapsed) are ClassTransient.
 // An error without a code is ClassTransient, for example a lost connection. Exceptions are
 // context.Canceled and ErrClosed, which are ClassCancelled, and ErrInvalid, which is
@@ -90,19 +99,23 @@ func Classify(err error) Class {
 
 func classOf(c Code) Class {
 	switch {
-	case c == protocol.CodeOK:
+	case c/10000 == 2:
 		return ClassOK
-	case c == CodeTooManyRequests:
+	case throttles(c):
 		return ClassThrottled
-	case c == protocol.CodeRequestTimeout:
+	case c/100 == 408:
 		return ClassTransient
-	case c == CodeNotImplemented, c == protocol.CodeUnsupported, c == protocol.CodeVersionUnsupported,
-		c == protocol.CodeVerifyFIFOMessageUnsupported:
-		return ClassPermanent
-	case c >= 40000 && c < 50000:
+	case c/10000 == 4, c/100 == 501, c/100 == 505:
 		return ClassPermanent
 	}
 	return ClassTransient
+}
+
+// throttles reports whether a code rejects a request because of the load of the server. The quotas
+// of lite topics are limits that do not depend on the load: a program stays above them until it
+// removes lite topics or subscriptions.
+func throttles(c Code) bool {
+	return c/100 == 429 && c != protocol.CodeLiteTopicQuotaExceeded && c != protocol.CodeLiteSubscriptionQuotaExceeded
 }
 
 // IsMessageFault reports whether err is ClassPermanent because of this message: the server rejects
@@ -119,7 +132,8 @@ func IsMessageFault(err error) bool {
 	}
 	switch c := e.Code; {
 	case c == CodeIllegalAccessPoint, c == protocol.CodeIllegalTopic,
-		c == protocol.CodeUnrecognizedClientType, c == protocol.CodeClientIDRequired:
+		c == protocol.CodeUnrecognizedClientType, c == protocol.CodeClientIDRequired,
+		c == protocol.CodeInvalidClientProperties:
 		return false
 	case c == 0, c >= 40000 && c < 40100, c >= 41300 && c < 41400, c >= 43100 && c < 43200:
 		return true
@@ -128,7 +142,8 @@ func IsMessageFault(err error) bool {
 }
 
 // A Code is a status of the RocketMQ 5 protocol (apache.rocketmq.v2.Code). Zero means that there
-// was no response. A code that has no constant here has a name too: see [Code.String].
+// was no response. A code that has no constant here has a name too: see [Code.String]. A newer
+// server can send codes that RocketMQ did not have when this version was made: see [Classify].
 type Code int32
 
 // The codes that programs distinguish, or that a transport returns, by RocketMQ's names. The
@@ -160,14 +175,17 @@ var codeNames = map[Code]string{
 	protocol.CodeUnrecognizedClientType:  "UNRECOGNIZED_CLIENT_TYPE",
 	protocol.CodeMessageCorrupted:        "MESSAGE_CORRUPTED", protocol.CodeClientIDRequired: "CLIENT_ID_REQUIRED",
 	protocol.CodeIllegalPollingTime: "ILLEGAL_POLLING_TIME", protocol.CodeIllegalOffset: "ILLEGAL_OFFSET",
-	CodeUnauthorized: "UNAUTHORIZED", CodeForbidden: "FORBIDDEN", CodeNotFound: "NOT_FOUND",
+	protocol.CodeIllegalLiteTopic: "ILLEGAL_LITE_TOPIC", protocol.CodeInvalidClientProperties: "INVALID_CLIENT_PROPERTIES",
+	CodeUnauthorized: "UNAUTHORIZED", protocol.CodePaymentRequired: "PAYMENT_REQUIRED", CodeForbidden: "FORBIDDEN", CodeNotFound: "NOT_FOUND",
 	protocol.CodeMessageNotFound: "MESSAGE_NOT_FOUND", CodeTopicNotFound: "TOPIC_NOT_FOUND",
 	protocol.CodeConsumerGroupNotFound: "CONSUMER_GROUP_NOT_FOUND", protocol.CodeOffsetNotFound: "OFFSET_NOT_FOUND",
 	protocol.CodeRequestTimeout: "REQUEST_TIMEOUT", protocol.CodePayloadTooLarge: "PAYLOAD_TOO_LARGE",
 	CodeMessageBodyTooLarge: "MESSAGE_BODY_TOO_LARGE", protocol.CodeMessageBodyEmpty: "MESSAGE_BODY_EMPTY",
 	protocol.CodePreconditionFailed: "PRECONDITION_FAILED", CodeTooManyRequests: "TOO_MANY_REQUESTS",
-	protocol.CodeRequestHeaderFieldsTooLarge: "REQUEST_HEADER_FIELDS_TOO_LARGE",
-	protocol.CodeMessagePropertiesTooLarge:   "MESSAGE_PROPERTIES_TOO_LARGE", protocol.CodeInternalError: "INTERNAL_ERROR",
+	protocol.CodeLiteTopicQuotaExceeded:        "LITE_TOPIC_QUOTA_EXCEEDED",
+	protocol.CodeLiteSubscriptionQuotaExceeded: "LITE_SUBSCRIPTION_QUOTA_EXCEEDED",
+	protocol.CodeRequestHeaderFieldsTooLarge:   "REQUEST_HEADER_FIELDS_TOO_LARGE",
+	protocol.CodeMessagePropertiesTooLarge:     "MESSAGE_PROPERTIES_TOO_LARGE", protocol.CodeInternalError: "INTERNAL_ERROR",
 	CodeInternalServerError: "INTERNAL_SERVER_ERROR", protocol.CodeHANotAvailable: "HA_NOT_AVAILABLE",
 	CodeNotImplemented: "NOT_IMPLEMENTED", protocol.CodeProxyTimeout: "PROXY_TIMEOUT",
 	protocol.CodeMasterPersistenceTimeout: "MASTER_PERSISTENCE_TIMEOUT",
@@ -189,7 +207,7 @@ func (c Code) String() string {
 // such as the server's text; errors.AsType[*Error] returns it.
 var (
 	// ErrThrottled: the server rejected the request because of its load, with reply code 530,
-	// TOO_MANY_REQUESTS. It stored nothing.
+	// TOO_MANY_REQUESTS, or another code that is ClassThrottled. It stored nothing.
 	ErrThrottled = errors.New("530 TOO_MANY_REQUESTS")
 
 	// ErrInvalidHandle: the receipt handle does not identify a current delivery. The invisible time
@@ -212,8 +230,7 @@ var (
 	ErrForbidden = errors.New("forbidden")
 
 	// ErrUnavailable: the server could not be reached, did not respond in time, or failed. Another
-	// attempt can succeed. Requests that the server does not support (NOT_IMPLEMENTED, 505xx) do
-	// not match.
+	// attempt can succeed. Requests that the server does not support (501xx, 505xx) do not match.
 	ErrUnavailable = errors.New("unavailable")
 
 	// ErrClosed: the program has closed the producer, consumer, transport or broker.
@@ -257,7 +274,8 @@ type Error struct {
 
 	// Lapsed reports that the server rejected credentials that it had accepted from this client
 	// before: they have expired or are being replaced. The server did not carry out the request.
-	// The error is ClassTransient and matches ErrUnavailable, and still has CodeUnauthorized.
+	// The error is ClassTransient and matches ErrUnavailable, and still has the server's code, such
+	// as CodeUnauthorized.
 	Lapsed bool
 
 	// Message is the text of the server or of this module: the value, the limit and the remedy.
@@ -269,7 +287,7 @@ type Error struct {
 
 // ReplyCode returns 530 for a throttled request and the status code for all others.
 func (e *Error) ReplyCode() int {
-	if e.Code == CodeTooManyRequests {
+	if throttles(e.Code) {
 		return protocol.ReplyTooManyRequests
 	}
 	return int(e.Code)
@@ -323,26 +341,27 @@ func (e *Error) codeText() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is a sentinel error of e.Code. For example, [CodeTopicNotFound] matches
-// [ErrTopicNotFound] and [ErrNotFound].
+// [ErrTopicNotFound] and [ErrNotFound]. Most sentinel errors match a range of codes, so they also
+// match codes that this version does not know.
 func (e *Error) Is(target error) bool {
 	c := e.Code
 	switch target {
 	case ErrThrottled:
-		return c == CodeTooManyRequests
+		return throttles(c)
 	case ErrInvalidHandle:
 		return c == CodeInvalidReceiptHandle
 	case ErrTopicNotFound:
 		return c == CodeTopicNotFound
 	case ErrNotFound:
-		return c >= 40400 && c < 40500
+		return c/100 == 404
 	case ErrInvalid:
-		return c >= 40000 && c < 40100 || c >= 41300 && c < 41400 || c >= 43100 && c < 43200
+		return c/100 == 400 || c/100 == 413 || c/100 == 431
 	case ErrUnauthorized:
-		return c == CodeUnauthorized
+		return c/100 == 401
 	case ErrForbidden:
-		return c == CodeForbidden
+		return c/100 == 403
 	case ErrUnavailable:
-		return e.Lapsed || c == protocol.CodeRequestTimeout || c >= 50000 && c < 50500 && c != CodeNotImplemented
+		return e.Lapsed || c/100 == 408 || c/10000 == 5 && classOf(c) == ClassTransient
 	}
 	return false
 }

@@ -44,7 +44,12 @@ func TestErrorIs(t *testing.T) {
 		CodeTooManyRequests: "throttled", CodeInvalidReceiptHandle: "handle invalid", CodeTopicNotFound: "topic notfound",
 		protocol.CodeConsumerGroupNotFound: "notfound", CodeMessageBodyTooLarge: "invalid", protocol.CodeMessagePropertiesTooLarge: "invalid",
 		CodeUnauthorized: "unauthorized", CodeForbidden: "forbidden", CodeInternalServerError: "unavailable",
-		protocol.CodeProxyTimeout: "unavailable", protocol.CodeRequestTimeout: "unavailable", CodeNotImplemented: "", protocol.CodeUnsupported: "", protocol.CodeOK: "", 0: "", 42901: "",
+		protocol.CodeProxyTimeout: "unavailable", protocol.CodeRequestTimeout: "unavailable", CodeNotImplemented: "", protocol.CodeUnsupported: "", protocol.CodeOK: "", 0: "",
+		protocol.CodeLiteTopicQuotaExceeded: "", protocol.CodeLiteSubscriptionQuotaExceeded: "",
+		// Codes that RocketMQ does not have, by the range of the code.
+		20077: "", 30077: "", 40077: "invalid", 40177: "unauthorized", 40277: "", 40377: "forbidden", 40477: "notfound", 40877: "unavailable",
+		41377: "invalid", 42877: "", 42977: "throttled", 43177: "invalid", 45077: "", 50077: "unavailable", 50177: "", 50477: "unavailable",
+		50577: "", 51177: "unavailable", 60077: "", 77: "", -77: "",
 	} {
 		err := fmt.Errorf("around: %w", &Error{Code: code, Err: context.Canceled})
 		for name, sentinel := range sentinels {
@@ -60,8 +65,10 @@ func TestErrorIs(t *testing.T) {
 	if got := (&Error{Code: CodeTooManyRequests}).ReplyCode(); got != 530 {
 		t.Errorf("reply code %d, want 530 (RocketMQ: sending retry and throttling)", got)
 	}
-	if got := (&Error{Code: CodeForbidden}).ReplyCode(); got != 40300 {
-		t.Errorf("reply code %d, want 40300", got)
+	for code, want := range map[Code]int{CodeForbidden: 40300, 42977: 530, protocol.CodeLiteTopicQuotaExceeded: 42901, 50077: 50077} {
+		if got := (&Error{Code: code}).ReplyCode(); got != want {
+			t.Errorf("reply code of %d is %d, want %d", code, got, want)
+		}
 	}
 }
 
@@ -93,10 +100,15 @@ func TestClassify(t *testing.T) {
 		protocol.CodeOK: ClassOK, CodeTooManyRequests: ClassThrottled, protocol.CodeRequestTimeout: ClassTransient,
 		CodeBadRequest: ClassPermanent, protocol.CodeIllegalTopic: ClassPermanent, CodeInvalidReceiptHandle: ClassPermanent,
 		CodeUnauthorized: ClassPermanent, CodeForbidden: ClassPermanent, CodeTopicNotFound: ClassPermanent,
-		CodeMessageBodyTooLarge: ClassPermanent, protocol.CodeMessagePropertiesTooLarge: ClassPermanent, 42901: ClassPermanent,
+		CodeMessageBodyTooLarge: ClassPermanent, protocol.CodeMessagePropertiesTooLarge: ClassPermanent,
+		protocol.CodeLiteTopicQuotaExceeded: ClassPermanent, protocol.CodeLiteSubscriptionQuotaExceeded: ClassPermanent,
 		protocol.CodeInternalError: ClassTransient, CodeInternalServerError: ClassTransient, protocol.CodeProxyTimeout: ClassTransient,
 		protocol.CodeMasterPersistenceTimeout: ClassTransient, protocol.CodeHANotAvailable: ClassTransient,
-		CodeNotImplemented: ClassPermanent, protocol.CodeUnsupported: ClassPermanent,
+		CodeNotImplemented: ClassPermanent, protocol.CodeUnsupported: ClassPermanent, protocol.CodeFailedToConsumeMessage: ClassTransient,
+		// Codes that RocketMQ does not have, by the range of the code, as in HTTP.
+		20077: ClassOK, 20277: ClassOK, 40077: ClassPermanent, 40177: ClassPermanent, 40477: ClassPermanent, 40877: ClassTransient,
+		42977: ClassThrottled, 45077: ClassPermanent, 50077: ClassTransient, 50177: ClassPermanent, 50577: ClassPermanent,
+		51177: ClassTransient, 30077: ClassTransient, 60077: ClassTransient, 77: ClassTransient, -77: ClassTransient,
 	} {
 		if got := Classify(fmt.Errorf("around: %w", &Error{Code: code})); got != want {
 			t.Errorf("%v is %v, want %v", code, got, want)
@@ -129,12 +141,17 @@ func TestClassesHaveNames(t *testing.T) {
 	}
 }
 
-// A caller may send again while ErrUnavailable matches, so permanent errors must not match it.
-func TestUnavailableIsNeverPermanent(t *testing.T) {
+// A caller may send again while ErrUnavailable matches, so permanent errors must not match it. The
+// errors of servers that are transient, and all throttles, match their sentinel errors.
+func TestSentinelErrorsAgreeWithClasses(t *testing.T) {
 	for code := Code(0); code <= 70000; code++ {
 		err := &Error{Code: code}
-		if class := Classify(err); errors.Is(err, ErrUnavailable) && class != ClassTransient {
-			t.Errorf("%v matches ErrUnavailable and is %v, want transient", code, class)
+		class, unavailable := Classify(err), errors.Is(err, ErrUnavailable)
+		if unavailable && class != ClassTransient || !unavailable && class == ClassTransient && code >= 40000 && code < 60000 {
+			t.Errorf("%v is %v, and matches ErrUnavailable: %v", code, class, unavailable)
+		}
+		if errors.Is(err, ErrThrottled) != (class == ClassThrottled) {
+			t.Errorf("%v is %v, and matches ErrThrottled: %v", code, class, class != ClassThrottled)
 		}
 	}
 }
@@ -145,7 +162,8 @@ func TestIsMessageFault(t *testing.T) {
 		protocol.CodeMessagePropertiesTooLarge: true, protocol.CodeIllegalDeliveryTime: true,
 		CodeTopicNotFound: false, CodeUnauthorized: false, CodeForbidden: false, protocol.CodeIllegalTopic: false,
 		CodeIllegalAccessPoint: false, CodeTooManyRequests: false, protocol.CodeInternalError: false,
-		CodeNotImplemented: false,
+		CodeNotImplemented: false, protocol.CodeInvalidClientProperties: false, protocol.CodeIllegalLiteTopic: true,
+		40077: true, 41377: true, 43177: true, 40177: false, 40477: false, 42977: false, 45077: false, 50177: false,
 	} {
 		if got := IsMessageFault(fmt.Errorf("around: %w", &Error{Code: code})); got != want {
 			t.Errorf("%v: %v, want %v", code, got, want)

@@ -101,7 +101,7 @@ var importTable = map[string]row{
 	"internal/guard":      {imports: []string{"backoff"}},                         // calls of the program's functions
 	"internal/tally":      {},                                                     // log lines of broker and consumer
 	"internal/wallclock":  {},                                                     // whether the wall clock can be trusted, for broker and spool
-	"internal/rmqpb":      {},                                                     // the generated protocol
+	"internal/rmqpb":      {tests: []string{""}},                                  // the generated protocol
 	"internal/wire":       {imports: []string{"", "transport", "internal/rmqpb"}}, // its codec, for transport/rocketmq and broker/server
 	"internal/access":     {},                                                     // access keys of broker/server and the program
 	"internal/admission":  {imports: []string{""}},                                // connections and memory of broker/server and the program

@@ -174,7 +174,7 @@ func (k *call) unreached(err error) bool {
 // refused returns the error of an attempt that got an error response.
 func (k *call) refused(resp *http.Response, text []byte) *Failure {
 	f := k.read(resp, text)
-	f.Err.Lapsed = f.Err.Code == tidegate.CodeUnauthorized && k.client.worked.Load()
+	f.Err.Lapsed = f.Err.Is(tidegate.ErrUnauthorized) && k.client.worked.Load()
 	return f
 }
 

@@ -8,16 +8,20 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/tidegate/tidegate"
 )
 
 // testdata/contract.txt lists every name, number and type of RocketMQ's own
-// contract, taken from its Go client 5.1.4 by the function below.
+// contract, taken by the function below from its definition of July 2026
+// (apache/rocketmq-apis, commit 3e60073).
 func TestContract(t *testing.T) {
 	text, err := os.ReadFile("testdata/contract.txt")
 	if err != nil {
@@ -92,6 +96,19 @@ func contract(fs ...protoreflect.FileDescriptor) []string {
 	}
 	sort.Strings(out)
 	return out
+}
+
+// Package tidegate names the codes as the contract does, and no others.
+func TestNamesOfCodes(t *testing.T) {
+	for code := int32(1); code < 100000; code++ {
+		want, known := Code_name[code]
+		if !known {
+			want = strconv.Itoa(int(code))
+		}
+		if got := tidegate.Code(code).String(); got != want {
+			t.Errorf("%d has the name %s, want %s", code, got, want)
+		}
+	}
 }
 
 // The bytes were made by RocketMQ's Go client 5.1.4.

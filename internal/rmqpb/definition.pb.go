@@ -543,6 +543,7 @@ const (
 	Code_ILLEGAL_POLLING_TIME                Code = 40018
 	Code_ILLEGAL_OFFSET                      Code = 40019
 	Code_ILLEGAL_LITE_TOPIC                  Code = 40020
+	Code_INVALID_CLIENT_PROPERTIES           Code = 40021
 	Code_UNAUTHORIZED                        Code = 40100
 	Code_PAYMENT_REQUIRED                    Code = 40200
 	Code_FORBIDDEN                           Code = 40300
@@ -601,6 +602,7 @@ var (
 		40018: "ILLEGAL_POLLING_TIME",
 		40019: "ILLEGAL_OFFSET",
 		40020: "ILLEGAL_LITE_TOPIC",
+		40021: "INVALID_CLIENT_PROPERTIES",
 		40100: "UNAUTHORIZED",
 		40200: "PAYMENT_REQUIRED",
 		40300: "FORBIDDEN",
@@ -656,6 +658,7 @@ var (
 		"ILLEGAL_POLLING_TIME":                40018,
 		"ILLEGAL_OFFSET":                      40019,
 		"ILLEGAL_LITE_TOPIC":                  40020,
+		"INVALID_CLIENT_PROPERTIES":           40021,
 		"UNAUTHORIZED":                        40100,
 		"PAYMENT_REQUIRED":                    40200,
 		"FORBIDDEN":                           40300,
@@ -2115,11 +2118,14 @@ type Settings struct {
 	//
 	//	*Settings_Publishing
 	//	*Settings_Subscription
-	PubSub        isSettings_PubSub `protobuf_oneof:"pub_sub"`
-	UserAgent     *UA               `protobuf:"bytes,7,opt,name=user_agent,json=userAgent,proto3" json:"user_agent,omitempty"`
-	Metric        *Metric           `protobuf:"bytes,8,opt,name=metric,proto3" json:"metric,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	PubSub    isSettings_PubSub `protobuf_oneof:"pub_sub"`
+	UserAgent *UA               `protobuf:"bytes,7,opt,name=user_agent,json=userAgent,proto3" json:"user_agent,omitempty"`
+	Metric    *Metric           `protobuf:"bytes,8,opt,name=metric,proto3" json:"metric,omitempty"`
+	// What a program says about itself, for lists of clients only. RocketMQ's servers know it after
+	// 5.5.0. A tidegate broker ignores it.
+	ClientProperties map[string]string `protobuf:"bytes,9,rep,name=client_properties,json=clientProperties,proto3" json:"client_properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Settings) Reset() {
@@ -2215,6 +2221,13 @@ func (x *Settings) GetUserAgent() *UA {
 func (x *Settings) GetMetric() *Metric {
 	if x != nil {
 		return x.Metric
+	}
+	return nil
+}
+
+func (x *Settings) GetClientProperties() map[string]string {
+	if x != nil {
+		return x.ClientProperties
 	}
 	return nil
 }
@@ -2674,7 +2687,7 @@ const file_tidegate_rmq_v2_definition_proto_rawDesc = "" +
 	"\blanguage\x18\x01 \x01(\x0e2\x19.tidegate.rmq.v2.LanguageR\blanguage\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1a\n" +
 	"\bplatform\x18\x03 \x01(\tR\bplatform\x12\x1a\n" +
-	"\bhostname\x18\x04 \x01(\tR\bhostname\"\xe0\x04\n" +
+	"\bhostname\x18\x04 \x01(\tR\bhostname\"\x83\x06\n" +
 	"\bSettings\x12A\n" +
 	"\vclient_type\x18\x01 \x01(\x0e2\x1b.tidegate.rmq.v2.ClientTypeH\x01R\n" +
 	"clientType\x88\x01\x01\x12B\n" +
@@ -2687,7 +2700,11 @@ const file_tidegate_rmq_v2_definition_proto_rawDesc = "" +
 	"\fsubscription\x18\x06 \x01(\v2\x1d.tidegate.rmq.v2.SubscriptionH\x00R\fsubscription\x122\n" +
 	"\n" +
 	"user_agent\x18\a \x01(\v2\x13.tidegate.rmq.v2.UAR\tuserAgent\x12/\n" +
-	"\x06metric\x18\b \x01(\v2\x17.tidegate.rmq.v2.MetricR\x06metricB\t\n" +
+	"\x06metric\x18\b \x01(\v2\x17.tidegate.rmq.v2.MetricR\x06metric\x12\\\n" +
+	"\x11client_properties\x18\t \x03(\v2/.tidegate.rmq.v2.Settings.ClientPropertiesEntryR\x10clientProperties\x1aC\n" +
+	"\x15ClientPropertiesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\t\n" +
 	"\apub_subB\x0e\n" +
 	"\f_client_typeB\x0f\n" +
 	"\r_access_pointB\x11\n" +
@@ -2781,7 +2798,7 @@ const file_tidegate_rmq_v2_definition_proto_rawDesc = "" +
 	"\bEncoding\x12\x18\n" +
 	"\x14ENCODING_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bIDENTITY\x10\x01\x12\b\n" +
-	"\x04GZIP\x10\x02*\xa9\v\n" +
+	"\x04GZIP\x10\x02*\xca\v\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x02OK\x10\xa0\x9c\x01\x12\x16\n" +
@@ -2806,7 +2823,8 @@ const file_tidegate_rmq_v2_definition_proto_rawDesc = "" +
 	"\x12CLIENT_ID_REQUIRED\x10Ѹ\x02\x12\x1a\n" +
 	"\x14ILLEGAL_POLLING_TIME\x10Ҹ\x02\x12\x14\n" +
 	"\x0eILLEGAL_OFFSET\x10Ӹ\x02\x12\x18\n" +
-	"\x12ILLEGAL_LITE_TOPIC\x10Ը\x02\x12\x12\n" +
+	"\x12ILLEGAL_LITE_TOPIC\x10Ը\x02\x12\x1f\n" +
+	"\x19INVALID_CLIENT_PROPERTIES\x10ո\x02\x12\x12\n" +
 	"\fUNAUTHORIZED\x10\xa4\xb9\x02\x12\x16\n" +
 	"\x10PAYMENT_REQUIRED\x10\x88\xba\x02\x12\x0f\n" +
 	"\tFORBIDDEN\x10\xec\xba\x02\x12\x0f\n" +
@@ -2877,7 +2895,7 @@ func file_tidegate_rmq_v2_definition_proto_rawDescGZIP() []byte {
 }
 
 var file_tidegate_rmq_v2_definition_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
-var file_tidegate_rmq_v2_definition_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_tidegate_rmq_v2_definition_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_tidegate_rmq_v2_definition_proto_goTypes = []any{
 	(TransactionResolution)(0),    // 0: tidegate.rmq.v2.TransactionResolution
 	(TransactionSource)(0),        // 1: tidegate.rmq.v2.TransactionSource
@@ -2916,16 +2934,17 @@ var file_tidegate_rmq_v2_definition_proto_goTypes = []any{
 	(*Metric)(nil),                // 34: tidegate.rmq.v2.Metric
 	(*OffsetOption)(nil),          // 35: tidegate.rmq.v2.OffsetOption
 	nil,                           // 36: tidegate.rmq.v2.Message.UserPropertiesEntry
-	(*durationpb.Duration)(nil),   // 37: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
+	nil,                           // 37: tidegate.rmq.v2.Settings.ClientPropertiesEntry
+	(*durationpb.Duration)(nil),   // 38: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 39: google.protobuf.Timestamp
 }
 var file_tidegate_rmq_v2_definition_proto_depIdxs = []int32{
 	3,  // 0: tidegate.rmq.v2.FilterExpression.type:type_name -> tidegate.rmq.v2.FilterType
 	16, // 1: tidegate.rmq.v2.RetryPolicy.exponential_backoff:type_name -> tidegate.rmq.v2.ExponentialBackoff
 	17, // 2: tidegate.rmq.v2.RetryPolicy.customized_backoff:type_name -> tidegate.rmq.v2.CustomizedBackoff
-	37, // 3: tidegate.rmq.v2.ExponentialBackoff.initial:type_name -> google.protobuf.Duration
-	37, // 4: tidegate.rmq.v2.ExponentialBackoff.max:type_name -> google.protobuf.Duration
-	37, // 5: tidegate.rmq.v2.CustomizedBackoff.next:type_name -> google.protobuf.Duration
+	38, // 3: tidegate.rmq.v2.ExponentialBackoff.initial:type_name -> google.protobuf.Duration
+	38, // 4: tidegate.rmq.v2.ExponentialBackoff.max:type_name -> google.protobuf.Duration
+	38, // 5: tidegate.rmq.v2.CustomizedBackoff.next:type_name -> google.protobuf.Duration
 	18, // 6: tidegate.rmq.v2.SubscriptionEntry.topic:type_name -> tidegate.rmq.v2.Resource
 	14, // 7: tidegate.rmq.v2.SubscriptionEntry.expression:type_name -> tidegate.rmq.v2.FilterExpression
 	4,  // 8: tidegate.rmq.v2.Endpoints.scheme:type_name -> tidegate.rmq.v2.AddressScheme
@@ -2939,11 +2958,11 @@ var file_tidegate_rmq_v2_definition_proto_depIdxs = []int32{
 	24, // 16: tidegate.rmq.v2.SystemProperties.body_digest:type_name -> tidegate.rmq.v2.Digest
 	8,  // 17: tidegate.rmq.v2.SystemProperties.body_encoding:type_name -> tidegate.rmq.v2.Encoding
 	5,  // 18: tidegate.rmq.v2.SystemProperties.message_type:type_name -> tidegate.rmq.v2.MessageType
-	38, // 19: tidegate.rmq.v2.SystemProperties.born_timestamp:type_name -> google.protobuf.Timestamp
-	38, // 20: tidegate.rmq.v2.SystemProperties.store_timestamp:type_name -> google.protobuf.Timestamp
-	38, // 21: tidegate.rmq.v2.SystemProperties.delivery_timestamp:type_name -> google.protobuf.Timestamp
-	37, // 22: tidegate.rmq.v2.SystemProperties.invisible_duration:type_name -> google.protobuf.Duration
-	37, // 23: tidegate.rmq.v2.SystemProperties.orphaned_transaction_recovery_duration:type_name -> google.protobuf.Duration
+	39, // 19: tidegate.rmq.v2.SystemProperties.born_timestamp:type_name -> google.protobuf.Timestamp
+	39, // 20: tidegate.rmq.v2.SystemProperties.store_timestamp:type_name -> google.protobuf.Timestamp
+	39, // 21: tidegate.rmq.v2.SystemProperties.delivery_timestamp:type_name -> google.protobuf.Timestamp
+	38, // 22: tidegate.rmq.v2.SystemProperties.invisible_duration:type_name -> google.protobuf.Duration
+	38, // 23: tidegate.rmq.v2.SystemProperties.orphaned_transaction_recovery_duration:type_name -> google.protobuf.Duration
 	26, // 24: tidegate.rmq.v2.SystemProperties.dead_letter_queue:type_name -> tidegate.rmq.v2.DeadLetterQueue
 	18, // 25: tidegate.rmq.v2.Message.topic:type_name -> tidegate.rmq.v2.Resource
 	36, // 26: tidegate.rmq.v2.Message.user_properties:type_name -> tidegate.rmq.v2.Message.UserPropertiesEntry
@@ -2954,22 +2973,23 @@ var file_tidegate_rmq_v2_definition_proto_depIdxs = []int32{
 	7,  // 31: tidegate.rmq.v2.Settings.client_type:type_name -> tidegate.rmq.v2.ClientType
 	21, // 32: tidegate.rmq.v2.Settings.access_point:type_name -> tidegate.rmq.v2.Endpoints
 	15, // 33: tidegate.rmq.v2.Settings.backoff_policy:type_name -> tidegate.rmq.v2.RetryPolicy
-	37, // 34: tidegate.rmq.v2.Settings.request_timeout:type_name -> google.protobuf.Duration
+	38, // 34: tidegate.rmq.v2.Settings.request_timeout:type_name -> google.protobuf.Duration
 	32, // 35: tidegate.rmq.v2.Settings.publishing:type_name -> tidegate.rmq.v2.Publishing
 	33, // 36: tidegate.rmq.v2.Settings.subscription:type_name -> tidegate.rmq.v2.Subscription
 	30, // 37: tidegate.rmq.v2.Settings.user_agent:type_name -> tidegate.rmq.v2.UA
 	34, // 38: tidegate.rmq.v2.Settings.metric:type_name -> tidegate.rmq.v2.Metric
-	18, // 39: tidegate.rmq.v2.Publishing.topics:type_name -> tidegate.rmq.v2.Resource
-	18, // 40: tidegate.rmq.v2.Subscription.group:type_name -> tidegate.rmq.v2.Resource
-	19, // 41: tidegate.rmq.v2.Subscription.subscriptions:type_name -> tidegate.rmq.v2.SubscriptionEntry
-	37, // 42: tidegate.rmq.v2.Subscription.long_polling_timeout:type_name -> google.protobuf.Duration
-	21, // 43: tidegate.rmq.v2.Metric.endpoints:type_name -> tidegate.rmq.v2.Endpoints
-	13, // 44: tidegate.rmq.v2.OffsetOption.policy:type_name -> tidegate.rmq.v2.OffsetOption.Policy
-	45, // [45:45] is the sub-list for method output_type
-	45, // [45:45] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	37, // 39: tidegate.rmq.v2.Settings.client_properties:type_name -> tidegate.rmq.v2.Settings.ClientPropertiesEntry
+	18, // 40: tidegate.rmq.v2.Publishing.topics:type_name -> tidegate.rmq.v2.Resource
+	18, // 41: tidegate.rmq.v2.Subscription.group:type_name -> tidegate.rmq.v2.Resource
+	19, // 42: tidegate.rmq.v2.Subscription.subscriptions:type_name -> tidegate.rmq.v2.SubscriptionEntry
+	38, // 43: tidegate.rmq.v2.Subscription.long_polling_timeout:type_name -> google.protobuf.Duration
+	21, // 44: tidegate.rmq.v2.Metric.endpoints:type_name -> tidegate.rmq.v2.Endpoints
+	13, // 45: tidegate.rmq.v2.OffsetOption.policy:type_name -> tidegate.rmq.v2.OffsetOption.Policy
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_tidegate_rmq_v2_definition_proto_init() }
@@ -3000,7 +3020,7 @@ func file_tidegate_rmq_v2_definition_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tidegate_rmq_v2_definition_proto_rawDesc), len(file_tidegate_rmq_v2_definition_proto_rawDesc)),
 			NumEnums:      14,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -119,10 +119,11 @@ func EndingOf(err error) Ending {
 	if errors.Is(err, tidegate.ErrClosed) {
 		return AtOnce
 	}
-	switch Code(err) {
-	case protocol.CodeIllegalTopic, protocol.CodeIllegalConsumerGroup, protocol.CodeIllegalFilterExpression, protocol.CodeIllegalInvisibleTime:
+	switch code := Code(err); {
+	case code == protocol.CodeIllegalTopic, code == protocol.CodeIllegalConsumerGroup,
+		code == protocol.CodeIllegalFilterExpression, code == protocol.CodeIllegalInvisibleTime:
 		return AtOnce
-	case tidegate.CodeUnauthorized, tidegate.CodeForbidden:
+	case code/100 == 401, code/100 == 403: // those of ErrUnauthorized and ErrForbidden
 		return graced
 	}
 	return never

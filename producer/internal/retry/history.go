@@ -144,7 +144,7 @@ func (h *History) Inputs(l *Limits, err error, ended, deadline time.Time) Inputs
 		in.RetryAfter, in.NotConnected = e.RetryAfter, Unreached(e)
 		in.ProxyAlone = e.NotConnected && e.Code != 0
 		in.Lapsed = e.Lapsed
-		in.Forbidden = e.Code == tidegate.CodeForbidden
+		in.Forbidden = e.Is(tidegate.ErrForbidden)
 		// A cluster returns these errors for the topics of a broker that has just stopped. Without
 		// an endpoint, the transport rejected the message before sending it, and will reject it
 		// again.
