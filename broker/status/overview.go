@@ -286,9 +286,9 @@ type Client struct {
 	Hidden int      `json:"hidden_topics,omitempty"` // further topics, and those that the key may not observe
 
 	// Filters are the filters of a consumer by topic, for those of Topics that have one and that
-	// the key may observe: tags joined by ||, or an SQL expression after "SQL92: ". They have at
-	// most 256 bytes of the expression. A message that the filter does not match is skipped for the
-	// whole group.
+	// the key may observe: tags joined by ||, an SQL expression after "SQL92: ", or an expression of
+	// another type after "unknown type " and its number. They have at most 256 bytes of the
+	// expression. A message that the filter does not match is skipped for the whole group.
 	Filters map[string]string `json:"filters,omitempty"`
 
 	Address  string    `json:"address,omitempty"` // host:port; only for keys that may observe the whole broker

@@ -311,7 +311,8 @@ func parsedOf(pb *rmqpb.Message) Parsed {
 // Unpack checks the body, decompresses it and gives it to the delivery, in memory of its own.
 // A body that does not match its digest, cannot be decompressed or is larger
 // than maxBody before or after that is an error, and so is a delivery that could
-// never be settled.
+// never be settled. A body in an encoding that is not known is an error too, because a handler would
+// read it as the sender's.
 func (p *Parsed) Unpack(maxBody int) error {
 	if p.Delivery.Handle == "" {
 		return errors.New("the message has no receipt handle")
@@ -322,10 +323,14 @@ func (p *Parsed) Unpack(maxBody int) error {
 	if err := checkDigest(p.body, p.digest); err != nil {
 		return err
 	}
-	if p.encoding == rmqpb.Encoding_GZIP {
+	switch p.encoding {
+	case rmqpb.Encoding_ENCODING_UNSPECIFIED, rmqpb.Encoding_IDENTITY:
+	case rmqpb.Encoding_GZIP:
 		body, err := decompress(p.body, maxBody)
 		p.Delivery.Body = body
 		return err
+	default:
+		return fmt.Errorf("the body has the encoding %d, and this version knows IDENTITY (1) and GZIP (2); update the client, or have the sender use one of them", p.encoding)
 	}
 	if p.body != nil {
 		p.Delivery.Body = append(make([]byte, 0, len(p.body)), p.body...)

@@ -20,8 +20,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/rmqpb/newer"
 )
 
 // sample returns a message as a server delivers it, changed by change if that is not nil.
@@ -526,4 +528,50 @@ func TestAcknowledgementKeepsNothing(t *testing.T) {
 	if !proto.Equal(want, got) {
 		t.Errorf("decoded as %v, want %v", got, want)
 	}
+}
+
+// A newer server can send fields that this version does not know, at any place: they change no
+// decoded message. The decoders by hand leave such bytes to protobuf's.
+func TestUnknownFieldsChangeNothing(t *testing.T) {
+	full := sample(func(m *rmqpb.Message) {
+		p := m.SystemProperties
+		p.InvisibleDuration, p.DeadLetterQueue = durationpb.New(time.Second), &rmqpb.DeadLetterQueue{Topic: "from", MessageId: "1"}
+	})
+	newer.Complete(full)
+	want, err := decode(encode(t, full), 100)
+	assert.Must(t, err)
+	for _, c := range newer.Changes(full) {
+		if c.Enum != "" {
+			continue
+		}
+		m := proto.CloneOf(full)
+		assert.MustThat(t, c.Apply(m, 0), "no place %s in %v", c.Place, m)
+		got, err := decode(encode(t, m), 100)
+		assert.That(t, err == nil && reflect.DeepEqual(got, want), "%s: %+v, %v, want %+v", c.Place, got, err, want)
+	}
+	ok := &rmqpb.Status{Code: rmqpb.Code_OK, Message: "OK"}
+	for _, request := range []struct {
+		whole proto.Message
+		check func(raw []byte)
+	}{
+		{&rmqpb.SendMessageResponse{Status: ok, Entries: []*rmqpb.SendResultEntry{{Status: ok, MessageId: "1"}, {Status: ok, MessageId: "2"}}},
+			func(raw []byte) { checkDecodeSent(t, raw) }},
+		{&rmqpb.SendMessageRequest{Messages: []*rmqpb.Message{full, sample(nil)}}, func(raw []byte) { checkDecodeSend(t, raw) }},
+		{&rmqpb.AckMessageRequest{Group: &rmqpb.Resource{Name: "g"}, Topic: &rmqpb.Resource{Name: "t"}, Entries: []*rmqpb.AckMessageEntry{
+			{MessageId: "1", ReceiptHandle: "h"}, {MessageId: "2", ReceiptHandle: "i"},
+		}}, func(raw []byte) { checkDecodeAck(t, raw) }},
+	} {
+		for _, c := range newer.Changes(request.whole) {
+			m := proto.Clone(request.whole)
+			assert.MustThat(t, c.Apply(m, 77), "no place %s in %v", c.Place, m)
+			request.check(encode(t, m))
+		}
+	}
+}
+
+// A handler would read a body in an unknown encoding as the sender's.
+func TestUnknownEncodingIsNotDelivered(t *testing.T) {
+	_, err := decode(encode(t, sample(func(m *rmqpb.Message) { m.SystemProperties.BodyEncoding = 77 })), 100)
+	assert.MustThat(t, err != nil, "delivered")
+	assert.Contains(t, "the error", err.Error(), "77", "IDENTITY", "GZIP", "update")
 }

@@ -50,7 +50,8 @@ func (r request) operation() uint32 {
 
 type answer interface{ GetStatus() *rmqpb.Status }
 
-// call makes one unary call. The error is nil for the statuses OK and MULTIPLE_RESULTS. The
+// call makes one unary call. The error is nil for the statuses OK and MULTIPLE_RESULTS, and others
+// of their ranges (conn.Succeeded, conn.Divided). The
 // response can be valid together with an error: its entries may have details. trailer belongs to
 // that response.
 func call[Req any, Res answer](
@@ -111,7 +112,7 @@ func call[Req any, Res answer](
 		if look {
 			r.ep.Learn(conn.ConnectionOf(&info.peer), info.header)
 		}
-		if st := res.GetStatus(); st.GetCode() != rmqpb.Code_OK && st.GetCode() != rmqpb.Code_MULTIPLE_RESULTS {
+		if st := res.GetStatus(); !conn.Succeeded(st) && !conn.Divided(st) {
 			e := conn.OfStatus(r.op, r.subject, r.ep.Key, st, info.trailer)
 			e.MaybeStored = r.changes() && conn.MaybeStored(e)
 			r.ep.Lapse(e, r.operation())
@@ -120,7 +121,9 @@ func call[Req any, Res answer](
 			}
 			return res, info.trailer, e
 		}
-		r.ep.Accepts(r.operation())
+		if r.op != opSend { // the entries show whether the server carried out a send
+			r.ep.Accepts(r.operation())
+		}
 		return res, info.trailer, nil
 	}
 }

@@ -234,6 +234,22 @@ func (c *Client) endpoint(pb *rmqpb.Endpoints) (*conn.Server, error) {
 	return e, nil
 }
 
+// serverAt returns the server with a key, which is that of a known server or the addresses of
+// another one. A server can have addresses of several kinds, which only it can name.
+func (c *Client) serverAt(key string) (*conn.Server, error) {
+	c.mu.Lock()
+	e := c.endpoints[key]
+	c.mu.Unlock()
+	if e != nil {
+		return e, nil
+	}
+	pb, err := conn.ParseAddresses(key)
+	if err != nil {
+		return nil, err
+	}
+	return c.endpoint(pb)
+}
+
 // reconnect replaces the connection old of e with a new one. It closes old after the calls under
 // way have had time to finish. If another session has replaced old already, reconnect does nothing.
 func (c *Client) reconnect(e *conn.Server, old *conn.Link) {

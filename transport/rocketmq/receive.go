@@ -237,9 +237,8 @@ func (c *Client) receive(ctx context.Context, s *session, watching bool, deliver
 			"topic", r.Topic, "group", r.Group, "endpoint", s.ep.Key, "max", req.GetBatchSize())
 	}
 	if got.err == nil {
-		code := got.status.GetCode()
 		silent := got.status == nil && got.messages > 0 // some servers send messages without a status
-		if !silent && code != rmqpb.Code_OK && code != rmqpb.Code_MESSAGE_NOT_FOUND {
+		if !silent && !conn.Succeeded(got.status) && got.status.GetCode() != rmqpb.Code_MESSAGE_NOT_FOUND {
 			var trailer metadata.MD
 			if !got.full { // after a full receive there is no trailer yet
 				trailer = stream.Trailer()

@@ -436,13 +436,14 @@ func (c *Client) sendRequest(ctx context.Context, server *conn.Server, parcels [
 				p.results[j].Err = e
 				continue
 			}
+			server.Accepts(conn.Sends)
 			p.results[j].Receipt = receipt(m, server.Key, entry, p.sending.Born)
 		}
 	}
 	return res
 }
 
-func stored(e *rmqpb.SendResultEntry) bool { return e.GetStatus().GetCode() == rmqpb.Code_OK }
+func stored(e *rmqpb.SendResultEntry) bool { return conn.Succeeded(e.GetStatus()) }
 
 func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry, born time.Time) tidegate.Receipt {
 	r := tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Offset: -1, Endpoint: endpoint, RecallHandle: entry.GetRecallHandle()}
@@ -458,7 +459,7 @@ func receipt(m *tidegate.Message, endpoint string, entry *rmqpb.SendResultEntry,
 func sendError(topic string, server *conn.Server, res *rmqpb.SendMessageResponse, entry *rmqpb.SendResultEntry, id string, top *tidegate.Error, trailer metadata.MD) *tidegate.Error {
 	st := entry.GetStatus()
 	switch {
-	case st.GetCode() == rmqpb.Code_OK:
+	case conn.Succeeded(st):
 		return nil
 	case st.GetCode() != 0:
 		e := conn.OfStatus(opSend, topic, server.Key, st, trailer)
@@ -468,7 +469,7 @@ func sendError(topic string, server *conn.Server, res *rmqpb.SendMessageResponse
 	case top != nil:
 		e := *top
 		return &e
-	case res.GetStatus().GetCode() == rmqpb.Code_OK && entry != nil:
+	case conn.Succeeded(res.GetStatus()) && entry != nil:
 		return nil // the entry has no status of its own
 	}
 	e := conn.OfStatus(opSend, topic, server.Key, &rmqpb.Status{

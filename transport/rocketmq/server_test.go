@@ -84,6 +84,8 @@ type fakeServer struct {
 
 	changeTrailer metadata.MD
 
+	rewrite func(method string, response proto.Message) // changes responses before they are sent
+
 	sessions atomic.Int64 // open Telemetry streams
 }
 
@@ -138,7 +140,7 @@ func (s *fakeServer) note(ctx context.Context, method string, req any) {
 	m, _ := req.(proto.Message)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.calls = append(s.calls, got{method: method[len("/apache.rocketmq.v2.MessagingService/"):], at: time.Since(s.began), md: md, req: m})
+	s.calls = append(s.calls, got{method: methodOf(method), at: time.Since(s.began), md: md, req: m})
 }
 
 // of returns the calls of a method so far.
@@ -159,13 +161,37 @@ func (s *fakeServer) unary(ctx context.Context, req any, info *grpc.UnaryServerI
 	if s.features != "" {
 		grpc.SetHeader(ctx, metadata.Pairs(wire.HeaderFeatures, s.features))
 	}
-	return next(ctx, req)
+	res, err := next(ctx, req)
+	if m, isMessage := res.(proto.Message); isMessage && err == nil && s.rewrite != nil {
+		m = proto.Clone(m)
+		s.rewrite(methodOf(info.FullMethod), m)
+		return m, nil
+	}
+	return res, err
+}
+
+func methodOf(full string) string { return full[len("/apache.rocketmq.v2.MessagingService/"):] }
+
+// A rewritten is a stream whose responses are changed before they are sent.
+type rewritten struct {
+	grpc.ServerStream
+	s      *fakeServer
+	method string
+}
+
+func (r rewritten) SendMsg(m any) error {
+	c := proto.Clone(m.(proto.Message))
+	r.s.rewrite(r.method, c)
+	return r.ServerStream.SendMsg(c)
 }
 
 func (s *fakeServer) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	s.note(ss.Context(), info.FullMethod, nil)
 	if s.features != "" {
 		ss.SetHeader(metadata.Pairs(wire.HeaderFeatures, s.features))
+	}
+	if s.rewrite != nil {
+		ss = rewritten{ss, s, methodOf(info.FullMethod)}
 	}
 	return next(srv, ss)
 }

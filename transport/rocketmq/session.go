@@ -531,7 +531,7 @@ func (s *session) streamError(err error) *tidegate.Error {
 // obey executes a server's command. It reports whether the stream must end.
 func (s *session) obey(on *conn.Link, st telemetryStream, cmd *rmqpb.TelemetryCommand) (stop bool, _ *tidegate.Error) {
 	log := s.c.opts.Logger.With("endpoint", s.ep.Key, "group", s.role.group)
-	if code := cmd.GetStatus().GetCode(); code != 0 && code != rmqpb.Code_OK {
+	if st := cmd.GetStatus(); st.GetCode() != 0 && !conn.Succeeded(st) {
 		err := conn.OfStatus(opTelemetry, s.role.group, s.ep.Key, cmd.GetStatus(), nil)
 		if !s.isReady() {
 			return true, err
@@ -556,25 +556,28 @@ func (s *session) obey(on *conn.Link, st telemetryStream, cmd *rmqpb.TelemetryCo
 		e.Endpoint, e.Err = s.ep.Key, tidegate.ErrUnavailable
 		return true, e
 	case cmd.GetPrintThreadStackTraceCommand() != nil:
-		// Servers must not read stack traces of the process.
-		_ = st.Send(refusal(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_ThreadStackTrace{
+		// Servers must not read stack traces of the process. For a refusal the contract has this code.
+		_ = st.Send(refusal(rmqpb.Code_NOT_IMPLEMENTED, &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_ThreadStackTrace{
 			ThreadStackTrace: &rmqpb.ThreadStackTrace{Nonce: cmd.GetPrintThreadStackTraceCommand().GetNonce()}}}))
 	case cmd.GetVerifyMessageCommand() != nil:
-		_ = st.Send(refusal(&rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_VerifyMessageResult{
+		// The contract has no code for a client that does not consume such messages. RocketMQ shows
+		// this one as "later", and other codes as no result.
+		_ = st.Send(refusal(rmqpb.Code_FAILED_TO_CONSUME_MESSAGE, &rmqpb.TelemetryCommand{Command: &rmqpb.TelemetryCommand_VerifyMessageResult{
 			VerifyMessageResult: &rmqpb.VerifyMessageResult{Nonce: cmd.GetVerifyMessageCommand().GetNonce()}}}))
 	case cmd.GetRecoverOrphanedTransactionCommand() != nil:
 		if err := s.c.asked(s.ep, cmd.GetRecoverOrphanedTransactionCommand()); err != nil {
 			s.c.unchecked.log(log, slog.LevelWarn, "rocketmq: transaction check skipped; the server will repeat it", "error", err,
 				"transaction_id", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
 		}
-	default:
+	default: // of a newer server, or of lite topics, which this client does not subscribe to
 		log.Debug("rocketmq: unknown command ignored", "command", cmd.String())
 	}
 	return false, nil
 }
 
-func refusal(cmd *rmqpb.TelemetryCommand) *rmqpb.TelemetryCommand {
-	cmd.Status = &rmqpb.Status{Code: rmqpb.Code_UNSUPPORTED, Message: "not supported by this client"}
+// refusal returns the response to a command that the client does not execute.
+func refusal(code rmqpb.Code, cmd *rmqpb.TelemetryCommand) *rmqpb.TelemetryCommand {
+	cmd.Status = &rmqpb.Status{Code: code, Message: "not supported by this client"}
 	return cmd
 }
 

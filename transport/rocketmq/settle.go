@@ -132,14 +132,14 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 		entry := ackEntryOf(res, n, len(indexes), ds[i].Handle)
 		st := entry.GetStatus()
 		switch {
-		case st.GetCode() == rmqpb.Code_OK:
+		case conn.Succeeded(st):
 		case st.GetCode() != 0:
 			e := conn.OfStatus(opAck, first.Topic, r.ep.Key, st, trailer)
 			e.MaybeStored = conn.MaybeStored(e)
 			errs[i] = e
 		case err != nil:
 			errs[i] = err
-		case res.GetStatus().GetCode() != rmqpb.Code_OK || entry == nil && len(res.GetEntries()) > 0:
+		case !conn.Succeeded(res.GetStatus()) || entry == nil && len(res.GetEntries()) > 0:
 			e := conn.OfStatus(opAck, first.Topic, r.ep.Key, &rmqpb.Status{
 				Code: rmqpb.Code_INTERNAL_SERVER_ERROR, Message: "the response has no result for this delivery, which may be settled or not",
 			}, nil)

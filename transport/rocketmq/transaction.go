@@ -12,7 +12,6 @@ import (
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/transport"
-	"github.com/tidegate/tidegate/transport/rocketmq/internal/conn"
 )
 
 const (
@@ -72,11 +71,8 @@ func (c *Client) endTransaction(ctx context.Context, tx transport.Transaction, r
 	}
 	ep := c.access
 	if tx.Endpoint != "" {
-		pb, err := conn.ParseAddresses(tx.Endpoint)
-		if err == nil {
-			ep, err = c.endpoint(pb)
-		}
-		if err != nil {
+		var err error
+		if ep, err = c.serverAt(tx.Endpoint); err != nil {
 			return &tidegate.Error{Op: opEnd, Subject: tx.Topic, Endpoint: tx.Endpoint, Err: err}
 		}
 	}

@@ -336,11 +336,12 @@ func TestPageIsCheap(t *testing.T) {
 // A page shows the filters of consumers: those of their settings, and instead that of the last
 // receive for its topic. A filter for all messages is none.
 func TestFiltersAreListed(t *testing.T) {
-	sub := subscriber("orders", "payments", "logs", "audit")
+	sub := subscriber("orders", "payments", "logs", "newer", "audit")
 	for i, e := range []*rmqpb.FilterExpression{
 		{Type: rmqpb.FilterType_TAG, Expression: "a || b"},
 		{Type: rmqpb.FilterType_SQL, Expression: "price > 15"},
 		{Type: rmqpb.FilterType_TAG, Expression: "*"},
+		{Type: 77, Expression: "b || a"}, // of a type that the broker does not know
 	} {
 		sub.GetSubscription().GetSubscriptions()[i].Expression = e
 	}
@@ -354,15 +355,15 @@ func TestFiltersAreListed(t *testing.T) {
 			t.Errorf("%s: the filters are %q, want %q", when, got, want)
 		}
 	}
-	check("with settings", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15"})
+	check("with settings", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15", "newer": "unknown type 77: b || a"})
 	c.Receives("g", "orders", tidegate.Filter{Expression: "c"})
-	check("after a receive", map[string]string{"orders": "c", "payments": "SQL92: price > 15"})
+	check("after a receive", map[string]string{"orders": "c", "payments": "SQL92: price > 15", "newer": "unknown type 77: b || a"})
 	c.Receives("g", "orders", tidegate.Filter{Expression: "b||a || b||"})
-	check("after a receive of the same tags", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15"})
+	check("after a receive of the same tags", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15", "newer": "unknown type 77: b || a"})
 	c.Receives("g", "orders", tidegate.Filter{Expression: "*"})
-	check("after a receive of all", map[string]string{"payments": "SQL92: price > 15"})
+	check("after a receive of all", map[string]string{"payments": "SQL92: price > 15", "newer": "unknown type 77: b || a"})
 	c.Receives("g", "other", tidegate.Filter{Expression: strings.Repeat("ü", maxFilter), SQL: true})
-	check("after a long one", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15", "other": "SQL92: " + strings.Repeat("ü", maxFilter/2)})
+	check("after a long one", map[string]string{"orders": "a || b", "payments": "SQL92: price > 15", "newer": "unknown type 77: b || a", "other": "SQL92: " + strings.Repeat("ü", maxFilter/2)})
 }
 
 // The texts of a page do not grow with the number of versions.

@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -217,22 +218,28 @@ func (r *Clients) describe(c *listed, q *Listing, may *permissions) status.Clien
 // before that of its settings, because clients change their subscriptions while they run.
 func (c *listed) filters(in *rmqpb.Settings, shown func(topic string) bool) map[string]string {
 	out := map[string]string{}
-	note := func(topic, expression string, sql bool) {
+	note := func(topic, expression string, kind rmqpb.FilterType) {
 		delete(out, topic)
 		switch expression = strings.TrimSpace(strings.ToValidUTF8(expression[:min(len(expression), maxFilter)], "")); {
 		case expression == "" || expression == "*" || !shown(topic):
-		case sql:
+		case kind == rmqpb.FilterType_SQL:
 			out[topic] = "SQL92: " + expression
-		default:
+		case kind == rmqpb.FilterType_TAG, kind == rmqpb.FilterType_FILTER_TYPE_UNSPECIFIED:
 			out[topic] = tagsOf(expression)
+		default: // of a newer client, whose receives are rejected
+			out[topic] = fmt.Sprintf("unknown type %d: %s", kind, expression)
 		}
 	}
 	for _, e := range in.GetSubscription().GetSubscriptions() {
 		f := e.GetExpression()
-		note(e.GetTopic().GetName(), f.GetExpression(), f.GetType() == rmqpb.FilterType_SQL)
+		note(e.GetTopic().GetName(), f.GetExpression(), f.GetType())
 	}
 	if at := c.reception.Load(); at != nil {
-		note(at.topic, at.filter.Expression, at.filter.SQL)
+		kind := rmqpb.FilterType_TAG
+		if at.filter.SQL {
+			kind = rmqpb.FilterType_SQL
+		}
+		note(at.topic, at.filter.Expression, kind)
 	}
 	return out
 }

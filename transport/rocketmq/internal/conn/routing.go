@@ -2,6 +2,7 @@ package conn
 
 import (
 	"cmp"
+	"fmt"
 	"hash/fnv"
 	"maps"
 	"math"
@@ -67,8 +68,9 @@ func interleave(sorted []Queue) []Queue {
 	return out
 }
 
-// NewRoute makes a route of the queues that a server named. at returns the endpoint of a broker.
-// Without a queue that can be written or read, NewRoute returns nil, and the last error of at.
+// NewRoute makes a route of the queues that a server named. at returns the endpoint of a broker. A
+// queue whose permission is not known can be neither written nor read. Without a queue that can be
+// written or read, NewRoute returns nil, and the last reason why a queue was not usable.
 func NewRoute(mqs []*rmqpb.MessageQueue, at func(*rmqpb.Broker) (*Server, error)) (_ *Route, unusable error) {
 	r := &Route{by: map[string]Broker{}}
 	for _, mq := range mqs {
@@ -87,6 +89,9 @@ func NewRoute(mqs []*rmqpb.MessageQueue, at func(*rmqpb.Broker) (*Server, error)
 			r.Accepts[kind] = true
 		}
 		p := mq.GetPermission()
+		if _, known := rmqpb.Permission_name[int32(p)]; !known {
+			unusable = fmt.Errorf("queue %d of broker %q has the permission %d, which this version does not know; update the client", mq.GetId(), mq.GetBroker().GetName(), p)
+		}
 		if p == rmqpb.Permission_WRITE || p == rmqpb.Permission_READ_WRITE {
 			r.ByGroup = append(r.ByGroup, Queue{ep, mq.GetBroker().GetName(), mq.GetId()})
 		}

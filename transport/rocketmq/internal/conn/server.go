@@ -102,7 +102,7 @@ func (e *Server) Accepts(operation uint32) {
 // Lapse sets Lapsed in an error about the credentials if the server carried out the same operation
 // with them before.
 func (e *Server) Lapse(err *tidegate.Error, operation uint32) {
-	if err.Code == tidegate.CodeUnauthorized && e.accepted.Load()&operation != 0 {
+	if err.Is(tidegate.ErrUnauthorized) && e.accepted.Load()&operation != 0 {
 		err.Lapsed = true
 	}
 }
@@ -489,8 +489,16 @@ func parsePushback(values []string) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// OfStatus makes the error of a status that is not OK. It keeps the first line of the server's
-// text: RocketMQ adds links and stacks.
+// Succeeded reports whether a status is one of success: OK, or another code of 2xxxx that a newer
+// server sends.
+func Succeeded(st *rmqpb.Status) bool { return st.GetCode()/10000 == 2 }
+
+// Divided reports whether a status refers to those of the entries of a response: MULTIPLE_RESULTS,
+// or another code of 300xx.
+func Divided(st *rmqpb.Status) bool { return st.GetCode()/100 == 300 }
+
+// OfStatus makes the error of a status that is not one of success. It keeps the first line of the
+// server's text: RocketMQ adds links and stacks.
 //
 // ILLEGAL_POLLING_TIME is about the request if its polling time is wrong, but a proxy that was
 // paused also responds with it, to requests whose deadline passed meanwhile. The code becomes
@@ -501,8 +509,6 @@ func OfStatus(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.M
 	case 0:
 		e.Code = tidegate.CodeInternalServerError
 		e.Message = "the response has no status code" + prefixed(": ", e.Message)
-	case tidegate.CodeTooManyRequests:
-		e.RetryAfter = parsePushback(trailer.Get(wire.TrailerPushBack))
 	case protocol.CodeIllegalPollingTime:
 		if strings.Contains(e.Message, "deadline") {
 			e.Code, e.Message = protocol.CodeRequestTimeout, "40018 ILLEGAL_POLLING_TIME: "+e.Message
@@ -512,6 +518,9 @@ func OfStatus(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.M
 		if op == optional {
 			ofRecall(e)
 		}
+	}
+	if e.Is(tidegate.ErrThrottled) {
+		e.RetryAfter = parsePushback(trailer.Get(wire.TrailerPushBack))
 	}
 	return e
 }
@@ -571,17 +580,11 @@ func prefixed(prefix, s string) string {
 
 // MaybeStored reports whether a message may be stored, or a delivery settled, although a status
 // became e: a server with an internal failure may have done it (RocketMQ 5.2: 50401 is stored,
-// 50400 and 50001 may be; a tidegate broker: 50001 if the state of its disk is unknown).
+// 50400 and 50001 may be; a tidegate broker: 50001 if the state of its disk is unknown). So may a
+// server whose code is of no known range. A rejection (4xxxx, and the permanent codes of 5xxxx) has
+// stored nothing.
 func MaybeStored(e *tidegate.Error) bool {
-	if e.NotConnected {
-		return false
-	}
-	c := e.Code
-	switch c {
-	case tidegate.CodeNotImplemented, protocol.CodeUnsupported, protocol.CodeVersionUnsupported, protocol.CodeVerifyFIFOMessageUnsupported:
-		return false
-	}
-	return c >= protocol.CodeInternalError && c < protocol.CodeFailedToConsumeMessage
+	return !e.NotConnected && e.Code/10000 != 4 && tidegate.Classify(e) == tidegate.ClassTransient
 }
 
 // OfCall returns the error of a failed gRPC call. sent means that the request changes something and
