@@ -32,7 +32,9 @@ type Recaller interface {
 	// Recall removes a message whose delivery time has not come, by the
 	// RecallHandle of its receipt, in one attempt. It returns the message's ID.
 	// The error matches tidegate.ErrNotFound if the message was delivered or
-	// recalled before, and has CodeNotImplemented if the server cannot recall.
+	// recalled before. It has CodeBadRequest if the server did not issue the handle
+	// for a message of this topic, CodeForbidden if the settings of the server forbid
+	// recalls, and CodeNotImplemented if the server cannot recall.
 	Recall(ctx context.Context, topic, handle string) (messageID string, err error)
 }
 

@@ -409,6 +409,10 @@ func recall(e *env, r transport.Recaller) {
 		}
 		return
 	}
+	for _, handle := range []string{"", "another server's"} {
+		_, err := r.Recall(e.Context(), e.topic, handle)
+		e.wantCode(err, tidegate.CodeBadRequest)
+	}
 	if receipt.RecallHandle == "" || receipt.Offset != -1 {
 		e.Fatalf("receipt %+v of a delayed message, want a recall handle and no offset", receipt)
 	}

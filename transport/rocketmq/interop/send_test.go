@@ -98,11 +98,31 @@ func TestSendRejected(t *testing.T) {
 	})
 }
 
-// A delayed message is delivered at its time. If the server cannot recall it, the receipt has no
-// handle, and Recall fails with CodeNotImplemented; if the server forbids it, CodeForbidden.
+// Newer versions of RocketMQ have more types of topics. An older one rejects the creation of such a
+// topic.
+func TestTopicTypes(t *testing.T) {
+	on(t, func(x *target) {
+		accepted := map[settings.TopicType]bool{
+			settings.TopicNormal: true, settings.TopicFIFO: true, settings.TopicDelay: true, settings.TopicTransaction: true,
+			settings.TopicPriority: x.server.Priorities,
+		}
+		if x.real != nil {
+			accepted["LITE"] = x.real.Options().Version >= "5.5.0"
+		}
+		for kind, want := range accepted {
+			err := x.createTopic(x.ctx, x.name(strings.ToLower(string(kind))), kind)
+			assert.That(t, (err == nil) == want, "a topic of type %s: %v, want it created: %v", kind, err, want)
+		}
+	})
+}
+
+// A delayed message is delivered at its time, or recalled before. A recall that can never succeed
+// fails in one attempt, and the error has the remedy. On RocketMQ these are all recalls of 5.2.0,
+// and those of later versions without recallMessageEnable.
 func TestDelayAndRecall(t *testing.T) {
 	on(t, func(x *target) {
 		sub := consumer.Subscription{Group: x.group("billing", false, 16), Topic: x.topic("later", settings.TopicDelay)}
+		other := x.topic("other", settings.TopicDelay)
 		p := x.producer(producer.Options{})
 		unit := time.Second
 		if x.real != nil {
@@ -112,22 +132,33 @@ func TestDelayAndRecall(t *testing.T) {
 		at := time.Now().Add(5 * unit)
 		delayed := x.send(p, &tidegate.Message{Topic: sub.Topic, Body: []byte("kept"), DeliverAt: at})
 		assert.Equal(t, "the offset of a delayed message is before it is delivered", recalled.Offset, -1)
+		returnsHandles := x.real == nil || knowsRecall(x.real.Options())
+		assert.That(t, (recalled.RecallHandle != "") == returnsHandles, "the receipt has the handle %q, want one: %v", recalled.RecallHandle, returnsHandles)
+
 		want := []string{delayed.MessageID}
-		if x.server.Recall {
+		late, lateRemedy := tidegate.Code(protocol.CodeMessageNotFound), "already delivered"
+		switch {
+		case x.server.Recall:
+			x.refusesRecall(p, sub.Topic, "handle", tidegate.CodeBadRequest, "RecallHandle")
+			x.refusesRecall(p, other, recalled.RecallHandle, tidegate.CodeBadRequest, "topic")
 			id, err := p.Recall(x.ctx, sub.Topic, recalled.RecallHandle)
 			assert.That(t, err == nil && id == recalled.MessageID, "recalled %q, %v", id, err)
-		} else {
+			if x.server.RefusesRepeatedRecalls {
+				x.refusesRecall(p, sub.Topic, recalled.RecallHandle, protocol.CodeMessageNotFound, "recalled")
+			} else {
+				id, err := p.Recall(x.ctx, sub.Topic, recalled.RecallHandle)
+				assert.That(t, err == nil && id == recalled.MessageID, "recalled again %q, %v", id, err)
+				late, lateRemedy = tidegate.CodeNotFound, "the delivery time is over"
+			}
+		case returnsHandles:
 			want = []string{recalled.MessageID, delayed.MessageID}
-			handle, code := "handle", tidegate.CodeNotImplemented
-			forbidden := x.real != nil && knowsRecall(x.real.Options())
-			if forbidden {
-				handle, code = recalled.RecallHandle, tidegate.CodeForbidden
-			}
-			_, err := p.Recall(x.ctx, sub.Topic, handle)
-			e, ok := errors.AsType[*tidegate.Error](err)
-			if !ok || e.Code != code || e.MaybeStored || (recalled.RecallHandle != "") != forbidden {
-				t.Errorf("Recall with the handle %q of the receipt: %v, want %s, and a handle: %v", recalled.RecallHandle, err, code, forbidden)
-			}
+			late, lateRemedy = tidegate.CodeForbidden, "recallMessageEnable=true"
+			x.refusesRecall(p, sub.Topic, recalled.RecallHandle, late, lateRemedy)
+		default:
+			want = []string{recalled.MessageID, delayed.MessageID}
+			late, lateRemedy = tidegate.CodeNotImplemented, "from 5.3.0 on"
+			delayed.RecallHandle = "handle"
+			x.refusesRecall(p, sub.Topic, delayed.RecallHandle, late, lateRemedy)
 		}
 		var got []string
 		for _, d := range x.take(sub, len(want)) {
@@ -136,7 +167,20 @@ func TestDelayAndRecall(t *testing.T) {
 				"delivered %v early", time.Until(at))
 		}
 		assert.That(t, fmt.Sprint(got) == fmt.Sprint(want), "received %v, want %v", got, want)
+		x.refusesRecall(p, sub.Topic, delayed.RecallHandle, late, lateRemedy)
 	})
+}
+
+// refusesRecall makes a recall that can never succeed. It fails in one attempt with a code, and its
+// error contains a remedy.
+func (x *target) refusesRecall(p *producer.Producer, topic, handle string, code tidegate.Code, remedy string) {
+	x.t.Helper()
+	id, err := p.Recall(x.ctx, topic, handle)
+	send, ok := errors.AsType[*producer.SendError](err)
+	e, coded := errors.AsType[*tidegate.Error](err)
+	if !ok || !coded || id != "" || e.Code != code || send.Reason != producer.StopPermanent || send.Attempts != 1 || send.MaybeStored || !strings.Contains(err.Error(), remedy) {
+		x.t.Errorf("a recall from %s by the handle %q: message %q, %v; want %s in one attempt, and %q", topic, handle, id, err, code, remedy)
+	}
 }
 
 // Consumers receive messages of committed transactions only. The server requests the resolution of

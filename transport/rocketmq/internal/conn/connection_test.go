@@ -289,6 +289,7 @@ func TestTransportError(t *testing.T) {
 			}
 			assert.Equal(t, "unavailable", errors.Is(e, tidegate.ErrUnavailable), (tt.is == tidegate.ErrUnavailable))
 			assert.Equal(t, "class", tidegate.Classify(e), tt.class)
+			assert.That(t, tt.code != 50100 || strings.Contains(e.Error(), "RocketMQ can from 5.3.0 on"), "%v has no remedy", e)
 			assert.That(t, e.Op == op && e.Subject == "subject" && e.Endpoint == "here:1", "%+v", e)
 		})
 	}

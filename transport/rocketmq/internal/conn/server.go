@@ -614,8 +614,11 @@ func OfCall(ctx context.Context, op, subject, endpoint string, err error, sent, 
 	case closed:
 		e.Err = fmt.Errorf("%w: %w", tidegate.ErrClosed, err)
 	default:
-		if e.Code = codeOf(op, st); e.Code == 0 {
+		switch e.Code = codeOf(op, st); e.Code {
+		case 0:
 			e.Err = fmt.Errorf("%w: %w", tidegate.ErrUnavailable, err)
+		case tidegate.CodeNotImplemented:
+			e.Message = "the server cannot recall messages; RocketMQ can from 5.3.0 on, with recallMessageEnable=true"
 		}
 	}
 	e.MaybeStored = sent && e.Code == 0

@@ -73,7 +73,17 @@ func commands() *cobra.Command {
 	}, &cobra.Command{
 		Use: "kill [NAME]...", Short: "End processes at once, as kill -9 does", RunE: names((*runner.Setup).Kill),
 	}, topic(on), group(on), &cobra.Command{
-		Use: "status", Short: "List the processes and the directory with their logs", Args: cobra.NoArgs,
+		Use: "set KEY=VALUE...", Short: "Change settings of all brokers while they run", Args: cobra.MinimumNArgs(1),
+		Long: "Change settings of all brokers while they run. RocketMQ reads many settings only at the start of a broker: give those to up --broker.",
+		RunE: on(func(ctx context.Context, s *runner.Setup, _ *cobra.Command, args []string) error {
+			settings, err := pairs(args)
+			if err != nil {
+				return err
+			}
+			return s.Configure(ctx, settings)
+		}),
+	}, &cobra.Command{
+		Use: "status", Short: "List the processes, the version, and the directory with the logs", Args: cobra.NoArgs,
 		RunE: on(func(_ context.Context, s *runner.Setup, cmd *cobra.Command, _ []string) error {
 			names, pids := s.Processes()
 			for _, name := range names {
@@ -85,7 +95,7 @@ func commands() *cobra.Command {
 					return err
 				}
 			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "directory ", s.Dir())
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%-10s %s\n%-10s %s\n", "version", s.Options().Version, "directory", s.Dir())
 			return err
 		}),
 	}, &cobra.Command{

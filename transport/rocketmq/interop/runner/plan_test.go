@@ -208,6 +208,16 @@ func TestIsRegistered(t *testing.T) {
 	}
 }
 
+// The settings of a broker are Java's properties, in which a backslash precedes another one.
+func TestConfigRequest(t *testing.T) {
+	r := configRequest(map[string]string{"recallMessageEnable": "true", "path": `a\b`})
+	if want := "path=a\\\\b\nrecallMessageEnable=true\n"; r.code != 25 || string(r.body) != want {
+		t.Errorf("the request %d has %q, want %q", r.code, r.body, want)
+	}
+	s := &Setup{}
+	assert.That(t, s.Configure(t.Context(), map[string]string{"a b": "c"}) != nil, "a setting with a space is accepted")
+}
+
 func TestTopicRequest(t *testing.T) {
 	r, err := topicRequest("orders", "fifo", 0)
 	if err != nil || r.code != 17 || r.fields["topic"] != "orders" || r.fields["attributes"] != "+message.type=FIFO" || r.fields["readQueueNums"] != "8" || r.fields["writeQueueNums"] != "8" || r.fields["perm"] != "6" {

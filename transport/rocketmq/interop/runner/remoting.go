@@ -115,8 +115,13 @@ func registered(ctx context.Context, nameServer, broker int, permission string) 
 	if isRegistered(info, broker) {
 		return true
 	}
-	_, _ = ask(ctx, broker, request{code: updateBrokerConfig, body: []byte("brokerPermission=" + permission)}) // the next check shows the effect
+	_, _ = ask(ctx, broker, configRequest(map[string]string{"brokerPermission": permission})) // the next check shows the effect
 	return false
+}
+
+// configRequest returns the request that changes settings of a broker.
+func configRequest(settings map[string]string) request {
+	return request{code: updateBrokerConfig, body: []byte(properties(settings))}
 }
 
 var (

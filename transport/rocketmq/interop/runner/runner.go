@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -33,7 +34,7 @@ import (
 
 // A Setup is a name server with its brokers and proxies. Its methods act on the processes,
 // whichever program started them. Methods that change processes wait until no other program changes
-// the same set-up. Several goroutines may call its methods.
+// the same set-up. Several goroutines may call its methods, except while one calls Configure.
 type Setup struct {
 	dir   string
 	state state // as at Open or Up
@@ -185,6 +186,25 @@ func (s *Setup) Group(ctx context.Context, name string, g Group) error {
 		return err
 	}
 	return s.all(ctx, "group "+name, r)
+}
+
+// Configure changes settings of all brokers while they run, and keeps the changes for their next
+// start. RocketMQ reads many settings only at the start of a broker; recallMessageEnable is one that
+// it reads with each request.
+func (s *Setup) Configure(ctx context.Context, settings map[string]string) error {
+	if faults := settingFaults(settings); faults != nil {
+		return fmt.Errorf("rocketmq: %s", strings.Join(faults, "; "))
+	}
+	return s.withNamed(ctx, nil, func([]process) error {
+		if err := s.all(ctx, "settings", configRequest(settings)); err != nil {
+			return err
+		}
+		changed := map[string]string{}
+		maps.Copy(changed, s.state.Options.Broker)
+		maps.Copy(changed, settings)
+		s.state.Options.Broker = changed
+		return s.write()
+	})
 }
 
 // all sends a request to all brokers.
