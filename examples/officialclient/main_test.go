@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -28,6 +29,8 @@ import (
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
+
+	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
 
 // With this environment variable the test binary runs the program. The client reads its own
@@ -305,13 +308,12 @@ func (b *broker) stop() {
 
 const portPage = "../../FROM-ROCKETMQ.md"
 
-// Both programs of the page do the same on a broker of their own.
+var rocketmqPort = flag.Int("rocketmq", 0, "the `port` of a real RocketMQ that transport/rocketmq/interop/rocketmq started; 0 for tidegate brokers")
+
+// Both programs of the page do the same on a broker of their own, and on a RocketMQ one after the
+// other.
 func TestPortedProgram(t *testing.T) {
 	dir := t.TempDir()
-	tidegate := filepath.Join(dir, "tidegate")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", tidegate, "./cmd/tidegate").CombinedOutput(); err != nil {
-		t.Fatalf("building tidegate: %v\n%s", err, out)
-	}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "./port/...").CombinedOutput(); err != nil {
 		t.Fatalf("building the programs: %v\n%s", err, out)
 	}
@@ -321,16 +323,10 @@ func TestPortedProgram(t *testing.T) {
 		"order 3 fails, attempt 1",
 		"sent order 1", "sent order 2", "sent order 3", "sent order 4", "sent order 5",
 	}
-	config := filepath.Join(dir, "tidegate.yaml")
-	if err := os.WriteFile(config, []byte("topics:\n  orders: {}\ngroups:\n  billing: {retry: 1s}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	server := serverOfOrders(t)
 	for _, program := range []string{"before", "after"} {
 		t.Run(program, func(t *testing.T) {
-			t.Parallel()
-			// The official client ends when its receives do.
-			b := serve(t, tidegate, "--config", config, "--min-long-polling", "0", "--max-long-polling", "1s")
-			cmd := exec.CommandContext(t.Context(), filepath.Join(dir, program), b.grpc)
+			cmd := exec.CommandContext(t.Context(), filepath.Join(dir, program), server(t))
 			cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "TMPDIR="+t.TempDir())
 			began := time.Now()
 			out, err := cmd.CombinedOutput()
@@ -348,8 +344,37 @@ func TestPortedProgram(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("it printed\n%s", out)
 			}
-			b.stop()
 		})
+	}
+}
+
+// serverOfOrders returns a function that returns the address of a server with the topic orders and
+// the consumer group billing, whose retries come after 1 s: that of the RocketMQ of -rocketmq, or
+// of a tidegate broker of its own.
+func serverOfOrders(t *testing.T) func(t *testing.T) string {
+	if *rocketmqPort != 0 {
+		s, err := runner.Open(*rocketmqPort)
+		if err == nil {
+			err = s.Topic(t.Context(), "orders", "NORMAL", 0)
+		}
+		if err == nil {
+			err = s.Group(t.Context(), "billing", runner.Group{MaxRetries: 16, Retry: []time.Duration{time.Second}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func(*testing.T) string { return s.Endpoints()[0] }
+	}
+	tidegate, config := built(t), filepath.Join(t.TempDir(), "tidegate.yaml")
+	if err := os.WriteFile(config, []byte("topics:\n  orders: {}\ngroups:\n  billing: {retry: 1s}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func(t *testing.T) string {
+		t.Parallel()
+		// The official client ends when its receives do.
+		b := serve(t, tidegate, "--config", config, "--min-long-polling", "0", "--max-long-polling", "1s")
+		t.Cleanup(b.stop)
+		return b.grpc
 	}
 }
 

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
 
 // The README shows this program and this test word for word, except for the address.
@@ -67,6 +70,23 @@ func TestProgram(t *testing.T) {
 	assert.Must(t, consume(ctx, lis.Addr().String()))
 	if g, err := b.Group("billing"); err != nil || g.Topics[0].Acked != 1 {
 		t.Errorf("the group is %+v, %v", g, err)
+	}
+}
+
+var rocketmqPort = flag.Int("rocketmq", 0, "the `port` of a real RocketMQ that transport/rocketmq/interop/rocketmq started; 0 for none")
+
+// The program also runs on a RocketMQ, whose topic and group exist.
+func TestProgramOnRocketMQ(t *testing.T) {
+	if *rocketmqPort == 0 {
+		t.Log("-rocketmq with the port of a RocketMQ starts it")
+		return
+	}
+	s := assert.Value(runner.Open(*rocketmqPort))(t)
+	assert.Must(t, s.Topic(t.Context(), "orders", "NORMAL", 0))
+	assert.Must(t, s.Group(t.Context(), "billing", runner.Group{MaxRetries: 16}))
+	out, err := exec.CommandContext(t.Context(), "go", "run", ".", s.Endpoints()[0]).CombinedOutput()
+	if want := "stored after 1 attempt\n" + "attempt 1: 3 apples\n"; err != nil || string(out) != want {
+		t.Errorf("it printed %q, %v, want %q", out, err, want)
 	}
 }
 
