@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -22,6 +23,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,6 +32,10 @@ import (
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
+	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport/rocketmq"
 	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
 
@@ -376,6 +382,131 @@ func serverOfOrders(t *testing.T) func(t *testing.T) string {
 		t.Cleanup(b.stop)
 		return b.grpc
 	}
+}
+
+// Messages that both clients have sent with priorities reach each client in the order of the
+// priorities, and in the order of the sends within one, on a tidegate broker. They also do on the
+// RocketMQ of -rocketmq, if its version has topics of type PRIORITY.
+func TestPrioritiesOfBothClients(t *testing.T) {
+	run := strconv.FormatInt(time.Now().UnixNano(), 36)
+	topics := map[string]string{"official": "alerts-official-" + run, "tidegate": "alerts-tidegate-" + run}
+	endpoint, ok := serverOfAlerts(t, topics["official"], topics["tidegate"])
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeLimit)
+	defer cancel()
+	client, err := rocketmq.New(endpoint, rocketmq.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ours, err := producer.New(client, producer.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	s := scene{&story{endpoint: endpoint}, "priorities"}
+	if err := logged(func() error {
+		for name, topic := range topics {
+			official, err := s.producer(ctx, topic)
+			if err != nil {
+				return err
+			}
+			defer official.GracefulStop()
+			for priority := range 3 {
+				if _, err := send(ctx, official, message{topic: topic, body: fmt.Sprint("official ", priority), priority: new(int32(priority))}); err != nil {
+					return err
+				}
+				if _, err := ours.Send(ctx, &tidegate.Message{Topic: topic, Body: fmt.Append(nil, "tidegate ", priority), Priority: priority}); err != nil {
+					return err
+				}
+			}
+			order, err := alerts(ctx, s, client, name, topic, 6)
+			if err != nil {
+				return err
+			}
+			if want := []string{"official 2", "tidegate 2", "official 1", "tidegate 1", "official 0", "tidegate 0"}; !slices.Equal(order, want) {
+				t.Errorf("the %s consumer received %q, want %q", name, order, want)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// alerts receives n messages of a topic one after the other, with the named client, and returns
+// their bodies. The consumer group has the name of the topic.
+func alerts(ctx context.Context, s scene, client *rocketmq.Client, name, topic string, n int) (bodies []string, err error) {
+	if name == "tidegate" {
+		c, err := consumer.NewSimple(client, consumer.Subscription{Group: topic, Topic: topic}, consumer.SimpleOptions{LongPolling: 5 * time.Second})
+		if err != nil {
+			return nil, err
+		}
+		for len(bodies) < n {
+			ds, err := c.Receive(ctx, 1)
+			if err != nil {
+				return bodies, err
+			}
+			for _, d := range ds {
+				bodies = append(bodies, string(d.Body))
+				if err := c.Ack(ctx, d); err != nil {
+					return bodies, err
+				}
+			}
+		}
+		return bodies, nil
+	}
+	c, err := s.simpleConsumer(ctx, topic, topic)
+	if err != nil {
+		return nil, err
+	}
+	defer c.GracefulStop()
+	for len(bodies) < n {
+		mvs, err := receive(ctx, c, 1)
+		if err != nil {
+			return bodies, err
+		}
+		bodies = append(bodies, string(mvs[0].GetBody()))
+		if err := c.Ack(ctx, mvs[0]); err != nil {
+			return bodies, err
+		}
+	}
+	return bodies, nil
+}
+
+// serverOfAlerts returns the address of a server with the topics, whose type is PRIORITY, and with
+// consumer groups of the same names. It is the RocketMQ of -rocketmq, or a tidegate broker. ok is
+// false if the version of the RocketMQ has no such topics.
+func serverOfAlerts(t *testing.T, topics ...string) (endpoint string, ok bool) {
+	if *rocketmqPort == 0 {
+		config := filepath.Join(t.TempDir(), "tidegate.yaml")
+		text := "topics:\n"
+		for _, topic := range topics {
+			text += "  " + topic + ": {type: PRIORITY}\n"
+		}
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b := serve(t, built(t), "--config", config, "--min-long-polling", "0")
+		t.Cleanup(b.stop)
+		return b.grpc, true
+	}
+	s, err := runner.Open(*rocketmqPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Options().Version < "5.4.0" {
+		t.Logf("RocketMQ %s has no topics of type PRIORITY; one from 5.4.0 on starts it", s.Options().Version)
+		return "", false
+	}
+	for _, topic := range topics {
+		if err := errors.Join(s.Topic(t.Context(), topic, "PRIORITY", 0), s.Group(t.Context(), topic, runner.Group{MaxRetries: 16})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s.Endpoints()[0], true
 }
 
 // The page shows the steps of the programs word for word.
