@@ -72,6 +72,8 @@ func commands() *cobra.Command {
 		Long: "Start the named processes, or all, and wait until they serve. RocketMQ's proxies end at their start while a broker is away.",
 	}, &cobra.Command{
 		Use: "kill [NAME]...", Short: "End processes at once, as kill -9 does", RunE: names((*runner.Setup).Kill),
+	}, &cobra.Command{
+		Use: "stop [NAME]...", Short: "End processes as the signal TERM does, and wait for their end", RunE: names((*runner.Setup).Stop),
 	}, topic(on), group(on), &cobra.Command{
 		Use: "set KEY=VALUE...", Short: "Change settings of all brokers while they run", Args: cobra.MinimumNArgs(1),
 		Long: "Change settings of all brokers while they run. RocketMQ reads many settings only at the start of a broker: give those to up --broker.",

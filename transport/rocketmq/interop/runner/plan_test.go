@@ -2,14 +2,18 @@ package runner
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -240,5 +244,51 @@ func TestGroupRequest(t *testing.T) {
 	}
 	for name, g := range map[string]Group{"a b": {}, "a": {MaxRetries: -1}} {
 		assert.That(t, assert.Err(groupRequest(name, g)) != nil, "%q %+v is accepted", name, g)
+	}
+}
+
+// Stop ends a process so that it can clean up, and Kill does not. Stop returns at the end of its
+// context, and the process still runs. The processes here are shells in place of Java.
+func TestStopAndKill(t *testing.T) {
+	for name, c := range map[string]struct {
+		trap  string // what the process does at the signal TERM
+		end   func(*Setup, context.Context, ...string) error
+		limit time.Duration
+		ends  bool
+		wrote bool
+	}{
+		"stop":          {"echo bye >wrote; exit", (*Setup).Stop, time.Minute, true, true},
+		"kill":          {"echo bye >wrote; exit", (*Setup).Kill, time.Minute, true, false},
+		"stop in vain":  {"echo bye >wrote", (*Setup).Stop, time.Second, false, true},
+		"kill anything": {"", (*Setup).Kill, time.Minute, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := assert.Value(Options{Cluster: true}.withDefaults())(t)
+			dir := filepath.Join(t.TempDir(), "set-up")
+			s := &Setup{dir: dir, state: state{Options: o, Ports: o.portsAt(firstPort)}}
+			assert.Must(t, s.write())
+			p := s.plan()[1]
+			cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "trap '"+c.trap+"' TERM; echo ready; while :; do sleep 0.1; done", s.mark(p))
+			cmd.Dir = dir
+			out := assert.Value(cmd.StdoutPipe())(t)
+			assert.Must(t, cmd.Start())
+			assert.Must(t, os.WriteFile(s.pidFile(p), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600))
+			_, err := io.ReadFull(out, make([]byte, len("ready\n")))
+			assert.Must(t, err)
+			ended := make(chan struct{})
+			go func() {
+				_ = cmd.Wait()
+				close(ended)
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), c.limit)
+			defer cancel()
+			err = c.end(s, ctx, p.name)
+			_, pids := s.Processes()
+			_, failed := os.Stat(filepath.Join(dir, "wrote"))
+			assert.That(t, (err == nil) == c.ends && (pids[p.name] == 0) == c.ends && (failed == nil) == c.wrote,
+				"%v, processes %v, %v; want an end %v, a file %v", err, pids, failed, c.ends, c.wrote)
+			_ = cmd.Process.Kill()
+			<-ended
+		})
 	}
 }

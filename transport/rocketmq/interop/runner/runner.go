@@ -29,6 +29,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -156,13 +157,20 @@ func (s *Setup) Start(ctx context.Context, names ...string) error {
 
 // Kill ends the named processes, or all without names, at once, as kill -9 does.
 func (s *Setup) Kill(ctx context.Context, names ...string) error {
-	return s.withNamed(ctx, names, func(chosen []process) error { return s.end(ctx, chosen) })
+	return s.withNamed(ctx, names, func(chosen []process) error { return s.end(ctx, chosen, os.Kill) })
+}
+
+// Stop ends the named processes, or all without names, as the signal TERM does: they finish their
+// requests and close their files. It waits for their end, at most until ctx ends; then they still
+// run.
+func (s *Setup) Stop(ctx context.Context, names ...string) error {
+	return s.withNamed(ctx, names, func(chosen []process) error { return s.end(ctx, chosen, syscall.SIGTERM) })
 }
 
 // Wipe kills all processes and removes the directory of the set-up.
 func (s *Setup) Wipe(ctx context.Context) error {
 	return s.withNamed(ctx, nil, func(chosen []process) error {
-		if err := s.end(ctx, chosen); err != nil {
+		if err := s.end(ctx, chosen, os.Kill); err != nil {
 			return err
 		}
 		return os.RemoveAll(s.dir)
@@ -328,7 +336,7 @@ func (s *Setup) start(ctx context.Context, i installation, list []process) (err 
 	ended := map[string]<-chan struct{}{} // by the names of those in started
 	defer func() {
 		if err != nil {
-			_ = s.end(context.WithoutCancel(ctx), started) // err is the cause
+			_ = s.end(context.WithoutCancel(ctx), started, os.Kill) // err is the cause
 		}
 	}()
 	for len(list) > 0 {
@@ -437,11 +445,17 @@ func (s *Setup) serves(ctx context.Context, p process) bool {
 	return true
 }
 
-// end kills the processes and waits until they have ended.
-func (s *Setup) end(ctx context.Context, list []process) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	killed := map[int]bool{}
+// killLimit bounds the end of killed processes.
+const killLimit = 30 * time.Second
+
+// end sends a signal to each process and waits until all have ended.
+func (s *Setup) end(ctx context.Context, list []process, signal os.Signal) error {
+	if signal == os.Kill {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, killLimit)
+		defer cancel()
+	}
+	signalled := map[int]bool{}
 	err := until(ctx, func() (ended bool, err error) {
 		ended = true
 		for _, p := range list {
@@ -450,9 +464,9 @@ func (s *Setup) end(ctx context.Context, list []process) error {
 				continue
 			}
 			ended = false
-			if running, err := os.FindProcess(pid); err == nil && !killed[pid] {
-				_ = running.Kill() // it may have ended before
-				killed[pid] = true
+			if running, err := os.FindProcess(pid); err == nil && !signalled[pid] {
+				_ = running.Signal(signal) // it may have ended before
+				signalled[pid] = true
 			}
 		}
 		return ended, nil
