@@ -11,6 +11,7 @@ type cell struct {
 	name   string
 	more   bool    // more is better
 	finest float64 // the smallest difference that the cell can measure
+	most   float64 // the largest median that ours may have; 0 for no bound
 	value  func(run) float64
 	format func(float64) string
 	// detail replaces format for a single run; nil for none.

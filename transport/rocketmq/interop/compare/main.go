@@ -2,18 +2,21 @@
 // on a real RocketMQ, through the same faults and with the same load, and prints a table of both.
 // It is a module of its own, so that tidegate does not depend on the client.
 //
-//	go run . -rounds 10
+//	go run . -rounds 10            # the rows of one broker and one proxy
+//	go run . -cluster -rounds 10   # the rows of two brokers and two proxies
 //
 // Package runner starts the RocketMQ, which needs Java and Maven. The program ends it.
 //
-// Each side runs in a process of its own behind a relay of its own (package relay). In rows with a
-// fault both sides run at the same time; the others measure one side after the other, in turns.
+// Each side runs in a process of its own. It is behind a relay of its own (relay.go) unless the
+// servers are the fault or their speed is measured. In rows with a fault both sides run at the same
+// time; the others measure one side after the other, in turns.
 // Rows whose fault is in the relays run at the same time too: each has its own relays, topics and
 // processes, and together they make at most 640 sends a second. All rounds of a row, or of such
 // rows, run before the next one begins.
+// The rows of a cluster are in cluster.go. They offer both sides the same number of sends a second.
 // Without further options both clients have their defaults.
 //
-// The exit status is 1 if ours is worse in a cell (see verdict), 2 if the program failed. Without
+// The exit status is 1 if ours is worse in a cell (see verdict) or above its bound, 2 if the program failed. Without
 // Java or Maven the program prints LEFT OUT and the reason, with exit status 0; if the environment
 // variable CI is set, with 2.
 package main
@@ -31,6 +34,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/tidegate/tidegate/transport/rocketmq/interop/runner"
 )
@@ -40,14 +44,15 @@ var sides = []string{"ours", "official"}
 
 func main() {
 	port := flag.Int("port", 18400, "the `port` of the RocketMQ")
-	version := flag.String("version", "", "the `version` of RocketMQ; empty for the runner's default")
-	names := flag.String("rows", "", "`names` of rows, separated by commas; empty for all")
+	version := flag.String("version", "", "the `version` of RocketMQ; empty for the runner's default, and for the newest one in the rows of a cluster")
+	onCluster := flag.Bool("cluster", false, "run the rows of a cluster in place of those of one broker and one proxy; not with -rows")
+	names := flag.String("rows", "", "`names` of rows, separated by commas; empty for all of one broker and one proxy, or with -cluster of a cluster")
 	rounds := flag.Int("rounds", 1, "how `often` each row runs; verdicts need at least 2, and 10 are meant")
 	logs := flag.String("logs", "", "a `directory` for the logs of both clients; empty for none")
 	side := flag.String("side", "", "the program's own: run this side")
 	load := flag.String("load", "", "the program's own: the load of a side, as JSON")
 	flag.Parse()
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	var err error
 	status := 0
 	switch {
@@ -56,7 +61,10 @@ func main() {
 	case flag.NArg() > 0 || *rounds < 1:
 		err = fmt.Errorf("it needs a positive -rounds and takes no arguments; it got %q", flag.Args())
 	default:
-		status, err = compare(ctx, os.Stdout, &rocketMQ{port: *port, version: *version}, *names, *rounds, *logs)
+		var selected []row
+		if selected, err = choose(*names, *onCluster); err == nil {
+			status, err = compare(ctx, os.Stdout, &rocketMQ{port: *port, version: *version}, selected, *rounds, *logs)
+		}
 	}
 	cancel()
 	if err != nil {
@@ -80,20 +88,16 @@ func playSide(ctx context.Context, side, load string) error {
 }
 
 // compare runs the rows and prints the table.
-func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, rounds int, logs string) (status int, err error) {
-	selected, err := choose(rows(), names)
-	if err != nil {
-		return 2, err
-	}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	if err := s.start(ctx, selected[0].small); err != nil {
+func compare(ctx context.Context, out io.Writer, s *rocketMQ, selected []row, rounds int, logs string) (status int, err error) {
+	defer func() { err = errors.Join(err, s.end()) }()
+	if err := s.start(ctx, selected[0].on); err != nil {
 		if errors.Is(err, runner.ErrMissing) && os.Getenv("CI") == "" {
 			_, printed := fmt.Fprintln(out, "LEFT OUT:", err)
 			return 0, printed
 		}
 		return 2, err
 	}
-	f, err := newFeeder(s.endpoint())
+	f, err := newFeeder(s.first())
 	if err != nil {
 		return 2, err
 	}
@@ -120,7 +124,7 @@ func compare(ctx context.Context, out io.Writer, s *rocketMQ, names string, roun
 			}
 		}
 		for round := range rounds {
-			if err := s.start(ctx, batch[0].small); err != nil {
+			if err := s.start(ctx, batch[0].on); err != nil {
 				return 2, err
 			}
 			runs, err := playTogether(ctx, batch, play{server: s, feeder: f, round: round, logs: logs})
@@ -190,15 +194,21 @@ func (m *measured) add(c cell, runs []run) string {
 	return words
 }
 
-// choose returns the named rows in the order of all.
-func choose(all []row, names string) ([]row, error) {
-	if names == "" {
-		return all, nil
+// choose returns the named rows in their order. Without names it returns those of a cluster, or all
+// others.
+func choose(names string, onCluster bool) ([]row, error) {
+	switch {
+	case names != "" && onCluster:
+		return nil, fmt.Errorf("-cluster and -rows %s exclude each other: omit -cluster", names)
+	case onCluster:
+		return clusterRows(), nil
+	case names == "":
+		return serverRows(), nil
 	}
 	wanted := strings.Split(names, ",")
 	var known []string
 	var chosen []row
-	for _, r := range all {
+	for _, r := range rows() {
 		known = append(known, r.name)
 		if slices.Contains(wanted, r.name) {
 			chosen = append(chosen, r)

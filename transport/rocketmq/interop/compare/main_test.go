@@ -69,12 +69,14 @@ func (f *fake) group(ctx context.Context, name string, fifo bool) error {
 	return err
 }
 
-func (f *fake) kill(context.Context) error    { return nil }
-func (f *fake) restart(context.Context) error { return nil }
+func (f *fake) kill(context.Context, string) error    { return nil }
+func (f *fake) stop(context.Context, string) error    { return nil }
+func (f *fake) restart(context.Context, string) error { return nil }
 
 // In each kind of row both sides send messages and receive them.
 func TestPlay(t *testing.T) {
-	small := spec{Senders: 4, Pause: 10 * time.Millisecond, Size: 64, Handlers: 4}
+	few := spec{Senders: 4, Pause: 10 * time.Millisecond, Size: 64, Handlers: 4}
+	scheduled := spec{Senders: 4, Every: 100 * time.Millisecond, InTime: 20 * time.Second, Drain: 20 * time.Second, Size: 64, Handlers: 4}
 	f := serve(t)
 	feeder, err := newFeeder(f.endpoint())
 	if err != nil {
@@ -82,16 +84,20 @@ func TestPlay(t *testing.T) {
 	}
 	defer feeder.client.Close()
 	for name, r := range map[string]row{
-		"together, fed":  {load: small, fed: true, run: undisturbed(time.Second)},
-		"message groups": {load: ordered(small), run: undisturbed(time.Second)},
-		"sends in turns": {load: small, turns: true, run: undisturbed(time.Second)},
-		"beside others": {load: small, small: true, run: func(ctx context.Context, s *stage) error {
+		"together, fed":  {load: few, fed: true, run: undisturbed(time.Second)},
+		"message groups": {load: ordered(few), run: undisturbed(time.Second)},
+		"sends in turns": {load: few, turns: true, run: undisturbed(time.Second)},
+		"by a schedule":  {load: scheduled, on: paired, run: undisturbed(time.Second)},
+		"beside others": {load: few, on: small, run: func(ctx context.Context, s *stage) error {
 			flood, end := context.WithTimeout(ctx, time.Second)
 			defer end()
 			s.flood(flood)
 			return nil
 		}},
 		"backlog, in turns": {load: spec{Size: 64, Handlers: 4, Total: 500}, turns: true},
+		"backlog of message groups": {
+			load: spec{Senders: 10, FIFO: true, Size: 64, Handlers: 4, Total: 500, Work: time.Microsecond, Limit: time.Minute}, on: paired, turns: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.name = strings.Map(func(c rune) rune {
@@ -107,8 +113,10 @@ func TestPlay(t *testing.T) {
 			for i, side := range sides {
 				n, all := runs[i].failures()
 				switch {
-				case r.load.Senders > 0 && (n > 0 || all < r.load.Senders):
+				case r.load.Senders > 0 && r.load.Total == 0 && (n > 0 || all < r.load.Senders):
 					t.Errorf("%s: %d of %d sends failed", side, n, all)
+				case r.load.Every > 0 && (runs[i].Undelivered > 0 || runs[i].distinct() != all):
+					t.Errorf("%s: %d of %d messages delivered, %d undelivered", side, runs[i].distinct(), all, runs[i].Undelivered)
 				case (r.fed || r.load.FIFO) && len(runs[i].Deliveries) == 0:
 					t.Errorf("%s: no deliveries", side)
 				case len(runs[i].Deliveries) < r.load.Total:
@@ -181,12 +189,12 @@ func TestCells(t *testing.T) {
 		result: result{
 			Began: at(0), Ended: at(10_000), CPU: 30 * ms,
 			Sends: []send{
-				{at(0), 1000 * ms, ""},
-				{at(1000), 500 * ms, "lost"},
-				{at(1500), 3500 * ms, ""},       // accepted at 5 s
-				{at(1600), 100 * ms, "lost"},    // at 1.7 s
-				{at(6000), 7 * time.Second, ""}, // after the end
-				{at(5000), 1000 * ms, ""},       // accepted at 6 s
+				{At: at(0), Took: 1000 * ms},
+				{At: at(1000), Took: 500 * ms, Err: "lost"},
+				{At: at(1500), Took: 3500 * ms},             // accepted at 5 s
+				{At: at(1600), Took: 100 * ms, Err: "lost"}, // at 1.7 s
+				{At: at(6000), Took: 7 * time.Second},       // after the end
+				{At: at(5000), Took: 1000 * ms},             // accepted at 6 s
 			},
 			Deliveries: []delivery{
 				{at(1000), 1, 0}, {at(5900), 1, 2}, {at(7500), 1, 1}, // 1 is out of order
@@ -282,8 +290,8 @@ func TestTable(t *testing.T) {
 		t.Error("a table with a worse cell is good")
 	}
 	for _, want := range []string{
-		"| rst | failed sends | 0.0 % ± 0.0 % | 37.5 % ± 158.8 % | equal |",
-		"| push | deliveries a second | 10 ± 0 | 20 ± 0 | WORSE |",
+		"| rst | failed sends | 0.0 % (0.0 % to 0.0 %) | 37.5 % (25.0 % to 50.0 %) | equal |",
+		"| push | deliveries a second | 10 (10 to 10) | 20 (20 to 20) | WORSE |",
 		"rst, failed sends: 0 of 8 / 4 of 8; 0 of 8 / 2 of 8",
 	} {
 		if !strings.Contains(table, want) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +29,7 @@ type play struct {
 func (p *play) run(ctx context.Context) ([]run, error) {
 	loads := make([]spec, len(sides))
 	stage := &stage{server: p.server}
-	if p.row.small {
+	if p.row.on == small {
 		others := "compare-others-" + strconv.FormatInt(time.Now().UnixMilli(), 36)
 		if err := p.server.topic(ctx, others, false); err != nil {
 			return nil, err
@@ -36,13 +37,18 @@ func (p *play) run(ctx context.Context) ([]run, error) {
 		stage.flood = func(ctx context.Context) { p.feeder.flood(ctx, others, p.row.load.Size) }
 	}
 	for i, side := range sides {
-		r, err := listenRelay(p.server.endpoint(), rand.Float64)
-		if err != nil {
-			return nil, err
+		endpoint := p.server.endpoint()
+		if !p.direct() {
+			r, err := listenRelay(endpoint, rand.Float64)
+			if err != nil {
+				return nil, err
+			}
+			defer r.Close()
+			stage.relays = append(stage.relays, r)
+			endpoint = r.Address()
 		}
-		defer r.Close()
-		stage.relays = append(stage.relays, r)
-		if loads[i], err = p.load(ctx, side, r.Address()); err != nil {
+		var err error
+		if loads[i], err = p.load(ctx, side, endpoint); err != nil {
 			return nil, err
 		}
 	}
@@ -53,17 +59,14 @@ func (p *play) run(ctx context.Context) ([]run, error) {
 }
 
 // load returns the load of a side, with the topics and the group that it needs.
-func (p *play) load(ctx context.Context, side, relayed string) (spec, error) {
+func (p *play) load(ctx context.Context, side, endpoint string) (spec, error) {
 	s := p.row.load
 	name := "compare-" + p.row.name + "-" + side + "-" + strconv.FormatInt(time.Now().UnixMilli(), 36)
-	s.Endpoint, s.Topic = relayed, name
-	if p.direct() {
-		s.Endpoint = p.server.endpoint()
-	}
+	s.Endpoint, s.Topic = endpoint, name
 	if err := p.server.topic(ctx, s.Topic, s.FIFO); err != nil {
 		return s, err
 	}
-	if p.row.fed || s.FIFO || s.Total > 0 {
+	if p.row.fed || s.FIFO || s.Total > 0 || s.Drain > 0 {
 		s.PushTopic, s.Group = s.Topic, name+"-group"
 		if p.row.fed {
 			s.PushTopic = name + "-fed"
@@ -82,14 +85,14 @@ func (p *play) load(ctx context.Context, side, relayed string) (spec, error) {
 		}
 	}
 	if s.Total > 0 {
-		return s, p.feeder.fill(ctx, s.PushTopic, s.Total, s.Size)
+		return s, p.feeder.fill(ctx, s)
 	}
 	return s, nil
 }
 
 // direct reports whether the sides connect to the server without a relay: if the server itself is
 // the fault, or its speed is measured.
-func (p *play) direct() bool { return p.row.load.FIFO || p.row.turns }
+func (p *play) direct() bool { return p.row.load.FIFO || p.row.turns || p.row.on == paired }
 
 func (p *play) together(ctx context.Context, loads []spec, st *stage) ([]run, error) {
 	processes := make([]*process, len(sides))
@@ -97,7 +100,7 @@ func (p *play) together(ctx context.Context, loads []spec, st *stage) ([]run, er
 	var all sync.WaitGroup
 	for i, side := range sides {
 		var err error
-		if processes[i], err = launch(ctx, side, loads[i]); err != nil {
+		if processes[i], err = launch(ctx, side, loads[i], p.row.limit); err != nil {
 			return nil, err
 		}
 		defer processes[i].end()
@@ -135,7 +138,7 @@ func (p *play) inTurns(ctx context.Context, loads []spec, st *stage) ([]run, err
 	runs := make([]run, len(sides))
 	for turn := range sides {
 		i := (turn + p.round) % len(sides)
-		q, err := launch(ctx, sides[i], loads[i])
+		q, err := launch(ctx, sides[i], loads[i], p.row.limit)
 		if err != nil {
 			return nil, err
 		}
@@ -166,11 +169,12 @@ func (p *play) alone(ctx context.Context, q *process, st *stage) (run, error) {
 	return q.finish(st)
 }
 
-// patience bounds a side that neither gets ready nor ends.
+// patience bounds a side that neither gets ready nor ends, unless its row has a limit.
 const patience = 3 * time.Minute
 
-// launch starts the process of a side.
-func launch(ctx context.Context, side string, s spec) (*process, error) {
+// launch starts the process of a side. A limit of 0 means patience.
+func launch(ctx context.Context, side string, s spec, limit time.Duration) (*process, error) {
+	limit = cmp.Or(limit, patience)
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -179,7 +183,7 @@ func launch(ctx context.Context, side string, s spec) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errors.New(side+" takes longer than "+patience.String()))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New(side+" takes longer than "+limit.String()))
 	cmd := exec.CommandContext(ctx, self, "-side", side, "-load", string(load))
 	logs := s.Logs
 	if logs == "" { // the official client always writes one

@@ -17,17 +17,27 @@ type row struct {
 	fed    bool   // a sender of the program, beside the relay, feeds the push consumer
 	beside bool   // the row can run at the same time as other such rows: its fault is in the relays
 	turns  bool   // the sides run one after the other, and the process's CPU time counts
-	small  bool   // the server can take no more than 8 concurrent sends
+	on     setting
+	limit  time.Duration // of a side's process; 0 for patience
 	// run makes the faults. It returns when the load shall end.
 	run   func(ctx context.Context, s *stage) error
 	cells []cell
 }
 
+// A setting is the set-up of servers that a row needs.
+type setting int
+
+const (
+	single setting = iota // one broker and one proxy
+	small                 // as single, but the broker can take no more than 8 concurrent sends
+	paired                // two brokers and two proxies
+)
+
 // A stage has the parts that a row's run acts on.
 type stage struct {
 	relays []*relay
 	server target
-	flood  func(context.Context) // sends as much as the server takes; nil unless the row is small
+	flood  func(context.Context) // sends as much as the server takes; nil unless the server is small
 	began  time.Time             // of the fault
 	ended  time.Time             // of the fault
 }
@@ -66,17 +76,18 @@ func during(d time.Duration, faults func() fault) func(context.Context, *stage) 
 
 func always(f fault) func() fault { return func() fault { return f } }
 
-// proxyAway kills the proxy and starts it again. The whole takes d, or longer if the start does.
+// proxyAway kills the first proxy and starts it again. The whole takes d, or longer if the start
+// does.
 func proxyAway(d time.Duration) func(context.Context, *stage) error {
 	const start = 10 * time.Second // of a proxy on a busy machine
 	return between(func(ctx context.Context, s *stage) error {
-		if err := s.server.kill(ctx); err != nil {
+		if err := s.server.kill(ctx, firstProxy); err != nil {
 			return err
 		}
 		if err := backoff.Sleep(ctx, d-start-time.Since(s.began)); err != nil {
 			return err
 		}
-		return s.server.restart(ctx)
+		return s.server.restart(ctx, firstProxy)
 	})
 }
 
@@ -119,7 +130,10 @@ const (
 )
 
 // rows returns all rows in their order.
-func rows() []row {
+func rows() []row { return append(serverRows(), clusterRows()...) }
+
+// serverRows returns the rows of one broker and one proxy.
+func serverRows() []row {
 	return []row{{
 		name: "rst", about: "the relay resets all connections for 23 s", load: paced, beside: true, fed: true,
 		run:   during(23*time.Second, always(fault{Reset: true})),
@@ -153,7 +167,7 @@ func rows() []row {
 		load: spec{Size: 1024, Handlers: 20, Total: backlog}, turns: true, cells: []cell{pushRate, cpuOfPush},
 	}, {
 		name: "overloaded", about: "other clients keep the queue of the broker full for 30 s, and it throttles; both wait 10 ms, doubled up to 1 s",
-		load: retrying(paced), small: true,
+		load: retrying(paced), on: small,
 		run:   flooded(30 * time.Second),
 		cells: []cell{failed, acceptedRate},
 	}}

@@ -73,8 +73,28 @@ func interval(values []float64) (mean, half float64) {
 	return mean, t * math.Sqrt(squares/(n-1)/n)
 }
 
+// median returns the median of values and the bounds of its 95 % interval, which assumes nothing
+// about their distribution: the k-th smallest and the k-th largest value for the largest k that
+// covers the median with 95 %. Less than six values have no such k, and the bounds are the smallest
+// and the largest value.
+func median(values []float64) (middle, low, high float64) {
+	s := slices.Sorted(slices.Values(values))
+	n := len(s)
+	k, outside := 1, math.Pow(2, -float64(n)) // outside: the chance that fewer than k values are below the median
+	ways := outside
+	for k < n/2 {
+		ways *= float64(n-k+1) / float64(k) // exactly k values are below it
+		if outside+ways > 0.025 {
+			break
+		}
+		outside += ways
+		k++
+	}
+	return (s[(n-1)/2] + s[n/2]) / 2, s[k-1], s[n-k]
+}
+
 // format returns the table of the cells that have runs, and below it all runs. good is true if no
-// cell is worse.
+// cell is worse or above its bound.
 func format(cells []measured) (table string, good bool) {
 	good = true
 	cells = slices.DeleteFunc(slices.Clone(cells), func(m measured) bool { return len(m.ours) == 0 })
@@ -83,7 +103,12 @@ func format(cells []measured) (table string, good bool) {
 	for _, m := range cells {
 		v := m.judge()
 		good = good && v != worse
-		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", m.row, m.name, m.summary(m.ours), m.summary(m.official), v)
+		words := string(v)
+		if middle, _, _ := median(m.ours); m.most > 0 && middle > m.most {
+			good = false
+			words += ", ABOVE " + m.format(m.most)
+		}
+		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", m.row, m.name, m.summary(m.ours), m.summary(m.official), words)
 	}
 	fmt.Fprintln(&out, "\nall runs, ours / official:")
 	for _, m := range cells {
@@ -99,11 +124,11 @@ func format(cells []measured) (table string, good bool) {
 	return out.String(), good
 }
 
-// summary returns the mean, with its interval if there are several rounds.
+// summary returns the median, with its interval if there are several rounds.
 func (m measured) summary(values []float64) string {
+	middle, low, high := median(values)
 	if len(values) < 2 {
-		return m.format(values[0])
+		return m.format(middle)
 	}
-	mean, half := interval(values)
-	return m.format(mean) + " ± " + m.format(half)
+	return fmt.Sprintf("%s (%s to %s)", m.format(middle), m.format(low), m.format(high))
 }
