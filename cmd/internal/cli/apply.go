@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,6 +21,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/admin"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/cmd/internal/declare"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 )
@@ -189,11 +192,30 @@ func applyOne[T any](ctx context.Context, c *Call, k kind[T], name string, text 
 }
 
 func newExport(a *App) *cobra.Command {
-	return a.Leaf(&cobra.Command{
+	var asMqadmin bool
+	at := cluster{}
+	cmd := &cobra.Command{
 		Use: "export", GroupID: operateGroup,
-		Short:   "Print topics, groups and address settings as a file for apply",
-		Example: "  tidegate export > cluster.yaml",
-	}, nil, asking(func(ctx context.Context, c *Call, client *admin.Client) error {
+		Short: "Print topics, groups and address settings as a file for apply, or as commands of mqadmin",
+		Long: `Prints topics, groups and address settings as a file for 'tidegate apply'.
+
+With --mqadmin it prints the commands of RocketMQ's mqadmin that create the topics
+and groups on a RocketMQ cluster, for a shell: the type and the queues of each topic,
+and the order, the maximum of attempts and the retry schedule of each group. Each
+broker of the cluster gets that number of queues. A group is ordered if it is FIFO
+here, or has received from a FIFO topic. Comments name the settings that RocketMQ
+lacks. Groups that their first receive created are included; topics of dead letters
+are not, because RocketMQ creates its own.`,
+		Example: `  tidegate export > cluster.yaml
+  tidegate export --mqadmin --name-server 10.0.0.1:9876 --cluster DefaultCluster > create.sh`,
+	}
+	a.Leaf(cmd, nil, asking(func(ctx context.Context, c *Call, client *admin.Client) error {
+		if flags := c.Command.Flags(); !asMqadmin && (flags.Changed("name-server") || flags.Changed("cluster")) {
+			return usagef(c.Command, "--name-server and --cluster belong to --mqadmin")
+		}
+		if asMqadmin {
+			return at.export(ctx, c, client)
+		}
 		d, err := exported(ctx, client)
 		if err != nil {
 			return err
@@ -212,6 +234,122 @@ func newExport(a *App) *cobra.Command {
 		e := yaml.NewEncoder(c.Out)
 		return errors.Join(e.Encode(parts), e.Close())
 	}))
+	f := cmd.Flags()
+	f.BoolVar(&asMqadmin, "mqadmin", false, "print commands of RocketMQ's mqadmin")
+	f.StringVar(&at.nameServer, "name-server", anyCluster.nameServer, "with --mqadmin: `address` of the name server of the cluster; several are separated by ;")
+	f.StringVar(&at.name, "cluster", anyCluster.name, "with --mqadmin: `name` of the cluster")
+	return cmd
+}
+
+// A cluster is a RocketMQ for which commands are printed.
+type cluster struct{ nameServer, name string }
+
+// anyCluster has the words that an operator replaces.
+var anyCluster = cluster{"NAMESERVER", "CLUSTER"}
+
+// unlimited is the maximum of retries that stands for none, which RocketMQ does not have.
+const unlimited = 1_000_000
+
+// topic returns the command that creates a topic.
+func (at cluster) topic(name string, t settings.Topic) string {
+	t = t.WithDefaults()
+	return fmt.Sprintf("mqadmin updateTopic -n %s -c %s -t %s -r %d -w %d -a +message.type=%s",
+		output.Quote(at.nameServer), output.Quote(at.name), output.Quote(name), t.Queues, t.Queues, t.Type)
+}
+
+// group returns the command that creates a consumer group. ordered is for a group whose topic is
+// FIFO.
+func (at cluster) group(name string, g settings.Group, ordered bool) string {
+	retries := g.WithDefaults().MaxAttempts - 1
+	if retries < 0 {
+		retries = unlimited
+	}
+	command := fmt.Sprintf("mqadmin updateSubGroup -n %s -c %s -g %s -r %d", output.Quote(at.nameServer), output.Quote(at.name), output.Quote(name), retries)
+	if g.FIFO || ordered {
+		command += " -o true"
+	}
+	if schedule := g.Ladder(); !slices.Equal(schedule, (settings.Group{FIFO: g.FIFO}).Ladder()) {
+		var next []string
+		for _, d := range schedule {
+			next = append(next, strconv.FormatInt(d.Milliseconds(), 10))
+		}
+		command += " -p " + output.Quote(`{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[`+strings.Join(next, ",")+`]}}`)
+	}
+	return command
+}
+
+// export prints the commands for all topics and groups of a tidegate broker.
+func (at cluster) export(ctx context.Context, c *Call, client *admin.Client) error {
+	topics, terr := client.Topics(ctx)
+	groups, gerr := client.Groups(ctx)
+	addresses, aerr := client.AllAddressSettings(ctx)
+	if err := cmp.Or(terr, gerr, aerr); err != nil {
+		return err
+	}
+	commands, lacks := at.creates(topics, groups, addresses)
+	if c.JSON() {
+		return c.Show(map[string]any{"commands": notNil(commands), "not_carried": notNil(lacks)}, "", nil)
+	}
+	for _, line := range lacks {
+		commands = append(commands, "# RocketMQ lacks "+line)
+	}
+	for _, line := range commands {
+		if _, err := fmt.Fprintln(c.Out, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// creates returns the commands that create topics and groups, and the settings that RocketMQ lacks.
+func (at cluster) creates(topics []status.Topic, groups []status.Group, addresses []status.Address) (commands, lacks []string) {
+	ofDeadLetters, fifo := map[string]bool{}, map[string]bool{}
+	for _, g := range groups {
+		for _, name := range g.DeadLetterTopics {
+			ofDeadLetters[name] = true
+		}
+	}
+	for _, t := range topics {
+		if strings.HasPrefix(t.Name, "%") || t.AutoCreated || ofDeadLetters[t.Name] {
+			continue
+		}
+		fifo[t.Name] = t.Type == settings.TopicFIFO
+		commands = append(commands, at.topic(t.Name, t.Topic))
+		lacks = append(lacks, differing("topic "+t.Name, t.Topic.WithDefaults(), settings.Topic{}.WithDefaults(), "type", "queues")...)
+	}
+	for _, g := range groups {
+		ordered := slices.ContainsFunc(g.Topics, func(s status.Subscription) bool { return fifo[s.Topic] })
+		commands = append(commands, at.group(g.Name, g.Group, ordered))
+		lacks = append(lacks, differing("group "+g.Name, g.Group.WithDefaults(), settings.Group{}.WithDefaults(), "fifo", "max_attempts", "retry", "fifo_retry_interval")...)
+	}
+	for _, a := range addresses {
+		lacks = append(lacks, differing("address settings "+a.Match, a.Address, settings.Address{})...)
+	}
+	return commands, lacks
+}
+
+// differing returns the settings of a subject that differ from the defaults, each one with its
+// value, except for those that are named.
+func differing(subject string, have, defaults any, except ...string) (lines []string) {
+	values, usual := fieldsOf(have), fieldsOf(defaults)
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !slices.Contains(except, name) && !bytes.Equal(values[name], usual[name]) {
+			lines = append(lines, output.Safe(fmt.Sprintf("%s=%s of %s", name, values[name], subject)))
+		}
+	}
+	return lines
+}
+
+// fieldsOf returns the fields of settings in JSON.
+func fieldsOf(settings any) (fields map[string]json.RawMessage) {
+	text, err := json.Marshal(settings)
+	if err == nil {
+		err = json.Unmarshal(text, &fields)
+	}
+	if err != nil {
+		panic(err) // settings have a form in JSON
+	}
+	return fields
 }
 
 // exported reads all settings. Auto-created topics and groups are left out: it creates them again.

@@ -396,12 +396,7 @@ func (s moveState) Creates(kind, context, topic, group string) (ofTopic, ofGroup
 		return fmt.Sprintf("artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", output.Quote(topic+"."+group), output.Quote(topic)), ""
 	}
 	if kind == connectionRocketMQ {
-		order := ""
-		if g.FIFO || t.Type == settings.TopicFIFO {
-			order = " -o true"
-		}
-		return fmt.Sprintf("mqadmin updateTopic -n NAMESERVER -c CLUSTER -t %s -r %d -w %d -a +message.type=%s", output.Quote(topic), t.Queues, t.Queues, t.Type),
-			fmt.Sprintf("mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g %s -r %d%s", output.Quote(group), max(g.MaxAttempts-1, 0), order)
+		return anyCluster.topic(topic, t), anyCluster.group(group, s.Group.Group, t.Type == settings.TopicFIFO)
 	}
 	var retry []string
 	for _, d := range g.Retry {

@@ -85,7 +85,7 @@ func commands() *cobra.Command {
 			return s.Configure(ctx, settings)
 		}),
 	}, &cobra.Command{
-		Use: "status", Short: "List the processes, the version, and the directory with the logs", Args: cobra.NoArgs,
+		Use: "status", Short: "List the processes, the version, the address of the name server, and the directory with the logs", Args: cobra.NoArgs,
 		RunE: on(func(_ context.Context, s *runner.Setup, cmd *cobra.Command, _ []string) error {
 			names, pids := s.Processes()
 			for _, name := range names {
@@ -97,7 +97,19 @@ func commands() *cobra.Command {
 					return err
 				}
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%-10s %s\n%-10s %s\n", "version", s.Options().Version, "directory", s.Dir())
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%-10s %s\n%-10s %s\n%-10s %s\n",
+				"version", s.Options().Version, "address", s.NameServer(), "directory", s.Dir())
+			return err
+		}),
+	}, &cobra.Command{
+		Use: "mqadmin -- COMMAND [ARGUMENT]...", Short: "Run a command of RocketMQ's mqadmin", Args: cobra.MinimumNArgs(1),
+		Long: "Run a command of RocketMQ's mqadmin and print its output. For its option -n, status prints the address of the name server.",
+		RunE: on(func(ctx context.Context, s *runner.Setup, cmd *cobra.Command, args []string) error {
+			out, err := s.Mqadmin(ctx, args...)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), out)
 			return err
 		}),
 	}, &cobra.Command{

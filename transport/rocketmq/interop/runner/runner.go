@@ -215,6 +215,27 @@ func (s *Setup) Configure(ctx context.Context, settings map[string]string) error
 	})
 }
 
+// NameServer returns the address of the name server, for mqadmin's option -n.
+func (s *Setup) NameServer() string { return local(s.state.Ports.NameServer) }
+
+// Mqadmin runs a command of RocketMQ's mqadmin with its arguments, and returns its output. mqadmin
+// exits with 0 after most failures, so the output has to be read.
+func (s *Setup) Mqadmin(ctx context.Context, args ...string) (string, error) {
+	i, err := install(ctx, s.state.Options.Version)
+	if err != nil {
+		return "", err
+	}
+	home := "-Duser.home=" + filepath.Join(s.dir, "mqadmin") // for its logs
+	class := []string{home, "-cp", filepath.Join(i.lib, "*"), "org.apache.rocketmq.tools.command.MQAdminStartup"}
+	cmd := exec.CommandContext(ctx, i.java, slices.Concat(i.args, class, args)...)
+	cmd.Dir, cmd.Env = s.dir, append(environment(), "ROCKETMQ_HOME="+s.dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("mqadmin %s: %w\n%s", strings.Join(args, " "), cmp.Or(context.Cause(ctx), err), out)
+	}
+	return string(out), nil
+}
+
 // all sends a request to all brokers.
 func (s *Setup) all(ctx context.Context, subject string, r request) error {
 	for i, port := range s.state.Ports.Brokers {
