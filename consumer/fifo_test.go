@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -190,6 +191,81 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 				return nil
 			}, consumer.PushOptions{})
 			assert.That(t, s.left() == 0 && len(s.dead) == 1 && s.dead["0"] == "poison", "suspend %v: %d left, dead letters %v", suspend, s.left(), s.dead)
+		})
+	}
+}
+
+// Where a released message loses an attempt, a failed one with others behind it is retried in the
+// process: after its delay, with the next attempt number and the same lease, up to its last attempt.
+// The others wait, and keep their attempts.
+func TestFIFORetryInTheProcess(t *testing.T) {
+	for name, tt := range map[string]struct {
+		delay     time.Duration // of the schedule
+		others    int           // behind the failing message
+		extension time.Duration
+		server    int    // retries that the server makes
+		want      string // handler calls with their times in seconds
+	}{
+		"in the process":                     {delay: 3 * time.Second, others: 2, want: "0#1@0 0#2@3 0#3@6 1#1@6 2#1@6"},
+		"at once":                            {delay: 0, others: 1, want: "0#1@0 0#2@0 0#3@0 1#1@0"},
+		"longer than the invisible duration": {delay: 2 * time.Minute, others: 1, want: "0#1@0 0#2@120 0#3@240 1#1@240"},
+		"alone":                              {delay: 3 * time.Second, others: 0, server: 2, want: "0#1@0 0#2@3 0#3@6"},
+		"longer than MaxExtension":           {delay: 2 * time.Hour, others: 1, want: "0#1@0 0#2@7200 0#3@14400 1#1@14400"},
+		// The release costs the other message an attempt.
+		"without extensions": {delay: 3 * time.Minute, others: 1, extension: -1, server: 2, want: "0#1@0 0#2@180 0#3@360 1#3@360"},
+	} {
+		withServer(t, func(t *testing.T, s *server) {
+			s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 3, Retry: backoff.Steps{tt.delay}}
+			for i := range 1 + tt.others {
+				s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Properties: map[string]string{"k": "v"}, Body: []byte("x")})
+			}
+			begin := time.Now()
+			var calls []string
+			var seen outcomes
+			runFor(t, 6*time.Hour, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				calls = append(calls, fmt.Sprintf("%s#%d@%.0f", d.ID, d.Attempt, time.Since(begin).Seconds()))
+				if d.ID == "0" {
+					return errors.New("poison")
+				}
+				return nil
+			}, consumer.PushOptions{Concurrency: 4, MaxExtension: tt.extension, OnDelivery: seen.add})
+			assert.Equal(t, name+": the handler calls", strings.Join(calls, " "), tt.want)
+			assert.That(t, s.left() == 0 && s.dead["0"] == "poison" && len(s.retries) == tt.server, "%s: %d left, dead letters %v, %d retries of the server, want %d", name, s.left(), s.dead, len(s.retries), tt.server)
+			retried := 0
+			for _, o := range seen.all() {
+				if o.Disposition == consumer.Retried {
+					retried++
+					assert.That(t, o.Delay == tt.delay && o.Err != nil && o.Delivery.Attempt == retried, "%s: retry %d is reported as %+v", name, retried, o)
+				}
+			}
+			assert.Equal(t, name+": reported retries", retried, 2)
+		})
+	}
+}
+
+// A message that waits for its retry in the process counts as unread: a stopping consumer handles
+// it if the retry begins within the shutdown time, and releases it otherwise.
+func TestFIFORetryInTheProcessAndStop(t *testing.T) {
+	for _, tt := range []struct {
+		delay    time.Duration
+		want     string
+		released int
+	}{{3 * time.Second, "0#1 0#2 1#1", 0}, {time.Minute, "0#1", 2}} {
+		withServer(t, func(t *testing.T, s *server) {
+			s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 3, Retry: backoff.Steps{tt.delay}}
+			for i := range 2 {
+				s.add(0, &tidegate.Message{ID: fmt.Sprint(i), Topic: "orders", MessageGroup: "g", Body: []byte("x")})
+			}
+			var calls []string
+			var report consumer.StopReport
+			runFor(t, time.Second, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) error {
+				if calls = append(calls, fmt.Sprintf("%s#%d", d.ID, d.Attempt)); len(calls) == 1 {
+					return errors.New("fails once")
+				}
+				return nil
+			}, consumer.PushOptions{ShutdownTimeout: 20 * time.Second, OnStop: func(r consumer.StopReport) { report = r }})
+			assert.Equal(t, "the handler calls", strings.Join(calls, " "), tt.want)
+			assert.That(t, len(s.released) == tt.released && report.Released == tt.released && report.Unsettled == 0, "released %v, want %d; the report is %+v", s.released, tt.released, report)
 		})
 	}
 }

@@ -27,6 +27,7 @@ import (
 //
 // Wake-ups:
 //   - a delivery in a line waits for removeSettled of the delivery before it;
+//   - a resting one has an entry in leases for the time of its retry;
 //   - a ready delivery is taken by an idle worker, which makeReady signals, by a new worker, which
 //     hire counts, or by a worker whose handler returns; a change of the gate wakes all workers;
 //   - a delivery without a handler or a settlement attempt under way has an entry in leases, or
@@ -239,6 +240,9 @@ func (h *hand) all() []*item { return h.leases.All() }
 
 // schedule makes maintainLeases check a delivery at t.
 func (h *hand) schedule(it *item, t time.Time) {
+	if it.phase == resting && it.due.Before(t) {
+		t = it.due
+	}
 	h.leases.Set(&it.wake, t)
 	if t.Before(h.armed) {
 		h.kick(t)
@@ -278,6 +282,10 @@ func (it *item) conclude(res transport.RetryResult, err error) {
 // carryOut starts to settle a delivery. It does not block.
 func (r *run) carryOut(it *item) {
 	switch it.Decision.Act {
+	case verdict.Keep:
+		it.disposition, it.delay = Retried, it.Decision.Delay
+		r.observe(it)
+		r.follow(r.hand.keep(it, time.Now()))
 	case verdict.Forget:
 		r.conclude(it, transport.RetryResult{}, it.lostErr)
 	case verdict.Ack, verdict.Discard:

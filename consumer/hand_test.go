@@ -257,6 +257,9 @@ func (m *handModel) step() {
 		d := verdict.Decision{Act: verdict.Ack}
 		if n := m.r.IntN(5); n > 2 {
 			d = verdict.Decision{Verdict: transport.Verdict{Kind: []transport.VerdictKind{transport.Retry, transport.DeadLetter}[n-3]}}
+			if d.Kind == transport.Retry {
+				d.Delay = time.Duration(m.r.IntN(20)) * time.Second
+			}
 		}
 		m.handle(d, d.Act != verdict.Ack)
 	case n < 75 && len(m.attempts) > 0:
@@ -337,7 +340,7 @@ func (m *handModel) handle(d verdict.Decision, failed bool) {
 // settled ends an attempt to settle a delivery.
 func (m *handModel) settled(good bool) {
 	it := pop(m, &m.attempts)
-	if it.Decision.Act == verdict.Forget {
+	if it.Decision.Act == verdict.Forget || it.Decision.Act == verdict.Keep {
 		good = true
 	}
 	if at := m.now.Add(time.Second); !good && at.Before(it.lease.Until) {
@@ -345,10 +348,21 @@ func (m *handModel) settled(good bool) {
 		return
 	}
 	it.disposition = Unsettled
+	delete(m.in, it)
+	if it.Decision.Act == verdict.Keep {
+		before := m.all()
+		c := m.keep(it, m.now)
+		for _, next := range slices.Concat(m.all(), c.release) {
+			if !slices.Contains(before, next) {
+				m.in[next] = true
+			}
+		}
+		m.follow(c)
+		return
+	}
 	if good {
 		it.conclude(transport.RetryResult{}, nil)
 	}
-	delete(m.in, it)
 	m.follow(m.removeSettled(m.now, it))
 }
 
@@ -443,6 +457,8 @@ func (m *handModel) check() {
 		case inLine:
 			assert.That(m.t, it.phase != inLine || m.behind(it), "%s stands behind no other delivery", it.current.ID)
 			assert.That(m.t, slices.Contains(entries, it), "the lease of %s has no entry", it.current.ID)
+		case resting:
+			assert.That(m.t, slices.Contains(entries, it) && !it.wake.At.After(it.due), "the retry of %s in this process has no entry", it.current.ID)
 		case gone:
 			m.t.Errorf("%s is settled and in hand", it.current.ID)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
@@ -119,10 +120,62 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 			c = h.gateChanged(now)
 		}
 	}
-	if v.Act != verdict.Ack {
+	if h.keeps(it, v, now) {
+		v.Act = verdict.Keep
+	}
+	if v.Act != verdict.Ack && v.Act != verdict.Keep {
 		h.lines.Close(it.line)
 	}
 	return h.settle(it, v), c
+}
+
+// keeps reports whether a failed message is retried in this process. That is so if others wait
+// behind it in its message group, and the server counts an attempt for each that is released.
+func (h *hand) keeps(it *item, v verdict.Decision, now time.Time) bool {
+	_, lasts := it.lease.Again(now.Add(v.Delay), h.opts.MaxExtension)
+	return lasts && v.Is(transport.Retry) && !it.caps.Suspend && !h.leaving && len(h.lines.Behind(it.line, it)) > 0
+}
+
+// keep ends a delivery whose message is retried in this process after a delay. Another delivery
+// with the next attempt number has its lease and its place in the line. The leases of the line are
+// extended for as long as if it had been received after the delay.
+func (h *hand) keep(it *item, now time.Time) (c change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := it.current
+	d.Message = *d.Clone()
+	d.Attempt++
+	due := now.Add(it.Decision.Delay)
+	lease, _ := it.lease.Again(due, h.opts.MaxExtension)
+	next := newItem(&d, it.source, it.caps, lease)
+	next.line, next.unsure, next.phase, next.due = it.line, it.unsure, resting, due
+	for _, b := range h.lines.Behind(it.line, it) {
+		if !b.unread() {
+			continue // it is being released
+		}
+		if b.lease, _ = b.lease.Again(due, h.opts.MaxExtension); !b.renewing {
+			h.schedule(b, b.lease.Renewal(now, rand.Float64()))
+		}
+	}
+	h.lines.Replace(it.line, it, next)
+	it.line, it.phase = nil, gone
+	h.unread++
+	h.schedule(next, next.lease.Renewal(now, rand.Float64()))
+	if h.unwanted(next) {
+		c.release = h.drop(next, release)
+	}
+	h.offer() // the handler's time has changed the credits
+	return c
+}
+
+// again makes the message of a kept delivery available to the handlers.
+func (h *hand) again(it *item, now time.Time) {
+	h.makeReady(it)
+	at := it.lease.Renewal(now, rand.Float64())
+	if it.renewing {
+		at = it.lease.Until
+	}
+	h.schedule(it, at)
 }
 
 // excuse returns the verdict for a delivery whose failure the kill switch excuses. It is v, the
@@ -221,6 +274,7 @@ type phase uint8
 const (
 	inLine   phase = iota // behind another message of its message group
 	ready                 // waits for a worker
+	resting               // waits for its retry in this process
 	running               // a handler works on it
 	settling              // its verdict is carried out
 	gone                  // settled or lost
@@ -240,6 +294,7 @@ type item struct {
 	phase    phase
 	lease    flow.Lease
 	wake     flow.Entry[*item]       // of hand.leases: the next check by maintainLeases
+	due      time.Time               // of a resting delivery: when it is ready
 	renewing bool                    // an extension is under way; a settlement waits for it
 	lost     bool                    // the lease is lost
 	lostErr  error                   // the server's reason, if known
@@ -273,7 +328,9 @@ func (it *item) key() killswitch.Key {
 }
 
 // unread reports whether no handler has started with the delivery.
-func (it *item) unread() bool { return it.phase == inLine || it.phase == ready }
+func (it *item) unread() bool {
+	return it.phase == inLine || it.phase == ready || it.phase == resting
+}
 
 // consumed reports whether the group will not receive the settled message again from this topic.
 func (it *item) consumed() bool {

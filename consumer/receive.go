@@ -61,7 +61,7 @@ func (r *run) receive(s *source, helper bool) {
 	unwatched := false
 	for {
 		settings, caps := r.ofSource(s)
-		most := r.permitted(&permits, s.topic, r.batch(settings, caps), full, helper)
+		most := r.permitted(&permits, s.topic, batchSize(settings), full, helper)
 		if most == 0 {
 			return
 		}
@@ -241,15 +241,9 @@ func (r *run) recall(q transport.ReceiveRequest) []*tidegate.Delivery {
 	return nil
 }
 
-// batch returns the largest number of messages for one receive.
-func (r *run) batch(s *transport.ConsumerSettings, caps transport.Capabilities) int {
-	switch {
-	case s.FIFO && !caps.Suspend:
-		// When a message fails, the later messages of the receive are released. On RocketMQ each
-		// release costs them an attempt, and without this limit they could become dead letters
-		// before any handler call.
-		return 1
-	case s.ReceiveBatchSize > 0:
+// batchSize returns the largest number of messages for one receive.
+func batchSize(s *transport.ConsumerSettings) int {
+	if s.ReceiveBatchSize > 0 {
 		return s.ReceiveBatchSize
 	}
 	return maxBatch
@@ -537,6 +531,9 @@ func (h *hand) due(now time.Time) (tasks []task, c change, next time.Time) {
 			tasks = append(tasks, task{it: it, do: settleAgain})
 		case !now.Before(it.lease.Until):
 			tasks = append(tasks, h.lose(it, nil))
+		case it.phase == resting && !now.Before(it.due):
+			h.again(it, now)
+			c.hire += h.hire()
 		default:
 			it.renewing = true
 			h.schedule(it, it.lease.Until)

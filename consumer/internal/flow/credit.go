@@ -209,6 +209,21 @@ func (l Lines[T]) Join(key Key, x T) (ln *Line[T], first bool) {
 	return ln, len(ln.items) == 1
 }
 
+// Behind returns the deliveries behind x in its line, which may be nil.
+func (l Lines[T]) Behind(ln *Line[T], x T) []T {
+	if ln == nil {
+		return nil
+	}
+	return ln.items[slices.Index(ln.items, x)+1:]
+}
+
+// Replace puts a delivery in the place of another one in its line, which may be nil.
+func (l Lines[T]) Replace(ln *Line[T], x, by T) {
+	if ln != nil {
+		ln.items[slices.Index(ln.items, x)] = by
+	}
+}
+
 // Close has deliveries that come later start another line than ln, which may be nil. It is called
 // before the server learns that a delivery of ln was not consumed: from then on it may deliver the
 // message again.

@@ -72,6 +72,15 @@ func (l Lease) allowed(t time.Time) time.Time {
 	return t
 }
 
+// Again returns the lease for another attempt at due, whose extensions may last for maxExtension
+// after that. ok is false if the lease ends before due.
+func (l Lease) Again(due time.Time, maxExtension time.Duration) (again Lease, ok bool) {
+	if maxExtension > 0 {
+		l.last = due.Add(maxExtension)
+	}
+	return l, due.Before(l.Until) || maxExtension > 0
+}
+
 // A RenewTime remembers how long extensions take.
 type RenewTime struct{ peak time.Duration }
 

@@ -79,6 +79,7 @@ const (
 	Ack                // it was consumed
 	Discard            // acknowledge it although it failed
 	Forget             // nothing: its lease is lost
+	Keep               // nothing: it is retried in this process
 )
 
 // A Decision is the decision about a delivery. The zero value releases it.
