@@ -51,9 +51,8 @@ func (r request) operation() uint32 {
 type answer interface{ GetStatus() *rmqpb.Status }
 
 // call makes one unary call. The error is nil for the statuses OK and MULTIPLE_RESULTS, and others
-// of their ranges (conn.Succeeded, conn.Divided). The
-// response can be valid together with an error: its entries may have details. trailer belongs to
-// that response.
+// of their ranges (conn.Succeeded, conn.Divided). The response can be valid together with an error:
+// its entries may have details. trailer belongs to that response.
 func call[Req any, Res answer](
 	ctx context.Context, c *Client, r request,
 	method func(rmqpb.MessagingServiceClient, context.Context, Req, ...grpc.CallOption) (Res, error), req Req,
