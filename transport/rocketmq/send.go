@@ -48,7 +48,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 	}
 	if len(msgs) == 1 {
 		q, _ := r.Choose(&t.next, msgs[0].MessageGroup, nil)
-		c.sendRequest(ctx, q.Server, []parcel{c.parcel(t, q, msgs, results)}, q.Server.Begin())
+		c.sendRequest(ctx, q.Server, []parcel{c.parcel(t, r, q, msgs, results)}, q.Server.Begin())
 		return results
 	}
 	s := &sending{c: c, ctx: ctx, t: t, r: r, msgs: msgs, results: results}
@@ -158,7 +158,7 @@ func (s *sending) send(p part) {
 func (s *sending) request(q conn.Queue, indexes []int) {
 	sendRest(indexes, s.msgs, s.results, func(msgs []*tidegate.Message) []transport.SendResult {
 		results := make([]transport.SendResult, len(msgs))
-		s.c.sendRequest(s.ctx, q.Server, []parcel{s.c.parcel(s.t, q, msgs, results)}, q.Server.Begin())
+		s.c.sendRequest(s.ctx, q.Server, []parcel{s.c.parcel(s.t, s.r, q, msgs, results)}, q.Server.Begin())
 		return results
 	})
 }
@@ -258,7 +258,7 @@ func (c *Client) SendLane(ctx context.Context, lane transport.Lane, msgs []*tide
 		q := rt.At[lane.Endpoint]
 		report := q.Server.Begin()
 		if report != nil || slices.ContainsFunc(msgs, grouped) || !slices.Contains(rt.Excludes(), q.Server) {
-			c.sendRequest(ctx, q.Server, []parcel{c.parcel(t, q, msgs, results)}, report)
+			c.sendRequest(ctx, q.Server, []parcel{c.parcel(t, rt, q, msgs, results)}, report)
 			return results
 		}
 		err = laneChanged(topic, lane.Endpoint)
@@ -306,7 +306,7 @@ func (c *Client) sendTopics(ctx context.Context, lane transport.Lane, msgs []*ti
 		default:
 			q := rt.At[lane.Endpoint]
 			server = q.Server
-			parcels = append(parcels, c.parcel(t, q, of, to))
+			parcels = append(parcels, c.parcel(t, rt, q, of, to))
 		}
 	}
 	if len(parcels) > 0 {
@@ -349,11 +349,10 @@ type parcel struct {
 	results []transport.SendResult
 }
 
-// parcel returns the parcel of msgs for a queue of a topic.
-func (c *Client) parcel(t *topic, q conn.Queue, msgs []*tidegate.Message, results []transport.SendResult) parcel {
-	rt := t.known()
+// parcel returns the parcel of msgs for a queue of a topic with the route r.
+func (c *Client) parcel(t *topic, r *conn.Route, q conn.Queue, msgs []*tidegate.Message, results []transport.SendResult) parcel {
 	return parcel{topic: t, results: results, sending: wire.Sending{
-		Encoder: &c.encoder, Queue: q.ID, Messages: msgs, Ranked: rt != nil && rt.Ranked(),
+		Encoder: &c.encoder, Queue: q.ID, Messages: msgs, Ranked: r.Ranked(),
 		Born: time.Now().Round(0), // compared with delivery times, in wall time
 	}}
 }

@@ -39,7 +39,7 @@ func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.
 	}
 	q, _ := rt.Choose(&t.next, "", nil)
 	var results [1]transport.SendResult
-	p := c.parcel(t, q, []*tidegate.Message{msg}, results[:])
+	p := c.parcel(t, rt, q, []*tidegate.Message{msg}, results[:])
 	p.sending.Half = true
 	res := c.sendRequest(ctx, q.Server, []parcel{p}, q.Server.Begin())
 	if r := &results[0]; r.Err == nil {
