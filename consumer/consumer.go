@@ -200,8 +200,8 @@ type PushOptions struct {
 	// maximum too, by default 12 h on a tidegate broker. Negative means that the consumer extends
 	// no message. Default: 1 h.
 	//
-	// On RocketMQ a failed message of a FIFO group with others behind it is retried in the process:
-	// its invisible time is extended until the retry, from which MaxExtension counts anew.
+	// On RocketMQ a failed message of a FIFO group is retried in the process: its invisible time is
+	// extended until the retry, from which MaxExtension counts anew.
 	MaxExtension time.Duration
 
 	// Limiter limits the rate of received messages, one event for each message. Messages above the

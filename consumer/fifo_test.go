@@ -195,8 +195,7 @@ func TestFIFOFailureCostsOthersNothing(t *testing.T) {
 	}
 }
 
-// Where a released message loses an attempt, a failed one with others behind it is retried in the
-// process: after its delay, with the next attempt number and the same lease, up to its last attempt.
+// Where a released message loses an attempt, a failed one is retried in the process: after its delay, with the next attempt number and the same lease, up to its last attempt.
 // The others wait, and keep their attempts.
 func TestFIFORetryInTheProcess(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -209,7 +208,7 @@ func TestFIFORetryInTheProcess(t *testing.T) {
 		"in the process":                     {delay: 3 * time.Second, others: 2, want: "0#1@0 0#2@3 0#3@6 1#1@6 2#1@6"},
 		"at once":                            {delay: 0, others: 1, want: "0#1@0 0#2@0 0#3@0 1#1@0"},
 		"longer than the invisible duration": {delay: 2 * time.Minute, others: 1, want: "0#1@0 0#2@120 0#3@240 1#1@240"},
-		"alone":                              {delay: 3 * time.Second, others: 0, server: 2, want: "0#1@0 0#2@3 0#3@6"},
+		"alone":                              {delay: 3 * time.Second, others: 0, want: "0#1@0 0#2@3 0#3@6"},
 		"longer than MaxExtension":           {delay: 2 * time.Hour, others: 1, want: "0#1@0 0#2@7200 0#3@14400 1#1@14400"},
 		// The release costs the other message an attempt.
 		"without extensions": {delay: 3 * time.Minute, others: 1, extension: -1, server: 2, want: "0#1@0 0#2@180 0#3@360 1#3@360"},

@@ -120,6 +120,7 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 			left = min(left, d.InvisibleUntil.Sub(now))
 		}
 		items[i] = newItem(d, a.source, caps, flow.First(a.sent, now, left, h.opts.MaxExtension))
+		items[i].fifo = a.fifo
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -129,11 +129,11 @@ func (h *hand) returned(it *item, r handled, now time.Time) (carryOut bool, c ch
 	return h.settle(it, v), c
 }
 
-// keeps reports whether a failed message is retried in this process. That is so if others wait
-// behind it in its message group, and the server counts an attempt for each that is released.
+// keeps reports whether a failed message is retried in this process. That is so in a FIFO group of a
+// server that counts an attempt for each released message, because others can wait behind it.
 func (h *hand) keeps(it *item, v verdict.Decision, now time.Time) bool {
 	_, lasts := it.lease.Again(now.Add(v.Delay), h.opts.MaxExtension)
-	return lasts && v.Is(transport.Retry) && !it.caps.Suspend && !h.leaving && len(h.lines.Behind(it.line, it)) > 0
+	return lasts && v.Is(transport.Retry) && it.fifo && !it.caps.Suspend && !h.leaving
 }
 
 // keep ends a delivery whose message is retried in this process after a delay. Another delivery
@@ -148,6 +148,7 @@ func (h *hand) keep(it *item, now time.Time) (c change) {
 	due := now.Add(it.Decision.Delay)
 	lease, _ := it.lease.Again(due, h.opts.MaxExtension)
 	next := newItem(&d, it.source, it.caps, lease)
+	next.fifo = true
 	next.line, next.unsure, next.phase, next.due = it.line, it.unsure, resting, due
 	for _, b := range h.lines.Behind(it.line, it) {
 		if !b.unread() {
@@ -289,6 +290,7 @@ type item struct {
 	choice  policyChoice      // by the consumer's policies; set before the handler begins
 	size    int               // of the body, in bytes
 	line    *flow.Line[*item] // of its message group; nil without a group
+	fifo    bool              // of a FIFO group
 
 	// Guarded by hand.mu.
 	phase    phase
