@@ -48,6 +48,8 @@ func main() {
 	onCluster := flag.Bool("cluster", false, "run the rows of a cluster in place of those of one broker and one proxy; not with -rows")
 	names := flag.String("rows", "", "`names` of rows, separated by commas; empty for all of one broker and one proxy, or with -cluster of a cluster")
 	rounds := flag.Int("rounds", 1, "how `often` each row runs; verdicts need at least 2, and 10 are meant")
+	proxy := fileSettings{"useEndpointPortFromRequest": "true"}
+	flag.Var(proxy, "proxy", "a `KEY=VALUE` for rmq-proxy.json of all proxies; can be repeated")
 	logs := flag.String("logs", "", "a `directory` for the logs of both clients; empty for none")
 	side := flag.String("side", "", "the program's own: run this side")
 	load := flag.String("load", "", "the program's own: the load of a side, as JSON")
@@ -63,7 +65,7 @@ func main() {
 	default:
 		var selected []row
 		if selected, err = choose(*names, *onCluster); err == nil {
-			status, err = compare(ctx, os.Stdout, &rocketMQ{port: *port, version: *version}, selected, *rounds, *logs)
+			status, err = compare(ctx, os.Stdout, &rocketMQ{port: *port, version: *version, proxy: proxy}, selected, *rounds, *logs)
 		}
 	}
 	cancel()
@@ -72,6 +74,22 @@ func main() {
 		status = 2
 	}
 	os.Exit(status) //nolint:forbidigo // a program
+}
+
+// fileSettings are those of a configuration file, as values of a flag.
+type fileSettings map[string]string
+
+// String implements flag.Value.
+func (s fileSettings) String() string { return fmt.Sprint(map[string]string(s)) }
+
+// Set implements flag.Value.
+func (s fileSettings) Set(text string) error {
+	key, value, ok := strings.Cut(text, "=")
+	if !ok || key == "" {
+		return fmt.Errorf("%q is no setting; give KEY=VALUE", text)
+	}
+	s[key] = value
+	return nil
 }
 
 func playSide(ctx context.Context, side, load string) error {

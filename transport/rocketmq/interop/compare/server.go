@@ -32,6 +32,7 @@ type target interface {
 type rocketMQ struct {
 	port    int
 	version string        // empty: see start
+	proxy   fileSettings  // of all proxies
 	setup   *runner.Setup // nil: not started
 	on      setting
 }
@@ -64,7 +65,7 @@ func (s *rocketMQ) start(ctx context.Context, on setting) error {
 	}
 	o := runner.Options{
 		Port: s.port, Version: s.version, Cluster: true, Throttle: on == small, Heap: "1g",
-		Proxy: map[string]string{"useEndpointPortFromRequest": "true"},
+		Proxy: s.proxy,
 	}
 	if on == paired {
 		o.Version = cmp.Or(s.version, runner.Versions[len(runner.Versions)-1])
