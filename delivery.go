@@ -100,8 +100,8 @@ func (m *Message) DeadLetter() (DeadLetter, bool) {
 	return d, true
 }
 
-// Forward returns a message for topic with the tag, keys, message group, priority, properties, trace
-// context and body of the delivery. It shares the bytes of the body.
+// Forward returns a message for topic with the tag, keys, message group, lite topic, priority,
+// properties, trace context and body of the delivery. It shares the bytes of the body.
 //
 // The result is a new message: it has no ID and no delivery time, and none of the properties that
 // servers add, such as the origin of a dead letter. Forward also removes properties with an empty

@@ -1,6 +1,7 @@
 package tidegate
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -53,6 +54,13 @@ type Message struct {
 	// message group and a delivery time. A server distinguishes as many priorities as the topic has
 	// queues, and treats higher ones as the highest (RocketMQ 5.4.0: on each broker).
 	Priority int
+
+	// LiteTopic is the name of a lite topic below Topic, 1 to 64 characters of [a-zA-Z0-9_-]: a
+	// short-lived topic, for example of one session, which its first message creates. Consumers
+	// receive the messages of the lite topics to which they subscribe, those of one lite topic in the
+	// order in which the server stored them. Only topics of type LITE accept it, and only without a
+	// message group, a delivery time and a priority. Empty means none.
+	LiteTopic string
 
 	// Properties are pairs of UTF-8 strings for the application: at most 128, and at most 16 KiB
 	// together with tag and keys. Values must not be empty, and [ReservedProperty] must be false
@@ -109,6 +117,7 @@ type Receipt struct {
 const (
 	MaxBodySize           = 4 << 20 // bytes; a server may set another
 	maxMessageGroupLength = 63      // bytes
+	maxLiteTopicLength    = 64      // bytes
 )
 
 // maxDelay bounds the time from now to a delivery time, on the tidegate broker and on RocketMQ.
@@ -249,6 +258,15 @@ func (m *Message) Validate(maxBody int) error {
 			m.Priority, m.MessageGroup)
 	case m.Priority > 0 && !m.DeliverAt.IsZero():
 		return invalid(protocol.CodeMessagePropertyConflict, "message", "a priority (%d) and a delivery time exclude each other; set one of them", m.Priority)
+	case m.LiteTopic != "":
+		if err := ValidateLiteTopic(m.LiteTopic); err != nil {
+			return err
+		}
+		if other := m.besideLite(); other != "" {
+			return invalid(protocol.CodeMessagePropertyConflict, "message", "a lite topic (%q) and %s exclude each other; set one of them", m.LiteTopic, other)
+		}
+	}
+	switch {
 	case len(m.TraceContext) > protocol.MaxTraceContextLength:
 		return invalid(protocol.CodeMessagePropertiesTooLarge, "trace context", "it has %d bytes; the limit is %d", len(m.TraceContext), protocol.MaxTraceContextLength)
 	case !utf8.ValidString(m.TraceContext):
@@ -256,6 +274,42 @@ func (m *Message) Validate(maxBody int) error {
 	}
 	return m.validateProperties()
 }
+
+// besideLite names a field that a message of a lite topic must not have; empty means none.
+func (m *Message) besideLite() string {
+	switch {
+	case m.MessageGroup != "":
+		return fmt.Sprintf("a message group (%q)", m.MessageGroup)
+	case !m.DeliverAt.IsZero():
+		return "a delivery time"
+	case m.Priority != 0:
+		return fmt.Sprintf("a priority (%d)", m.Priority)
+	}
+	return ""
+}
+
+// ValidateLiteTopic returns an [Error] with code 40020 if no server can have a lite topic of that
+// name, and nil otherwise.
+func ValidateLiteTopic(name string) error {
+	switch {
+	case strings.TrimSpace(name) == "":
+		return invalid(protocol.CodeIllegalLiteTopic, "lite topic", "the name %q is blank; give 1 to %d bytes", name, maxLiteTopicLength)
+	case len(name) > maxLiteTopicLength:
+		return invalid(protocol.CodeIllegalLiteTopic, "lite topic", "the name has %d bytes; the limit is %d", len(name), maxLiteTopicLength)
+	}
+	for i := range len(name) {
+		if c := name[i]; !nameBytes[c] || c == '%' || c == '|' {
+			r, _ := utf8.DecodeRuneInString(name[i:])
+			return invalid(protocol.CodeIllegalLiteTopic, "lite topic", "%q has %q at byte %d; allowed are letters, digits, '-' and '_'", name, r, i)
+		}
+	}
+	return nil
+}
+
+// OrderKey returns what orders m among the messages of its topic: its message group, or its lite
+// topic. Producers and servers keep the order of the messages of a topic that have the same key.
+// Empty means that m is ordered with no other message.
+func (m *Message) OrderKey() string { return cmp.Or(m.MessageGroup, m.LiteTopic) }
 
 func (m *Message) validateProperties() error {
 	size := len(m.Tag)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/internal/protocol"
 )
 
@@ -42,7 +43,7 @@ func TestNamesFollowThePatterns(t *testing.T) {
 	}
 }
 
-// A delivery can be forwarded, also a dead letter, with its priority.
+// A delivery can be forwarded, also a dead letter, with its priority or its lite topic.
 func TestForward(t *testing.T) {
 	d := &tidegate.Delivery{Message: tidegate.Message{
 		ID: "1", Topic: "dead", Tag: "tag", Keys: []string{"k"}, MessageGroup: "g", TraceContext: "00-1", Body: []byte("body"), DeliverAt: time.Now(),
@@ -59,7 +60,35 @@ func TestForward(t *testing.T) {
 	if m := (&tidegate.Delivery{Message: tidegate.Message{Priority: 4}}).Forward("other"); m.Priority != 4 {
 		t.Errorf("the priority 4 became %d", m.Priority)
 	}
+	if m := (&tidegate.Delivery{Message: tidegate.Message{LiteTopic: "chat-1"}}).Forward("other"); m.LiteTopic != "chat-1" {
+		t.Errorf("the lite topic chat-1 became %q", m.LiteTopic)
+	}
 	if len(d.Properties) != 4 || d.ID != "1" {
 		t.Errorf("the delivery was changed: %+v", d.Message)
+	}
+}
+
+// The names are those that a RocketMQ 5.5.0 accepts (transport/rocketmq/WIRE.md). A lite topic excludes
+// all else that gives a message an order or a time.
+func TestLiteTopics(t *testing.T) {
+	for _, name := range []string{"a", "session-17", "Chat_1", strings.Repeat("x", 64)} {
+		m := &tidegate.Message{Topic: "t", LiteTopic: name, Body: []byte("x")}
+		assert.NoError(t, m.Validate(0), name)
+	}
+	for name, words := range map[string][]string{
+		" ": {"blank"}, strings.Repeat("x", 65): {"65 bytes", "64"}, "a:b": {"':'", "byte 1"}, "a.b": {"'.'"}, "a|b": {"'|'"}, "%a": {"'%'", "byte 0"}, "a\x00": {"byte 1"}, "über": {"'ü'"}, "a\xff": {"byte 1"},
+	} {
+		m := &tidegate.Message{Topic: "t", LiteTopic: name, Body: []byte("x")}
+		err := m.Validate(0)
+		assert.MustThat(t, err != nil, "the lite topic %q is valid", name)
+		assert.Contains(t, "the error", err.Error(), append(words, "40020")...)
+	}
+	for field, m := range map[string]*tidegate.Message{
+		"message group": {MessageGroup: "g"}, "delivery time": {DeliverAt: time.Now().Add(time.Hour)}, "priority": {Priority: 1},
+	} {
+		m.Topic, m.LiteTopic, m.Body = "t", "a", []byte("x")
+		err := m.Validate(0)
+		assert.MustThat(t, err != nil, "a lite topic and a %s are valid", field)
+		assert.Contains(t, "the error", err.Error(), field, `lite topic ("a")`, "40014")
 	}
 }

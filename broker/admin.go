@@ -209,3 +209,15 @@ func (b *Broker) PurgeDeadLetters(ctx context.Context, group string, sel status.
 func (b *Broker) Snapshot(ctx context.Context, dir string) error {
 	return b.engine.Snapshot(ctx, dir)
 }
+
+// LiteTopics returns a page of the lite topics of a topic, by name. The error is 40402 if there is no
+// such topic, and 40000 if it is not of the type LITE or the limit is invalid.
+func (b *Broker) LiteTopics(topic string, q status.LiteTopicQuery) (status.LiteTopicPage, error) {
+	return b.engine.LiteTopics(topic, q)
+}
+
+// DeleteLiteTopic removes a lite topic with its messages, consumed or not, and takes it from its
+// consumers. It returns when this is on disk. The error is 40400 if there is no such lite topic.
+func (b *Broker) DeleteLiteTopic(ctx context.Context, topic, name string) error {
+	return b.engine.DeleteLiteTopic(ctx, topic, name)
+}

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -260,7 +261,7 @@ func (c *crash) check(t *testing.T) {
 		}
 		v.contents()
 		v.balance()
-		for _, group := range []string{"g", "h", "o"} {
+		for _, group := range []string{"g", "h", "o", "q"} {
 			checkClasses(t, b, group, "")
 		}
 		if err := b.Close(); err != nil {
@@ -313,7 +314,11 @@ func (v *verifier) duplicates() {
 			continue
 		}
 		left--
-		r := send(v.T, v.b, &tidegate.Message{ID: id, Topic: m.topic, MessageGroup: m.fifo, DeliverAt: m.until, Body: []byte("again")})[0]
+		again := &tidegate.Message{ID: id, Topic: m.topic, MessageGroup: m.fifo, DeliverAt: m.until, Body: []byte("again")}
+		if m.topic == "l" {
+			again.MessageGroup, again.LiteTopic = "", m.fifo
+		}
+		r := send(v.T, v.b, again)[0]
 		if r.Err != nil || r.Receipt.Queue != m.receipt.Queue || r.Receipt.Offset != m.receipt.Offset || r.Receipt.RecallHandle != m.receipt.RecallHandle {
 			v.Errorf("%s sent again: %+v, %v; want %+v", id, r.Receipt, r.Err, *m.receipt)
 		}
@@ -323,7 +328,7 @@ func (v *verifier) duplicates() {
 // drain consumes all that the groups may have now.
 func (v *verifier) drain(first bool) {
 	now := time.Now()
-	for _, gt := range [][2]string{{"g", "n"}, {"g", "d"}, {"g", "x"}, {"h", "n"}, {"h", "d"}, {"h", "x"}, {"o", "f"}} {
+	for _, gt := range [][2]string{{"g", "n"}, {"g", "d"}, {"g", "x"}, {"h", "n"}, {"h", "d"}, {"h", "x"}, {"o", "f"}, {"q", "l"}} {
 		group, topic := gt[0], gt[1]
 		if _, err := v.b.Topic(topic); err != nil {
 			continue
@@ -332,7 +337,7 @@ func (v *verifier) drain(first bool) {
 			continue // it was created again, and nothing is promised about it
 		}
 		for {
-			ds := receive(v.T, v.b, transport.ReceiveRequest{Group: group, Topic: topic, Max: 32, InvisibleDuration: time.Hour})
+			ds := receiveLite(v.T, v.b, transport.ReceiveRequest{Group: group, Topic: topic, Max: 32, InvisibleDuration: time.Hour})
 			if len(ds) == 0 {
 				break
 			}
@@ -384,7 +389,7 @@ func (v *verifier) delivered(d *tidegate.Delivery, first bool, now time.Time) {
 // and no batch is stored in part.
 func (v *verifier) contents() {
 	there := map[string]int{}
-	for _, topic := range []string{"n", "f", "d", "x"} {
+	for _, topic := range []string{"n", "f", "d", "x", "l"} {
 		if _, err := v.b.Topic(topic); err != nil {
 			continue
 		}
@@ -412,7 +417,9 @@ func (v *verifier) contents() {
 // balance checks that every group has every message once: delivered before, deliverable now, or as
 // a dead letter.
 func (v *verifier) balance() {
-	for _, group := range []string{"g", "h", "o"} {
+	own := map[string]string{"o": "f", "q": "l"} // the topics of one group each
+	others := slices.Collect(maps.Values(own))
+	for _, group := range []string{"g", "h", "o", "q"} {
 		if _, err := v.b.Group(group); err != nil || v.e.unsure[group] {
 			continue
 		}
@@ -424,7 +431,7 @@ func (v *verifier) balance() {
 		}
 		for _, id := range v.e.order {
 			must, _ := v.e.presence(id)
-			if (group == "o") != (v.e.messages[id].topic == "f") || !must {
+			if topic := v.e.messages[id].topic; !must || own[group] != "" && own[group] != topic || own[group] == "" && slices.Contains(others, topic) {
 				continue
 			}
 			p := v.e.promise(group, id)
@@ -514,9 +521,11 @@ func (r *recorder) run(steps int) {
 	r.putTopic("f", settings.Topic{Type: settings.TopicFIFO, Queues: 2})
 	r.putTopic("d", settings.Topic{Type: settings.TopicDelay, Queues: 1})
 	r.putTopic("x", settings.Topic{Queues: 1})
+	r.putTopic("l", settings.Topic{Type: settings.TopicLite})
 	r.putGroup("g", settings.Group{MaxAttempts: 3})
 	r.putGroup("h", settings.Group{MaxAttempts: -1})
 	r.putGroup("o", settings.Group{MaxAttempts: 3, FIFO: true})
+	r.putGroup("q", settings.Group{MaxAttempts: 3, FIFO: true, Lite: settings.LiteGroup{Topic: "l"}})
 	for range steps {
 		switch n := r.rnd.IntN(40); {
 		case n < 10:
@@ -558,7 +567,7 @@ func (r *recorder) putGroup(name string, c settings.Group) {
 }
 
 func (r *recorder) send() {
-	topic := string("nnfdx"[r.rnd.IntN(5)])
+	topic := string("nnfdxl"[r.rnd.IntN(6)])
 	f := fact{kind: "send", topic: topic}
 	var msgs []*tidegate.Message
 	for range 1 + r.rnd.IntN(4) {
@@ -572,13 +581,16 @@ func (r *recorder) send() {
 		case "f":
 			f.fifo = fmt.Sprint("mg", r.rnd.IntN(2))
 			m.MessageGroup = f.fifo
+		case "l":
+			f.fifo = fmt.Sprint("lite", r.rnd.IntN(2))
+			m.LiteTopic = f.fifo
 		case "d":
 			f.until = time.Now().Add(time.Duration(1+r.rnd.IntN(40)) * time.Second)
 			m.DeliverAt = f.until
 		}
 		msgs, f.ids = append(msgs, m), append(f.ids, m.ID)
-		if topic == "f" || topic == "d" {
-			break // one message group, one time
+		if topic == "f" || topic == "d" || topic == "l" {
+			break // one message group, one time, one lite topic
 		}
 	}
 	r.tell(f, func(f *fact) error {
@@ -601,12 +613,15 @@ func (r *recorder) send() {
 
 func (r *recorder) receive() {
 	group, topic := string("gh"[r.rnd.IntN(2)]), string("ndx"[r.rnd.IntN(3)])
-	if r.rnd.IntN(4) == 0 {
+	switch r.rnd.IntN(8) {
+	case 0, 1:
 		group, topic = "o", "f"
+	case 2:
+		group, topic = "q", "l"
 	}
 	f := fact{kind: "receive", group: group}
 	r.note(f)
-	ds := receive(r.t, r.b, transport.ReceiveRequest{
+	ds := receiveLite(r.t, r.b, transport.ReceiveRequest{
 		Group: group, Topic: topic, Max: 1 + r.rnd.IntN(6), Push: r.rnd.IntN(2) == 0,
 		InvisibleDuration: time.Duration(1+r.rnd.IntN(30)) * time.Second,
 	})

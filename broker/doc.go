@@ -151,6 +151,17 @@
 // not wait for one another: while one reads a queue, another one takes from the next. FIFO groups
 // have no effect, and retry topics have no priorities.
 //
+// # Lite topics
+//
+// A topic of type LITE has lite topics below it: short-lived ones, for example one for each session,
+// of which a broker can have many thousands. [tidegate.Message].LiteTopic names that of a message, and
+// its first message or subscriber creates it. A group is bound to one such topic
+// ([settings.LiteGroup]), and each of its consumers subscribes to lite topics by [Broker.SyncLite]. A
+// receive with [transport.ReceiveRequest].LiteConsumer gets messages of these alone, in order, one of
+// each lite topic at a time, as a FIFO group does with message groups. A group keeps its place in a
+// lite topic while no consumer subscribes to it. A lite topic that was not used for
+// [settings.LiteParent].Expiry (72 h) is removed with its messages.
+//
 // # Delayed messages
 //
 // A message with a delivery time, in a topic of type DELAY, is not delivered before that time,

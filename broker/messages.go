@@ -8,7 +8,10 @@ import (
 	"github.com/tidegate/tidegate/transport"
 )
 
-var _ transport.Transport = (*Broker)(nil)
+var (
+	_ transport.Transport      = (*Broker)(nil)
+	_ transport.LiteSubscriber = (*Broker)(nil)
+)
 
 // ProducerSettings returns the broker's settings for producers: the defaults of "RocketMQ: sending
 // retry and throttling", and the largest body.
@@ -136,4 +139,19 @@ func (b *Broker) Settle(ctx context.Context, d *tidegate.Delivery, v transport.V
 // dur of 0 cannot be repeated, because the release has invalidated the handle.
 func (b *Broker) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Duration, repeat bool) (string, error) {
 	return b.engine.Extend(ctx, d, dur, repeat)
+}
+
+// SyncLite implements [transport.LiteSubscriber]. It creates lite topics and the group, bound to the
+// parent, if they do not exist. A consumer that the broker has not heard of for 2 minutes, neither by
+// SyncLite nor by a receive, has no lite topics any more. Further errors are 40402 if there is no such
+// topic, and 40000 if it is not of the type LITE or if the group is bound to another topic or to none.
+func (b *Broker) SyncLite(ctx context.Context, s transport.LiteSync) error {
+	return b.engine.SyncLite(ctx, s)
+}
+
+// ServeLite implements [transport.LiteSubscriber]. A lite topic ends for a consumer when
+// DeleteLiteTopic removes it, or when another consumer of an exclusive group subscribes to it. A
+// later call for the same consumer ends the earlier one with the error 40000.
+func (b *Broker) ServeLite(ctx context.Context, c transport.LiteConsumer, ended func(liteTopic string)) error {
+	return b.engine.ServeLite(ctx, c, ended)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -55,6 +56,7 @@ type model struct {
 	b        *broker.Broker
 	fs       vfs.FS
 	fifo     bool
+	lite     bool // the message groups are lite topics
 	messages []*modelMessage
 	groups   []*modelGroup
 	dead     map[string]int // group + ID of dead letters
@@ -113,7 +115,7 @@ func (m *model) send() {
 	for range n {
 		msg := &tidegate.Message{ID: tidegate.NewMessageID(), Topic: "t", Tag: string('a' + rune(m.rnd.IntN(2))), Body: make([]byte, 1+m.rnd.IntN(600))}
 		if m.fifo {
-			msg.MessageGroup = fmt.Sprint("mg", m.rnd.IntN(3))
+			m.order(msg, fmt.Sprint("mg", m.rnd.IntN(3)))
 		}
 		msgs = append(msgs, msg)
 	}
@@ -121,7 +123,9 @@ func (m *model) send() {
 	if len(m.messages) > 0 && m.rnd.IntN(3) == 0 {
 		if old := m.messages[m.rnd.IntN(len(m.messages))]; time.Since(old.sent) < 2*time.Minute {
 			again = old
-			msgs = append(msgs, &tidegate.Message{ID: old.id, Topic: "t", MessageGroup: old.group, Body: []byte("again")})
+			msg := &tidegate.Message{ID: old.id, Topic: "t", Body: []byte("again")}
+			m.order(msg, old.group)
+			msgs = append(msgs, msg)
 		}
 	}
 	for i, r := range m.b.Send(m.t.Context(), msgs) {
@@ -134,9 +138,35 @@ func (m *model) send() {
 			}
 			continue
 		}
-		m.messages = append(m.messages, &modelMessage{msgs[i].ID, msgs[i].Tag, msgs[i].MessageGroup, r.Receipt.Queue, r.Receipt.Offset, time.Now()})
-		m.note("sent %s group %q to %d/%d", msgs[i].ID[26:], msgs[i].MessageGroup, r.Receipt.Queue, r.Receipt.Offset)
+		m.messages = append(m.messages, &modelMessage{msgs[i].ID, msgs[i].Tag, msgs[i].MessageGroup + msgs[i].LiteTopic, r.Receipt.Queue, r.Receipt.Offset, time.Now()})
+		m.note("sent %s group %q to %d/%d", msgs[i].ID[26:], msgs[i].MessageGroup+msgs[i].LiteTopic, r.Receipt.Queue, r.Receipt.Offset)
 	}
+}
+
+// order gives a message its message group, or its lite topic.
+func (m *model) order(msg *tidegate.Message, name string) {
+	if m.lite {
+		msg.LiteTopic = name
+	} else {
+		msg.MessageGroup = name
+	}
+}
+
+// subscribe makes a consumer of lite topics subscribe to some of them, and removes the messages of the
+// others from those that it may get.
+func (m *model) subscribe(r *transport.ReceiveRequest, want map[string]*modelMessage) {
+	r.LiteConsumer = fmt.Sprint("consumer", m.rnd.IntN(2))
+	set := transport.LiteSync{LiteConsumer: transport.LiteConsumer{Group: r.Group, Topic: r.Topic, ID: r.LiteConsumer}}
+	for i := range 3 {
+		if m.rnd.IntN(4) > 0 {
+			set.Topics = append(set.Topics, fmt.Sprint("mg", i))
+		}
+	}
+	if err := m.b.SyncLite(m.t.Context(), set); err != nil {
+		m.failf("subscribing to %v: %v", set.Topics, err)
+	}
+	maps.DeleteFunc(want, func(_ string, msg *modelMessage) bool { return !slices.Contains(set.Topics, msg.group) })
+	m.note("%s of group %s has %v", r.LiteConsumer, r.Group, set.Topics)
 }
 
 func (m *model) receive() {
@@ -148,6 +178,9 @@ func (m *model) receive() {
 	r := transport.ReceiveRequest{
 		Group: g.name, Topic: "t", Queue: transport.AnyQueue, Max: n, InvisibleDuration: inv, Push: push,
 		Filter: tidegate.Filter{Expression: g.filter}, AttemptID: tidegate.NewMessageID(),
+	}
+	if m.lite {
+		m.subscribe(&r, want)
 	}
 	ds, err := m.b.Receive(m.t.Context(), r)
 	if err != nil {
@@ -421,21 +454,24 @@ func (m *model) open() {
 
 func runModel(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	m := &model{t: t, rnd: rnd, fs: vfs.NewMem(), fifo: rnd.IntN(2) == 0, dead: map[string]int{}}
+	m := &model{t: t, rnd: rnd, fs: vfs.NewMem(), dead: map[string]int{}}
 	m.open()
 	defer func() { m.b.Close() }()
-	topicType := settings.TopicNormal
-	if m.fifo {
-		topicType = settings.TopicFIFO
+	topic := settings.Topic{Type: []settings.TopicType{settings.TopicNormal, settings.TopicFIFO, settings.TopicLite}[rnd.IntN(3)], Queues: 1 + rnd.IntN(3)}
+	m.fifo, m.lite = topic.Type != settings.TopicNormal, topic.Type == settings.TopicLite
+	if m.lite {
+		topic.Queues = 0
 	}
-	putTopic(t, m.b, "t", settings.Topic{Type: topicType, Queues: 1 + rnd.IntN(3)})
+	putTopic(t, m.b, "t", topic)
 	for i := range 1 + rnd.IntN(2) {
 		g := &modelGroup{name: fmt.Sprint("g", i), leases: map[string]*modelLease{}}
 		g.config = settings.Group{FIFO: m.fifo && rnd.IntN(3) > 0, MaxAttempts: 1 + rnd.IntN(4), FIFORetryInterval: settings.Duration(2 * time.Second)}.WithDefaults()
 		if g.config.FIFO && rnd.IntN(2) == 0 {
 			g.config.OnExhausted = settings.OnExhaustedPark
 		}
-		if rnd.IntN(3) == 0 {
+		if m.lite {
+			g.config.FIFO, g.config.Lite.Topic = true, "t"
+		} else if rnd.IntN(3) == 0 {
 			g.filter = "a"
 		}
 		putGroup(t, m.b, g.name, g.config)

@@ -75,6 +75,61 @@ type EndpointConfigurer interface {
 	EndpointSettings(endpoint, group, topic string) (s ConsumerSettings, ok bool)
 }
 
+// A LiteSubscriber receives from lite topics, as the consumers of a [ReceiveRequest] with a
+// LiteConsumer.
+type LiteSubscriber interface {
+	// SyncLite changes or confirms the lite topics of a consumer, and returns when the change has an
+	// effect: later receives of the consumer return messages of its lite topics, and only of these.
+	// It makes one attempt. A consumer repeats its whole set ([LiteSet]) about every 30 s, because a
+	// server forgets the set of a consumer that it has not heard of for a while. The error has code
+	// 42902 if the consumer would have more lite topics than the server permits, 42901 if the parent
+	// would, and 40020 for an invalid name; nothing changes then.
+	SyncLite(ctx context.Context, s LiteSync) error
+
+	// ServeLite calls ended for each lite topic that the server takes from the consumer, for example
+	// because it has removed the lite topic. One goroutine calls ended. ServeLite blocks until ctx
+	// ends, and then returns nil; another end is an error. A server that cannot report such an end
+	// is no error.
+	ServeLite(ctx context.Context, c LiteConsumer, ended func(liteTopic string)) error
+}
+
+// A LiteConsumer identifies a consumer of lite topics. All fields are required.
+type LiteConsumer struct {
+	Group string
+	Topic string // the parent of the lite topics
+	ID    string // different for each consumer of a transport, as in ReceiveRequest.LiteConsumer
+}
+
+// A LiteSync is a change of the lite topics of a consumer.
+type LiteSync struct {
+	LiteConsumer
+	Action LiteAction
+	Topics []string // lite topics; may be empty with LiteSet
+
+	// Start is where the group begins in the lite topics that the consumer adds.
+	Start LiteStart
+}
+
+// A LiteAction is the kind of a [LiteSync]. The zero value is LiteSet.
+type LiteAction int
+
+// The actions.
+const (
+	LiteSet    LiteAction = iota // the consumer has these lite topics and no others
+	LiteAdd                      // these in addition
+	LiteRemove                   // without these; none of them is no error
+)
+
+// A LiteStart is a position in a lite topic. One field is set. The zero value means the first message
+// that the group has not consumed; the group keeps its position while no consumer subscribes.
+type LiteStart struct {
+	Oldest bool      // the oldest message
+	Newest bool      // after the newest message
+	Last   int64     // that many messages before the end
+	Offset int64     // the message with the offset
+	Time   time.Time // the first message that was stored at that time or later
+}
+
 // A Transactor sends transactional messages.
 type Transactor interface {
 	// SendHalf stores msg as a half message in one attempt. No consumer receives the message before
@@ -162,9 +217,9 @@ type LaneRequest struct {
 	// Topic is the topic of the message. It is required.
 	Topic string
 
-	// MessageGroup is the message's group. A group keeps its lane while the topic has the same
-	// writable queues, because another lane would break the order. A group therefore ignores Avoid.
-	// Empty means any server of the topic.
+	// MessageGroup is the message's OrderKey: its group, or its lite topic. A group keeps its lane
+	// while the topic has the same writable queues, because another lane would break the order. A
+	// group therefore ignores Avoid. Empty means any server of the topic.
 	MessageGroup string
 
 	// Avoid lists endpoints, as in Lane.Endpoint, at which an earlier attempt failed. Lane returns

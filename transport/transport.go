@@ -13,8 +13,8 @@
 // in examples/transport is a complete one, with the test.
 //
 // A type that wraps a Transport must also forward the optional interfaces [LaneSender], [Pinger],
-// [Recaller], [Watcher], [Streamer], [EndpointConfigurer] and [Transactor]. Otherwise the program
-// loses them without an error: for example, a producer without a LaneSender sends each message in a
+// [Recaller], [Watcher], [Streamer], [EndpointConfigurer], [LiteSubscriber] and [Transactor].
+// Otherwise the program loses them without an error: for example, a producer without a LaneSender sends each message in a
 // request of its own. Package transport/failover forwards all of them. Take care with a struct that
 // embeds a client: it has the optional methods of the client, for example ReceiveOrWatch and
 // ReceiveParts beside its own Receive.
@@ -52,7 +52,7 @@ type Sender interface {
 	//
 	// Send may use several requests. The failure of a request is the result of all messages in it,
 	// and of no others, with one exception: after a failure that another attempt can cure, Send
-	// does not send the later messages of the same message group.
+	// does not send the later messages of the same message group or lite topic.
 	//
 	// An error that matches tidegate.ErrThrottled means that the server stored nothing. If a server
 	// throttles after it may have stored the message, the error is transient and has MaybeStored.
@@ -100,6 +100,11 @@ type ReceiveRequest struct {
 	// Arrived is how many parts a [Streamer] delivered in earlier receives with the same AttemptID.
 	// The receive does not return their messages again. Zero means none.
 	Arrived int
+
+	// LiteConsumer identifies the consumer whose lite topics of Topic the receive is for: those of
+	// the consumer's calls of [LiteSubscriber].SyncLite. Filter is not used. Empty means that Topic
+	// has no lite topics.
+	LiteConsumer string
 
 	// Repeat restricts the receive to the deliveries of an earlier one with the same AttemptID. It
 	// takes no new message, ignores Max and does not wait. If the earlier receive still waits, the
@@ -277,7 +282,7 @@ const (
 
 // A Transport is a connection with all methods that producers and consumers need. An implementation
 // embeds [Base], which has the methods that not every server supports. [LaneSender], [Pinger],
-// [Recaller], [Watcher], [Streamer] and [Transactor] are optional.
+// [Recaller], [Watcher], [Streamer], [LiteSubscriber] and [Transactor] are optional.
 type Transport interface {
 	Sender
 	Receiver

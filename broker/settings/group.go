@@ -59,6 +59,9 @@ type Group struct {
 
 	// NegativeAck has the settings of negative acknowledgements. Zero means the defaults.
 	NegativeAck NegativeAck `json:"negative_ack,omitzero"`
+
+	// Lite binds the group to the lite topics of a topic. Zero means none.
+	Lite LiteGroup `json:"lite,omitzero"`
 }
 
 // A Start is the first position of a consumer group in a topic.
@@ -105,6 +108,7 @@ func (c Group) WithDefaults() Group {
 		c.FIFORetryInterval = Duration(defaultFIFORetryInterval)
 	}
 	c.RetryTopic = c.RetryTopic.WithDefaults()
+	c.Lite = c.Lite.WithDefaults()
 	if c.NegativeAck.Delay == 0 {
 		c.NegativeAck.Delay = Duration(defaultNegativeAckDelay)
 	}
@@ -161,7 +165,7 @@ func (c Group) Validate() error {
 	case c.OnExhausted != OnExhaustedDeadLetter && !c.FIFO:
 		errs = append(errs, fmt.Errorf("on_exhausted is %q and fifo is false; set fifo, or give dead-letter", c.OnExhausted))
 	}
-	errs = append(errs, c.MaxBacklog.Validate("max_backlog"), c.RetryTopic.validate(c.FIFO), c.NegativeAck.validate())
+	errs = append(errs, c.MaxBacklog.Validate("max_backlog"), c.RetryTopic.validate(c.FIFO), c.NegativeAck.validate(), c.Lite.validate(&c))
 	return errors.Join(errs...)
 }
 

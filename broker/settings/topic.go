@@ -16,20 +16,23 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tidegate/tidegate"
 )
 
 // A TopicType is the kind of messages that a topic accepts.
 type TopicType string
 
 // The types of topics. A message with a message group is FIFO, one with a delivery time DELAY, a
-// half message TRANSACTION, others are NORMAL. A
-// message with a priority is PRIORITY, and such a topic takes NORMAL ones with the priority 0.
+// half message TRANSACTION, one with a lite topic LITE, others are NORMAL. A message with a priority
+// is PRIORITY, and such a topic takes NORMAL ones with the priority 0.
 const (
 	TopicNormal      TopicType = "NORMAL"
 	TopicFIFO        TopicType = "FIFO"
 	TopicDelay       TopicType = "DELAY"
 	TopicTransaction TopicType = "TRANSACTION"
 	TopicPriority    TopicType = "PRIORITY"
+	TopicLite        TopicType = "LITE"
 )
 
 // The defaults and bounds of Topic.
@@ -48,7 +51,8 @@ type Topic struct {
 	// Queues is the number of queues, at most MaxQueues. All messages of a message group are in one
 	// queue. The other messages of a request share a queue, and requests take the queues in turn. In
 	// a topic of type PRIORITY each queue has the messages of one priority, the last queue also those
-	// of higher ones. Default: 8.
+	// of higher ones. A topic of type LITE has one for each lite topic, and the setting must not be
+	// above 1. Default: 8, and 1 with LITE.
 	Queues int `json:"queues,omitempty"`
 
 	// DuplicateWindow is how long the broker remembers the ID of a message, also after a restart. A
@@ -69,6 +73,10 @@ type Topic struct {
 	// never in topics of dead letters.
 	Retention Retention `json:"retention,omitzero"`
 
+	// Lite has the settings of the lite topics below a topic of type LITE. Other topics reject it.
+	// Zero means the defaults.
+	Lite LiteParent `json:"lite,omitzero"`
+
 	// Transaction has the times of checks for unresolved transactions of a TRANSACTION topic. Zero
 	// fields mean the settings of the broker.
 	Transaction Transaction `json:"transaction,omitzero"`
@@ -80,7 +88,11 @@ func (c Topic) WithDefaults() Topic {
 	if c.Type == "" {
 		c.Type = TopicNormal
 	}
-	if c.Queues == 0 {
+	switch {
+	case c.Type == TopicLite:
+		c.Lite = c.Lite.WithDefaults()
+		c.Queues = max(c.Queues, 1)
+	case c.Queues == 0:
 		c.Queues = defaultQueues
 	}
 	return c
@@ -91,14 +103,17 @@ func (c Topic) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
 	switch c.Type {
-	case TopicNormal, TopicFIFO, TopicDelay, TopicTransaction, TopicPriority:
+	case TopicNormal, TopicFIFO, TopicDelay, TopicTransaction, TopicPriority, TopicLite:
 	default:
-		errs = append(errs, fmt.Errorf("type is %q; give NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY", c.Type))
+		errs = append(errs, fmt.Errorf("type is %q; give NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE", c.Type))
 	}
 	if c.Queues < 1 || c.Queues > MaxQueues {
 		errs = append(errs, fmt.Errorf("queues is %d; give 1 to %d", c.Queues, MaxQueues))
 	}
-	errs = append(errs, atMost("duplicate_window", c.DuplicateWindow), c.MaxBacklog.Validate("max_backlog"), c.MaxRate.Validate("max_rate"), c.Retention.validate(), c.Transaction.Validate("transaction"))
+	if c.Type == TopicLite && c.Queues > 1 {
+		errs = append(errs, fmt.Errorf("queues is %d and the type is LITE, which has a queue for each lite topic; leave queues out", c.Queues))
+	}
+	errs = append(errs, c.Lite.validate(c.Type), atMost("duplicate_window", c.DuplicateWindow), c.MaxBacklog.Validate("max_backlog"), c.MaxRate.Validate("max_rate"), c.Retention.validate(), c.Transaction.Validate("transaction"))
 	return errors.Join(errs...)
 }
 
@@ -298,4 +313,100 @@ func (m *Milliseconds) UnmarshalJSON(b []byte) error {
 	}
 	*m = v
 	return nil
+}
+
+// The defaults and bounds of lite topics. RocketMQ has the same number of lite topics for a client.
+const (
+	defaultLiteExpiry      = 72 * time.Hour
+	defaultMaxLiteTopics   = 20_000
+	maxLiteTopics          = 65_000
+	defaultMaxLiteConsumed = 2_000
+	minLiteExpiry          = time.Second
+)
+
+// A LiteParent has the settings of the lite topics below a topic of the type LITE.
+type LiteParent struct {
+	// Expiry is the time after which a lite topic is removed with its messages, consumed or not, if
+	// no message was sent to it and no consumer had subscribed to it meanwhile. The removal can be up
+	// to a minute later, or 1/64 of Expiry if that is less. Negative means never. Default: 72 h.
+	Expiry Duration `json:"expiry,omitempty"`
+
+	// MaxTopics is the maximum number of lite topics, at most 65 000. Default: 20 000.
+	MaxTopics int `json:"max_topics,omitempty"`
+}
+
+// A LiteGroup has the settings of a group that consumes lite topics.
+type LiteGroup struct {
+	// Topic is the parent of the lite topics. The group receives from this topic alone, and is FIFO.
+	// Empty means that the group consumes no lite topics.
+	Topic string `json:"topic,omitempty"`
+
+	// MaxTopics is the maximum number of lite topics of one consumer, at most 65 000. Default: 2 000.
+	MaxTopics int `json:"max_topics,omitempty"`
+
+	// Exclusive means that a lite topic has one consumer of the group at a time: a new subscription
+	// ends that of another consumer. Default: false, consumers with the same lite topic share its
+	// messages.
+	Exclusive bool `json:"exclusive,omitempty"`
+}
+
+// WithDefaults returns c with the default of every zero field.
+func (c LiteParent) WithDefaults() LiteParent {
+	if c.Expiry == 0 {
+		c.Expiry = Duration(defaultLiteExpiry)
+	}
+	if c.MaxTopics == 0 {
+		c.MaxTopics = defaultMaxLiteTopics
+	}
+	return c
+}
+
+// WithDefaults returns c with the default of every zero field, if it has a topic.
+func (c LiteGroup) WithDefaults() LiteGroup {
+	if c.Topic != "" && c.MaxTopics == 0 {
+		c.MaxTopics = defaultMaxLiteConsumed
+	}
+	return c
+}
+
+func (c LiteParent) validate(t TopicType) error {
+	if t != TopicLite {
+		if c != (LiteParent{}) {
+			return fmt.Errorf("lite is set and the type is %s; give the type LITE, or leave lite out", t)
+		}
+		return nil
+	}
+	c = c.WithDefaults()
+	var errs []error
+	if c.Expiry > 0 && time.Duration(c.Expiry) < minLiteExpiry {
+		errs = append(errs, fmt.Errorf("lite.expiry is %v; give at least %v, or a negative time for never", c.Expiry, minLiteExpiry))
+	}
+	if c.MaxTopics < 1 || c.MaxTopics > maxLiteTopics {
+		errs = append(errs, fmt.Errorf("lite.max_topics is %d; give 1 to %d", c.MaxTopics, maxLiteTopics))
+	}
+	return errors.Join(append(errs, atMost("lite.expiry", c.Expiry))...)
+}
+
+func (c LiteGroup) validate(g *Group) error {
+	if c.Topic == "" {
+		if c != (LiteGroup{}) {
+			return errors.New("lite is set without lite.topic; give the parent of the lite topics")
+		}
+		return nil
+	}
+	c = c.WithDefaults()
+	var errs []error
+	if err := tidegate.ValidateTopic(c.Topic); err != nil {
+		errs = append(errs, fmt.Errorf("lite.topic: %w", err))
+	}
+	if !g.FIFO {
+		errs = append(errs, errors.New("lite.topic is set and fifo is false; set fifo"))
+	}
+	if g.RetryTopic.Enabled {
+		errs = append(errs, errors.New("lite.topic and retry_topic.enabled are set; leave out one of them"))
+	}
+	if c.MaxTopics < 1 || c.MaxTopics > maxLiteTopics {
+		errs = append(errs, fmt.Errorf("lite.max_topics is %d; give 1 to %d", c.MaxTopics, maxLiteTopics))
+	}
+	return errors.Join(errs...)
 }

@@ -26,6 +26,13 @@ func TestValidateNamesFields(t *testing.T) {
 		{Topic{MaxBacklog: Limit{Messages: -1, Age: 1}}.Validate(), "max_backlog is -1 messages and 0 bytes|max_backlog.age is 1ns; give 100ms or more"},
 		{Topic{MaxRate: Rate{Burst: 1}}.Validate(), "max_rate.burst is 1"},
 		{Topic{Transaction: Transaction{Timeout: -1, CheckInterval: -1, CheckMax: -2}}.Validate(), "transaction.timeout is -1ns|transaction.check_interval is -1ns|transaction.check_max is -2"},
+		{Topic{Type: TopicLite}.Validate(), ""},
+		{Topic{Type: TopicLite, Lite: LiteParent{Expiry: Duration(time.Second), MaxTopics: 65_000}}.Validate(), ""},
+		{Topic{Type: TopicLite, Lite: LiteParent{Expiry: -1}}.Validate(), ""},
+		{Topic{Type: TopicLite, Queues: 2}.Validate(), "queues is 2 and the type is LITE, which has a queue for each lite topic; leave queues out"},
+		{Topic{Type: TopicLite, Lite: LiteParent{Expiry: 1, MaxTopics: 65_001}}.Validate(), "lite.expiry is 1ns; give at least 1s|lite.max_topics is 65001; give 1 to 65000"},
+		{Topic{Type: TopicLite, Lite: LiteParent{MaxTopics: -1}}.Validate(), "lite.max_topics is -1"},
+		{Topic{Lite: LiteParent{MaxTopics: 1}}.Validate(), "lite is set and the type is NORMAL; give the type LITE, or leave lite out"},
 		{Limits{}.Validate(), ""},
 		{Limits{ClientQuota: Quota{Burst: 1}}.Validate(), "client_quota is 0 messages per second with a burst of 1"},
 		{Limits{ClientQuota: Quota{MessagesPerSecond: .5, Burst: 1}}.Validate(), ""},
@@ -36,6 +43,12 @@ func TestValidateNamesFields(t *testing.T) {
 		{Group{Retry: backoff.Steps{time.Second, -1}}.Validate(), "retry: backoff: step 2 of 2 is -1ns"},
 		{Group{FIFO: true, RetryTopic: RetryTopic{Enabled: true}}.Validate(), "retry_topic.enabled is true, and the group is FIFO"},
 		{Group{RetryTopic: RetryTopic{Naming: "1", MaxRetries: -1, SubscriptionType: "odd", Topic: "a b"}}.Validate(), `retry_topic.naming is "1"|retry_topic.max_retries is -1|retry_topic.subscription_type is "odd"|retry_topic.topic is "a b"`},
+		{Group{FIFO: true, Lite: LiteGroup{Topic: "t", Exclusive: true}}.Validate(), ""},
+		{Group{Lite: LiteGroup{Topic: "t"}}.Validate(), "lite.topic is set and fifo is false; set fifo"},
+		{Group{FIFO: true, Lite: LiteGroup{Exclusive: true}}.Validate(), "lite is set without lite.topic; give the parent of the lite topics"},
+		{Group{FIFO: true, Lite: LiteGroup{Topic: "a b", MaxTopics: 65_001}}.Validate(), `lite.topic: |"a b"|lite.max_topics is 65001; give 1 to 65000`},
+		{Group{FIFO: true, Lite: LiteGroup{Topic: "t", MaxTopics: -1}}.Validate(), "lite.max_topics is -1"},
+		{Group{RetryTopic: RetryTopic{Enabled: true}, Lite: LiteGroup{Topic: "t"}}.Validate(), "lite.topic and retry_topic.enabled are set; leave out one of them"},
 		{Group{NegativeAck: NegativeAck{Delay: -1, MaxRedeliveries: -1}}.Validate(), "negative_ack.delay is -1ns|negative_ack.max_redeliveries is -1"},
 		{Group{RetryTopic: RetryTopic{Topic: "t-g-DLQ"}}.Validate(), ""}, // legal for most groups
 		{Group{RetryTopic: RetryTopic{Topic: "t-g-DLQ"}}.ValidateFor("g"), `retry_topic.topic is "t-g-DLQ", the name of dead letter topics by naming 2.9.2`},
@@ -62,7 +75,17 @@ func TestDefaults(t *testing.T) {
 	if got, want := (Topic{}).WithDefaults(), (Topic{Type: TopicNormal, Queues: defaultQueues}); got != want {
 		t.Errorf("the defaults of a topic are %+v", got)
 	}
+	lite := Topic{Type: TopicLite}.WithDefaults()
+	if lite.Queues != 1 || time.Duration(lite.Lite.Expiry) != 72*time.Hour || lite.Lite.MaxTopics != 20_000 {
+		t.Errorf("the defaults of a topic of type LITE are %+v", lite)
+	}
+	if g := (Group{Lite: LiteGroup{Topic: "t"}}).WithDefaults(); g.Lite != (LiteGroup{Topic: "t", MaxTopics: 2_000}) {
+		t.Errorf("the defaults of a group with lite topics are %+v", g.Lite)
+	}
 	g := Group{}.WithDefaults()
+	if g.Lite != (LiteGroup{}) {
+		t.Errorf("a group without lite topics has %+v", g.Lite)
+	}
 	if g.Start != StartEarliest || g.OnExhausted != OnExhaustedDeadLetter || g.MaxAttempts != 17 || time.Duration(g.FIFORetryInterval) != 3*time.Second ||
 		time.Duration(g.NegativeAck.Delay) != time.Minute || g.RetryTopic.MaxRetries != 16 || g.RetryTopic.Naming != "2.9.2" {
 		t.Errorf("the defaults of a group are %+v", g)
@@ -197,7 +220,7 @@ func TestDurationsOfSettingsAreBounded(t *testing.T) {
 	t.Parallel()
 	type validated interface{ Validate() error }
 	tried := 0
-	for _, c := range []validated{&Topic{}, &Group{}, &Address{}} {
+	for _, c := range []validated{&Topic{Type: TopicLite}, &Group{}, &Address{}} {
 		v := reflect.ValueOf(c).Elem()
 		for _, d := range []time.Duration{math.MaxInt64 - time.Second, MaxDuration + 1} {
 			setDurations(v, "", d, func(name string) {

@@ -15,6 +15,7 @@ type DeadLetter struct {
 	BornAt       time.Time         `json:"born_at"`   // time of the send
 	BornHost     string            `json:"born_host,omitempty"`
 	MessageGroup string            `json:"message_group,omitempty"`
+	LiteTopic    string            `json:"lite_topic,omitempty"`
 	Priority     int               `json:"priority,omitempty"`
 	Tag          string            `json:"tag,omitempty"`
 	Keys         []string          `json:"keys,omitempty"`

@@ -271,7 +271,7 @@ type Client struct {
 	// Kind is one of
 	//
 	//	"producer"
-	//	"push_consumer", "simple_consumer"
+	//	"push_consumer", "simple_consumer", "lite_push_consumer"
 	//	"http"      it receives over HTTP
 	//	"consumer"  the broker has not received its settings yet
 	Kind string `json:"kind"`

@@ -36,6 +36,9 @@ type Topic struct {
 	DelayedMessages int64 `json:"delayed_messages,omitempty"`
 	DelayedBytes    int64 `json:"delayed_bytes,omitempty"`
 
+	// LiteTopics is the number of lite topics of a topic of type LITE.
+	LiteTopics int `json:"lite_topics,omitempty"`
+
 	// Backlog is the backlog of the slowest group; without a group, all stored messages.
 	Backlog Backlog `json:"backlog"`
 
@@ -126,6 +129,7 @@ type StoredMessage struct {
 	BornAt       time.Time `json:"born_at,omitzero"` // time of the send
 	Tag          string    `json:"tag,omitempty"`
 	MessageGroup string    `json:"message_group,omitempty"`
+	LiteTopic    string    `json:"lite_topic,omitempty"`
 	Priority     int       `json:"priority,omitempty"`
 	BodySize     int64     `json:"body_size"` // in bytes, also without Body
 
@@ -147,6 +151,7 @@ type MessageFilter struct {
 	ID           string
 	Tag          string
 	MessageGroup string
+	LiteTopic    string
 	Key          string            // one of the message's keys
 	Properties   map[string]string // the message has all of them
 	Contains     string            // a part of the body, byte by byte
@@ -260,4 +265,40 @@ type Trace struct {
 	Reached  time.Time `json:"reached,omitzero"`
 	Complete bool      `json:"complete"`
 	Next     string    `json:"next,omitempty"`
+}
+
+// A LiteTopic is a lite topic.
+type LiteTopic struct {
+	Name  string `json:"name"`
+	Queue int    `json:"queue"` // of the parent: each lite topic has one
+
+	// Messages are the stored messages, consumed or not.
+	Messages int64 `json:"messages"`
+
+	// UsedAt is when the last message was sent, or the last subscription ended. A restart of the
+	// broker counts as one.
+	UsedAt time.Time `json:"used_at"`
+
+	// Groups are the groups of the parent, by name.
+	Groups []LiteTopicGroup `json:"groups,omitempty"`
+}
+
+// A LiteTopicGroup is the consumption of a lite topic by a group.
+type LiteTopicGroup struct {
+	Group     string   `json:"group"`
+	Backlog   int64    `json:"backlog"`             // messages that are not consumed
+	Consumers []string `json:"consumers,omitempty"` // the IDs of those that have subscribed
+}
+
+// A LiteTopicQuery selects lite topics of a parent.
+type LiteTopicQuery struct {
+	After string // the last name of the page before; empty means the first page
+	Limit int    // at most 1 000; 0 means 100
+}
+
+// A LiteTopicPage has lite topics by name.
+type LiteTopicPage struct {
+	Total      int         `json:"total"` // of the parent
+	LiteTopics []LiteTopic `json:"lite_topics"`
+	More       bool        `json:"more,omitempty"` // there are later ones
 }

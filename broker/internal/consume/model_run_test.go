@@ -28,6 +28,9 @@ func runModel(t *testing.T, rnd *rand.Rand) {
 		fifo: rnd.IntN(3) > 0, ranked: rnd.IntN(3) == 0, attempts: rnd.IntN(4), redeliveries: rnd.IntN(3), override: rnd.IntN(4) == 0,
 		onExhausted: []string{"dead-letter", "park", "block"}[rnd.IntN(3)], interval: time.Duration(rnd.IntN(4)) * time.Second, longest: 12 * time.Second,
 	}
+	if m.policy.lite = rnd.IntN(4) == 0; m.policy.lite {
+		m.policy.fifo, m.policy.ranked = true, false
+	}
 	m.note("policy %+v", m.policy)
 	m.open()
 	for range 1 + rnd.IntN(3) {
@@ -52,7 +55,7 @@ func (m *model) open() {
 		}
 	}
 	m.filtered = 0
-	m.p = New(Config{Group: 1, Topic: 2, MaxInvisible: m.policy.longest, MaxHeld: held, Owners: m, Ranked: m.policy.ranked})
+	m.p = New(Config{Group: 1, Topic: 2, MaxInvisible: m.policy.longest, MaxHeld: held, Owners: m, Ranked: m.policy.ranked, Lite: m.policy.lite})
 	m.sinceTurn = 0
 }
 
@@ -139,10 +142,7 @@ func (m *model) apply() {
 			m.wake(w.N, int(w.Queue))
 		}
 		if e.WakeRest {
-			m.extend()
-			for q := range m.messages {
-				m.wake(m.p.Available(q), q)
-			}
+			m.wakeRest()
 		}
 		fetch := e.Fetch
 		e.Reset()
@@ -171,6 +171,33 @@ func (m *model) apply() {
 	}
 }
 
+// applyTake is apply within a receive. One from lite topics looks at others only if it has enough.
+func (m *model) applyTake() {
+	if m.policy.lite {
+		m.p.Effects().WakeRest = false
+	}
+	m.apply()
+}
+
+func (m *model) wakeRest() {
+	m.extend()
+	for q := range m.messages {
+		m.wake(m.p.Available(q), q)
+	}
+}
+
+// set returns the queues of a receive from lite topics, in any order.
+func (m *model) set(queue int) *Set {
+	if queue >= 0 {
+		return m.p.NewSet([]uint16{uint16(queue)}) //nolint:gosec // there are few
+	}
+	var all []uint16
+	for _, q := range m.rnd.Perm(len(m.messages)) {
+		all = append(all, uint16(q)) //nolint:gosec // there are few
+	}
+	return m.p.NewSet(all)
+}
+
 func (m *model) wake(n int64, queue int) {
 	for i := 0; n > 0 && i < len(m.waiting); {
 		q := m.waiting[i]
@@ -194,7 +221,9 @@ func (m *model) send() {
 	for range 1 + m.rnd.IntN(4) {
 		msg := &message{body: 1 + m.rnd.Int64N(5), tag: string('a' + rune(m.rnd.IntN(2))), state: Ready, missing: m.lossy && m.rnd.IntN(6) == 0}
 		msg.queue = m.rnd.IntN(len(m.messages))
-		if m.rnd.IntN(4) > 0 {
+		if m.policy.lite {
+			msg.group = "lite" + strconv.Itoa(msg.queue)
+		} else if m.rnd.IntN(4) > 0 {
 			msg.group = "mg" + strconv.Itoa(msg.queue) + strconv.Itoa(m.rnd.IntN(2))
 		}
 		msg.offset = int64(len(m.messages[msg.queue]))
@@ -223,6 +252,9 @@ func (m *model) receive(nested bool, queue int, tag string) {
 	r := Receive{
 		Queue: queue, Max: 1 + m.rnd.IntN(6), MaxBytes: enough, Push: m.rnd.IntN(2) == 0, Invisible: time.Duration(1+m.rnd.IntN(10)) * time.Second,
 		Filter: tagFilter(tag), Holder: m.holders[m.rnd.IntN(len(m.holders))],
+	}
+	if m.policy.lite {
+		r.Queue, r.Set = -1, m.set(queue)
 	}
 	if m.rnd.IntN(6) == 0 {
 		r.Owner = "owner"
@@ -254,7 +286,7 @@ func (m *model) receive(nested bool, queue int, tag string) {
 		if !ok {
 			break
 		}
-		m.apply()
+		m.applyTake()
 		take()
 		m.claimed[c.Queue] = true
 		ms, offsets, to := m.read(c)
@@ -279,6 +311,9 @@ func (m *model) receive(nested bool, queue int, tag string) {
 	}
 	m.p.End(&r, m.now)
 	take()
+	if m.applyTake(); m.policy.lite && !r.WantsMore() {
+		m.wakeRest()
+	}
 	full := m.p.Counts()[Held] >= m.p.config.MaxHeld
 	if want := m.deliverable(queue, tag); quiet && !full && r.MaxBytes == enough && r.WantsMore() && len(want) > 0 {
 		m.failf("a receive of queue %d got %d of %d, and %d/%d was ready", queue, len(r.Grants), r.Max, want[0].queue, want[0].offset)

@@ -49,7 +49,8 @@ func (msg *message) undone() bool { return msg.state != Commit }
 // A modelPolicy is the settings of a group, which stay for a sequence.
 type modelPolicy struct {
 	fifo, ranked      bool
-	attempts          int // at most; 0 for no maximum
+	lite              bool // each queue has the messages of a lite topic
+	attempts          int  // at most; 0 for no maximum
 	redeliveries      int
 	onExhausted       string // dead-letter, park or block
 	override          bool
@@ -285,6 +286,9 @@ func (m *model) summarize(msg *message, sum *Summary) {
 
 // check compares all counts.
 func (m *model) check() {
+	if held := m.p.Counts()[Held]; m.policy.lite && held > 0 {
+		m.failf("%d messages of lite topics are held; they stay on disk until those before them are done", held)
+	}
 	if err := m.p.Audit(); err != nil {
 		m.failf("%v", err)
 	}

@@ -29,6 +29,11 @@ type Config struct {
 	// highest one: receives take from the last queue first, see [Progress.Claim].
 	Ranked bool
 
+	// Lite means that each queue has the messages of one lite topic, and that receives take from a
+	// set of queues ([Progress.NewSet]). The group is FIFO. No message of a queue is passed while an
+	// earlier one is not done, so none is held.
+	Lite bool
+
 	// MaxHeld bounds the held messages in memory. At the bound no receive takes new messages.
 	// Spilled messages do not count. Default: the constant MaxHeld.
 	MaxHeld int64
@@ -102,7 +107,7 @@ func New(c Config) *Progress {
 
 // AddQueue adds the next queue. The group begins at first, which is the queue's first offset.
 func (p *Progress) AddQueue(first store.Mark) {
-	p.cursors = append(p.cursors, &cursor{number: uint16(len(p.cursors)), next: first.Offset, bytes: first.Bytes, leases: map[int64]*Lease{}})
+	p.cursors = append(p.cursors, &cursor{number: uint16(len(p.cursors)), next: first.Offset, bytes: first.Bytes})
 	p.effects.Done.add(first.Offset, first.Bytes)
 	p.effects.WakeRest = true
 }
@@ -261,6 +266,9 @@ func (p *Progress) receipt(l *Lease) Handle {
 
 // addLease adds a lease, which has no state yet.
 func (p *Progress) addLease(l *Lease) {
+	if l.cursor.leases == nil {
+		l.cursor.leases = map[int64]*Lease{}
+	}
 	l.cursor.leases[l.offset] = l
 	l.cursor.ages.Add(l.Stored)
 	p.effects.LeasedBytes += l.Size
@@ -309,6 +317,9 @@ func (p *Progress) complete(l *Lease) {
 	p.deleteLease(l)
 	if mg := p.groups[l.Group]; mg != nil && mg.head == l {
 		p.promote(l.Group, mg)
+	}
+	if p.config.Lite {
+		p.wake(l) // for the next message of the lite topic
 	}
 }
 
@@ -547,7 +558,7 @@ func (p *Progress) dropUnfinished(moved map[*cursor]bool) map[*cursor]Amount {
 		}
 		dropped[c] = sum
 		p.effects.LeasedBytes -= sum.Bytes
-		c.leases, c.ready, c.ages = map[int64]*Lease{}, nil, throttle.Ages{}
+		c.leases, c.ready, c.ages = nil, nil, throttle.Ages{}
 		p.effects.add(Write{Kind: DeleteProgress, Queue: c.number}) // before the writes of promote
 		p.putCursor(c)
 	}

@@ -23,8 +23,9 @@ type Filter interface {
 
 // A Receive is a receive under way: the request, and its results so far.
 type Receive struct {
-	Queue     int // below zero for any queue
-	Max       int // messages
+	Queue     int  // below zero for any queue
+	Set       *Set // the queues of a receive from lite topics, whose Queue is below zero; nil for others
+	Max       int  // messages
 	MaxBytes  int64
 	Push      bool // by a push consumer
 	Owner     string
@@ -42,6 +43,26 @@ type Receive struct {
 	budget int64   // the rest of MaxBytes
 	chunk  int     // messages to read at a time
 	turn   *cursor // in a ranked topic: the queue that gives the first message; nil for the highest
+}
+
+// A Set is the queues of a consumer of lite topics.
+type Set struct{ cursors []*cursor }
+
+// NewSet returns a set of existing queues.
+func (p *Progress) NewSet(queues []uint16) *Set {
+	s := &Set{cursors: make([]*cursor, len(queues))}
+	for i, q := range queues {
+		s.cursors[i] = p.cursors[q]
+	}
+	return s
+}
+
+// of returns the cursors among which are those that a receive reads.
+func (p *Progress) of(r *Receive) []*cursor {
+	if r.Set != nil {
+		return r.Set.cursors
+	}
+	return p.cursors
 }
 
 // A Grant is one delivery that a receive is about to return.
@@ -70,7 +91,7 @@ func (p *Progress) Begin(r *Receive, now time.Time) {
 	switch {
 	case p.config.Ranked:
 		r.turn = p.nextTurn(r)
-	case p.counts[Ready] > 0 && slices.ContainsFunc(p.cursors, func(c *cursor) bool { return r.reads(c) && p.claimable(c) }):
+	case p.counts[Ready] > 0 && slices.ContainsFunc(p.of(r), func(c *cursor) bool { return r.reads(c) && p.claimable(c) }):
 		p.deliverReady(r, p.readyShare(r.Max), now)
 	default:
 		p.deliverReady(r, r.Max, now)
@@ -119,7 +140,9 @@ func (p *Progress) takes(r *Receive, c *cursor) bool {
 func (r *Receive) reads(c *cursor) bool { return r.Queue < 0 || int(c.number) == r.Queue }
 
 // claimable reports whether a receive can read new messages.
-func (p *Progress) claimable(c *cursor) bool { return !c.claimed && c.next < c.end && !p.full() }
+func (p *Progress) claimable(c *cursor) bool {
+	return !c.claimed && c.next < c.end && !p.full() && (!p.config.Lite || len(c.leases) == 0)
+}
 
 // deliverReady delivers ready messages until the receive has limit messages in all.
 func (p *Progress) deliverReady(r *Receive, limit int, now time.Time) {
@@ -127,10 +150,11 @@ func (p *Progress) deliverReady(r *Receive, limit int, now time.Time) {
 		return
 	}
 	p.firstReady++
-	for i := range p.cursors {
-		c := p.cursors[(p.firstReady+i)%len(p.cursors)]
+	cursors := p.of(r)
+	for i := range cursors {
+		c := cursors[(p.firstReady+i)%len(cursors)]
 		if p.config.Ranked {
-			c = p.cursors[len(p.cursors)-1-i]
+			c = cursors[len(cursors)-1-i]
 		}
 		if r.reads(c) {
 			p.deliverReadyOf(c, r, limit, now)
@@ -171,13 +195,17 @@ func (p *Progress) Claim(r *Receive, now time.Time) (Claim, bool) {
 	case p.config.Ranked:
 		return p.claimRanked(r, now)
 	}
-	for i := range p.cursors {
-		c := p.cursors[(p.firstFresh+i)%len(p.cursors)]
+	cursors, most := p.of(r), r.Max
+	if p.config.Lite {
+		most = len(r.Grants) + 1 // the next one of the lite topic waits for it
+	}
+	for i := range cursors {
+		c := cursors[(p.firstFresh+i)%len(cursors)]
 		if !r.reads(c) || !p.claimable(c) {
 			continue
 		}
-		p.firstFresh = (p.firstFresh + i + 1) % len(p.cursors)
-		return p.claim(c, r, r.Max), true
+		p.firstFresh = (p.firstFresh + i + 1) % len(cursors)
+		return p.claim(c, r, most), true
 	}
 	return Claim{}, false
 }
@@ -277,7 +305,7 @@ func (p *Progress) Admit(r *Receive, claim Claim, fifo bool, ms []store.Message,
 				p.newRound()
 			}
 		}
-		p.reached(c, offsets[i], m.MessageGroup)
+		p.reached(c, offsets[i], m.OrderKey())
 		c.next, c.bytes = offsets[i]+1, m.Cumulative
 		if !r.Filter.Wants(m) {
 			p.drained(1, size)
@@ -286,8 +314,8 @@ func (p *Progress) Admit(r *Receive, claim Claim, fifo bool, ms []store.Message,
 		}
 		l := &Lease{cursor: c, offset: offsets[i], dueIndex: -1}
 		l.Size, l.Stored, l.Serial = size, m.StoredAt.UnixNano(), firstSerial(now, c.rewound)
-		if fifo && m.MessageGroup != "" {
-			l.Group = m.MessageGroup
+		if order := m.OrderKey(); fifo && order != "" {
+			l.Group = order
 			if p.joinGroup(l) {
 				continue
 			}

@@ -49,7 +49,7 @@ func (l *Letter) Size() int {
 func (l *Letter) Status() status.DeadLetter {
 	d := status.DeadLetter{
 		MessageID: l.ID, Queue: l.Queue, Offset: l.Offset, StoredAt: l.StoredAt, BornAt: l.BornAt, BornHost: l.BornHost,
-		MessageGroup: l.MessageGroup, Priority: l.Priority, Tag: l.Tag, Keys: l.Keys, TraceContext: l.TraceContext, BodySize: l.BodySize, Body: l.Body, Origin: l.Origin,
+		MessageGroup: l.MessageGroup, LiteTopic: l.LiteTopic, Priority: l.Priority, Tag: l.Tag, Keys: l.Keys, TraceContext: l.TraceContext, BodySize: l.BodySize, Body: l.Body, Origin: l.Origin,
 	}
 	for k, v := range l.Properties {
 		if tidegate.ReservedProperty(k) {

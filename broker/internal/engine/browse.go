@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/internal/store"
+	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
 )
 
@@ -89,6 +90,16 @@ func BrowsePage(st *store.Store, t *Topic, q *status.MessageQuery, limit int, ro
 // open prepares the readers: the range of each queue by the bounds of time and the cursor.
 func (s *scan) open(t *Topic) error {
 	queues := t.Queues()
+	if t.lite() && s.query.LiteTopic != "" && s.query.Queue == nil {
+		q, err := t.findLite(s.query.LiteTopic)
+		if err != nil {
+			return err
+		}
+		s.query.Queue = new(int(q.Number()))
+	}
+	if s.query.Queue == nil && len(queues) > settings.MaxQueues {
+		return refusal.New(tidegate.CodeBadRequest, t.Name(), "the topic has more than %d queues, because it has many lite topics; name one of these (lite_topic), or a queue", settings.MaxQueues)
+	}
 	if n := s.query.Queue; n != nil && (*n < 0 || *n >= len(queues)) {
 		return refusal.New(tidegate.CodeBadRequest, "queue", "queue %d does not exist; topic %q has the queues 0 to %d", *n, t.Name(), len(queues)-1)
 	}
@@ -210,7 +221,7 @@ func (s *scan) consider(h *store.Header, queue int, read func() (store.Message, 
 	}
 	out := status.StoredMessage{
 		ID: h.ID, Queue: queue, Offset: h.Offset, StoredAt: h.StoredAt, BornAt: h.BornAt,
-		Tag: h.Tag, MessageGroup: h.MessageGroup, Priority: h.Priority, BodySize: h.Size,
+		Tag: h.Tag, MessageGroup: h.MessageGroup, LiteTopic: h.LiteTopic, Priority: h.Priority, BodySize: h.Size,
 	}
 	s.kept += besideBody
 	if s.query.Contents {
@@ -239,7 +250,8 @@ func matches(f *status.MessageFilter, h *store.Header) bool {
 		}
 	}
 	return (f.ID == "" || f.ID == h.ID) && (f.Tag == "" || f.Tag == h.Tag) &&
-		(f.MessageGroup == "" || f.MessageGroup == h.MessageGroup) && (f.Key == "" || slices.Contains(h.Keys, f.Key))
+		(f.MessageGroup == "" || f.MessageGroup == h.MessageGroup) &&
+		(f.LiteTopic == "" || f.LiteTopic == h.LiteTopic) && (f.Key == "" || slices.Contains(h.Keys, f.Key))
 }
 
 // A cursor is the direction of the query and the position in each of its queues.

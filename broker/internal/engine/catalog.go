@@ -158,6 +158,9 @@ func (c *Catalog) Subscribe(ctx context.Context, groupName, topicName string) (*
 	if s := c.Find(g.ID(), t.ID()); s != nil {
 		return s, nil
 	}
+	if err := checkBinding(g, t); err != nil {
+		return nil, err
+	}
 	if g.StartsLate(t) {
 		return c.subscribeLate(ctx, g, t)
 	}
@@ -455,6 +458,9 @@ func (c *Catalog) CheckGroup(name string, s settings.Group) error {
 	}
 	if g.Settings().FIFO != s.FIFO && len(received) > 0 {
 		return errFIFOFixed(name)
+	}
+	if before := g.Settings().Lite.Topic; before != s.Lite.Topic && len(received) > 0 {
+		return refusal.New(tidegate.CodeBadRequest, name, "the group has received, so lite.topic cannot change from %q to %q; delete the group, or use another one", before, s.Lite.Topic)
 	}
 	return c.config.Letters.CheckRetryTopics(g, received, &s.RetryTopic)
 }

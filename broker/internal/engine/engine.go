@@ -9,6 +9,8 @@
 //     topics.go: how topics and address settings are changed
 //   - limits.go, throttle.go: limits of backlog, rate and storage; the error of a throttled send
 //   - delayed.go, transactions.go: messages that are in no queue yet; ids.go: duplicates
+//   - litetopic.go: the lite topics of a topic, and their end; liteconsumer.go: which consumer has
+//     subscribed to which, and the wait of its receives
 //   - receive.go: a receive until its deliveries; fetch.go: what it reads; watch.go: receives that
 //     leave a watch
 //   - verdict.go: Ack, Settle and Extend; settle.go: the same for one subscription: apply carries
@@ -159,7 +161,7 @@ type Engine struct {
 	// A goroutine that holds a lock of the following list takes only locks that come after it:
 	//
 	//  1. Tokens, which are held across waits and I/O: that of Directory.LockAdmin, then the task
-	//     of retention, then one of letters and the tasks of delayed messages and transactions. A
+	//     of lite topics, then that of retention, then one of letters and the tasks of delayed messages and transactions. A
 	//     step also holds its task.
 	//  2. The lock of the message log, in which the functions given to Messages.Add run.
 	//  3. The lock of a Subscription, one at a time.
@@ -167,7 +169,7 @@ type Engine struct {
 	//  5. The lock of the groups log, in which the functions given to Groups.Add run.
 	//  6. All others, which are held for one read or change: those of limits, of the throttling of
 	//     topics and subscriptions, owners, maintenance, retention, transactions, creations,
-	//     servers, and lifeMu.
+	//     lite topics, servers, and lifeMu.
 
 	opts   Options
 	logger *slog.Logger
@@ -220,6 +222,7 @@ func Open(o Options) (*Engine, error) {
 			return nil, errors.Join(fmt.Errorf("reading data directory %q: %w", o.Dir, err), b.Close())
 		}
 	}
+	b.lites.WakeAll()
 	b.maintenance.Start()
 	b.limits.ShortOfDisk() // logs a limit that rejects sends from the start on
 	if s.Unclean() {
@@ -299,6 +302,7 @@ type components struct {
 	catalog      *Catalog
 	env          *Env // of all subscriptions
 	owners       Owners
+	lites        *LiteTopics
 	events       *tally.Log // of the ends of messages
 
 	clock   *wallclock.Clock // nil for a broker in memory
@@ -350,6 +354,8 @@ func (e *Engine) openComponents() {
 		Retention: e.retention, Letters: e.letters, Owners: &e.owners, Directory: directory, Env: e.env,
 		Servers: &e.servers, Transaction: &e.transactionDefaults, MaxAutoGroups: e.opts.MaxAutoGroups,
 	})
+	e.lites = NewLiteTopics(e.maintenance, e.catalog, e.retention)
+	e.sender.LiteTopics = e.lites
 }
 
 // A pendingEngine is the engine as delayed messages and transactions use it.

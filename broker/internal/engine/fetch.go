@@ -169,7 +169,7 @@ func (s *Subscription) read(r *queueReader, c consume.Claim, maxBytes int64) ([]
 	a, st := &r.ahead, s.env.Store
 	if !a.skip(c.From) {
 		s.dropReadAhead(r)
-		if c.To-c.From <= int64(c.Limit) || c.Limit >= aheadMessages || s.env.Reads.Ahead() >= maxAheadBytes {
+		if s.lite != nil || c.To-c.From <= int64(c.Limit) || c.Limit >= aheadMessages || s.env.Reads.Ahead() >= maxAheadBytes {
 			ms, offsets, err := st.Read(s.Topic().ID(), r.queue.Number(), c.From, c.To, c.Limit, maxBytes)
 			s.env.Limits.CountCold(&s.Consumption, ms)
 			return ms, offsets, err
@@ -310,8 +310,11 @@ func (s *Subscription) SkipRemoved(r *retention.Plan) Contents {
 		}
 	}
 	lost := s.progress.SkipRemoved(removals, r.Purge, func(l *consume.Lease) bool {
+		if r.Purge {
+			return true
+		}
 		q := &r.Queues[l.Queue()]
-		if !r.Purge && (!r.Expired(q, l.Offset()) || l.Needed(r.Grace(), r.Now)) {
+		if !r.Expired(q, l.Offset()) || l.Needed(r.Grace(), r.Now) {
 			q.Retain(l.Offset(), l.Due.Add(r.Grace()))
 			return false
 		}

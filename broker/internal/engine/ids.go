@@ -208,7 +208,7 @@ func (x *idIndex) Expire(window time.Duration, now time.Time) outdatedIDs {
 const (
 	// The parts of a slot, in bits. A slot has only the lowest offsetBits of an offset. These have
 	// more than twice as many values as a topic remembers IDs, so they identify the offset.
-	tagBits, queueBits, offsetBits = 34, 10, 20
+	tagBits, queueBits, offsetBits = 28, 16, 20
 
 	shardBits  = 6
 	firstSlots = 8 // initial number of slots of a shard

@@ -93,7 +93,7 @@ func (e *Engine) poll(ctx context.Context, p Request) ([]*tidegate.Delivery, err
 	if err := e.store.Broken(); err != nil {
 		return nil, refusal.Store(err)
 	}
-	s, err := e.catalog.Subscribe(ctx, p.Group, p.Topic)
+	s, err := e.subscriptionFor(ctx, &p)
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +107,18 @@ func (e *Engine) poll(ctx context.Context, p Request) ([]*tidegate.Delivery, err
 		return nil, context.Cause(ctx)
 	}
 	return s.Receive(ctx, &p)
+}
+
+// subscriptionFor returns the subscription of a receive.
+func (e *Engine) subscriptionFor(ctx context.Context, p *Request) (*Subscription, error) {
+	if p.LiteConsumer == "" {
+		if t := e.catalog.FindTopic(p.Topic); t != nil && t.lite() {
+			return nil, refusal.New(tidegate.CodeBadRequest, p.Topic, "the topic has lite topics; receive with a consumer of lite topics, which subscribes to some")
+		}
+		return e.catalog.Subscribe(ctx, p.Group, p.Topic)
+	}
+	p.Queue, p.Watch, p.match = transport.AnyQueue, nil, nil
+	return e.liteSubscription(ctx, transport.LiteConsumer{Group: p.Group, Topic: p.Topic, ID: p.LiteConsumer})
 }
 
 // checkPoll returns the request of a receive.
@@ -130,6 +142,8 @@ func (e *Engine) checkPoll(p Request) (_ Request, err error) {
 		return p, refusal.New(tidegate.CodeBadRequest, "attempt ID", "it is empty; give the ID of the receive to repeat")
 	case p.Arrived < 0 || p.Arrived > maxArrived:
 		return p, refusal.New(tidegate.CodeBadRequest, "arrived parts", "their number is %d; give 0 to %d", p.Arrived, maxArrived)
+	case len(p.LiteConsumer) > maxLiteID:
+		return p, refusal.New(tidegate.CodeBadRequest, "consumer", "its ID has %d bytes; the limit is %d", len(p.LiteConsumer), maxLiteID)
 	case len(p.AttemptID) > maxAttemptID:
 		return p, refusal.New(tidegate.CodeBadRequest, "attempt ID", "it has %d bytes; the limit is %d", len(p.AttemptID), maxAttemptID)
 	}
@@ -398,23 +412,28 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 	if p.Watch != nil {
 		p.Watch.lift(s)
 	}
-	s.extend()
 	r := consume.Receive{
 		Queue: p.Queue, Max: p.rest.messages, MaxBytes: p.rest.bytes, Push: p.Push, Owner: p.Owner, Holder: p.Holder, Invisible: p.InvisibleDuration,
 		Filter: (*requestFilter)(p),
 	}
+	if _, err := s.extendFor(p, &r, now); err != nil {
+		return nil, nil, nil, err
+	}
+	var consumer *liteConsumer
 	s.progress.Begin(&r, now)
-	write = s.apply(now).write
+	write = s.applyTake(now).write
 	end := false
 	for {
-		s.extend()
+		if consumer, err = s.extendFor(p, &r, now); err != nil {
+			break
+		}
 		had := len(r.Grants)
 		claim, ok := s.progress.Claim(&r, now)
 		if !ok {
 			break
 		}
 		if len(r.Grants) > had {
-			write = s.apply(now).write
+			write = s.applyTake(now).write
 		}
 		if rejected := s.env.Leases.rejected(); rejected != nil {
 			s.progress.Unclaim(&r, claim.Queue)
@@ -438,12 +457,19 @@ func (s *Subscription) take(p *Request) (grants []consume.Grant, write *store.Pe
 	} else {
 		s.progress.Fail()
 	}
-	if f := s.apply(now).write; f != nil {
+	if f := s.applyTake(now).write; f != nil {
 		write = f
 	}
+	if consumer != nil && (err != nil || end || !r.WantsMore()) {
+		s.wakeShared(consumer)
+	}
 	if len(r.Grants) == 0 && err == nil && r.Skipped == 0 {
-		w = &waiter{queue: p.Queue, woken: make(chan struct{})}
-		s.waiters = append(s.waiters, w)
+		w = &waiter{queue: p.Queue, lite: consumer, woken: make(chan struct{})}
+		if consumer != nil {
+			consumer.waiters = append(consumer.waiters, w)
+		} else {
+			s.waiters = append(s.waiters, w)
+		}
 	}
 	if err == nil && p.Watch != nil && !end && r.WantsMore() { // after apply, which wakes others for the rest
 		p.Watch.leave(s, p.Queue)
@@ -483,7 +509,7 @@ func (s *Subscription) takeNew(p *Request, r *consume.Receive, claim consume.Cla
 		s.progress.Admit(r, claim, s.Group().Settings().FIFO, read.messages, read.offsets, now)
 		end = read.refused != nil
 	}
-	return s.apply(now).write, end, err
+	return s.applyTake(now).write, end, err
 }
 
 // deliver returns the deliveries of a receive unless ctx has ended. A first delivery does not wait

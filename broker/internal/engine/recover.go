@@ -110,6 +110,9 @@ func (c *Catalog) recoverSettings() (topics map[uint32]*Topic, groups map[uint32
 		t.SetAutomatic(r.Automatic)
 		topics[r.ID] = t
 		c.AddTopic(t)
+		if t.lite() {
+			return t.restoreLite(c.config.Store, time.Now())
+		}
 		return nil
 	}); err != nil {
 		return nil, nil, err
@@ -364,6 +367,9 @@ func (t *Topic) Restore(st *store.Store) (newest time.Time, err error) {
 			t.leftovers.Add(1)
 			t.leftoverBytes.Add(m.Size)
 		}
+	}
+	if t.lite() {
+		t.sortLite()
 	}
 	t.Watch()
 	t.opened = t.Written()

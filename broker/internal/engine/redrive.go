@@ -339,10 +339,11 @@ func (l *Letters) target(letter *deadletter.Letter, name string) *Topic {
 	if t == nil {
 		return nil
 	}
-	// Only the message group decides: a delivery time has passed, a transaction has ended, and
+	// Only the message group and the lite topic decide: a delivery time has passed, a transaction has ended, and
 	// retry topics change the delivery time.
-	fifo := t.Settings().Type == settings.TopicFIFO
-	if fifo != (letter.MessageGroup != "") && !isDeadLetter(name) {
+	kind := t.Settings().Type
+	fits := (kind == settings.TopicFIFO) == (letter.MessageGroup != "") && (kind == settings.TopicLite) == (letter.LiteTopic != "")
+	if !fits && !isDeadLetter(name) || t.lite() && t.admitsLite(letter.LiteTopic) != nil {
 		return nil
 	}
 	return t

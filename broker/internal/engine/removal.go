@@ -244,6 +244,7 @@ type Round struct {
 	remover *Remover
 	topic   *Topic
 	queues  []*Queue // those of the plan
+	lost    int64    // messages that a group had not consumed
 	bytes   int64    // of all bodies that were ever written to the topic, at the beginning
 }
 
@@ -251,9 +252,14 @@ type Round struct {
 // no group starts before them. A purge plans to remove all messages. If the round fails after
 // Begin, the next one removes the rest. The caller holds the token.
 func (r *Remover) Begin(t *Topic, now time.Time, purge bool) (*Round, error) {
+	return r.beginIn(t, t.Queues(), now, purge)
+}
+
+// beginIn is Begin for some queues. A round that is no purge has all.
+func (r *Remover) beginIn(t *Topic, queues []*Queue, now time.Time, purge bool) (*Round, error) {
 	for {
 		subs := t.Subscriptions()
-		round, err := r.plan(t, subs, now, purge)
+		round, err := r.plan(t, queues, subs, now, purge)
 		if err != nil {
 			return nil, err
 		}
@@ -264,8 +270,8 @@ func (r *Remover) Begin(t *Topic, now time.Time, purge bool) (*Round, error) {
 }
 
 // plan decides how far each queue is removed.
-func (r *Remover) plan(t *Topic, subs []TopicSubscription, now time.Time, purge bool) (*Round, error) {
-	round := &Round{remover: r, topic: t, queues: t.Queues(), bytes: t.Written().Bytes}
+func (r *Remover) plan(t *Topic, queues []*Queue, subs []TopicSubscription, now time.Time, purge bool) (*Round, error) {
+	round := &Round{remover: r, topic: t, queues: queues, bytes: t.Written().Bytes}
 	clock := r.Clock.At(now)
 	p := retention.Plan{
 		Policy: t.RetentionPolicy(), Topic: t.ID(), Now: clock.Ages(), Purge: purge, Distrusted: clock.Distrusted, Wall: now,
@@ -341,7 +347,9 @@ func (r *Round) Run(ctx context.Context) error {
 	}
 	subs := r.topic.Subscriptions()
 	for _, sub := range subs {
-		if lost := sub.SkipRemoved(r.Plan); lost.Messages > 0 && !r.Purge {
+		lost := sub.SkipRemoved(r.Plan)
+		r.lost += lost.Messages
+		if lost.Messages > 0 && !r.Purge {
 			r.remover.Logger.Warn("messages removed by retention before the group consumed them",
 				"topic", r.topic.Name(), "group", sub.Consumed().Group().Name(), "messages", lost.Messages, "bytes", lost.Bytes)
 		}
@@ -518,6 +526,34 @@ func (r *Remover) Purge(ctx context.Context, t *Topic) (removed Contents, err er
 	r.Logger.Info("topic purged", "topic", t.Name(), "messages", removed.Messages, "bytes", removed.Bytes)
 	r.ReclaimSoon()
 	return removed, nil
+}
+
+// PurgeQueues removes the messages of some queues, to which nothing is sent meanwhile. It returns the
+// number of messages that a group had not consumed, once the removal is on disk. Otherwise it is like
+// Purge.
+func (r *Remover) PurgeQueues(ctx context.Context, t *Topic, numbers []uint16) (lost int64, err error) {
+	release, err := r.task.Hold(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	if err := r.Store.Messages.Barrier().WaitContext(ctx); err != nil {
+		return 0, refusal.StoreUnless(ctx, err)
+	}
+	queues := make([]*Queue, len(numbers))
+	for i, n := range numbers {
+		queues[i] = t.Queues()[n]
+	}
+	round, err := r.beginIn(t, queues, time.Now(), true)
+	if err != nil {
+		return 0, refusal.Store(err)
+	}
+	if err := round.Run(ctx); err != nil {
+		return round.lost, refusal.StoreUnless(ctx, err)
+	}
+	t.Watch()
+	r.ReclaimSoon()
+	return round.lost, nil
 }
 
 // removalStored returns the messages in the queues of a topic, minus all messages that were ever

@@ -189,6 +189,7 @@ func (e *Engine) describe(t *Topic) status.Topic {
 		Name: c.Name, AutoCreated: t.Automatic(), Topic: *t.Settings(), StoredMessages: c.Stored.Messages, StoredBytes: c.Stored.Bytes,
 		Backlog: c.Backlog, AcceptedMessages: c.Accepted, HalfMessages: c.Half,
 		DelayedMessages: c.Delayed.Messages, DelayedBytes: c.Delayed.Bytes, Throttle: c.Throttle,
+		LiteTopics: t.countLite(),
 	}
 	for _, s := range t.Subscriptions() {
 		d.Groups = append(d.Groups, s.Consumed().Group().Name())

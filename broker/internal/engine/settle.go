@@ -570,9 +570,22 @@ func (s *Subscription) apply(now time.Time) (out remaining) {
 	return out
 }
 
+// applyTake is apply within a receive. A receive from lite topics wakes others itself, because a look
+// at all queues would cost too much.
+func (s *Subscription) applyTake(now time.Time) remaining {
+	if s.lite != nil {
+		s.progress.Effects().WakeRest = false
+	}
+	return s.apply(now)
+}
+
 // wake ends the wait of up to n receives that may read the queue, and wakes the watches. mu is
 // held.
 func (s *Subscription) wake(n int64, queue uint16) {
+	if s.lite != nil {
+		s.wakeLite(queue) // a queue has one message that can be taken
+		return
+	}
 	if n > 0 {
 		s.wakeWatches(queue)
 	}
@@ -591,7 +604,7 @@ func (s *Subscription) wake(n int64, queue uint16) {
 // wakeRest wakes receives for messages that no receive has taken: one for each ready message, and
 // one for each queue with new messages. mu is held.
 func (s *Subscription) wakeRest() {
-	if len(s.waiters) == 0 && len(s.watches) == 0 {
+	if s.waiting() == 0 && len(s.watches) == 0 {
 		return
 	}
 	s.extend()
@@ -612,6 +625,11 @@ func (s *Subscription) wakeAll() {
 		close(w.woken)
 	}
 	s.waiters = nil
+	if s.lite != nil {
+		for _, c := range s.lite.byID {
+			s.wakeWaiters(c)
+		}
+	}
 }
 
 // arm sets the timer to the first due time, unless the subscription is being restored: a message

@@ -45,6 +45,7 @@ type Subscription struct {
 	timer     *time.Timer       // fires when the first lease is due
 	armed     time.Time         // due time of timer; zero if it is not set
 	waiters   []*waiter
+	lite      *liteConsumers                // of a topic with lite topics; nil for others, which have waiters
 	watches   map[*Watch]int                // the queue of each, or transport.AnyQueue
 	lastTake  time.Time                     // when a receive last looked or waited for messages, or had a watch
 	receiving map[string]*repeatable        // receives under way, by attempt ID
@@ -95,7 +96,7 @@ func (s *Subscription) Wake(n int64, queue uint16) {
 func (s *Subscription) Idle(since time.Duration, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.waiters) == 0 && len(s.watches) == 0 && now.Sub(s.lastTake) >= since
+	return s.waiting() == 0 && len(s.watches) == 0 && now.Sub(s.lastTake) >= since
 }
 
 // ForgetReadAhead drops the messages that were read ahead.
@@ -142,7 +143,8 @@ type queueReader struct {
 
 // A waiter is a receive that waits.
 type waiter struct {
-	queue int // or transport.AnyQueue
+	queue int           // or transport.AnyQueue
+	lite  *liteConsumer // nil for a receive that is not from lite topics
 	woken chan struct{}
 }
 
@@ -156,8 +158,11 @@ func newSubscription(env *Env, g *Group, t *Topic, restoring bool) *Subscription
 		s.original = original
 	}
 	s.progress = consume.New(consume.Config{
-		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, Owners: env.Owners, Ranked: t.ranked(),
+		Group: g.ID(), Topic: t.ID(), MaxInvisible: env.MaxInvisible, Owners: env.Owners, Ranked: t.ranked(), Lite: t.lite(),
 	})
+	if t.lite() {
+		s.lite = newLiteConsumers()
+	}
 	s.timer = time.AfterFunc(time.Hour, s.expire)
 	s.timer.Stop()
 	s.AddQueues()
@@ -233,6 +238,15 @@ func (s *Subscription) leave(w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastTake = time.Now() // it waited until now
+	if c := w.lite; c != nil {
+		c.heard = s.lastTake
+		if i := slices.Index(c.waiters, w); i >= 0 {
+			c.waiters = slices.Delete(c.waiters, i, i+1)
+			return
+		}
+		s.wakeShared(c)
+		return
+	}
 	if i := slices.Index(s.waiters, w); i >= 0 {
 		s.waiters = slices.Delete(s.waiters, i, i+1)
 		return
@@ -253,6 +267,9 @@ func (s *Subscription) Close(reason error) {
 	}
 	s.apply(time.Now())
 	s.wakeAll()
+	if s.lite != nil {
+		s.Topic().unpinLite(s.closeLite(), time.Now())
+	}
 }
 
 // Stop stops the timer, because the broker closes.
@@ -530,13 +547,23 @@ func (s *Subscription) Status() Status {
 	now := time.Now()
 	out := Status{
 		Summary: s.progress.Summary(), Stats: s.progress.Stats(),
-		Redelivered: s.redelivered, Waiting: int64(len(s.waiters)), Deliveries: s.attempts,
+		Redelivered: s.redelivered, Waiting: s.waiting(), Deliveries: s.attempts,
 		DeadLettersHour: s.deadLetters.count(now),
 	}
 	if held, ok := s.progress.LongestHeld(now); ok {
 		out.Held = &held
 	}
 	return out
+}
+
+// waiting returns the number of receives that wait. mu is held.
+func (s *Subscription) waiting() (n int64) {
+	if s.lite != nil {
+		for _, c := range s.lite.byID {
+			n += int64(len(c.waiters))
+		}
+	}
+	return n + int64(len(s.waiters))
 }
 
 // Recordable returns the counters and gauges that the history of rates and backlogs has.
@@ -589,7 +616,7 @@ func (s *Subscription) readHeaders(look consume.Look, queue *Queue) bool {
 	groups, offsets := make([]string, len(hs)), make([]int64, len(hs))
 	read := int64(0)
 	for i := range hs {
-		groups[i], offsets[i] = hs[i].MessageGroup, hs[i].Offset
+		groups[i], offsets[i] = hs[i].OrderKey(), hs[i].Offset
 		read += hs[i].Size
 	}
 	if read >= lookBytes {

@@ -44,6 +44,7 @@ type Topic struct {
 	deleted   atomic.Bool
 
 	queues atomic.Pointer[[]*Queue] // only grows
+	lites  *liteTable               // of a topic of the type LITE; nil for others
 	subs   atomic.Pointer[[]TopicSubscription]
 
 	// All messages that were ever written, including those on their way to the disk. Changed only
@@ -102,6 +103,9 @@ func newTopic(c TopicConfig, s settings.Topic) *Topic {
 	t.queues.Store(&[]*Queue{})
 	t.subs.Store(&[]TopicSubscription{})
 	t.Grow(s.Queues)
+	if s.Type == settings.TopicLite {
+		t.lites = &liteTable{byName: map[string]*liteTopic{}, free: []uint16{0}}
+	}
 	return t
 }
 
@@ -151,7 +155,8 @@ func (t *Topic) Delete() {
 // Queues returns the queues by number. The caller must not change the slice.
 func (t *Topic) Queues() []*Queue { return *t.queues.Load() }
 
-// Grow adds queues up to the number n. One call runs at a time.
+// Grow adds queues up to the number n. One call runs at a time: of a topic with lite topics under the
+// lock of their table.
 func (t *Topic) Grow(n int) {
 	queues := slices.Clone(t.Queues())
 	for len(queues) < n {
@@ -214,8 +219,12 @@ func deadLetterGroup(name string) (group string, ok bool) {
 const _ = uint(maxQueues - settings.MaxQueues) // the memory of IDs has all queue numbers
 
 // Pick returns the queue for a message. Messages of one message group have the same queue, as have
-// those of one priority in a ranked topic. For others the calls take the queues in turn.
+// those of one priority in a ranked topic. For others the calls take the queues in turn. In a topic
+// with lite topics only calls within the message log's Add are right until Put.
 func (t *Topic) Pick(m *tidegate.Message) *Queue {
+	if t.lite() {
+		return t.liteQueue(m)
+	}
 	queues := t.Queues()
 	switch {
 	case t.ranked():
@@ -234,6 +243,9 @@ func (t *Topic) ranked() bool { return t.Settings().Type == settings.TopicPriori
 // Put writes a message as the next one of a queue, and returns its offset. It remembers the message
 // ID for the duplicate window. Only called within the message log's Add.
 func (t *Topic) Put(w *store.Batch, q *Queue, m *store.Message, now time.Time) int64 {
+	if t.lite() {
+		t.storeLite(w, liteName(&m.Message), now)
+	}
 	offset := q.nextOffset
 	q.nextOffset++
 	q.nextBytes += int64(len(m.Body))

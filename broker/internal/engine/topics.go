@@ -99,8 +99,11 @@ func (c *Catalog) PutTopicLocked(name string, s settings.Topic, automatic bool) 
 		t.WakeRetention(time.Now()) // the retention settings may have changed
 	}
 	t.SetAutomatic(automatic)
-	if created {
+	switch {
+	case created:
 		c.AddTopic(t)
+		return t, nil
+	case t.lite(): // its queues are those of its lite topics
 		return t, nil
 	}
 	for _, s := range c.grow(t, s.Queues) {

@@ -85,15 +85,16 @@ func (e *Engine) Trace(name string, q status.MessageQuery, maxBytes int64, wante
 func (e *Engine) fate(s *Subscription, m *status.StoredMessage) (status.Fate, error) {
 	var f consume.Fate
 	var rewound int64
+	order := cmp.Or(m.MessageGroup, m.LiteTopic)
 	s.Look(func(p *consume.Progress) {
-		f = p.Fate(m.Queue, m.Offset, m.MessageGroup)
+		f = p.Fate(m.Queue, m.Offset, order)
 		if m.Queue < p.Queues() {
 			rewound = p.Cursor(m.Queue).Rewound
 		}
 	})
 	group, place := s.Group(), store.Place{Topic: s.Topic().ID(), Queue: uint16(m.Queue), Offset: m.Offset}
 	if f.Spilled {
-		_, offsets, err := e.store.Spilled(group.ID(), place.Topic, place.Queue, m.MessageGroup, m.Offset, 1)
+		_, offsets, err := e.store.Spilled(group.ID(), place.Topic, place.Queue, order, m.Offset, 1)
 		if err != nil {
 			return status.Fate{}, err
 		}
@@ -115,7 +116,7 @@ func (e *Engine) fate(s *Subscription, m *status.StoredMessage) (status.Fate, er
 	if f.Head != nil {
 		out.Behind = &status.StoredMessage{Queue: int(f.Head.Queue), Offset: f.Head.Offset}
 		if h, ok, err := e.store.Header(*f.Head); err == nil && ok { // else it was removed meanwhile, or is corrupt
-			out.Behind.ID, out.Behind.StoredAt, out.Behind.MessageGroup = h.ID, h.StoredAt, h.MessageGroup
+			out.Behind.ID, out.Behind.StoredAt, out.Behind.MessageGroup, out.Behind.LiteTopic = h.ID, h.StoredAt, h.MessageGroup, h.LiteTopic
 		}
 	}
 	if f.State != consume.Commit {

@@ -124,11 +124,12 @@ func keyTime(b []byte) (time.Time, error) {
 	return fromNanos(n), nil
 }
 
-// The first byte of a stored message. Only messages with a priority have rankedVersion, so that
-// older programs read all others.
+// The first byte of a stored message. Only messages with a priority have rankedVersion, and those of
+// lite topics liteVersion, so that older programs read all others.
 const (
 	messageVersion = 1
 	rankedVersion  = 2
+	liteVersion    = 3
 )
 
 // A Message is a message as the log keeps it.
@@ -148,11 +149,22 @@ type Message struct {
 	IDHash uint64
 }
 
+// version returns the first byte of the record.
+func (m *Message) version() byte {
+	switch {
+	case m.LiteTopic != "":
+		return liteVersion
+	case m.Priority > 0:
+		return rankedVersion
+	}
+	return messageVersion
+}
+
 // The form of a stored message, after the version byte: the length of the
 // header, the header, the body. The header is, in order: Cumulative, StoredAt,
 // BornAt, DeliverAt (nanoseconds since 1970), ID, Tag, MessageGroup, BornHost,
-// TraceContext, the keys, the properties, and with rankedVersion the priority. Strings and lists
-// begin with their length.
+// TraceContext, the keys, the properties, with rankedVersion the priority, and with
+// liteVersion the lite topic. Strings and lists begin with their length.
 func (m *Message) headerSize() int {
 	n := uvarintLen(uint64(m.Cumulative)) + 24 +
 		stringLen(m.ID) + stringLen(m.Tag) + stringLen(m.MessageGroup) + stringLen(m.BornHost) + stringLen(m.TraceContext) +
@@ -163,8 +175,11 @@ func (m *Message) headerSize() int {
 	for k, v := range m.Properties {
 		n += stringLen(k) + stringLen(v)
 	}
-	if m.Priority > 0 {
+	switch m.version() {
+	case rankedVersion:
 		n += uvarintLen(uint64(m.Priority))
+	case liteVersion:
+		n += stringLen(m.LiteTopic)
 	}
 	return n
 }
@@ -177,11 +192,8 @@ func (m *Message) EncodedSize() int {
 
 // AppendTo appends the record to b. A capacity of EncodedSize avoids an allocation.
 func (m *Message) AppendTo(b []byte) []byte {
-	if m.Priority > 0 {
-		b = append(b, rankedVersion)
-	} else {
-		b = append(b, messageVersion)
-	}
+	version := m.version()
+	b = append(b, version)
 	b = binary.AppendUvarint(b, uint64(m.headerSize()))
 	b = binary.AppendUvarint(b, uint64(m.Cumulative))
 	b = binary.BigEndian.AppendUint64(b, uint64(nanos(m.StoredAt)))
@@ -198,16 +210,19 @@ func (m *Message) AppendTo(b []byte) []byte {
 	for k, v := range m.Properties {
 		b = appendString(appendString(b, k), v)
 	}
-	if m.Priority > 0 {
+	switch version {
+	case rankedVersion:
 		b = binary.AppendUvarint(b, uint64(m.Priority))
+	case liteVersion:
+		b = appendString(b, m.LiteTopic)
 	}
 	return append(b, m.Body...)
 }
 
 // header splits a record and returns its header and body.
 func header(v []byte) (head, body []byte, err error) {
-	if len(v) == 0 || v[0] != messageVersion && v[0] != rankedVersion {
-		return nil, nil, fmt.Errorf("%w: it is not a message of version %d or %d", errCorrupt, messageVersion, rankedVersion)
+	if len(v) == 0 || v[0] < messageVersion || v[0] > liteVersion {
+		return nil, nil, fmt.Errorf("%w: it is not a message of the versions %d to %d", errCorrupt, messageVersion, liteVersion)
 	}
 	n, w := binary.Uvarint(v[1:])
 	if w <= 0 || n > uint64(len(v)-1-w) {
@@ -256,11 +271,16 @@ func decodeHeader(v []byte, m *Message) (body []byte, err error) {
 			m.Properties[k] = r.string()
 		}
 	}
-	if v[0] == rankedVersion {
+	switch v[0] {
+	case rankedVersion:
 		if n := r.uvarint(); n == 0 || n > math.MaxInt32 {
 			r.fail("no priority")
 		} else {
 			m.Priority = int(n)
+		}
+	case liteVersion:
+		if m.LiteTopic = r.string(); m.LiteTopic == "" {
+			r.fail("no lite topic")
 		}
 	}
 	if r.err == nil && r.off != len(head) {
@@ -312,6 +332,7 @@ func decodeID(v []byte) (id string, at time.Time, err error) {
 //	q topic(4) stored(8) queue(2) end(8)    hashes of the IDs of messages before an offset
 //	k                                       the key of these hashes
 //	z topic(4) class(4)                     a class of dead letters
+//	l topic(4) queue(2)                     the lite topic of a queue; empty while it has none
 //	v topic(4) queue(2) offset(8)           the class of a dead letter
 //
 // Keys of the groups database:
@@ -352,6 +373,7 @@ const (
 	prefixIDKey         = 'k'
 	prefixClass         = 'z'
 	prefixClassOf       = 'v'
+	prefixLite          = 'l'
 )
 
 // progressPrefixes are the prefixes of a group's records in a queue except for its cursor.

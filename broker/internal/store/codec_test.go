@@ -28,7 +28,7 @@ func sampleMessage() Message {
 }
 
 func equalMessages(a, b Message) bool {
-	return a.ID == b.ID && a.Tag == b.Tag && slices.Equal(a.Keys, b.Keys) && a.MessageGroup == b.MessageGroup && a.Priority == b.Priority &&
+	return a.ID == b.ID && a.Tag == b.Tag && slices.Equal(a.Keys, b.Keys) && a.MessageGroup == b.MessageGroup && a.Priority == b.Priority && a.LiteTopic == b.LiteTopic &&
 		maps.Equal(a.Properties, b.Properties) && a.TraceContext == b.TraceContext && bytes.Equal(a.Body, b.Body) &&
 		a.Cumulative == b.Cumulative && a.BornAt.Equal(b.BornAt) && a.BornHost == b.BornHost && a.StoredAt.Equal(b.StoredAt) && a.DeliverAt.Equal(b.DeliverAt)
 }
@@ -36,9 +36,12 @@ func equalMessages(a, b Message) bool {
 func TestMessageRoundTrip(t *testing.T) {
 	ranked := sampleMessage()
 	ranked.MessageGroup, ranked.Priority = "", math.MaxInt32
-	for name, m := range map[string]Message{"full": sampleMessage(), "empty": {}, "ranked": ranked} {
+	lite := sampleMessage()
+	lite.MessageGroup, lite.LiteTopic = "", "session-17"
+	versions := map[string]byte{"full": 1, "empty": 1, "ranked": 2, "lite": 3}
+	for name, m := range map[string]Message{"full": sampleMessage(), "empty": {}, "ranked": ranked, "lite": lite} {
 		b := m.AppendTo(nil)
-		assert.That(t, b[0] == 2 == (name == "ranked"), "%s: the record has version %d; programs before priorities read version 1", name, b[0])
+		assert.That(t, b[0] == versions[name], "%s: the record has version %d; programs before priorities and lite topics read version 1", name, b[0])
 		if len(b) != m.EncodedSize() {
 			t.Errorf("%s: %d bytes, EncodedSize returns %d", name, len(b), m.EncodedSize())
 		}
@@ -59,6 +62,8 @@ func FuzzDecodeMessage(f *testing.F) {
 	m := sampleMessage()
 	f.Add(m.AppendTo(nil))
 	m.Priority = 300
+	f.Add(m.AppendTo(nil))
+	m.Priority, m.LiteTopic = 0, "session-17"
 	f.Add(m.AppendTo(nil))
 	f.Add([]byte{messageVersion, 0x80})
 	f.Add([]byte{})

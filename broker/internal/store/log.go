@@ -444,7 +444,7 @@ func (b *Batch) DeleteLimits() { must(b.pebble().Delete([]byte{prefixLimits}, ni
 // (DeleteSubscriptionOfTopic) and for its delayed messages, which DelayedOf still finds.
 func (b *Batch) DeleteTopic(name string, topic uint32) {
 	must(b.pebble().Delete(append([]byte{prefixTopic}, name...), nil))
-	for _, prefix := range []byte{prefixMessage, prefixMark, prefixRemoved, prefixWaiting, prefixRecentIDs, prefixClass, prefixClassOf} {
+	for _, prefix := range []byte{prefixMessage, prefixMark, prefixRemoved, prefixWaiting, prefixRecentIDs, prefixClass, prefixClassOf, prefixLite} {
 		p := binary.BigEndian.AppendUint32([]byte{prefix}, topic)
 		must(b.pebble().DeleteRange(p, prefixEnd(p), nil))
 	}

@@ -343,7 +343,12 @@ func (s *Store) Leases(f func(group uint32, p Place, l Lease) error) error {
 }
 
 func scan(db *pebble.DB, prefix byte, f func(k, v []byte) error) error {
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
+	return scanRange(db, []byte{prefix}, []byte{prefix + 1}, f)
+}
+
+// scanRange is scan for the keys from one on and before another one.
+func scanRange(db *pebble.DB, from, to []byte, f func(k, v []byte) error) error {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: to})
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,27 @@ func (b *Batch) PutMark(topic uint32, queue uint16, m Mark) {
 	must(b.pebble().Set(appendMarkKey(nil, topic, queue), v, nil))
 }
 
+// PutLite writes the name of the lite topic that a queue has from now on; empty means none.
+func (b *Batch) PutLite(topic uint32, queue uint16, name string) {
+	must(b.pebble().Set(binary.BigEndian.AppendUint16(appendLitePrefix(topic), queue), []byte(name), nil))
+}
+
+func appendLitePrefix(topic uint32) []byte {
+	return binary.BigEndian.AppendUint32([]byte{prefixLite}, topic)
+}
+
+// LiteTopics calls f with each queue of a topic that ever had a lite topic, in order, and with the
+// name of that which it has now; empty means none.
+func (s *Store) LiteTopics(topic uint32, f func(queue uint16, name string) error) error {
+	p := appendLitePrefix(topic)
+	return scanRange(s.messages, p, prefixEnd(p), func(k, v []byte) error {
+		if len(k) != 1+4+2 {
+			return fmt.Errorf("%w: the key of a lite topic", errCorrupt)
+		}
+		return f(binary.BigEndian.Uint16(k[5:]), string(v))
+	})
+}
+
 // DeleteMessages removes messages.
 func (b *Batch) DeleteMessages(r Range) {
 	must(b.pebble().DeleteRange(appendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.From}), appendMessageKey(nil, Place{Topic: r.Topic, Queue: r.Queue, Offset: r.To}), nil))
