@@ -42,6 +42,7 @@
 //   - killswitch.go: the kill switch; maintainLeases extends leases and repeats settlements
 //   - internal/killswitch: when the kill switch trips, and which failures it excuses; pure
 //   - batch.go: batches of messages for a handler; acknowledgements that share a request
+//   - lite.go: the lite topics of a consumer, and the requests that keep them at the server
 //   - simple.go: [Simple]; its Settle is in hand.go
 package consumer
 
@@ -149,6 +150,20 @@ type Subscription struct {
 	//
 	// [NewSimple] rejects Topics: use one simple consumer for each topic. Nil means Topic alone.
 	Topics map[string]tidegate.Filter
+
+	// Lite means that the consumer receives from lite topics of Topic ([tidegate.Message].LiteTopic),
+	// which [Push.Subscribe] and [Push.Unsubscribe] add and remove, also while it runs:
+	//
+	//	c, err := consumer.NewPush(t, consumer.Subscription{Group: "agents", Topic: "sessions", Lite: true}, handle, …)
+	//	err = c.Subscribe(ctx, "session-17", transport.LiteStart{})
+	//
+	// Messages of a lite topic are handled one after the other in the order in which the server
+	// stored them, as those of a message group in a FIFO group. Handlers, retries, limits, kill
+	// switch and batches are those of every consumer. Consumers of a group with the same lite topic
+	// share its messages, unless the group is exclusive. A group consumes lite topics of one Topic.
+	// Filter and Topics must be empty. [NewSimple] rejects it. It needs a
+	// [transport.LiteSubscriber]. Default: false.
+	Lite bool
 
 	// Retry is the retry schedule of a push consumer: a message is delivered again Retry.Delay(n)
 	// after its delivery number n+1 failed. A delay above 12 h, which no server accepts, means 12
@@ -269,9 +284,17 @@ type PushOptions struct {
 	OnDelivery func(Outcome)
 
 	// OnReceiveFailure is called for each failed receive, for example from a topic that does not
-	// exist, or with a filter that the server cannot parse. Several goroutines call it at the same
+	// exist, or with a filter that the server cannot parse. It is also called if the consumer cannot
+	// repeat its lite topics at the server, for example because they are above a quota. Several goroutines call it at the same
 	// time. The next receive starts after it has returned. Nil means none.
 	OnReceiveFailure func(ReceiveFailure)
+
+	// OnLiteEnd is called for each lite topic that the server takes from the consumer, for example
+	// because another consumer of an exclusive group has subscribed to it. [Push.LiteTopics] has it
+	// no longer. The calls are one after the other, also with those of OnKillSwitch; Run waits for
+	// them, the consumer does not. It may call the methods of the consumer. A panic in it is logged
+	// and otherwise ignored. It needs Subscription.Lite. Nil means none.
+	OnLiteEnd func(liteTopic string)
 
 	// OnStop is called once before Run returns. Nil means none.
 	OnStop func(StopReport)
@@ -280,8 +303,8 @@ type PushOptions struct {
 	//   - errors: panics;
 	//   - warnings: failed receives and settlements, lost leases, dead letters, discarded messages,
 	//     parked message groups, and trips of the kill switch;
-	//   - infos: the end of Run, returns of the kill switch, and deliveries that are
-	//     [PerhapsSettled];
+	//   - infos: the end of Run, returns of the kill switch, lite topics that the server ends, and
+	//     deliveries that are [PerhapsSettled];
 	//   - debug messages: retries and acknowledgements.
 	//
 	// The first warning or info about deliveries of each kind, topic and group is logged at once.
@@ -482,6 +505,45 @@ func (f *faults) validateTopics(s *Subscription) {
 	for _, name := range slices.Sorted(maps.Keys(s.Topics)) {
 		f.topic("Subscription.Topics", name)
 	}
+}
+
+// lite validates the lite subscription of a push consumer.
+func (f *faults) lite(t Transport, s *Subscription, o *PushOptions) {
+	switch _, can := t.(transport.LiteSubscriber); {
+	case !s.Lite && o.OnLiteEnd != nil:
+		f.add("OnLiteEnd", "it is never called without Subscription.Lite; set Lite too")
+	case !s.Lite:
+	case t != nil && !can:
+		f.add("transport", "%T has no lite topics (transport.LiteSubscriber); use a transport to a tidegate broker or a RocketMQ from 5.5 on, such as rocketmq.Client, or leave Subscription.Lite out", t)
+	}
+	if s.Lite && s.Filter != (tidegate.Filter{}) {
+		f.add("Subscription.Filter", "lite topics have no filters; leave it empty")
+	}
+	if s.Lite && len(s.Topics) > 0 {
+		f.add("Subscription.Topics", "the lite topics of a consumer have one parent; give it as Topic, and use one consumer for each parent")
+	}
+}
+
+// checkStart returns the error of an invalid position.
+func checkStart(s transport.LiteStart) error {
+	fault := func(format string, args ...any) error {
+		return &tidegate.Error{Subject: "start", Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
+	}
+	set := 0
+	for _, is := range []bool{s.Oldest, s.Newest, s.Last != 0, s.Offset != 0, !s.Time.IsZero()} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set > 1:
+		return fault("%d fields are set; set one of Oldest, Newest, Last, Offset and Time", set)
+	case s.Last < 0:
+		return fault("Last is %d; give a positive number", s.Last)
+	case s.Offset < 0:
+		return fault("Offset is %d; give a positive number, or set Oldest", s.Offset)
+	}
+	return nil
 }
 
 // refused records a failed receive from t at now, and reports whether the failure ends the

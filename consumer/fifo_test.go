@@ -21,34 +21,34 @@ import (
 	"github.com/tidegate/tidegate/transport/transporttest"
 )
 
-// orderWatch checks the promises for a FIFO group: a message group has one message in a handler at
-// a time, and no message is handled before its predecessors are finished.
+// orderWatch checks the promises for a FIFO group or lite topics: a message group has one message in
+// a handler at a time, and no message is handled before its predecessors are finished.
 type orderWatch struct {
 	t       *testing.T
 	mu      sync.Mutex
-	next    map[string]int // message group → the message that is due
+	next    map[string]int // message group or lite topic → the message that is due
 	working map[string]bool
 }
 
 func (w *orderWatch) begin(d *tidegate.Delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	assert.That(w.t, !w.working[d.MessageGroup], "%s: two messages are handled at the same time", d.MessageGroup)
-	w.working[d.MessageGroup] = true
+	assert.That(w.t, !w.working[d.OrderKey()], "%s: two messages are handled at the same time", d.OrderKey())
+	w.working[d.OrderKey()] = true
 	var i int
 	fmt.Sscan(string(d.Body), &i)
 	// At least once: a handled message may be redelivered, none may be delivered early.
-	assert.That(w.t, i <= w.next[d.MessageGroup], "%s: message %d is handled, %d is not done", d.MessageGroup, i, w.next[d.MessageGroup])
+	assert.That(w.t, i <= w.next[d.OrderKey()], "%s: message %d is handled, %d is not done", d.OrderKey(), i, w.next[d.OrderKey()])
 }
 
 func (w *orderWatch) end(d *tidegate.Delivery, done bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.working[d.MessageGroup] = false
+	w.working[d.OrderKey()] = false
 	var i int
 	fmt.Sscan(string(d.Body), &i)
-	if done && i == w.next[d.MessageGroup] {
-		w.next[d.MessageGroup]++
+	if done && i == w.next[d.OrderKey()] {
+		w.next[d.OrderKey()]++
 	}
 }
 
@@ -74,16 +74,19 @@ func TestFIFOProperty(t *testing.T) {
 			if chance(50) {
 				s.caps = ours
 			}
-			s.settings = transport.ConsumerSettings{FIFO: true, MaxAttempts: 5, Retry: backoff.Steps{time.Second}}
+			lite := chance(40)
+			s.settings = transport.ConsumerSettings{FIFO: !lite || chance(50), MaxAttempts: 5, Retry: backoff.Steps{time.Second}}
 			if chance(50) {
 				s.queues = []int{0, 1, 2}
 			}
 			const groups, each = 6, 10
 			for i := range each {
 				for g := range groups {
-					s.add(g%3, &tidegate.Message{
-						ID: fmt.Sprint(g, "/", i), Topic: "orders", MessageGroup: fmt.Sprint("g", g), Body: fmt.Append(nil, i),
-					})
+					m := &tidegate.Message{ID: fmt.Sprint(g, "/", i), Topic: "orders", MessageGroup: fmt.Sprint("g", g), Body: fmt.Append(nil, i)}
+					if lite {
+						m.LiteTopic, m.MessageGroup = m.MessageGroup, ""
+					}
+					s.add(g%3, m)
 				}
 			}
 			if s.queues[0] == transport.AnyQueue {
@@ -108,7 +111,7 @@ func TestFIFOProperty(t *testing.T) {
 					most.Store(k)
 				}
 			}
-			runFor(t, 6*time.Hour, s, consumer.Subscription{}, func(_ context.Context, d *tidegate.Delivery) (err error) {
+			p := assert.Value(consumer.NewPush(newLiteServer(s), consumer.Subscription{Group: "billing", Topic: "orders", Lite: lite}, func(_ context.Context, d *tidegate.Delivery) (err error) {
 				w.begin(d)
 				done := true
 				defer func() { w.end(d, done) }()
@@ -124,7 +127,15 @@ func TestFIFOProperty(t *testing.T) {
 					return consumer.DeadLetterNow(errors.New("hopeless"))
 				}
 				return nil
-			}, consumer.PushOptions{Concurrency: concurrency, InvisibleDuration: 12 * time.Second, OnDelivery: func(consumer.Outcome) { inHand.Add(-1) }})
+			}, consumer.PushOptions{Concurrency: concurrency, InvisibleDuration: 12 * time.Second, OnDelivery: func(consumer.Outcome) { inHand.Add(-1) }}))(t)
+			for g := range groups {
+				if lite {
+					assert.Must(t, p.Subscribe(t.Context(), fmt.Sprint("g", g), transport.LiteStart{}))
+				}
+			}
+			stop := runPush(t, p)
+			time.Sleep(6 * time.Hour)
+			stop()
 			assert.Equal(t, "messages are left", s.left(), 0)
 			// The handlers take 10 s, so messages wait only for those of parked receives.
 			if q := len(s.queues); int(most.Load()) > 2*concurrency+q {

@@ -155,10 +155,10 @@ func (h *hand) arrive(a arrival, now time.Time) (c change) {
 	return c
 }
 
-// join adds a delivery of a FIFO group to its line, and reports whether it is the first in the
-// line.
+// join adds a delivery of an ordered subscription to its line, and reports whether it is the first
+// in the line.
 func (h *hand) join(it *item) (first bool) {
-	it.line, first = h.lines.Join(flow.Key{Topic: it.topicNumber(), Group: it.current.MessageGroup}, it)
+	it.line, first = h.lines.Join(flow.Key{Topic: it.topicNumber(), Group: it.current.OrderKey()}, it)
 	return first
 }
 

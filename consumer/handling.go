@@ -289,8 +289,8 @@ type item struct {
 	source  *source
 	choice  policyChoice      // by the consumer's policies; set before the handler begins
 	size    int               // of the body, in bytes
-	line    *flow.Line[*item] // of its message group; nil without a group
-	fifo    bool              // of a FIFO group
+	line    *flow.Line[*item] // of its message group or lite topic; nil without them
+	fifo    bool              // of a FIFO group or a lite topic
 
 	// Guarded by hand.mu.
 	phase    phase

@@ -34,7 +34,8 @@ type Push struct {
 	policies     *policySet
 	batchHandler BatchHandler // nil if handler gets single messages
 	limits       limits
-	logsNothing  bool // PushOptions.Logger is nil
+	logsNothing  bool  // PushOptions.Logger is nil
+	lite         *lite // nil without Subscription.Lite
 
 	mu     sync.Mutex
 	paused bool
@@ -64,6 +65,7 @@ func newPush(f faults, t Transport, sub Subscription, handler Handler, opts Push
 		f.append(err)
 	}
 	f.subscription(sub)
+	f.lite(t, &sub, &opts)
 	f.push(opts)
 	if err := f.err(); err != nil {
 		return nil, err
@@ -75,7 +77,11 @@ func newPush(f faults, t Transport, sub Subscription, handler Handler, opts Push
 		return nil, err
 	}
 	sub.Topics = maps.Clone(sub.Topics)
-	return &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), policies: set, logsNothing: opts.Logger == nil, runs: map[*run]struct{}{}}, nil
+	p := &Push{transport: t, sub: sub, handler: handler, opts: opts.withDefaults(), policies: set, logsNothing: opts.Logger == nil, runs: map[*run]struct{}{}}
+	if server, ok := t.(transport.LiteSubscriber); ok && sub.Lite {
+		p.lite = newLite(server, &sub)
+	}
+	return p, nil
 }
 
 // Pause stops receiving and handling until [Push.Resume]. Running handlers continue. Messages that
@@ -102,8 +108,9 @@ func (p *Push) isPaused() bool {
 	return p.paused
 }
 
-// A run is one call of Run. No goroutine holds two of the locks of run, hand, batches, pools and
-// Push, with one exception: Push.mu is held while a pause is announced to the runs.
+// A run is one call of Run. No goroutine holds two of the locks of run, hand, batches, pools, lite
+// and Push, with two exceptions: Push.mu is held while a pause is announced to the runs, and
+// lite.turn, which is held across a request, is taken before lite.mu.
 type run struct {
 	*Push
 	log    *slog.Logger
@@ -177,6 +184,10 @@ func (p *Push) Run(ctx context.Context) error {
 	r.join()
 	r.receivers.Add(1) // until no further receiver starts
 	for _, t := range r.topics {
+		if r.lite != nil {
+			r.receivers.Go(func() { r.keepLite(t) }) // begins to receive when the server has the set
+			continue
+		}
 		r.receivers.Go(func() { r.watchQueues(t) })
 	}
 	<-r.running.Done()

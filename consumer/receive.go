@@ -73,7 +73,7 @@ func (r *run) receive(s *source, helper bool) {
 		if !ok {
 			return
 		}
-		if at.id == "" && (settings.FIFO || caps.RepeatReceive) {
+		if at.id == "" && (r.ordered(settings) || caps.RepeatReceive) {
 			at.id = tidegate.NewMessageID()
 		}
 		q := r.request(settings, caps, s, g, at)
@@ -167,7 +167,7 @@ func (r *run) receiveOnce(s *source, q transport.ReceiveRequest, g flow.Grant, a
 		}
 		r.follow(r.hand.arrive(arrival{
 			list: ds, caps: r.capsOf, source: s, grant: part, more: more, sent: since,
-			invisible: q.InvisibleDuration, fifo: r.settingsOf(s.topic, endpoint).FIFO,
+			invisible: q.InvisibleDuration, fifo: r.ordered(r.settingsOf(s.topic, endpoint)),
 		}, time.Now()))
 		n += len(ds)
 	}
@@ -261,10 +261,14 @@ func (r *run) request(set *transport.ConsumerSettings, caps transport.Capabiliti
 		wait = min(wait, shortPoll)
 	}
 	inv, _ := r.hand.invisible(time.Time{}, time.Time{})
-	return transport.ReceiveRequest{
+	q := transport.ReceiveRequest{
 		Group: r.sub.Group, Topic: s.topic.name, Queue: s.queue, Push: true, Filter: s.topic.filter,
 		Max: g.Messages, MaxBytes: g.Bytes, InvisibleDuration: inv, Wait: wait, AttemptID: at.id, Arrived: at.arrived,
 	}
+	if r.lite != nil {
+		q.LiteConsumer = r.lite.ID
+	}
+	return q
 }
 
 // pause waits for d, or returns an error if the run ends first.

@@ -34,8 +34,9 @@ type server struct {
 	onAck, onRetry   func(d *tidegate.Delivery) error
 	onChange, onDead func(d *tidegate.Delivery) error
 	onSnooze         func(d *tidegate.Delivery) error
-	onHandOut        func(n int)  // called with the lock held
-	afterAck         func() error // called without a lock; an error replaces the response
+	onHandOut        func(n int)                                                // called with the lock held
+	selects          func(r transport.ReceiveRequest, m *tidegate.Message) bool // nil: all; called with the lock held
+	afterAck         func() error                                               // called without a lock; an error replaces the response
 
 	mu       sync.Mutex
 	entries  []*entry
@@ -180,18 +181,18 @@ func (s *server) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate
 			return ds, time.Time{}
 		}
 	}
-	out := map[string]bool{} // message groups with something in flight or waiting for a retry
+	out := map[string]bool{} // message groups and lite topics with something in flight or waiting for a retry
 	for _, e := range s.entries {
 		if !e.done && now.Before(e.due) {
-			out[e.msg.MessageGroup] = s.settings.FIFO && e.msg.MessageGroup != ""
+			out[e.msg.OrderKey()] = s.settings.FIFO && e.msg.MessageGroup != "" || e.msg.LiteTopic != ""
 			if next.IsZero() || e.due.Before(next) {
 				next = e.due
 			}
 		}
 	}
 	for _, e := range s.entries {
-		if e.done || now.Before(e.due) || out[e.msg.MessageGroup] || len(ds) == r.Max || r.Topic != e.msg.Topic ||
-			r.Queue != transport.AnyQueue && r.Queue != e.queue {
+		if e.done || now.Before(e.due) || out[e.msg.OrderKey()] || len(ds) == r.Max || r.Topic != e.msg.Topic ||
+			r.Queue != transport.AnyQueue && r.Queue != e.queue || s.selects != nil && !s.selects(r, e.msg) {
 			continue
 		}
 		if e.handle != "" { // timed out

@@ -55,6 +55,9 @@ func NewSimple(t Transport, sub Subscription, opts SimpleOptions) (*Simple, erro
 	if len(sub.Topics) > 0 {
 		f.add("Subscription.Topics", "a simple consumer receives from one topic; set Topic, and use one simple consumer for each topic")
 	}
+	if sub.Lite {
+		f.add("Subscription.Lite", "a simple consumer has no lite topics; use NewPush or NewBatch")
+	}
 	f.invisible(opts.InvisibleDuration)
 	f.notNegative("LongPolling", int64(opts.LongPolling), opts.LongPolling)
 	if opts.BatchSize < 0 || opts.BatchSize > maxBatch {

@@ -12,7 +12,8 @@
 // trace context travels in Message.TraceContext. Each delivery is a span "process TOPIC" of
 // kind consumer, whose parent is the span of the send. The server keeps the trace context of
 // a message over retries, and in its dead letter, so one trace shows the life of
-// a message.
+// a message. Spans have the attributes of the conventions, and tidegate.lite_topic for a message of a
+// lite topic.
 //
 // # Metrics
 //
@@ -81,6 +82,7 @@ const (
 	keyMaybeStored = attribute.Key("tidegate.maybe_stored")
 	keyDisposition = attribute.Key("tidegate.disposition")
 	keyEvent       = attribute.Key("tidegate.event")
+	keyLiteTopic   = attribute.Key("tidegate.lite_topic")
 )
 
 // Options select the providers. The zero value means the global ones.
@@ -149,6 +151,9 @@ func (i *Instrumentation) start(ctx context.Context, op string, kind trace.SpanK
 	}
 	if m.MessageGroup != "" {
 		attrs = append(attrs, semconv.MessagingRocketMQMessageGroup(m.MessageGroup))
+	}
+	if m.LiteTopic != "" {
+		attrs = append(attrs, keyLiteTopic.String(m.LiteTopic))
 	}
 	if m.Tag != "" {
 		attrs = append(attrs, semconv.MessagingRocketMQMessageTag(m.Tag))

@@ -144,6 +144,22 @@ func TestOneTraceForTheLifeOfAMessage(t *testing.T) {
 	})
 }
 
+// A span names the message group or the lite topic of its message.
+func TestOrderKeys(t *testing.T) {
+	run(t, func(e *env) {
+		for attribute, m := range map[string]tidegate.Message{
+			"messaging.rocketmq.message.group=account-7": {Topic: "orders", MessageGroup: "account-7"},
+			"tidegate.lite_topic=session-7":              {Topic: "orders", LiteTopic: "session-7"},
+		} {
+			assert.Must(t, e.i.Middleware(func(context.Context, *tidegate.Delivery) error { return nil })(e.Context(), &tidegate.Delivery{Message: m}))
+			spans := e.spans.Ended()
+			got := attrs(spans[len(spans)-1].Attributes())
+			want(t, "process", got, attribute)
+			assert.That(t, strings.Count(got, "-7") == 1, "the attributes %q have another key", got)
+		}
+	})
+}
+
 func TestAttemptsAreEvents(t *testing.T) {
 	run(t, func(e *env) {
 		throttles := 2
@@ -337,6 +353,7 @@ func TestStringsAreUTF8(t *testing.T) {
 			{Topic: bad, Body: []byte("x")},
 			{Topic: "orders", Tag: bad, Keys: []string{"k", bad}, Body: []byte("x")},
 			{Topic: "orders", MessageGroup: bad, Body: []byte("x")},
+			{Topic: "orders", LiteTopic: bad, Body: []byte("x")},
 			{Topic: "orders", TraceContext: bad, Body: []byte("x")},
 		}
 		for _, m := range messages {
@@ -352,7 +369,7 @@ func TestStringsAreUTF8(t *testing.T) {
 		// Deliveries and events of other systems can have any names.
 		failed := &typedError{"no " + bad}
 		d := &tidegate.Delivery{Message: *messages[2], ConsumerGroup: bad}
-		d.Topic, d.ID, d.MessageGroup = bad, bad, bad
+		d.Topic, d.ID, d.MessageGroup, d.LiteTopic = bad, bad, bad, bad
 		_ = e.i.Middleware(func(context.Context, *tidegate.Delivery) error { return failed })(e.Context(), d)
 		o := e.i.PushOptions(consumer.PushOptions{})
 		o.OnDelivery(consumer.Outcome{Delivery: d})

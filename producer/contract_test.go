@@ -303,45 +303,53 @@ func TestContractFull(t *testing.T) {
 	})
 }
 
-// The three entry points keep one order of a message group, and a message that
+// The three entry points keep one order of a message group or lite topic, and a message that
 // fails is no obstacle to those behind it.
 //
-// Later messages of a message group wait behind the one that fails.
+// Later messages of a message group or lite topic wait behind the one that fails.
 func TestContractOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var stored []string
-		f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
-			sleepFor(ctx, time.Millisecond)
-			errs := make([]error, len(msgs))
-			for i, m := range msgs {
-				switch {
-				case n%3 == 1:
-					errs[i] = codeError(protocol.CodeProxyTimeout)
-				case m.ID == "0004" && n%3 == 2:
-					errs[i] = codeError(protocol.CodeIllegalMessageTag)
-				default:
-					stored = append(stored, m.ID)
-				}
+	for name, ordered := range map[string]func(m *tidegate.Message){
+		"message group": func(m *tidegate.Message) { m.MessageGroup = "g" },
+		"lite topic":    func(m *tidegate.Message) { m.LiteTopic = "l" },
+	} {
+		assert.Bubble(t, name, func(t *testing.T) { contractOrder(t, ordered) })
+	}
+}
+
+func contractOrder(t *testing.T, ordered func(m *tidegate.Message)) {
+	t.Helper()
+	var stored []string
+	f := &transporttest.Fake{OnSend: func(ctx context.Context, n int, _ transport.Lane, msgs []*tidegate.Message) []error {
+		sleepFor(ctx, time.Millisecond)
+		errs := make([]error, len(msgs))
+		for i, m := range msgs {
+			switch {
+			case n%3 == 1:
+				errs[i] = codeError(protocol.CodeProxyTimeout)
+			case m.ID == "0004" && n%3 == 2:
+				errs[i] = codeError(protocol.CodeIllegalMessageTag)
+			default:
+				stored = append(stored, m.ID)
 			}
-			return errs
-		}}
-		p := newProducer(t, f, producer.Options{})
-		msgs := numbered(12)
-		for _, m := range msgs {
-			m.MessageGroup = "g"
 		}
-		var wg sync.WaitGroup
-		for i := 0; i < 12; i += 3 {
-			wg.Go(func() { p.Send(t.Context(), msgs[i]) })
-			synctest.Wait()
-			wg.Add(1)
-			p.SendAsync(t.Context(), msgs[i+1], func(tidegate.Receipt, error) { wg.Done() })
-			wg.Go(func() { p.SendBatch(t.Context(), msgs[i+2:i+3]) })
-			synctest.Wait()
-		}
-		wg.Wait()
-		assert.That(t, slices.IsSorted(stored) && len(stored) >= 11, "stored as %v", stored)
-	})
+		return errs
+	}}
+	p := newProducer(t, f, producer.Options{})
+	msgs := numbered(12)
+	for _, m := range msgs {
+		ordered(m)
+	}
+	var wg sync.WaitGroup
+	for i := 0; i < 12; i += 3 {
+		wg.Go(func() { p.Send(t.Context(), msgs[i]) })
+		synctest.Wait()
+		wg.Add(1)
+		p.SendAsync(t.Context(), msgs[i+1], func(tidegate.Receipt, error) { wg.Done() })
+		wg.Go(func() { p.SendBatch(t.Context(), msgs[i+2:i+3]) })
+		synctest.Wait()
+	}
+	wg.Wait()
+	assert.That(t, slices.IsSorted(stored) && len(stored) >= 11, "stored as %v", stored)
 }
 
 // A dead broker and 200 000 asynchronous sends: the messages that are held are bounded

@@ -269,6 +269,12 @@ func inGroup(id, group string) *tidegate.Message {
 	return m
 }
 
+func inLite(id, topic string) *tidegate.Message {
+	m := named(id)
+	m.LiteTopic = topic
+	return m
+}
+
 // cancelled returns a ctx that has ended.
 func cancelled() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -34,8 +34,8 @@
 // # Spool
 //
 // A producer with [Options].Spool accepts messages while no server does. It stores them on the
-// local disk and sends them later, in the order of their message groups and with the same IDs. The
-// receipt of such a message has Spooled set and no offset.
+// local disk and sends them later, in the order of their message groups and lite topics, with the
+// same IDs. The receipt of such a message has Spooled set and no offset.
 //
 // # Shared requests
 //
@@ -117,9 +117,9 @@ const (
 	RejectWhenFull                   // the call fails at once with an error that matches ErrFull
 
 	// SpoolWhenFull: the message goes to Options.Spool, and the call blocks until it is on disk.
-	// The call waits as with WaitWhenFull in two cases: the message has a message group, whose
-	// older messages may still be in the producer, or MaxPending functions of SendAsync have not
-	// been called yet.
+	// The call waits as with WaitWhenFull in two cases: the message has a message group or lite
+	// topic, whose older messages may still be in the producer, or MaxPending functions of
+	// SendAsync have not been called yet.
 	SpoolWhenFull
 )
 
@@ -177,12 +177,12 @@ type Options struct {
 	// Spool stores the messages that no server accepts at present. A send then does not fail
 	// because of transient failures, throttling, its deadline, the limiter or the budget: it
 	// succeeds with Receipt.Spooled once the message is on disk. The producer sends the spooled
-	// messages in the order of their message groups, through the limiter, with the same IDs, until
-	// a server has stored them.
+	// messages in the order of their message groups and lite topics, through the limiter, with the
+	// same IDs, until a server has stored them.
 	//
-	// A message of a group with spooled messages is spooled behind them. After a failed message of
-	// a topic was spooled, new messages of the topic are spooled without an attempt until a send to
-	// the topic succeeds.
+	// A message of a group or lite topic with spooled messages is spooled behind them. After a
+	// failed message of a topic was spooled, new messages of the topic are spooled without an
+	// attempt until a send to the topic succeeds.
 	//
 	// Permanent errors and the cancellation of ctx fail the send as without a spool, except for a
 	// topic whose permission is gone; package producer/spool lists the errors. A message at

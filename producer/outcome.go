@@ -134,7 +134,7 @@ func (t *topic) apply(o *outcome, l *lane, spooled []string, now time.Time) bool
 		it.receipt.MessageID = cmp.Or(o.receipt.MessageID, it.Message.ID)
 		it.receipt.Topic = cmp.Or(o.receipt.Topic, it.Message.Topic)
 		return t.end(it, nil, now)
-	case slices.Contains(spooled, it.Message.MessageGroup):
+	case slices.Contains(spooled, it.Message.OrderKey()):
 		return t.end(it, it.fail(StopSpool, errBehind), now)
 	}
 	it.Avoid, it.Due = o.endpoint(), time.Time{}
@@ -155,7 +155,7 @@ func (t *topic) apply(o *outcome, l *lane, spooled []string, now time.Time) bool
 func (t *topic) groupsToSpool(outs []outcome) (groups []string) {
 	for i := range outs {
 		o := &outs[i]
-		group := o.it.Message.MessageGroup
+		group := o.it.Message.OrderKey()
 		if group == "" || o.it.state != pending || o.decision.Stop == retry.Continue || slices.Contains(groups, group) {
 			continue
 		}

@@ -400,7 +400,7 @@ func (p *Producer) admit(it *item, blocked func()) (err *SendError) {
 	switch {
 	case p.opts.WhenFull == RejectWhenFull:
 		when = fullReject
-	case p.opts.WhenFull == SpoolWhenFull && it.Message.MessageGroup == "":
+	case p.opts.WhenFull == SpoolWhenFull && it.Message.OrderKey() == "":
 		when = fullSpool
 		it.wake = make(chan struct{}) // before Enter, because Close can end the message from then on
 	}
@@ -614,7 +614,7 @@ func (t *topic) end(it *item, err *SendError, now time.Time) (ended bool) {
 // the messages of its message group follow it, in their order: those in its request, and the queued
 // ones. The lock is held.
 func (t *topic) endWithGroup(it *item, err *SendError, now time.Time) (ended bool) {
-	group := it.Message.MessageGroup
+	group := it.Message.OrderKey()
 	if group == "" || !t.spools(it, err) {
 		return t.end(it, err, now)
 	}
@@ -656,7 +656,7 @@ func (t *topic) inRequest(group string) iter.Seq[*item] {
 		}
 		for _, planned := range r.Items {
 			it := planned.Of
-			if it.state == pending && it.Message.MessageGroup == group && !yield(it) {
+			if it.state == pending && it.Message.OrderKey() == group && !yield(it) {
 				return
 			}
 		}
@@ -668,10 +668,10 @@ func (t *topic) inRequest(group string) iter.Seq[*item] {
 // give the messages of a group the same deadline, and their goroutines wake in any order. The lock
 // is held.
 func (t *topic) lateBefore(it *item, now time.Time) *item {
-	if t.p.spooler == nil || it.Message.MessageGroup == "" || it.Request() != nil {
+	if t.p.spooler == nil || it.Message.OrderKey() == "" || it.Request() != nil {
 		return nil
 	}
-	for older := range t.inRequest(it.Message.MessageGroup) {
+	for older := range t.inRequest(it.Message.OrderKey()) {
 		if older.ended(now) != nil {
 			return older
 		}
@@ -691,8 +691,8 @@ func (t *topic) spools(it *item, err *SendError) bool {
 	case StopExhausted, StopThrottled, StopPushedBack, StopDeadline, StopLimiter, StopBudget, StopClosed, StopSpool:
 		return true
 	case StopContext:
-		if it.Message.MessageGroup != "" && it.Request() == nil {
-			for range t.inRequest(it.Message.MessageGroup) {
+		if it.Message.OrderKey() != "" && it.Request() == nil {
+			for range t.inRequest(it.Message.OrderKey()) {
 				return false
 			}
 		}

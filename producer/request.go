@@ -329,8 +329,8 @@ func (t *topic) limit(l ratelimit.Limiter, r *request, joined bool) bool {
 			if t.end(it, e, now) {
 				ended = append(ended, it)
 			}
-			if stop && it.Message.MessageGroup != "" {
-				t.spoolGroup(it.Message.MessageGroup, nil, nil, now)
+			if stop && it.Message.OrderKey() != "" {
+				t.spoolGroup(it.Message.OrderKey(), nil, nil, now)
 			}
 			t.pump(now, nil, false)
 		}

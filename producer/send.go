@@ -80,9 +80,9 @@ func (it *item) await() {
 // not cancel it when SendAsync returns. If ctx ends before the result, the message fails at once
 // and no longer counts in MaxPending.
 //
-// Messages of one topic and message group are sent in the order of the calls of Send, SendAsync and
-// SendBatch, also if one of them fails. Other messages have no order. Do not change msg before done
-// is called.
+// Messages of one topic and message group, or of one topic and lite topic, are sent in the order of
+// the calls of Send, SendAsync and SendBatch, also if one of them fails. Other messages have no
+// order. Do not change msg before done is called.
 //
 // The producer calls the functions one after the other, in the order of the results, from its own
 // goroutine and without a lock. Within a message group the results of the stored messages come in

@@ -23,13 +23,14 @@ type Spool interface {
 	// makes one call at a time.
 	PutBatch(ctx context.Context, msgs []*tidegate.Message) []error
 
-	// Holds reports whether the spool has messages of the message group. The producer
-	// calls it under a lock, so it must not block. It is false for an empty group.
+	// Holds reports whether the spool has messages of the topic whose OrderKey is group: the
+	// messages of a message group or of a lite topic. The producer calls it under a lock, so it must
+	// not block. It is false for an empty group.
 	Holds(topic, group string) bool
 
 	// Drain calls send with messages of the spool until ctx ends, and then returns nil. A message
 	// leaves the spool if send returned nil or a fault of the message for it. The messages of a
-	// message group are sent in order, one in each call of send.
+	// message group or lite topic are sent in order, one in each call of send.
 	Drain(ctx context.Context, send func(ctx context.Context, msgs []*tidegate.Message) []error) error
 }
 
@@ -77,7 +78,7 @@ func (p *Producer) written(items []*item, errs []error) {
 func (t *topic) spooled(it *item, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if group := it.Message.MessageGroup; group != "" {
+	if group := it.Message.OrderKey(); group != "" {
 		if t.spooling[group]--; t.spooling[group] == 0 {
 			delete(t.spooling, group)
 		}
@@ -167,7 +168,7 @@ func (s *spooler) send(_ context.Context, msgs []*tidegate.Message) []error {
 	return errs
 }
 
-var errBehind = errors.New("older messages of its message group, or of its topic, are in the spool")
+var errBehind = errors.New("older messages of its message group or lite topic, or of its topic, are in the spool")
 
 // diverts reports whether a new message goes to the spool without an attempt: its message group has
 // older messages in the spool, or the last messages of the topic went there after failed attempts.
@@ -176,7 +177,7 @@ func (t *topic) diverts(it *item) bool {
 	if it.origin == fromSpool {
 		return false
 	}
-	group := it.Message.MessageGroup
+	group := it.Message.OrderKey()
 	if group == "" {
 		return it.full || t.down
 	}
@@ -186,7 +187,7 @@ func (t *topic) diverts(it *item) bool {
 // spool queues a message that left the topic's queue for a write to the spool. The lock is held.
 func (t *topic) spool(it *item, err *SendError) {
 	it.state, it.err = spooling, err
-	if group := it.Message.MessageGroup; group != "" {
+	if group := it.Message.OrderKey(); group != "" {
 		if t.spooling == nil {
 			t.spooling = make(map[string]int)
 		}

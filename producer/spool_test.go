@@ -58,11 +58,12 @@ func newStore() *store {
 		errs := make([]error, len(msgs))
 		blocked := map[string]error{}
 		for i, m := range msgs {
-			if errs[i] = blocked[m.MessageGroup]; errs[i] == nil && f.fail != nil {
+			group := m.MessageGroup + m.LiteTopic // a message has one of them
+			if errs[i] = blocked[group]; errs[i] == nil && f.fail != nil {
 				errs[i] = f.fail(m)
 			}
-			if errs[i] != nil && m.MessageGroup != "" {
-				blocked[m.MessageGroup] = errs[i]
+			if errs[i] != nil && group != "" {
+				blocked[group] = errs[i]
 			}
 			if (errs[i] == nil || f.after) && !f.known[m.ID] {
 				f.known[m.ID] = true
@@ -228,7 +229,7 @@ func TestSpoolWhenFull(t *testing.T) {
 }
 
 // Messages that Shutdown and Close abort go to the spool, in order, and the next process sends
-// them.
+// them. A third of them is in a lite topic, the others in message groups.
 func TestAbortedMessagesAreSpooled(t *testing.T) {
 	for _, op := range []string{"Shutdown", "Close"} {
 		assert.Bubble(t, op, func(t *testing.T) {
@@ -237,7 +238,11 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 			hole := together(blackHole)
 			p := newProducer(t, hole, producer.Options{Spool: s, AttemptTimeout: time.Hour})
 			for i := range 9 {
-				assert.Must(t, p.SendAsync(t.Context(), inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3)), func(r tidegate.Receipt, err error) {
+				m := inGroup(fmt.Sprint(i), fmt.Sprint("g", i%3))
+				if i%3 == 2 {
+					m = inLite(fmt.Sprint(i), "lite")
+				}
+				assert.Must(t, p.SendAsync(t.Context(), m, func(r tidegate.Receipt, err error) {
 					assert.That(t, err == nil && r.Spooled, "%+v, %v", r, err)
 				}))
 				if i%4 == 0 {
@@ -257,7 +262,7 @@ func TestAbortedMessagesAreSpooled(t *testing.T) {
 			empty(t, s)
 			q.Close()
 			assert.That(t, len(f.stored) == 9, "stored %v", f.ids())
-			checkOrder(t, f.stored, func(m *tidegate.Message) (string, int) { return m.MessageGroup, int(m.ID[0]) })
+			checkOrder(t, f.stored, func(m *tidegate.Message) (string, int) { return m.MessageGroup + m.LiteTopic, int(m.ID[0]) })
 		})
 	}
 }

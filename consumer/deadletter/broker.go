@@ -50,7 +50,8 @@ func (b Broker) letter(d *status.DeadLetter, q *status.DeadLetterQuery) *Letter 
 	o := d.Origin
 	return &Letter{
 		Message: tidegate.Message{
-			ID: d.MessageID, Topic: b.topic(), Tag: d.Tag, Keys: d.Keys, MessageGroup: d.MessageGroup, Priority: d.Priority,
+			ID: d.MessageID, Topic: b.topic(), Tag: d.Tag, Keys: d.Keys, MessageGroup: d.MessageGroup, LiteTopic: d.LiteTopic,
+			Priority:   d.Priority,
 			Properties: d.Properties, Body: d.Body,
 		},
 		Origin: tidegate.DeadLetter{

@@ -215,13 +215,13 @@ func (p *plan) tooMany() bool {
 	return len(p.recent) >= least && float64(failures) > p.maxFailureShare*float64(len(p.recent))
 }
 
-// groupOf returns the topic and message group of a letter as one name, or an empty string if it has
-// no group.
+// groupOf returns the topic and the message group or lite topic of a letter as one name, or an empty
+// string if it has none.
 func groupOf(l *Letter) string {
-	if l.Message.MessageGroup == "" {
+	if l.Message.OrderKey() == "" {
 		return ""
 	}
-	return l.Origin.Topic + "\x00" + l.Message.MessageGroup
+	return l.Origin.Topic + "\x00" + l.Message.OrderKey()
 }
 
 // ErrTooManyFailures matches the error of a redrive that stopped because of

@@ -377,7 +377,7 @@ const (
 func (r *runner) send(ctx context.Context, m *tidegate.Message, past time.Time) error {
 	f := r.forms[m.Topic]
 	err := r.sendAs(ctx, f, m, past)
-	for first := err; conflicts(err) && m.MessageGroup == "" && f < committed; {
+	for first := err; conflicts(err) && m.OrderKey() == "" && f < committed; {
 		f++
 		switch err = r.sendAs(ctx, f, m, past); {
 		case errors.Is(err, errNoTransactions):

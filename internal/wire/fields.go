@@ -60,6 +60,7 @@ const (
 	tagSystemMessageGroup = 17<<3 | kindBytes
 	tagSystemTraceContext = 18<<3 | kindBytes
 	tagSystemDeadLetter   = 20<<3 | kindBytes
+	tagSystemLiteTopic    = 21<<3 | kindBytes
 	tagSystemPriority     = 22<<3 | kindVarint
 
 	// of the messages with two fields: Resource, Digest, Timestamp, Duration, DeadLetterQueue, the

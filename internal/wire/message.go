@@ -14,11 +14,13 @@ import (
 	"github.com/tidegate/tidegate/internal/rmqpb"
 )
 
-// TypeOf returns the type of a message by its message group, delivery time and priority.
+// TypeOf returns the type of a message by its message group, lite topic, delivery time and priority.
 func TypeOf(m *tidegate.Message) rmqpb.MessageType {
 	switch {
 	case m.MessageGroup != "":
 		return rmqpb.MessageType_FIFO
+	case m.LiteTopic != "":
+		return rmqpb.MessageType_LITE
 	case !m.DeliverAt.IsZero():
 		return rmqpb.MessageType_DELAY
 	case m.Priority != 0:
@@ -118,6 +120,7 @@ func (e *encoder) begin(m *tidegate.Message, properties map[string]string, s *sy
 	if s.dead != nil {
 		b = e.pair(b, tagSystemDeadLetter, s.dead.Topic, s.dead.MessageId)
 	}
+	b = e.text(b, tagSystemLiteTopic, m.LiteTopic)
 	if s.kind == rmqpb.MessageType_PRIORITY || m.Priority != 0 {
 		b = appendNumber(b, tagSystemPriority, uint64(int64(int32(m.Priority)))) //nolint:gosec // protobuf extends the sign
 	}
@@ -151,7 +154,7 @@ type received struct {
 	system          rmqpb.SystemProperties
 	head            []byte // the encoding of the message, except for the body
 	tag, group      string
-	trace           string
+	trace, lite     string
 	priority        int32
 	born, deliverAt timestamppb.Timestamp
 }
@@ -268,6 +271,8 @@ func (d *decoder) system(m *received, r FieldReader) bool {
 			p.DeliveryTimestamp = &m.deliverAt
 		case tagSystemMessageGroup:
 			p.MessageGroup, ok = &m.group, r.set(&m.group)
+		case tagSystemLiteTopic:
+			p.LiteTopic, ok = &m.lite, r.set(&m.lite)
 		case tagSystemPriority:
 			m.priority = x
 			p.Priority, ok = &m.priority, true
@@ -328,6 +333,7 @@ func deliveryOf(pb *rmqpb.Message) *tidegate.Delivery {
 			Tag:          sys.GetTag(),
 			Keys:         sys.GetKeys(),
 			MessageGroup: sys.GetMessageGroup(),
+			LiteTopic:    sys.GetLiteTopic(),
 			DeliverAt:    timeOf(sys.GetDeliveryTimestamp()),
 			Priority:     int(sys.GetPriority()),
 			Properties:   pb.GetUserProperties(),
@@ -371,6 +377,7 @@ func takeServerProperties(d *tidegate.Delivery) {
 // of a message that they deliver. Messages that carry them cannot be sent on.
 var serverProperties = [...]string{
 	protocol.PropertyMessageGroup, protocol.PropertyTransactionID, "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS",
+	"INNER_MULTI_DISPATCH", // the queue of the lite topic
 }
 
 // propertyTraceContext is one more, with the message's trace context. A property of a user

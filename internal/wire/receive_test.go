@@ -10,6 +10,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func sample(change func(*rmqpb.Message)) *rmqpb.Message {
 			BodyDigest:    &rmqpb.Digest{Type: rmqpb.DigestType_MD5, Checksum: "5D41402ABC4B2A76B9719D911017C592"},
 			BornTimestamp: timestamppb.New(time.Unix(10, 0)), BornHost: "born", StoreTimestamp: timestamppb.New(time.Unix(11, 0)), StoreHost: "store",
 			DeliveryTimestamp: timestamppb.New(time.Unix(12, 0)), ReceiptHandle: new("h"), QueueId: 3, QueueOffset: new(int64(4)),
-			DeliveryAttempt: new(int32(5)), MessageGroup: new("g"), TraceContext: new("tc"), Priority: new(int32(6)),
+			DeliveryAttempt: new(int32(5)), MessageGroup: new("g"), TraceContext: new("tc"), Priority: new(int32(6)), LiteTopic: new("l"),
 		},
 	}
 	if change != nil {
@@ -72,7 +73,7 @@ func TestDecode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d.ID != "id" || d.Topic != "t" || d.Tag != "a" || d.Keys[0] != "k" || d.MessageGroup != "g" || d.DeliverAt.Unix() != 12 ||
-		d.Properties["p"] != "v" || d.TraceContext != "tc" || d.Priority != 6 || string(d.Body) != "hello" || d.Attempt != 5 || d.Handle != "h" ||
+		d.Properties["p"] != "v" || d.TraceContext != "tc" || d.Priority != 6 || d.LiteTopic != "l" || string(d.Body) != "hello" || d.Attempt != 5 || d.Handle != "h" ||
 		d.Queue != 3 || d.Offset != 4 || d.BornAt.Unix() != 10 || d.BornHost != "born" || d.StoredAt.Unix() != 11 || d.StoreHost != "store" {
 		t.Errorf("%+v", d)
 	}
@@ -345,17 +346,19 @@ func TestOutgoing(t *testing.T) {
 	dead.InvisibleUntil = now.Add(-time.Hour)
 	ranked := *full
 	ranked.MessageGroup, ranked.Priority = "", math.MaxInt32
+	lite := *full
+	lite.MessageGroup, lite.LiteTopic = "", strings.Repeat("l", 64)
 	empty := &tidegate.Delivery{}                                                    // its CRC32 is 0
 	zeros := &tidegate.Delivery{Message: tidegate.Message{Body: []byte("tide 302")}} // its CRC32 begins with zeros
 	f := &Deliveries{Namespace: "ns"}
 	// The same room serves again: nothing of an earlier message or batch may stay.
-	f.check(t, []*tidegate.Delivery{full, empty, &delayed, &ranked, &dead, empty, full})
+	f.check(t, []*tidegate.Delivery{full, empty, &delayed, &ranked, &lite, &dead, empty, full})
 	f.check(t, []*tidegate.Delivery{empty, &dead})
 	f.check(t, nil)
 	(&Deliveries{}).check(t, []*tidegate.Delivery{full})
 
 	p := &Deliveries{Namespace: "ns", Packed: true}
-	p.checkPacked(t, []*tidegate.Delivery{full, empty, &delayed, &ranked, &dead, empty, full})
+	p.checkPacked(t, []*tidegate.Delivery{full, empty, &delayed, &ranked, &lite, &dead, empty, full})
 	p.checkPacked(t, []*tidegate.Delivery{empty, &dead, zeros})
 	large := *full
 	large.Body = make([]byte, maxPacked/2+1)

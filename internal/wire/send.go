@@ -37,7 +37,7 @@ func (e *Encoder) SizeBound(m *tidegate.Message) int {
 	// A field of a text has at most 2 bytes before its length, which has at most 5.
 	// 256 are more than there can be of those, numbers and times in any message.
 	const perText, rest = 7, 256
-	n := rest + len(e.Namespace) + len(e.Host) + len(m.Topic) + len(m.ID) + len(m.Tag) + len(m.MessageGroup) + len(m.TraceContext) + len(m.Body)
+	n := rest + len(e.Namespace) + len(e.Host) + len(m.Topic) + len(m.ID) + len(m.Tag) + len(m.MessageGroup) + len(m.LiteTopic) + len(m.TraceContext) + len(m.Body)
 	for _, k := range m.Keys {
 		n += perText + len(k)
 	}

@@ -48,6 +48,9 @@ func randomSending(r *rand.Rand) *Sending {
 			m.MessageGroup = ""
 		}
 		if r.IntN(3) == 0 {
+			m.LiteTopic = randomText(r, 64)
+		}
+		if r.IntN(3) == 0 {
 			m.Priority = r.IntN(1<<uint(r.IntN(32))) - r.IntN(2) //nolint:gosec // small
 		}
 		for range r.IntN(3) {
@@ -260,6 +263,9 @@ func messageOf(m *tidegate.Message) *rmqpb.Message {
 	if !m.DeliverAt.IsZero() {
 		p.DeliveryTimestamp, p.MessageType = timestamppb.New(m.DeliverAt), rmqpb.MessageType_DELAY
 	}
+	if m.LiteTopic != "" {
+		p.LiteTopic, p.MessageType = new(m.LiteTopic), rmqpb.MessageType_LITE
+	}
 	if m.MessageGroup != "" {
 		p.MessageType = rmqpb.MessageType_FIFO
 	}
@@ -395,7 +401,7 @@ func sendHeads() map[string]sendHead {
 			Tag: new("tag"), Keys: []string{"a", "", "b"}, MessageId: "id", BodyEncoding: rmqpb.Encoding_GZIP,
 			MessageType: rmqpb.MessageType_DELAY, BornTimestamp: timestamppb.New(time.Unix(-5, 7)), BornHost: "host",
 			DeliveryTimestamp: timestamppb.New(time.Unix(1<<40, 999)), QueueId: math.MinInt32,
-			MessageGroup: new(""), TraceContext: new("trace"), Priority: new(int32(-1)),
+			MessageGroup: new(""), TraceContext: new("trace"), Priority: new(int32(-1)), LiteTopic: new("lite"),
 		}), true},
 		"properties of servers": {whole(&rmqpb.SystemProperties{
 			ReceiptHandle: new("h"), QueueOffset: new(int64(5)), StoreHost: "s", StoreTimestamp: timestamppb.Now(),

@@ -210,7 +210,7 @@ func (l *loader) record(s *segment, off int64, size int, k kind, payload []byte)
 		e := &loaded{entry: entry{seq: seq, seg: s, off: off, size: size, rejected: k == kindRejected}}
 		h, err := decode(value)
 		if err == nil {
-			e.name = string(queueOf(h.Message.Topic, h.Message.MessageGroup))
+			e.name = string(queueOf(h.Message.Topic, h.Message.OrderKey()))
 		}
 		e.rejected = e.rejected || err != nil
 		l.entries[seq] = e

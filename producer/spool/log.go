@@ -512,10 +512,10 @@ func decode(b []byte) (header, error) {
 	return h, nil
 }
 
-// queueOf returns the name of a message's queue. The messages of a topic and message group share a
-// queue, in order. The messages of a topic without a group share another one. Names cannot contain
-// a zero byte.
+// queueOf returns the name of a message's queue. group is the OrderKey of the message. The messages
+// of a topic with the same key share a queue, in order. The messages of a topic without a key share
+// another one. Names cannot contain a zero byte.
 func queueOf(topic, group string) []byte { return []byte(topic + "\x00" + group) }
 
-// grouped reports whether the queue belongs to a message group.
+// grouped reports whether the queue belongs to a message group or a lite topic.
 func grouped(queue string) bool { return !strings.HasSuffix(queue, "\x00") }

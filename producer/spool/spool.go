@@ -327,7 +327,7 @@ func (s *Spool) admit(msg *tidegate.Message) (*putting, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spool: put message %s: %w", msg.ID, err)
 	}
-	p := &putting{msg.ID, string(queueOf(msg.Topic, msg.MessageGroup)), value}
+	p := &putting{msg.ID, string(queueOf(msg.Topic, msg.OrderKey())), value}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if used := s.index.stats.Bytes + s.reserved; used+p.size() > s.opts.MaxBytes {
@@ -352,8 +352,8 @@ func (s *Spool) stored(p *putting, err error) error {
 	return fmt.Errorf("spool: put message %s: %w: %w; make space on its disk, or wait until a server has accepted messages of the spool", p.id, ErrDisk, err)
 }
 
-// Holds reports whether the spool has messages of the group, so that newer ones must be spooled
-// too. It does not block. It is false for an empty group.
+// Holds reports whether the spool has messages of the message group or lite topic, so that newer
+// ones must be spooled too. It does not block. It is false for an empty group.
 func (s *Spool) Holds(topic, group string) bool {
 	if group == "" {
 		return false
@@ -466,7 +466,7 @@ func (s *Spool) Requeue(sequences ...uint64) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("spool: requeue message %s: %w", h.Message.ID, err)
 		}
-		name := string(queueOf(h.Message.Topic, h.Message.MessageGroup))
+		name := string(queueOf(h.Message.Topic, h.Message.OrderKey()))
 		ops = append(ops, &op{kind: kindPending, name: name, entry: e, value: value})
 	}
 	return s.change(ops)

@@ -129,7 +129,7 @@ func TestMessagesKeepAllTheirFields(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "spool.db")
 	s := open(t, path, Options{})
 	want := &tidegate.Message{
-		ID: "id-1", Topic: "orders", Tag: "new", Keys: []string{"k1", "k2"}, MessageGroup: "", Priority: 5,
+		ID: "id-1", Topic: "orders", Tag: "new", Keys: []string{"k1", "k2"}, MessageGroup: "", LiteTopic: "session-1", Priority: 5,
 		DeliverAt: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Properties: map[string]string{"a": "b\x00ü"},
 		TraceContext: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Body: []byte{0, 1, 255},
 	}
@@ -148,17 +148,20 @@ func TestMessagesKeepAllTheirFields(t *testing.T) {
 // A message has no field that the spool forgets: each is set above.
 func TestEveryFieldOfAMessageIsTested(t *testing.T) {
 	n := reflect.TypeFor[tidegate.Message]().NumField()
-	assert.That(t, n == 10, "Message has %d fields; add the new ones to TestMessagesKeepAllTheirFields", n)
+	assert.That(t, n == 11, "Message has %d fields; add the new ones to TestMessagesKeepAllTheirFields", n)
 }
 
-// A group whose head fails holds no other group and no message without one.
+// A group whose head fails holds no other group and no message without one. So does a lite topic.
 func TestAFailedHeadHoldsOnlyItsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpool(t, Options{})
+		l1, l2 := message("l1", ""), message("l2", "")
+		l1.LiteTopic, l2.LiteTopic = "lite", "lite"
+		put(t, s, l1, l2)
 		put(t, s, message("a1", "a"), message("a2", "a"), message("b1", "b"), message("b2", "b"), message("n1", ""), message("n2", ""))
 		f := &server{}
 		f.setFail(func(m *tidegate.Message) error {
-			if m.ID == "a1" {
+			if m.ID == "a1" || m.ID == "l1" {
 				return errors.New("connection reset")
 			}
 			return nil
@@ -166,12 +169,12 @@ func TestAFailedHeadHoldsOnlyItsGroup(t *testing.T) {
 		drain(t, s, f)
 		time.Sleep(time.Minute)
 		got := f.ids()
-		assert.That(t, !slices.Contains(got, "a2") && len(got) == 4, "sent %v, want all but those of group a", got)
-		assert.That(t, s.Holds("orders", "a") && !s.Holds("orders", "b") && !s.Holds("orders", "") && !s.Holds("other", "a"), "Holds is wrong")
+		assert.That(t, !slices.Contains(got, "a2") && !slices.Contains(got, "l2") && len(got) == 4, "sent %v, want all but those of group a and the lite topic", got)
+		assert.That(t, s.Holds("orders", "a") && s.Holds("orders", "lite") && !s.Holds("orders", "b") && !s.Holds("orders", "") && !s.Holds("other", "a"), "Holds is wrong")
 		f.setFail(nil)
 		time.Sleep(time.Minute)
 		got = f.ids()
-		assert.That(t, len(got) == 6 && !s.Holds("orders", "a"), "sent %v, want all", got)
+		assert.That(t, len(got) == 8 && slices.Index(got, "l1") < slices.Index(got, "l2") && !s.Holds("orders", "a") && !s.Holds("orders", "lite"), "sent %v, want all", got)
 	})
 }
 

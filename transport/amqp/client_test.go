@@ -438,6 +438,22 @@ func TestSQLFilterIsRejected(t *testing.T) {
 	})
 }
 
+// A message with a priority or a lite topic is rejected before the send: Artemis would lose them.
+func TestFieldsWithoutAPlaceInArtemis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := clientOf(t, &amqppeer.Peer{})
+		for want, m := range map[string]*tidegate.Message{
+			"leave it 0":     {Topic: "orders", Priority: 1, Body: []byte("x")},
+			"no lite topics": {Topic: "orders", LiteTopic: "chat-1", Body: []byte("x")},
+		} {
+			err := c.Send(t.Context(), []*tidegate.Message{m})[0].Err
+			if e, ok := errors.AsType[*tidegate.Error](err); !ok || e.Code != tidegate.CodeNotImplemented || !strings.Contains(e.Message, want) {
+				t.Errorf("got %v, want NOT_IMPLEMENTED with %q", err, want)
+			}
+		}
+	})
+}
+
 // The check of the queue of dead letters ends with the ctx of its caller, although the server does
 // not respond.
 func TestProbeEndsWithItsCaller(t *testing.T) {

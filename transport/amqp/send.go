@@ -134,6 +134,10 @@ func (c *Client) check(m *tidegate.Message) error {
 		return &tidegate.Error{Op: opSend, Subject: m.Topic, Code: tidegate.CodeNotImplemented,
 			Message: fmt.Sprintf("the priority is %d, and this transport sends all messages with the default priority of Artemis; leave it 0", m.Priority)}
 	}
+	if m.LiteTopic != "" {
+		return &tidegate.Error{Op: opSend, Subject: m.Topic, Code: tidegate.CodeNotImplemented,
+			Message: fmt.Sprintf("the lite topic is %q, and Artemis has no lite topics; leave it empty, or send to an address of its own", m.LiteTopic)}
+	}
 	for name := range m.Properties {
 		if strings.HasPrefix(name, convert.Reserved) || strings.HasPrefix(name, convert.ReservedArtemis) {
 			return &tidegate.Error{Op: opSend, Subject: name, Code: convert.CodeIllegalPropertyKey,

@@ -238,7 +238,7 @@ func TestSuiteOnAPeer(t *testing.T) {
 	s := transporttest.AllGuarantees()
 	s.Virtual, s.Slack = true, 300*time.Millisecond // a receive without a wait takes 200 ms
 	s.PushesThrottleBackoff, s.TimeoutsTakeTheSchedule, s.Recall = false, false, false
-	s.FullReceives, s.Priorities = false, false
+	s.FullReceives, s.Priorities, s.LiteTopics = false, false, false
 	s.LacksPositions, s.LacksTopicTypes, s.LacksStoreTimes = true, true, true
 	s.Capabilities = transport.Capabilities{Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Verdicts: transport.Snooze}
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {

@@ -115,6 +115,7 @@ var (
 	_ transport.Transactor = (*Transport)(nil)
 
 	_ transport.EndpointConfigurer = (*Transport)(nil)
+	_ transport.LiteSubscriber     = (*Transport)(nil)
 )
 
 // A Transport sends to the active one of its endpoints. Several goroutines may share it.
@@ -127,7 +128,8 @@ var (
 // Bound on steps: an endpoint is probed at most once in ProbeInterval, and the active one only
 // after a failed send or a failed probe. A switch needs a failed send, a throttle or a failed
 // probe, or an endpoint that has worked for SwitchBack. A receive from any queue sends at most one
-// request to each endpoint and one more to the active one.
+// request to each endpoint and one more to the active one. Before each of them, a receive of a lite
+// consumer brings its lite topics to an endpoint that may lack them.
 type Transport struct {
 	opts   Options
 	rules  rules
@@ -139,6 +141,7 @@ type Transport struct {
 	wg     sync.WaitGroup
 	events chan Event
 	visits visits
+	lites  liteSets
 
 	mu     sync.Mutex // guards health; never held across a wait or a call
 	health []health
@@ -280,6 +283,7 @@ const minVisits = 64
 type visitKey struct {
 	group, topic string
 	filter       tidegate.Filter
+	liteConsumer string
 }
 
 // A visit is the state of these receives. The zero value means that there was none.

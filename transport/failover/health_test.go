@@ -278,6 +278,13 @@ func TestSuite(t *testing.T) {
 		brokers := []*brokertest.Broker{brokertest.New(t), brokertest.New(t)}
 		x := assert.Value(failover.New([]failover.Endpoint{{Name: "primary", Transport: brokers[0].Client()}, {Name: "secondary", Transport: brokers[1].Client()}}, failover.Options{}))(t)
 		both := func(f func(*brokertest.Broker) error) error { return errors.Join(f(brokers[0]), f(brokers[1])) }
+		createGroup := func(ctx context.Context, name, lite string, s transport.ConsumerSettings) error {
+			g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps), Lite: settings.LiteGroup{Topic: lite}}
+			if s.FIFO {
+				g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
+			}
+			return both(func(b *brokertest.Broker) error { _, err := b.PutGroup(ctx, name, g); return err })
+		}
 		return transporttest.Fixture{
 			Transport: learned{x, brokers},
 			CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
@@ -287,12 +294,9 @@ func TestSuite(t *testing.T) {
 				})
 			},
 			CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {
-				g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps)}
-				if s.FIFO {
-					g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
-				}
-				return both(func(b *brokertest.Broker) error { _, err := b.PutGroup(ctx, name, g); return err })
+				return createGroup(ctx, name, "", s)
 			},
+			CreateLiteGroup: createGroup,
 			Disconnect: func() {
 				for _, b := range brokers {
 					b.Disconnect()

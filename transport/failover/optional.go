@@ -161,22 +161,30 @@ func (t *Transport) EndTransaction(ctx context.Context, tx transport.Transaction
 // ServeChecks returns the joined errors once all endpoints have failed permanently. It returns once
 // all calls of check have returned.
 func (t *Transport) ServeChecks(ctx context.Context, topics []string, check func(context.Context, transport.TransactionCheck) transport.Resolution) error {
+	return t.serve(ctx, "transaction checks", "", func(ctx context.Context, e *end) (served bool, err error) {
+		x, ok := e.Transport.(transport.Transactor)
+		if !ok {
+			return false, nil
+		}
+		return true, e.wrap(x.ServeChecks(ctx, topics, func(ctx context.Context, q transport.TransactionCheck) transport.Resolution {
+			q.Transaction.Endpoint = e.outer(q.Transaction.Endpoint)
+			return check(ctx, q)
+		}))
+	})
+}
+
+// serve calls one for all endpoints at the same time, until ctx ends. The call for an endpoint
+// reports false if its transport does not support it.
+func (t *Transport) serve(ctx context.Context, what, subject string, one func(ctx context.Context, e *end) (served bool, err error)) error {
 	all, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	errs, served := make([]error, len(t.ends)), make([]bool, len(t.ends))
 	t.each(func(e *end) {
-		x, ok := e.Transport.(transport.Transactor)
-		if served[e.index] = ok; !ok {
-			return
-		}
-		err := e.wrap(x.ServeChecks(all, topics, func(ctx context.Context, q transport.TransactionCheck) transport.Resolution {
-			q.Transaction.Endpoint = e.outer(q.Transaction.Endpoint)
-			return check(ctx, q)
-		}))
-		switch errs[e.index] = err; {
+		ok, err := one(all, e)
+		switch served[e.index], errs[e.index] = ok, err; {
 		case err == nil || all.Err() != nil:
 		case reactionTo(err).endsAlone:
-			t.opts.Logger.Error("failover: the transaction checks of an endpoint ended; those of the others continue", "endpoint", e.Name, "error", err)
+			t.opts.Logger.Error("failover: the "+what+" of an endpoint ended; those of the others continue", "endpoint", e.Name, "error", err)
 		default:
 			cancel(err) // the others must not continue as if all endpoints were served
 		}
@@ -187,7 +195,7 @@ func (t *Transport) ServeChecks(ctx context.Context, topics []string, check func
 	case cause != nil:
 		return cause
 	case !slices.Contains(served, true):
-		return t.ends[0].missing("Telemetry", "")
+		return t.ends[0].missing("Telemetry", subject)
 	}
 	return errors.Join(errs...)
 }

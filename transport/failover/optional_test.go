@@ -236,6 +236,7 @@ var interfaces = map[string]reflect.Type{
 	"Streamer":   reflect.TypeFor[transport.Streamer](),
 
 	"EndpointConfigurer": reflect.TypeFor[transport.EndpointConfigurer](),
+	"LiteSubscriber":     reflect.TypeFor[transport.LiteSubscriber](),
 }
 
 // A new interface of package transport has to be added to the list.
@@ -380,6 +381,16 @@ func (r *recorder) EndTransaction(_ context.Context, x transport.Transaction, _ 
 
 func (r *recorder) ServeChecks(context.Context, []string, func(context.Context, transport.TransactionCheck) transport.Resolution) error {
 	r.note("ServeChecks")
+	return nil
+}
+
+func (r *recorder) SyncLite(context.Context, transport.LiteSync) error {
+	r.note("SyncLite")
+	return nil
+}
+
+func (r *recorder) ServeLite(context.Context, transport.LiteConsumer, func(string)) error {
+	r.note("ServeLite")
 	return nil
 }
 

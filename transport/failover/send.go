@@ -300,23 +300,23 @@ func (t *Transport) Receive(ctx context.Context, r transport.ReceiveRequest) ([]
 	if r.Queue != transport.AnyQueue {
 		q, i := queueOf(r.Queue, len(t.ends))
 		r.Queue = q
-		return t.ends[i].receive(ctx, r)
+		return t.receiveFrom(ctx, t.ends[i], r)
 	}
 	if r.Repeat {
 		return t.repeat(ctx, r)
 	}
-	active, key := t.now(), visitKey{r.Group, r.Topic, r.Filter}
+	active, key := t.now(), visitKey{r.Group, r.Topic, r.Filter, r.LiteConsumer}
 	down := func(i int) bool { return t.ends[i].down.Load() }
 	for _, i := range t.visits.plan(key, active.index, len(t.ends), time.Now(), down) {
 		e, rest := t.ends[i], r
 		rest.Wait = 0
-		list, err := e.receive(ctx, rest)
+		list, err := t.receiveFrom(ctx, e, rest)
 		t.visits.note(key, i, len(list) > 0, time.Now())
 		if len(list) > 0 || ctx.Err() != nil || errors.Is(err, tidegate.ErrClosed) {
 			return list, err
 		}
 	}
-	list, err := active.receive(ctx, r)
+	list, err := t.receiveFrom(ctx, active, r)
 	if len(list) > 0 {
 		t.visits.turned(key)
 	}
@@ -327,7 +327,7 @@ func (t *Transport) Receive(ctx context.Context, r transport.ReceiveRequest) ([]
 // does not know which.
 func (t *Transport) repeat(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
 	lists, errs := make([][]*tidegate.Delivery, len(t.ends)), make([]error, len(t.ends))
-	t.each(func(e *end) { lists[e.index], errs[e.index] = e.receive(ctx, r) })
+	t.each(func(e *end) { lists[e.index], errs[e.index] = t.receiveFrom(ctx, e, r) })
 	all := slices.Concat(lists...)
 	if err := errs[t.now().index]; len(all) == 0 && !slices.Contains(errs, nil) {
 		return nil, err
@@ -347,7 +347,11 @@ func (t *Transport) ReceiveOrWatch(ctx context.Context, r transport.ReceiveReque
 		return ds, nil, err
 	}
 	r.Queue = q
+	if err = t.align(ctx, t.ends[i], r); err != nil {
+		return nil, nil, err
+	}
 	ds, ready, err = w.ReceiveOrWatch(ctx, r)
+	t.received(t.ends[i], r, err)
 	return t.ends[i].own(ds), ready, t.ends[i].wrap(err)
 }
 
@@ -361,12 +365,21 @@ func (t *Transport) ReceiveParts(ctx context.Context, r transport.ReceiveRequest
 		return t.Receive(ctx, r)
 	}
 	r.Queue = q
+	if err := t.align(ctx, t.ends[i], r); err != nil {
+		return nil, err
+	}
 	list, err := s.ReceiveParts(ctx, r, func(part []*tidegate.Delivery, since time.Time) { deliver(t.ends[i].own(part), since) })
+	t.received(t.ends[i], r, err)
 	return t.ends[i].own(list), t.ends[i].wrap(err)
 }
 
-func (e *end) receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+// receiveFrom receives from an endpoint.
+func (t *Transport) receiveFrom(ctx context.Context, e *end, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	if err := t.align(ctx, e, r); err != nil {
+		return nil, err
+	}
 	list, err := e.Transport.Receive(ctx, r)
+	t.received(e, r, err)
 	return e.own(list), e.wrap(err)
 }
 

@@ -529,7 +529,7 @@ func wantCode(t *testing.T, what string, err error, code tidegate.Code) {
 //   - PushTimeoutsTakeTheSchedule: the message is retried when the lease ends, as in RocketMQ 5.2.
 func suiteServer() transporttest.Server {
 	s := transporttest.AllGuarantees()
-	s.Priorities = false // as Artemis
+	s.Priorities, s.LiteTopics = false, false // as Artemis
 	s.TimeoutsTakeTheSchedule, s.Recall = false, false
 	s.Virtual = true
 	s.Capabilities = transport.Capabilities{RepeatReceive: true, Suspend: true, Verdicts: transport.Snooze, IdempotentDeadLetter: true}

@@ -49,6 +49,7 @@ type Client struct {
 	sessions  map[sessionKey]*session
 	topics    map[string]*topic
 	checkers  []*checker
+	lites     map[role]*liteConsumer
 }
 
 // New returns a client of the server at endpoints. endpoints is host:port, or several of these
@@ -74,6 +75,7 @@ func New(endpoints string, opts Options) (*Client, error) {
 		endpoints: map[string]*conn.Server{},
 		sessions:  map[sessionKey]*session{},
 		topics:    map[string]*topic{},
+		lites:     map[role]*liteConsumer{},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background()) // the client's lifetime, independent of any request
 	c.dialing = conn.Dialing{TLS: opts.TLS, Dialer: guard.Dial("Options.Dialer", opts.Dialer, func(f string, v any, stack []byte) {

@@ -33,6 +33,11 @@
 // tidegate broker, which then does not count the change as a failure. RocketMQ 5.5 does not count
 // an attempt whose last change had the flag, so on RocketMQ only Release sets it.
 //
+// Each consumer of lite topics has a session and a client ID of its own. RocketMQ returns several
+// messages of a lite topic in one receive, in order, and delivers all of them again if one is not
+// acknowledged. Settle rejects a DeadLetter of such a message on RocketMQ 5.5.0, which would store
+// the dead letter in the lite topic too.
+//
 // # Errors
 //
 // A status of the server becomes a [tidegate.Error] with its code. A failure of gRPC has the
@@ -45,6 +50,7 @@
 //
 //   - send.go: Lane and SendLane choose the server; sendRequest sends, sendError reads a result
 //   - receive.go: receives; settle.go: Ack, Settle and Extend; checks of transactions
+//   - lite.go: consumers of lite topics
 //   - transaction.go: half messages and their ends; sampled log lines
 //   - call.go: call, through which all unary requests go, with its errors
 //   - route.go: the servers of a topic; session.go: Telemetry, heartbeats and watches;

@@ -222,8 +222,7 @@ func TestNamesOfGroupsAreDistinct(t *testing.T) {
 	ids, letters := map[string]role{fmt.Sprint(c.identity(role{})): {}}, map[string]string{}
 	for _, group := range groups {
 		assert.Must(t, tidegate.ValidateGroup(group))
-		for _, push := range []bool{false, true} {
-			as := role{group, push}
+		for _, as := range []role{{group: group}, {group: group, push: true}, liteRole(group, "a"), liteRole(group, "@simple"), liteRole(group, "lite@a")} {
 			id := fmt.Sprint(c.identity(as))
 			other, ok := ids[id]
 			assert.That(t, !ok, "%+v and %+v have the identity %s", as, other, id)

@@ -295,6 +295,12 @@ var uses = []use{
 		},
 	},
 	{
+		method: "SyncLiteSubscription",
+		outcome: func(t *testing.T, _ *fakeServer, c *rocketmq.Client) string {
+			return outcomeOf(c.SyncLite(t.Context(), transport.LiteSync{LiteConsumer: liteConsumer1, Action: transport.LiteAdd, Topics: []string{"l"}}))
+		},
+	},
+	{
 		method: "Heartbeat",
 		outcome: func(t *testing.T, s *fakeServer, c *rocketmq.Client) string {
 			_, err := c.ConsumerSettings(t.Context(), "g", "t")
@@ -345,6 +351,11 @@ var uses = []use{
 		enums: settingsEnums,
 	},
 	{
+		method: "Telemetry", name: "the end of a lite topic",
+		outcome: liteEnded,
+		only:    func(m proto.Message) bool { return m.(*rmqpb.TelemetryCommand).GetSettings() == nil },
+	},
+	{
 		method: "Telemetry", name: "commands",
 		prepare: func(s *fakeServer) { s.features, s.receive = "watch, repeat", (&watched{}).leave },
 		outcome: commanded,
@@ -364,6 +375,23 @@ var uses = []use{
 			"ready.permission": same, "ready.broker.endpoints.scheme": same, "ready.accept_message_types": same,
 		},
 	},
+}
+
+// liteEnded is the outcome of a report that a lite topic has been taken from the consumer.
+func liteEnded(t *testing.T, s *fakeServer, c *rocketmq.Client) string {
+	streams := s.liteStreams()
+	if err := c.SyncLite(t.Context(), transport.LiteSync{LiteConsumer: liteConsumer1, Topics: []string{"l"}}); err != nil {
+		return outcomeOf(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended []string
+	go func() {
+		(<-streams).Send(endOf("l"))
+		synctest.Wait()
+		cancel()
+	}()
+	err := c.ServeLite(ctx, liteConsumer1, func(name string) { ended = append(ended, name) })
+	return fmt.Sprint(ended, " ", outcomeOf(err))
 }
 
 func tags(expression string) *rmqpb.FilterExpression {
@@ -413,7 +441,7 @@ func commanded(t *testing.T, s *fakeServer, c *rocketmq.Client) string {
 			RecoverOrphanedTransactionCommand: &rmqpb.RecoverOrphanedTransactionCommand{Message: full("half"), TransactionId: "tx"}}},
 		{Command: &rmqpb.TelemetryCommand_PrintThreadStackTraceCommand{PrintThreadStackTraceCommand: &rmqpb.PrintThreadStackTraceCommand{Nonce: "n1"}}},
 		{Command: &rmqpb.TelemetryCommand_VerifyMessageCommand{VerifyMessageCommand: &rmqpb.VerifyMessageCommand{Nonce: "n2", Message: full("verify")}}},
-		// The client subscribes to no lite topics, and the last two are not for clients.
+		// This consumer has no lite topics, and the last two are not for clients.
 		{Command: &rmqpb.TelemetryCommand_NotifyUnsubscribeLiteCommand{NotifyUnsubscribeLiteCommand: &rmqpb.NotifyUnsubscribeLiteCommand{LiteTopic: "l"}}},
 		{Command: &rmqpb.TelemetryCommand_ThreadStackTrace{ThreadStackTrace: &rmqpb.ThreadStackTrace{Nonce: "n3"}}},
 		{Command: &rmqpb.TelemetryCommand_VerifyMessageResult{VerifyMessageResult: &rmqpb.VerifyMessageResult{Nonce: "n4"}}},
@@ -480,7 +508,7 @@ func responseOf(t *testing.T, m protoreflect.MethodDescriptor) proto.Message {
 var methods = rmqpb.File_tidegate_rmq_v2_service_proto.Services().Get(0).Methods()
 
 // neverCalled are the methods that the client does not call.
-var neverCalled = map[string]bool{"PullMessage": true, "UpdateOffset": true, "GetOffset": true, "QueryOffset": true, "SyncLiteSubscription": true}
+var neverCalled = map[string]bool{"PullMessage": true, "UpdateOffset": true, "GetOffset": true, "QueryOffset": true}
 
 // Unknown fields change nothing, wherever they are. An unknown value of an enum has the outcome that
 // is listed for its place.

@@ -107,8 +107,11 @@ func (c *Client) receiveFrom(ctx context.Context, r transport.ReceiveRequest, wa
 			return nil, nil, request{ep: from.Server, op: opReceive, subject: r.Topic}.notConnected(cause)
 		}
 	}
-	filter := filterOf(r.Filter)
-	s, since, err := c.session(opReceive, from.Server, role{r.Group, r.Push}, r.Topic, filter)
+	as, filter := role{group: r.Group, push: r.Push}, filterOf(r.Filter)
+	if r.LiteConsumer != "" {
+		as, filter = liteRole(r.Group, r.LiteConsumer), tagFilter("*")
+	}
+	s, since, err := c.session(opReceive, from.Server, as, r.Topic, filter)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -422,6 +425,9 @@ func (g *collector) message(raw []byte) {
 	if d.Topic == "" {
 		d.Topic = g.r.Topic // without a topic the delivery could not be settled
 	}
+	if g.r.LiteConsumer != "" && d.Topic == tidegate.DeadLetterTopic(g.r.Group) {
+		err = errLiteDeadLetter
+	}
 	if len(g.excess) > 0 && err == nil && d.Handle != "" {
 		g.excess = append(g.excess, d) // keeps the order of a message group
 		return
@@ -445,6 +451,11 @@ func (g *collector) message(raw []byte) {
 	g.bytes += len(d.Body)
 	g.list = append(g.list, d)
 }
+
+// errLiteDeadLetter is the reason to skip a dead letter that RocketMQ delivers from a lite topic. It
+// cannot be acknowledged, because its handle has the offset of the original message.
+var errLiteDeadLetter = errors.New("after its last attempt RocketMQ has made the message a dead letter, and stored that in the lite topic again, where it blocks the later messages without end; " +
+	"use another lite topic, and give the group a retryMaxTimes that is never reached")
 
 // invisibleUntil returns the end of d's invisible time in the client's clock. It counts the
 // remaining time that the server reports for d, or else the requested duration.

@@ -421,7 +421,7 @@ func (c *Client) Queues(ctx context.Context, group, topicName string) ([]int, er
 		return numbers, nil
 	}
 	c.access.Knock(ctx)
-	res, _, err := call(ctx, c, request{ep: c.access, id: c.identity(role{group, true}), op: op, subject: topicName},
+	res, _, err := call(ctx, c, request{ep: c.access, id: c.identity(role{group: group, push: true}), op: op, subject: topicName},
 		rmqpb.MessagingServiceClient.QueryAssignment,
 		&rmqpb.QueryAssignmentRequest{Topic: c.resource(topicName), Group: c.resource(group), Endpoints: c.access.PB})
 	if err != nil {
@@ -444,7 +444,7 @@ func (c *Client) isFIFO(r *conn.Route, group string) bool {
 		return false
 	}
 	c.mu.Lock()
-	s := c.sessions[sessionKey{r.Readers[0].Server.Key, role{group, true}}]
+	s := c.sessions[sessionKey{r.Readers[0].Server.Key, role{group: group, push: true}}]
 	c.mu.Unlock()
 	if s == nil {
 		return false

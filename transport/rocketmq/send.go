@@ -22,7 +22,7 @@ import (
 const parallelSends = 64
 
 // A part is a list of messages that one Send sends one after the other: those for one server with
-// batches, or those of one message group.
+// batches, or those of one message group or lite topic.
 type part struct {
 	queue   conn.Queue
 	indexes []int // of the messages
@@ -47,7 +47,7 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 		return results
 	}
 	if len(msgs) == 1 {
-		q, _ := r.Choose(&t.next, msgs[0].MessageGroup, nil)
+		q, _ := r.Choose(&t.next, msgs[0].OrderKey(), nil)
 		c.sendRequest(ctx, q.Server, []parcel{c.parcel(t, r, q, msgs, results)}, q.Server.Begin())
 		return results
 	}
@@ -81,7 +81,7 @@ type sending struct {
 }
 
 // split chooses a queue for each message and groups the messages into parts: one part for each
-// server with batches, otherwise one for each message group or single message.
+// server with batches, otherwise one for each message group, lite topic or single message.
 func (s *sending) split() []part {
 	var parts []part
 	place := map[string]int{}      // road → index of its part
@@ -89,23 +89,23 @@ func (s *sending) split() []part {
 	var shared conn.Queue          // queue of all messages without a group that share a request
 	for i, m := range s.msgs {
 		q := shared
-		if m.MessageGroup != "" || q.Server == nil {
-			q, _ = s.r.Choose(&s.t.next, m.MessageGroup, nil)
+		if m.OrderKey() != "" || q.Server == nil {
+			q, _ = s.r.Choose(&s.t.next, m.OrderKey(), nil)
 		}
 		batch, asked := can[q.Server]
 		if !asked {
 			batch = q.Server.Batch()
 			can[q.Server] = batch
 		}
-		if batch && m.MessageGroup == "" {
+		if batch && m.OrderKey() == "" {
 			shared = q
 		}
 		road := ""
 		switch {
 		case batch:
 			road = "server " + q.Server.Key
-		case m.MessageGroup != "":
-			road = "group " + m.MessageGroup
+		case m.OrderKey() != "":
+			road = "group " + m.OrderKey()
 		}
 		if at, ok := place[road]; ok && road != "" {
 			parts[at].indexes = append(parts[at].indexes, i)
@@ -135,7 +135,7 @@ func (s *sending) send(p part) {
 		}
 		rest = rest[len(now):]
 		for _, i := range now {
-			group := s.msgs[i].MessageGroup
+			group := s.msgs[i].OrderKey()
 			if group == "" || len(rest) == 0 {
 				continue
 			}
@@ -177,7 +177,7 @@ func (s *sending) fitting(indexes []int) int {
 // hold sets the results of messages whose group has failed, and returns the others.
 func (s *sending) hold(indexes []int, failed map[string]error) (others []int) {
 	for _, i := range indexes {
-		if err := failed[s.msgs[i].MessageGroup]; err != nil {
+		if err := failed[s.msgs[i].OrderKey()]; err != nil {
 			s.results[i].Err = notSent(err)
 		} else {
 			others = append(others, i)
@@ -194,7 +194,7 @@ func notSent(err error) error {
 	}
 	held := *e
 	held.MaybeStored = false
-	held.Message = "not sent, because an earlier message of the message group was not stored: " + e.Message
+	held.Message = "not sent, because an earlier message of the message group or lite topic was not stored: " + e.Message
 	return &held
 }
 
@@ -340,7 +340,7 @@ func sendRest(indexes []int, msgs []*tidegate.Message, results []transport.SendR
 	}
 }
 
-func grouped(m *tidegate.Message) bool { return m.MessageGroup != "" }
+func grouped(m *tidegate.Message) bool { return m.OrderKey() != "" }
 
 // A parcel is the messages of one topic in a request, and the places of their results.
 type parcel struct {

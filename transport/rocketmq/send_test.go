@@ -82,9 +82,15 @@ func TestSend(t *testing.T) {
 	})
 }
 
-// Messages of a group are sent one after the other. After a failure that a retry may cure, the
-// later messages of the group are not sent; after a permanent failure they are.
+// Messages of a group or lite topic are sent one after the other. After a failure that a retry may
+// cure, the later messages of the group or lite topic are not sent; after a permanent failure they
+// are.
 func TestSendGroupInOrder(t *testing.T) {
+	inLite := func(id string) *tidegate.Message {
+		m := message(id)
+		m.LiteTopic = "lite"
+		return m
+	}
 	for code, wantSent := range map[rmqpb.Code][]string{
 		rmqpb.Code_TOO_MANY_REQUESTS:      {"a1", "a2", "b1", "b2"},
 		rmqpb.Code_MESSAGE_BODY_TOO_LARGE: {"a1", "a2", "a3", "b1", "b2"},
@@ -104,7 +110,7 @@ func TestSendGroupInOrder(t *testing.T) {
 				return sentAll(r), nil
 			}
 			results := c.Send(t.Context(), []*tidegate.Message{
-				inGroup("a1", "a"), inGroup("b1", "b"), inGroup("a2", "a"), inGroup("a3", "a"), inGroup("b2", "b")})
+				inLite("a1"), inGroup("b1", "b"), inLite("a2"), inLite("a3"), inGroup("b2", "b")})
 			slices.Sort(sent)
 			assert.That(t, slices.Equal(sent, wantSent), "%s: sent %v, want %v", code, sent, wantSent)
 			held := errors.Is(results[3].Err, tidegate.ErrThrottled)
@@ -412,6 +418,8 @@ func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 	const priority = rmqpb.MessageType_PRIORITY
 	first := message("first")
 	first.Priority = 3
+	lite := message("lite")
+	lite.LiteTopic = "l"
 	late := message("late")
 	late.DeliverAt = time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC) // an hour ahead in a bubble
 	for _, tt := range []struct {
@@ -426,6 +434,9 @@ func TestWrongTypeIsRejectedBeforeTheWire(t *testing.T) {
 		{[]rmqpb.MessageType{normal}, inGroup("m", "g"), "create the topic as FIFO"},
 		{[]rmqpb.MessageType{rmqpb.MessageType_TRANSACTION}, message("m"), "transaction"},
 		{[]rmqpb.MessageType{normal}, first, "create the topic as PRIORITY (RocketMQ from 5.4.0 on)"},
+		{[]rmqpb.MessageType{normal}, lite, "create the topic as LITE (RocketMQ from 5.5.0 on, with enableLmq and enableMultiDispatch)"},
+		{[]rmqpb.MessageType{rmqpb.MessageType_LITE}, lite, ""},
+		{[]rmqpb.MessageType{rmqpb.MessageType_LITE}, message("m"), "set LiteTopic"},
 		{[]rmqpb.MessageType{priority}, first, ""},
 		{[]rmqpb.MessageType{priority}, message("m"), ""},
 		{[]rmqpb.MessageType{priority}, late, "create the topic as DELAY"},

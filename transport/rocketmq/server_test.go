@@ -81,6 +81,7 @@ type fakeServer struct {
 	goodbye   func()
 	end       func() *rmqpb.Status // of transactions
 	recall    func(context.Context) (*rmqpb.RecallMessageResponse, error)
+	lite      func(*rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error)
 
 	changeTrailer metadata.MD
 
@@ -109,6 +110,9 @@ func newServer(t *testing.T, n *network, addr string) *fakeServer {
 		return res
 	}
 	s.telemetry = s.answerSettings
+	s.lite = func(*rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
+		return &rmqpb.SyncLiteSubscriptionResponse{Status: ok}, nil
+	}
 	s.change = func(*rmqpb.ChangeInvisibleDurationRequest) *rmqpb.ChangeInvisibleDurationResponse {
 		return &rmqpb.ChangeInvisibleDurationResponse{Status: ok}
 	}
@@ -373,6 +377,10 @@ func (s *fakeServer) RecallMessage(ctx context.Context, r *rmqpb.RecallMessageRe
 		return s.recall(ctx)
 	}
 	return s.UnimplementedMessagingServiceServer.RecallMessage(ctx, r)
+}
+
+func (s *fakeServer) SyncLiteSubscription(_ context.Context, r *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
+	return s.lite(r)
 }
 
 func (s *fakeServer) EndTransaction(context.Context, *rmqpb.EndTransactionRequest) (*rmqpb.EndTransactionResponse, error) {

@@ -42,6 +42,7 @@ const (
 type role struct {
 	group string // empty for producers
 	push  bool   // push consumer: a timeout of its deliveries follows the retry schedule
+	lite  string // the ID of a consumer of lite topics, which is also a push consumer; else empty
 }
 
 // A sessionKey names a session.
@@ -115,7 +116,10 @@ func (c *Client) identity(as role) conn.Identity {
 		return c.id
 	}
 	clientID := c.opts.ClientID + "@" + as.group
-	if !as.push {
+	switch {
+	case as.lite != "":
+		clientID += "@lite@" + as.lite
+	case !as.push:
 		clientID += "@simple"
 	}
 	return conn.NewIdentity(clientID, c.opts.Namespace, c.opts.Credentials.SessionToken)
@@ -303,6 +307,7 @@ func (c *Client) forgetLocked(s *session) bool {
 		return false
 	}
 	delete(c.sessions, sessionKey{s.ep.Key, s.role})
+	c.dropLiteLocked(s.role)
 	return true
 }
 
@@ -352,6 +357,8 @@ func (r role) clientType() rmqpb.ClientType {
 	switch {
 	case r.group == "":
 		return rmqpb.ClientType_PRODUCER
+	case r.lite != "":
+		return rmqpb.ClientType_LITE_PUSH_CONSUMER
 	case r.push:
 		return rmqpb.ClientType_PUSH_CONSUMER
 	}
@@ -525,7 +532,11 @@ func (s *session) streamError(err error) *tidegate.Error {
 	if fault := s.ep.Link.Load().Misconfigured(); fault != nil && status.Code(err) == codes.Unavailable {
 		return request{ep: s.ep, op: opTelemetry, subject: s.role.group}.setupError(fault, err)
 	}
-	return conn.OfCall(s.ctx, opTelemetry, s.role.group, s.ep.Key, err, false, false)
+	e := conn.OfCall(s.ctx, opTelemetry, s.role.group, s.ep.Key, err, false, false)
+	if s.role.lite != "" {
+		conn.OfLite(e, status.Convert(err).Message())
+	}
+	return e
 }
 
 // obey executes a server's command. It reports whether the stream must end.
@@ -569,7 +580,9 @@ func (s *session) obey(on *conn.Link, st telemetryStream, cmd *rmqpb.TelemetryCo
 			s.c.unchecked.log(log, slog.LevelWarn, "rocketmq: transaction check skipped; the server will repeat it", "error", err,
 				"transaction_id", cmd.GetRecoverOrphanedTransactionCommand().GetTransactionId())
 		}
-	default: // of a newer server, or of lite topics, which this client does not subscribe to
+	case cmd.GetNotifyUnsubscribeLiteCommand() != nil && s.role.lite != "":
+		s.c.endLite(s.role, cmd.GetNotifyUnsubscribeLiteCommand().GetLiteTopic())
+	default: // of a newer server
 		log.Debug("rocketmq: unknown command ignored", "command", cmd.String())
 	}
 	return false, nil
@@ -589,13 +602,16 @@ func (s *session) learn(st telemetryStream, settings *rmqpb.Settings) {
 		p, _ := peer.FromContext(st.Context())
 		s.ep.Learn(conn.ConnectionOf(p), header)
 	}
-	var back bool
+	var back, opened bool
 	s.update(func() {
-		back = s.lost
+		back, opened = s.lost, !s.ready
 		s.ready, s.lost, s.settings = true, false, settings
 	})
 	if back {
 		s.c.opts.Logger.Info("rocketmq: session restored", "endpoint", s.ep.Key, "group", s.role.group)
+	}
+	if opened && s.role.lite != "" {
+		s.c.restoreLite(s)
 	}
 }
 

@@ -99,9 +99,12 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) 
 		c.doubt(t)
 		return transport.ConsumerSettings{}, noQueue(opTelemetry, topicName, c.access.Key, "read")
 	}
-	// Servers push the same settings to push and simple consumers, so any session will do.
-	ep, as := r.Readers[0].Server, role{group, true}
-	if c.hasSession(ep, role{group, false}) {
+	// Servers push the same settings to all consumers of a group, so any session will do.
+	ep, as := r.Readers[0].Server, role{group: group, push: true}
+	switch {
+	case r.Accepts[rmqpb.MessageType_LITE]:
+		as = c.liteRoleOf(ep.Key, group)
+	case c.hasSession(ep, role{group: group}):
 		as.push = c.hasSession(ep, as)
 	}
 	settings, err := c.settingsOf(ctx, ep, as, topicName)

@@ -34,14 +34,18 @@ const (
 )
 
 // settling returns the common part of requests about a delivery. They go to the server that
-// delivered the message, in the session of the push consumer. If there is only a session of a
+// delivered the message, in the session of the push consumer; for a message of a lite topic in that
+// of a consumer of lite topics of the group, if there is one. If there is only a session of a
 // simple consumer, and push returns false for the server, they use that one. RocketMQ rejects
 // requests of clients without a session.
 func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, push func(*conn.Server) bool) (request, *tidegate.Error) {
-	as := role{d.ConsumerGroup, true}
+	as := role{group: d.ConsumerGroup, push: true}
+	if liteTopic(d) != nil {
+		as = c.liteRoleOf(d.Endpoint, d.ConsumerGroup)
+	}
 	c.mu.Lock()
 	closed, ep := c.closed, c.endpoints[d.Endpoint]
-	s, simple := c.sessions[sessionKey{d.Endpoint, as}], c.sessions[sessionKey{d.Endpoint, role{d.ConsumerGroup, false}}]
+	s, simple := c.sessions[sessionKey{d.Endpoint, as}], c.sessions[sessionKey{d.Endpoint, role{group: d.ConsumerGroup}}]
 	c.mu.Unlock()
 	if closed {
 		return request{}, closedError(op, d.Topic)
@@ -52,7 +56,7 @@ func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, 
 		return request{}, e
 	}
 	switch {
-	case s == nil && simple != nil && (push == nil || !push(ep)):
+	case s == nil && simple != nil && as.lite == "" && (push == nil || !push(ep)):
 		as.push, s = false, simple
 	case s == nil || push != nil && push(ep):
 		var since int
@@ -98,10 +102,10 @@ func (c *Client) Ack(ctx context.Context, ds []*tidegate.Delivery) []error {
 
 // ackable returns the number of deliveries that fit into one acknowledgement.
 func ackable(ds []*tidegate.Delivery, indexes []int) int {
-	const perEntry = 20 // bytes beside the two texts, at most
+	const perEntry = 23 // bytes beside the texts, at most
 	size := 0
 	for n, i := range indexes {
-		if size += perEntry + len(ds[i].ID) + len(ds[i].Handle); n == maxAcks || n > 0 && size > maxAckBytes {
+		if size += perEntry + len(ds[i].ID) + len(ds[i].Handle) + len(ds[i].LiteTopic); n == maxAcks || n > 0 && size > maxAckBytes {
 			return n
 		}
 	}
@@ -124,7 +128,7 @@ func (c *Client) ack(ctx context.Context, ds []*tidegate.Delivery, indexes []int
 	}
 	entries := make([]rmqpb.AckMessageEntry, len(indexes))
 	for n, i := range indexes {
-		entries[n].MessageId, entries[n].ReceiptHandle = ds[i].ID, ds[i].Handle
+		entries[n].MessageId, entries[n].ReceiptHandle, entries[n].LiteTopic = ds[i].ID, ds[i].Handle, liteTopic(ds[i])
 		req.Entries[n] = &entries[n]
 	}
 	res, trailer, err := call(ctx, c, r, rmqpb.MessagingServiceClient.AckMessage, req)
@@ -270,6 +274,7 @@ func (c *Client) changeInvisible(ctx context.Context, r request, d *tidegate.Del
 		ReceiptHandle:     d.Handle,
 		InvisibleDuration: durationpb.New(dur),
 		MessageId:         d.ID,
+		LiteTopic:         liteTopic(d),
 		Suspend:           &suspend,
 	})
 	if err != nil {
@@ -283,6 +288,11 @@ func (c *Client) deadLetter(ctx context.Context, d *tidegate.Delivery, v transpo
 	if err != nil {
 		return transport.RetryResult{}, err
 	}
+	if liteTopic(d) != nil && r.ep.Capabilities() == (transport.Capabilities{}) {
+		e := fail(opDeadLetter, d.Topic, tidegate.CodeNotImplemented, "RocketMQ stores a dead letter of a lite topic in the lite topic as well, where it blocks the later messages; retry the message, or acknowledge it")
+		e.Endpoint = r.ep.Key
+		return transport.RetryResult{}, e
+	}
 	r.headers = wire.VerdictHeaders(v)
 	// Servers use the maximum of attempts there for information only. This delivery was the last.
 	_, trailer, failed := call(ctx, c, r, rmqpb.MessagingServiceClient.ForwardMessageToDeadLetterQueue,
@@ -293,6 +303,7 @@ func (c *Client) deadLetter(ctx context.Context, d *tidegate.Delivery, v transpo
 			MessageId:           d.ID,
 			DeliveryAttempt:     int32(d.Attempt),
 			MaxDeliveryAttempts: int32(d.Attempt),
+			LiteTopic:           liteTopic(d),
 		})
 	if failed != nil {
 		return transport.RetryResult{}, failed

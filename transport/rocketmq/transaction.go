@@ -11,6 +11,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/protocol"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/internal/wire"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -25,9 +26,9 @@ var _ transport.Transactor = (*Client)(nil)
 // SendHalf implements transport.Transactor. gRPC repeats the request only if it certainly reached
 // no server.
 func (c *Client) SendHalf(ctx context.Context, msg *tidegate.Message) transport.SendResult {
-	if msg.MessageGroup != "" || !msg.DeliverAt.IsZero() || msg.Priority != 0 {
+	if wire.TypeOf(msg) != rmqpb.MessageType_NORMAL {
 		return transport.SendResult{Err: fail(opSend, msg.Topic, protocol.CodeMessagePropertyConflict,
-			"a message in a transaction can have no message group, delivery time or priority; leave them empty")}
+			"a message in a transaction can have no message group, lite topic, delivery time or priority; leave them empty")}
 	}
 	t, rt, err := c.writable(ctx, msg.Topic)
 	if err != nil {

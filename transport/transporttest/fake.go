@@ -78,6 +78,13 @@ type Fake struct {
 	// OnConsumerSettings responds to ConsumerSettings. Nil responds with none.
 	OnConsumerSettings func(ctx context.Context, n int, group, topic string) (transport.ConsumerSettings, error)
 
+	// OnSyncLite responds to SyncLite. Nil, or a nil error, accepts the change: receives of the
+	// consumer return the deliveries of its lite topics.
+	OnSyncLite func(ctx context.Context, n int, s transport.LiteSync) error
+
+	// OnServeLite serves the ends of lite topics. Nil has none, and waits for the end of ctx.
+	OnServeLite func(ctx context.Context, n int, c transport.LiteConsumer, ended func(liteTopic string)) error
+
 	// OnPing responds to Ping. Nil finds the server and all topics.
 	OnPing func(ctx context.Context, n int, topics []string) error
 
@@ -89,6 +96,7 @@ type Fake struct {
 	accepted int64
 	queued   []*tidegate.Delivery
 	handles  int
+	lite     map[transport.LiteConsumer]map[string]bool
 	changed  chan struct{} // closed by Deliver and Close; nil before the first wait
 	closed   bool
 }
@@ -105,7 +113,8 @@ type FakeCall struct {
 	Request    transport.ReceiveRequest
 	Deliveries []*tidegate.Delivery
 	Verdict    transport.Verdict
-	Extension  time.Duration // of Extend
+	Extension  time.Duration      // of Extend
+	Lite       transport.LiteSync // of SyncLite, and the consumer of ServeLite
 }
 
 // Calls returns the calls of a method, in their order, for example of "ProducerSettings". Those of
@@ -298,8 +307,9 @@ func (f *Fake) take(r transport.ReceiveRequest) (ds []*tidegate.Delivery, change
 		return nil, nil, &tidegate.Error{Op: "ReceiveMessage", Subject: r.Topic, Err: tidegate.ErrClosed}
 	}
 	var rest []*tidegate.Delivery
+	lite := f.lite[transport.LiteConsumer{Group: r.Group, Topic: r.Topic, ID: r.LiteConsumer}]
 	for _, d := range f.queued {
-		if r.Repeat || d.Topic != r.Topic || len(ds) == max(r.Max, 1) {
+		if r.Repeat || r.LiteConsumer != "" && !lite[d.LiteTopic] || d.Topic != r.Topic || len(ds) == max(r.Max, 1) {
 			rest = append(rest, d)
 			continue
 		}
@@ -366,6 +376,42 @@ func (f *Fake) ConsumerSettings(ctx context.Context, group, topic string) (trans
 // Capabilities implements [transport.Configurer].
 func (f *Fake) Capabilities(string) transport.Capabilities { return f.Announces }
 
+// SyncLite implements [transport.LiteSubscriber].
+func (f *Fake) SyncLite(ctx context.Context, s transport.LiteSync) error {
+	s.Topics = slices.Clone(s.Topics)
+	n := f.record("SyncLite", FakeCall{Topic: s.Topic, Group: s.Group, Lite: s})
+	if f.OnSyncLite != nil {
+		if err := f.OnSyncLite(ctx, n, s); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	set := f.lite[s.LiteConsumer]
+	if set == nil || s.Action == transport.LiteSet {
+		set = map[string]bool{}
+	}
+	for _, name := range s.Topics {
+		set[name] = s.Action != transport.LiteRemove
+	}
+	if f.lite == nil {
+		f.lite = map[transport.LiteConsumer]map[string]bool{}
+	}
+	f.lite[s.LiteConsumer] = set
+	f.notify()
+	return nil
+}
+
+// ServeLite implements [transport.LiteSubscriber].
+func (f *Fake) ServeLite(ctx context.Context, c transport.LiteConsumer, ended func(liteTopic string)) error {
+	n := f.record("ServeLite", FakeCall{Topic: c.Topic, Group: c.Group, Lite: transport.LiteSync{LiteConsumer: c}})
+	if f.OnServeLite == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return f.OnServeLite(ctx, n, c, ended)
+}
+
 // Ping implements [transport.Pinger].
 func (f *Fake) Ping(ctx context.Context, topics ...string) error {
 	n := f.record("Ping", FakeCall{})
@@ -391,4 +437,6 @@ var (
 	_ transport.Recaller   = (*Fake)(nil)
 	_ transport.Watcher    = (*Fake)(nil)
 	_ transport.Pinger     = (*Fake)(nil)
+
+	_ transport.LiteSubscriber = (*Fake)(nil)
 )

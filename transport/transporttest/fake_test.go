@@ -119,3 +119,49 @@ func TestFakeWaits(t *testing.T) {
 		assert.Is(t, "after Close", assert.Err(fake.Receive(t.Context(), r)), tidegate.ErrClosed)
 	})
 }
+
+// A consumer of lite topics gets the deliveries of those that it has.
+func TestFakeLiteTopics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := &tidegate.Error{Code: 42902}
+		fake := &transporttest.Fake{
+			OnSyncLite: func(_ context.Context, _ int, s transport.LiteSync) error {
+				if len(s.Topics) > 0 && s.Topics[0] == "c" {
+					return refused
+				}
+				return nil
+			},
+			OnServeLite: func(ctx context.Context, _ int, _ transport.LiteConsumer, ended func(string)) error {
+				time.Sleep(time.Minute)
+				ended("a")
+				<-ctx.Done()
+				return nil
+			},
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			fake.Deliver(&tidegate.Delivery{Message: tidegate.Message{ID: name, Topic: "sessions", LiteTopic: name}})
+		}
+		var handled, ended []string
+		p, err := consumer.NewPush(fake, consumer.Subscription{Group: "agents", Topic: "sessions", Lite: true}, func(_ context.Context, d *tidegate.Delivery) error {
+			handled = append(handled, d.ID)
+			return nil
+		}, consumer.PushOptions{Concurrency: 1, OnLiteEnd: func(name string) { ended = append(ended, name) }})
+		assert.Must(t, err)
+		assert.Must(t, p.Subscribe(t.Context(), "a", transport.LiteStart{}))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		time.Sleep(time.Second)
+		assert.NoError(t, p.Subscribe(t.Context(), "b", transport.LiteStart{Oldest: true}))
+		assert.Is(t, "a change that the Fake rejects", p.Subscribe(t.Context(), "c", transport.LiteStart{}), refused)
+		time.Sleep(2 * time.Minute)
+		stop()
+		assert.NoError(t, <-done)
+		assert.Equal(t, "the handled messages", fmt.Sprint(handled), "[a b]")
+		assert.Equal(t, "the ended lite topics", fmt.Sprint(ended), "[a]")
+		syncs := fake.Calls("SyncLite")
+		assert.That(t, syncs[0].Group == "agents" && syncs[0].Topic == "sessions" && fmt.Sprint(syncs[0].Lite.Topics) == "[a]" && syncs[1].Lite.Start.Oldest,
+			"the calls of SyncLite are %+v", syncs)
+		assert.Equal(t, "the consumer of ServeLite", fake.Calls("ServeLite")[0].Lite.ID, syncs[0].Lite.ID)
+	})
+}

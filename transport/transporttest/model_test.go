@@ -36,9 +36,10 @@ type model struct {
 	server     Server
 	letters    map[string][]*tidegate.Message // by group, not yet in its dead letter queue
 	told       bool                           // there was a response, so that the client knows can
-	fault      string                         // makes the model break one promise; empty for none
-	cut        bool                           // there is no connection
-	swallowing *transport.ReceiveRequest      // of a receive that was cancelled; see fault
+	lite       map[transport.LiteConsumer]map[string]bool
+	fault      string                    // makes the model break one promise; empty for none
+	cut        bool                      // there is no connection
+	swallowing *transport.ReceiveRequest // of a receive that was cancelled; see fault
 }
 
 type subCopy struct {
@@ -66,7 +67,7 @@ func newModel(server Server) *model {
 	return &model{
 		server: server, letters: map[string][]*tidegate.Message{},
 		topics: map[string]settings.TopicType{}, groups: map[string]transport.ConsumerSettings{}, copies: map[string]*subCopy{},
-		replays: map[string][]*tidegate.Delivery{}, wake: make(chan struct{}), closed: make(chan struct{}),
+		lite: map[transport.LiteConsumer]map[string]bool{}, replays: map[string][]*tidegate.Delivery{}, wake: make(chan struct{}), closed: make(chan struct{}),
 	}
 }
 
@@ -121,6 +122,8 @@ func (m *model) check(msg *tidegate.Message) error {
 	switch t := m.topics[msg.Topic]; {
 	case m.server.LacksTopicTypes:
 	case (t == settings.TopicFIFO) != (msg.MessageGroup != "") && m.fault != "no group needed":
+		return fault(protocol.CodeMessagePropertyConflict)
+	case (t == settings.TopicLite) != (msg.LiteTopic != "") && m.fault != "lite topics everywhere":
 		return fault(protocol.CodeMessagePropertyConflict)
 	case msg.Priority > 0 && t != settings.TopicPriority && m.fault != "priorities everywhere":
 		return fault(protocol.CodeMessagePropertyConflict)
@@ -241,6 +244,9 @@ func (m *model) bury(group string, i int, c *subCopy, reason string) {
 	d := m.log[i]
 	letter := d.Clone()
 	letter.Topic = tidegate.DeadLetterTopic(group)
+	if m.fault == "lose the lite topic" {
+		letter.LiteTopic = ""
+	}
 	if letter.Properties == nil {
 		letter.Properties = map[string]string{}
 	}
@@ -300,9 +306,10 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 	for _, i := range m.order() {
 		d := m.log[i]
 		byHash := m.fault == "filter by hash" && hash(r.Filter.Expression) == hash(d.Tag)
-		if d.Topic != r.Topic || !matches(r.Filter, d.Tag) && !byHash {
+		if d.Topic != r.Topic || !matches(r.Filter, d.Tag) && !byHash || !m.subscribed(r, d.LiteTopic) {
 			continue
 		}
+		line := cmp.Or(d.MessageGroup, d.LiteTopic)
 		c := m.copy(r.Group, i)
 		m.expire(r.Group, i, c, now)
 		if c.done {
@@ -312,7 +319,7 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 			if next.IsZero() || c.due.Before(next) {
 				next = c.due
 			}
-		} else if len(ds) < max(1, r.Max) && !blocked[d.MessageGroup] && !m.tooLarge(r, ds, d) {
+		} else if len(ds) < max(1, r.Max) && !blocked[line] && !m.tooLarge(r, ds, d) {
 			m.serial++
 			c.attempt++
 			c.held, c.push, c.due, c.handle = true, r.Push, now.Add(r.InvisibleDuration), fmt.Sprint(r.Group, "/", i, "/", m.serial)
@@ -322,10 +329,10 @@ func (m *model) take(r transport.ReceiveRequest, now time.Time) (ds []*tidegate.
 			out.ConsumerGroup, out.Attempt, out.Handle, out.InvisibleUntil = r.Group, c.attempt, c.handle, c.due
 			ds = append(ds, &out)
 		}
-		if d.MessageGroup != "" && m.fault != "no order" {
-			blocked[d.MessageGroup] = true
+		if line != "" && m.fault != "no order" && (d.LiteTopic == "" || m.fault != "no order of lite topics") {
+			blocked[line] = true
 		}
-		if (m.fault == "a failed group locks the queue" || !m.server.GroupsFlow && blocked[d.MessageGroup]) && c.attempt > 0 && now.Before(c.due) {
+		if (m.fault == "a failed group locks the queue" || !m.server.GroupsFlow && blocked[d.MessageGroup] && d.LiteTopic == "") && c.attempt > 0 && now.Before(c.due) {
 			return ds, next
 		}
 	}
@@ -487,11 +494,9 @@ func (m *model) fixture() Fixture {
 			m.topics[name] = t
 			return nil
 		},
-		CreateGroup: func(_ context.Context, name string, s transport.ConsumerSettings) error {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.groups[name] = s
-			return nil
+		CreateGroup: m.createGroup,
+		CreateLiteGroup: func(ctx context.Context, name, _ string, s transport.ConsumerSettings) error {
+			return m.createGroup(ctx, name, s)
 		},
 		Disconnect: func() {
 			m.mu.Lock()
@@ -499,6 +504,63 @@ func (m *model) fixture() Fixture {
 			m.cut = true
 		},
 	}
+}
+
+func (m *model) createGroup(_ context.Context, name string, s transport.ConsumerSettings) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.groups[name] = s
+	return nil
+}
+
+// subscribed reports whether the consumer of a receive has the lite topic. Messages without one are
+// for all consumers.
+func (m *model) subscribed(r transport.ReceiveRequest, liteTopic string) bool {
+	set := m.lite[transport.LiteConsumer{Group: r.Group, Topic: r.Topic, ID: r.LiteConsumer}]
+	return liteTopic == "" || r.LiteConsumer == "" && strings.HasPrefix(r.Topic, protocol.DeadLetterPrefix) || set[liteTopic] || m.fault == "deliver every lite topic"
+}
+
+// SyncLite changes a set. The position of the group is what its copies say.
+func (m *model) SyncLite(ctx context.Context, s transport.LiteSync) error {
+	for _, name := range s.Topics {
+		if err := tidegate.ValidateLiteTopic(name); err != nil && m.fault != "take every name" {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.unconnected(ctx); err != nil {
+		return err
+	}
+	set := m.lite[s.LiteConsumer]
+	if set == nil || s.Action == transport.LiteSet && m.fault != "only add lite topics" {
+		set = map[string]bool{}
+		m.lite[s.LiteConsumer] = set
+	}
+	for _, name := range s.Topics {
+		set[name] = s.Action != transport.LiteRemove || m.fault == "keep lite topics"
+		if s.Action == transport.LiteAdd && m.fault == "forget positions" {
+			s.Start.Newest = true
+		}
+		for i, d := range m.log {
+			if d.Topic == s.Topic && d.LiteTopic == name && (s.Start.Newest || s.Start.Oldest) && m.fault != "ignore starts" {
+				m.copy(s.Group, i).done = s.Start.Newest
+			}
+		}
+	}
+	if m.fault != "wake no receive" {
+		m.changed()
+	}
+	return nil
+}
+
+// ServeLite ends no lite topic.
+func (m *model) ServeLite(ctx context.Context, _ transport.LiteConsumer, _ func(string)) error {
+	<-ctx.Done()
+	if m.fault == "return the end of ServeLite" {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // settle finds the copy that d's handle names now and changes it.
@@ -558,6 +620,9 @@ func (m *model) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Ve
 	group := m.groups[d.ConsumerGroup]
 	if v.Kind > transport.DeadLetter && !m.server.Capabilities.Verdicts.Has(v.Kind) && m.fault != "take every verdict" {
 		return result, v.Unsupported(d)
+	}
+	if v.Kind == transport.DeadLetter && d.LiteTopic != "" && d.Topic != tidegate.DeadLetterTopic(d.ConsumerGroup) && m.server.LacksLiteDeadLetters {
+		return result, &tidegate.Error{Op: "Settle", Subject: d.Topic, Code: tidegate.CodeNotImplemented}
 	}
 	switch v.Kind {
 	case transport.Release:

@@ -104,6 +104,11 @@ type Server struct {
 	// priority first. RocketMQ has such topics from 5.4.0 on.
 	Priorities bool
 
+	// LiteTopics: topics of type LITE exist, and a [transport.LiteSubscriber] receives from their
+	// lite topics. RocketMQ has them from 5.5.0 on, with the broker's settings enableLmq and
+	// enableMultiDispatch.
+	LiteTopics bool
+
 	// RocketMQ 5.2 keeps these promises, and the server does not.
 
 	// LacksPositions: receipts, deliveries and the origins of dead letters may have a queue or an
@@ -129,6 +134,10 @@ type Server struct {
 	// 5.5 is such a server.
 	LacksCountedReleases bool
 
+	// LacksLiteDeadLetters: a message of a lite topic cannot become a dead letter; the verdict fails
+	// with [tidegate.CodeNotImplemented]. RocketMQ 5.5 is such a server.
+	LacksLiteDeadLetters bool
+
 	only func(testCase) bool // of the suite's own tests; nil: every case
 }
 
@@ -138,7 +147,7 @@ func AllGuarantees() Server {
 		ExactWaits: true, RetriesWakeReceives: true, FullReceives: true, BoundsBytes: true, CancelledReceivesEnd: true,
 		RefusesStaleHandles: true, RefusesEmptyBodies: true, PushesThrottleBackoff: true,
 		GroupsFlow: true, TimeoutsTakeTheSchedule: true, DeadLettersAtOnce: true, DeadLetterOrigins: true, Recall: true, RefusesRepeatedRecalls: true,
-		Priorities: true,
+		Priorities: true, LiteTopics: true,
 	}
 }
 
@@ -187,5 +196,7 @@ var (
 	needLadder      = need{"TimeoutsTakeTheSchedule", func(s Server) bool { return s.TimeoutsTakeTheSchedule }}
 	needPriorities  = need{"Priorities", func(s Server) bool { return s.Priorities }}
 	needRankedTopic = need{"Priorities in topics of their own", func(s Server) bool { return s.Priorities && !s.LacksTopicTypes }}
+	needLite        = need{"LiteTopics", func(s Server) bool { return s.LiteTopics }}
+	needLiteTopic   = need{"LiteTopics in topics of their own", func(s Server) bool { return s.LiteTopics && !s.LacksTopicTypes }}
 	needStale       = need{"RefusesStaleHandles", func(s Server) bool { return s.RefusesStaleHandles }}
 )

@@ -508,8 +508,9 @@ func (e *env) letter(r transport.ReceiveRequest) *tidegate.Delivery {
 }
 
 // deadLetter receives the only dead letter of the group and compares it with
-// the message that was sent and its last delivery. An empty reason matches every reason.
-func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason string) {
+// the message that was sent and its last delivery, and returns it. An empty reason matches every
+// reason.
+func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason string) *tidegate.Delivery {
 	e.Helper()
 	undertaker := e.name("undertaker")
 	// On RocketMQ a dead letter continues the count of attempts: a group with fewer attempts than
@@ -529,7 +530,7 @@ func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason 
 		if got, ok := d.DeadLetter(); ok {
 			e.Errorf("the dead letter names its origin: %+v", got)
 		}
-		return
+		return d
 	}
 	got, ok := d.DeadLetter()
 	want := tidegate.DeadLetter{
@@ -553,4 +554,5 @@ func (e *env) deadLetter(msg *tidegate.Message, last *tidegate.Delivery, reason 
 	if !maps.Equal(rest, msg.Properties) {
 		e.Errorf("properties %v, want those of the message: %v", d.Properties, msg.Properties)
 	}
+	return d
 }

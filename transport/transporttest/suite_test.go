@@ -55,11 +55,12 @@ func TestSuiteOfAPlainServer(t *testing.T) {
 var lacking = map[string][]string{
 	"LacksPositions":     {"RoundTrip"},
 	"LacksStoreTimes":    {"RoundTrip"},
-	"LacksTopicTypes":    {"SendPartFails", "FIFONeedsAGroup", "PriorityNeedsItsTopic"},
+	"LacksTopicTypes":    {"SendPartFails", "FIFONeedsAGroup", "PriorityNeedsItsTopic", "LiteNeedsItsTopic"},
 	"LacksMissingTopics": {"SendRefused", "NoSuchTopic", "Ping"},
 	"LacksExactRetries":  {"RetryAfter", "RetryOutlivesTheLease"},
 
 	"LacksCountedReleases": {"GiveBack"},
+	"LacksLiteDeadLetters": {"LiteDeadLetter"},
 }
 
 // A server that lacks a promise passes the suite if its Server declares that, with and without the
@@ -104,8 +105,8 @@ func TestCasesByCapabilities(t *testing.T) {
 	}{
 		{perfect(), nil},
 		{with(AllGuarantees(), transport.Capabilities{Batch: true}), []string{"CancelledReceiveIsRepeated", "NegativeAck", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure", "Watch"}},
-		{with(Server{}, everything), []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "Priorities", "PriorityNeedsItsTopic", "PushTimeoutsTakeTheSchedule"}},
-		{Server{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "NegativeAck", "Priorities", "PriorityNeedsItsTopic", "PushTimeoutsTakeTheSchedule", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure", "Watch"}},
+		{with(Server{}, everything), []string{"DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "LiteChangeDuringReceive", "LiteDeadLetter", "LiteNames", "LiteNeedsItsTopic", "LiteOrder", "LiteServeEnds", "LiteSet", "LiteSettlements", "LiteStart", "LiteSubscribedOnly", "LiteUnsubscribe", "Priorities", "PriorityNeedsItsTopic", "PushTimeoutsTakeTheSchedule"}},
+		{Server{}, []string{"CancelledReceiveIsRepeated", "DeadLetterTooLate", "FIFOFailedGroupWaitsOthersFlow", "LiteChangeDuringReceive", "LiteDeadLetter", "LiteNames", "LiteNeedsItsTopic", "LiteOrder", "LiteServeEnds", "LiteSet", "LiteSettlements", "LiteStart", "LiteSubscribedOnly", "LiteUnsubscribe", "NegativeAck", "Priorities", "PriorityNeedsItsTopic", "PushTimeoutsTakeTheSchedule", "RetryBySchedule", "RetryResult", "Snooze", "SnoozeKeepsTheOrder", "SuspendIsNoFailure", "Watch"}},
 	} {
 		apply, left := applicable(tt.server)
 		if got := names(left); !slices.Equal(got, tt.left) || len(apply)+len(left) != len(cases) {
@@ -130,7 +131,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 	}
 	for fault, names := range map[string][]string{
 		"share body":                     {"NothingIsShared"},
-		"wake no receive":                {"ReceiveIsWoken"},
+		"wake no receive":                {"ReceiveIsWoken", "LiteChangeDuringReceive"},
 		"reverse results":                {"SendMany"},
 		"filter by hash":                 {"TagFilterIsExact"},
 		"no order":                       {"FIFOInFlightGroupWaits"},
@@ -152,7 +153,7 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"no priorities":                  {"Priorities"},
 		"priorities everywhere":          {"PriorityNeedsItsTopic"},
 		"a failed group locks the queue": {"FIFOFailedGroupWaitsOthersFlow"},
-		"suspending counts":              {"SuspendIsNoFailure"},
+		"suspending counts":              {"SuspendIsNoFailure", "LiteSettlements"},
 		"extended leases do not count":   {"ExtendedLeaseCounts"},
 		"ignore MaxBytes":                {"ReceiveMaxBytes"},
 		"report no message":              {"Watch"},
@@ -163,6 +164,17 @@ func TestSuiteFindsFaults(t *testing.T) {
 		"snooze early":                   {"Snooze", "SnoozeKeepsTheOrder"},
 
 		"negative acknowledgements come early": {"NegativeAck"},
+
+		"deliver every lite topic":    {"LiteSubscribedOnly", "LiteStart"},
+		"no order of lite topics":     {"LiteOrder"},
+		"only add lite topics":        {"LiteSet"},
+		"keep lite topics":            {"LiteUnsubscribe"},
+		"forget positions":            {"LiteUnsubscribe"},
+		"lose the lite topic":         {"LiteDeadLetter"},
+		"ignore starts":               {"LiteStart"},
+		"take every name":             {"LiteNames"},
+		"lite topics everywhere":      {"LiteNeedsItsTopic"},
+		"return the end of ServeLite": {"LiteServeEnds"},
 
 		"hide the lost connection":    {"NotConnected"},
 		"never wait for a connection": {"NotConnected"},

@@ -45,6 +45,10 @@ type Fixture struct {
 	// may call it at the same time.
 	CreateGroup func(ctx context.Context, name string, s transport.ConsumerSettings) error
 
+	// CreateLiteGroup creates a group as CreateGroup does, for the lite topics of a topic. It is
+	// required with Server.LiteTopics, if Transport is a [transport.LiteSubscriber].
+	CreateLiteGroup func(ctx context.Context, name, topic string, s transport.ConsumerSettings) error
+
 	// Disconnect breaks the connections of Transport to the server. New ones fail until the end of
 	// the case. Nil means that the fixture cannot do it, for example because the server runs in the
 	// same process; the case NotConnected then checks nothing.
@@ -95,7 +99,7 @@ type testCase struct {
 }
 
 // cases are all cases of the suite.
-var cases = concat(capabilityCases, sendCases, receiveCases, settleCases, retryCases, fifoCases, endCases, connectionCases, optionalCases)
+var cases = concat(capabilityCases, sendCases, receiveCases, settleCases, retryCases, fifoCases, liteCases, endCases, connectionCases, optionalCases)
 
 var capabilityCases = []testCase{
 	{name: "Capabilities", run: func(e *env) {
@@ -136,6 +140,7 @@ type env struct {
 	Fixture
 	suffix       string // of every name
 	topic, group string // of setup
+	liteConsumer string // of the receives; empty without lite topics
 	server       Server
 	logged       map[string]bool // the fields of Server that lacks named
 }
@@ -192,10 +197,12 @@ func (e *env) send(msgs ...*tidegate.Message) []tidegate.Receipt {
 	return receipts
 }
 
-// request is a receive of one message, kept for two units, waited for one.
+// request is a receive of one message, kept for two units, waited for one. With lite topics it is
+// that of a push consumer.
 func (e *env) request() transport.ReceiveRequest {
 	return transport.ReceiveRequest{
 		Group: e.group, Topic: e.topic, Queue: transport.AnyQueue, Max: 1, InvisibleDuration: 2 * e.server.Unit, Wait: e.server.Unit,
+		LiteConsumer: e.liteConsumer, Push: e.liteConsumer != "",
 	}
 }
 

@@ -174,10 +174,10 @@ func (c *Credits) Free(size int) {
 	c.bytes -= size
 }
 
-// A Key identifies a message group: two topics can have message groups of the same name.
+// A Key identifies a message group or a lite topic: two topics can have some of the same name.
 type Key struct {
-	Topic int // its number in the consumer
-	Group string
+	Topic int    // its number in the consumer
+	Group string // Message.OrderKey
 }
 
 // Lines are the lines of all message groups. The deliveries of one message group stand in one line,

@@ -16,7 +16,8 @@ import (
 // the user reads and writes. The zero value is an empty queue.
 //
 // Messages are queued in units. The messages of a message group are one unit, which is in one
-// request at a time. A message without a message group is its own unit, a loose one.
+// request at a time. A lite topic counts as a message group (tidegate.Message.OrderKey). A message
+// without a message group is its own unit, a loose one.
 //
 // Wake-ups: the user calls Next until it returns no job after each call of Add, Routed, Finished
 // and Remove, and at the time of WakeAt. If the queue then holds a message, an ask or a request is
@@ -70,10 +71,10 @@ type Job[T Sharer, C any] struct {
 
 // Add puts a message at the end of its message group.
 func (q *Queue[T, C]) Add(it *Item[T, C], now time.Time) {
-	u := q.groups[it.Message.MessageGroup] // nil for a new message group, and for a message without one
+	u := q.groups[it.Message.OrderKey()] // nil for a new message group, and for a message without one
 	if u == nil {
 		u = &it.alone
-		if group := it.Message.MessageGroup; group != "" {
+		if group := it.Message.OrderKey(); group != "" {
 			if q.groups == nil {
 				q.groups = make(map[string]*unit[T, C])
 			}
@@ -550,7 +551,7 @@ func (it *Item[T, C]) Queued() bool { return it.unit != nil && it.req == nil }
 
 // SizeOf estimates the encoded size of a message from above.
 func SizeOf(m *tidegate.Message) int {
-	size := 512 + len(m.Body) + len(m.ID) + len(m.Topic) + len(m.Tag) + len(m.MessageGroup) + len(m.TraceContext)
+	size := 512 + len(m.Body) + len(m.ID) + len(m.Topic) + len(m.Tag) + len(m.MessageGroup) + len(m.LiteTopic) + len(m.TraceContext)
 	for _, k := range m.Keys {
 		size += len(k) + 8
 	}

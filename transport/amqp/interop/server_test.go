@@ -234,7 +234,7 @@ func realArtemis() transporttest.Server {
 	s := transporttest.AllGuarantees()
 	s.Unit, s.Slack = *unit, soon // the server shares the machine with the tests
 	s.PushesThrottleBackoff, s.TimeoutsTakeTheSchedule, s.Recall = false, false, false
-	s.FullReceives, s.Priorities = false, false
+	s.FullReceives, s.Priorities, s.LiteTopics = false, false, false
 	s.LacksPositions, s.LacksTopicTypes = true, true
 	s.Capabilities = transport.Capabilities{
 		Suspend: true, IdempotentDeadLetter: true, RepeatReceive: true, Verdicts: transport.Snooze,

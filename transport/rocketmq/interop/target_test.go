@@ -67,8 +67,15 @@ func realRocketMQ(o runner.Options) transporttest.Server {
 		Unit: 5 * time.Second, Slack: patience, // its shortest wait is 5 s, its shortest invisible duration 10 s
 		Recall:               knowsRecall(o) && o.Broker["recallMessageEnable"] == "true",
 		LacksCountedReleases: o.Version == "5.5.0",
+		LacksLiteDeadLetters: o.Version == "5.5.0",
 		Priorities:           o.Version >= "5.4.0",
+		LiteTopics:           hasLite(o),
 	}
+}
+
+// hasLite reports whether a RocketMQ has lite topics. A proxy with the broker in its process has none.
+func hasLite(o runner.Options) bool {
+	return o.Version >= "5.5.0" && o.Cluster && o.Broker["enableLmq"] == "true" && o.Broker["enableMultiDispatch"] == "true"
 }
 
 // knowsRecall reports whether a RocketMQ returns recall handles. Without recallMessageEnable it
@@ -151,15 +158,20 @@ func (x *target) group(base string, fifo bool, attempts int) string {
 }
 
 func (x *target) createGroup(ctx context.Context, name string, s transport.ConsumerSettings) error {
+	return x.createLiteGroup(ctx, name, "", s)
+}
+
+// createLiteGroup creates a group that receives from the lite topics of a parent; empty for none.
+func (x *target) createLiteGroup(ctx context.Context, name, parent string, s transport.ConsumerSettings) error {
 	if x.broker != nil {
-		g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps)}
+		g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps), Lite: settings.LiteGroup{Topic: parent}}
 		if s.FIFO {
 			g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
 		}
 		_, err := x.broker.PutGroup(ctx, name, g)
 		return err
 	}
-	return x.real.Group(ctx, name, runner.Group{FIFO: s.FIFO, MaxRetries: s.MaxAttempts - 1, Retry: s.Retry.(backoff.Steps)})
+	return x.real.Group(ctx, name, runner.Group{FIFO: s.FIFO, MaxRetries: s.MaxAttempts - 1, Retry: s.Retry.(backoff.Steps), LiteTopic: parent})
 }
 
 func (x *target) producer(o producer.Options) *producer.Producer {
@@ -310,7 +322,7 @@ func (p *push) outcome() consumer.Outcome {
 func TestSuite(t *testing.T) {
 	fixture := func(t *testing.T) transporttest.Fixture {
 		x := open(t)
-		return transporttest.Fixture{Transport: x.client, CreateTopic: x.createTopic, CreateGroup: x.createGroup}
+		return transporttest.Fixture{Transport: x.client, CreateTopic: x.createTopic, CreateGroup: x.createGroup, CreateLiteGroup: x.createLiteGroup}
 	}
 	if *port != 0 {
 		t.Parallel()

@@ -276,7 +276,7 @@ func TestTransportError(t *testing.T) {
 		"invalid":           {ctx: alive, grpc: codes.InvalidArgument, sent: true, code: 40000, is: tidegate.ErrInvalid, class: tidegate.ClassPermanent},
 		"out of range":      {ctx: alive, grpc: codes.OutOfRange, sent: true, code: 40000, is: tidegate.ErrInvalid, class: tidegate.ClassPermanent},
 		"ingress":           {ctx: alive, grpc: codes.Unimplemented, text: "unexpected HTTP status code received from server: 404 (Not Found)", sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
-		"unimplemented":     {ctx: alive, op: optional, grpc: codes.Unimplemented, sent: true, code: 50100, class: tidegate.ClassPermanent},
+		"unimplemented":     {ctx: alive, op: recall, grpc: codes.Unimplemented, sent: true, code: 50100, class: tidegate.ClassPermanent},
 		"internal":          {ctx: alive, grpc: codes.Internal, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
 		"unknown":           {ctx: alive, grpc: codes.Unknown, sent: true, is: tidegate.ErrUnavailable, maybe: true, class: tidegate.ClassTransient},
 	} {
@@ -415,4 +415,25 @@ func TestRecallsThatCannotSucceed(t *testing.T) {
 		e := OfStatus("SendMessage", "t", "e", st, nil)
 		assert.That(t, e.Code == tidegate.CodeInternalServerError && e.Message == text, "%q of a send: %v", text, e)
 	}
+}
+
+// The texts of RocketMQ's errors about lite topics, as its servers send them, get a remedy.
+func TestErrorsOfLiteTopics(t *testing.T) {
+	for text, want := range map[string]struct {
+		status, code tidegate.Code
+		remedy       string
+	}{
+		`Cannot invoke "org.apache.rocketmq.proxy.service.lite.LiteSubscriptionService.syncLiteSubscription(Object)" because the return value of "getLiteSubscriptionService()" is null`: {50001, 50100, "mode cluster"},
+		"null. NotImplementedException. org.apache.rocketmq.proxy.service.message.LocalMessageService.popLiteMessage(LocalMessageService.java:203)":                                      {50001, 50100, "mode cluster"},
+		"rpc error: code = InvalidArgument desc = process client telemetryCommand failed. regular group cannot use LITE mode: g":                                                         {40000, 40000, "lite.bind.topic"},
+		"org.apache.rocketmq.broker.lite.LiteQuotaException: lite subscription quota exceeded 1":                                                                                         {42902, 42902, "maxLiteSubscriptionCount"},
+		"[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded.":                                                                                                                {42901, 42901, "maxLmqConsumeQueueNum"},
+	} {
+		e := OfStatus("SyncLiteSubscription", "t", "e", &rmqpb.Status{Code: rmqpb.Code(want.status), Message: text}, nil)
+		if e.Code != want.code || !strings.Contains(e.Message, want.remedy) || tidegate.Classify(e) != tidegate.ClassPermanent {
+			t.Errorf("%q: %v, want %v with %q", text, e, want.code, want.remedy)
+		}
+	}
+	e := OfStatus("SendMessage", "t", "e", &rmqpb.Status{Code: 42901, Message: "the topic has 3 lite topics; the limit is 3"}, nil)
+	assert.That(t, e.Message == "the topic has 3 lite topics; the limit is 3", "the text of another server is changed: %v", e)
 }

@@ -131,7 +131,7 @@ func (b Broker) Same(o Broker) bool {
 	return b.Server == o.Server && b.PB.GetName() == o.PB.GetName()
 }
 
-// forGroup returns the queue of a message group: always the same as long as
+// forGroup returns the queue of a message group or lite topic: always the same as long as
 // the set of writable queues is.
 func (r *Route) forGroup(group string) Queue {
 	h := fnv.New32a()
@@ -145,7 +145,7 @@ func (r *Route) Leads(endpoint string, msgs []*tidegate.Message) bool {
 		return false
 	}
 	for _, m := range msgs {
-		if m.MessageGroup != "" && r.forGroup(m.MessageGroup).Server.Key != endpoint {
+		if group := m.OrderKey(); group != "" && r.forGroup(group).Server.Key != endpoint {
 			return false
 		}
 	}
@@ -340,6 +340,10 @@ func Remedy(is rmqpb.MessageType, accepts map[rmqpb.MessageType]bool) string {
 		return "; set MessageGroup, or create the topic as NORMAL"
 	case is == rmqpb.MessageType_NORMAL && accepts[rmqpb.MessageType_DELAY]:
 		return "; set DeliverAt, or create the topic as NORMAL"
+	case is == rmqpb.MessageType_NORMAL && accepts[rmqpb.MessageType_LITE]:
+		return "; set LiteTopic, or create the topic as NORMAL"
+	case is == rmqpb.MessageType_LITE:
+		return "; leave LiteTopic empty, or create the topic as LITE (RocketMQ from 5.5.0 on, with enableLmq and enableMultiDispatch)"
 	case is == rmqpb.MessageType_PRIORITY:
 		return "; leave Priority 0, or create the topic as PRIORITY (RocketMQ from 5.4.0 on)"
 	case accepts[rmqpb.MessageType_TRANSACTION] && len(accepts) == 1:

@@ -515,14 +515,32 @@ func OfStatus(op, subject, endpoint string, st *rmqpb.Status, trailer metadata.M
 		}
 	case tidegate.CodeInternalServerError:
 		e.NotConnected = brokerless.MatchString(e.Message)
-		if op == optional {
+		if op == recall {
 			ofRecall(e)
 		}
 	}
+	OfLite(e, e.Message)
 	if e.Is(tidegate.ErrThrottled) {
 		e.RetryAfter = parsePushback(trailer.Get(wire.TrailerPushBack))
 	}
 	return e
+}
+
+// OfLite corrects the code of RocketMQ's errors about lite topics, which it recognizes by the text
+// of the server, and adds the remedy.
+func OfLite(e *tidegate.Error, text string) {
+	switch {
+	case strings.Contains(text, "Client type is not consumer"): // before 5.5.0
+		e.Code, e.Err, e.Message = tidegate.CodeNotImplemented, nil, optional["SyncLiteSubscription"]
+	case strings.Contains(text, "LiteSubscriptionService"), strings.Contains(text, ".popLiteMessage("):
+		e.Code, e.Message = tidegate.CodeNotImplemented, "the proxy runs in the mode local, in which RocketMQ has no lite topics; run the proxy in the mode cluster"
+	case strings.Contains(text, "cannot use LITE mode"):
+		e.Message += "; create the group with its parent topic in the attribute lite.bind.topic"
+	case strings.Contains(text, "LiteQuotaException"):
+		e.Message += "; end subscriptions, or raise maxLiteSubscriptionCount of the broker"
+	case e.Code == protocol.CodeLiteTopicQuotaExceeded && strings.Contains(text, "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"):
+		e.Message += "; wait until lite topics expire (lite.topic.expiration of the parent), or raise maxLmqConsumeQueueNum of the broker"
+	}
 }
 
 // brokerless matches the texts of a RocketMQ proxy that has no connection to the broker of a
@@ -618,7 +636,7 @@ func OfCall(ctx context.Context, op, subject, endpoint string, err error, sent, 
 		case 0:
 			e.Err = fmt.Errorf("%w: %w", tidegate.ErrUnavailable, err)
 		case tidegate.CodeNotImplemented:
-			e.Message = "the server cannot recall messages; RocketMQ can from 5.3.0 on, with recallMessageEnable=true"
+			e.Message = optional[op]
 		}
 	}
 	e.MaybeStored = sent && e.Code == 0
@@ -639,8 +657,13 @@ func causeOf(ctx context.Context, code codes.Code) error {
 	return nil
 }
 
-// optional is the RPC that not every server has, with the name of the RPC for recalls.
-const optional = "RecallMessage"
+const recall = "RecallMessage"
+
+// optional has the RPCs that not every server has, and the text of the error on such a server.
+var optional = map[string]string{
+	recall:                 "the server cannot recall messages; RocketMQ can from 5.3.0 on, with recallMessageEnable=true",
+	"SyncLiteSubscription": "the server has no lite topics; RocketMQ has them from 5.5.0 on, with enableLmq=true and enableMultiDispatch=true",
+}
 
 func codeOf(op string, st *status.Status) tidegate.Code {
 	switch st.Code() {
@@ -655,7 +678,7 @@ func codeOf(op string, st *status.Status) tidegate.Code {
 	case codes.InvalidArgument, codes.OutOfRange:
 		return tidegate.CodeBadRequest
 	case codes.Unimplemented:
-		if op == optional {
+		if optional[op] != "" {
 			return tidegate.CodeNotImplemented
 		}
 	}

@@ -189,6 +189,8 @@ func group(on onSetup) *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&g.FIFO, "fifo", false, "consume in order")
+	cmd.Flags().StringVar(&g.LiteTopic, "lite-topic", "", "receive from the lite topics of this `topic` of type LITE; with RocketMQ 5.5.0")
+	cmd.Flags().StringToStringVar(&g.Attributes, "attribute", nil, "further attributes, for example lite.sub.model=Exclusive")
 	cmd.Flags().IntVar(&g.MaxRetries, "max-retries", 16, "the number of deliveries of a message after the first one")
 	cmd.Flags().DurationSliceVar(&g.Retry, "retry-delays", nil, "the delays of retries that the server gives to push consumers, for example 1s,10s; RocketMQ's table without")
 	return cmd

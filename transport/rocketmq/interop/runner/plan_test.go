@@ -242,6 +242,9 @@ func TestGroupRequest(t *testing.T) {
 	if r, err := groupRequest("billing", Group{}); err != nil || strings.Contains(string(r.body), "groupRetryPolicy") {
 		t.Errorf("%s, %v, want no policy", r.body, err)
 	}
+	r, err = groupRequest("agents", Group{LiteTopic: "sessions", Attributes: map[string]string{"lite.sub.model": "Exclusive"}})
+	want = `{"attributes":{"+lite.bind.topic":"sessions","+lite.sub.model":"Exclusive"},"consumeMessageOrderly":false,"groupName":"agents","retryMaxTimes":0}`
+	assert.That(t, err == nil && string(r.body) == want, "%s, %v, want %s", r.body, err, want)
 	for name, g := range map[string]Group{"a b": {}, "a": {MaxRetries: -1}} {
 		assert.That(t, assert.Err(groupRequest(name, g)) != nil, "%q %+v is accepted", name, g)
 	}

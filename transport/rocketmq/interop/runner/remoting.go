@@ -164,6 +164,14 @@ type Group struct {
 
 	// Retry are the delays that the server gives to push consumers. Nil means RocketMQ's table.
 	Retry []time.Duration
+
+	// LiteTopic is the topic of type LITE from whose lite topics the group receives. Empty means
+	// that it receives from topics of other types. RocketMQ 5.5.0; a broker needs enableLmq and
+	// enableMultiDispatch.
+	LiteTopic string
+
+	// Attributes are further attributes of RocketMQ, for example "lite.sub.model": "Exclusive".
+	Attributes map[string]string
 }
 
 var groupName = regexp.MustCompile(`^[%|a-zA-Z0-9_-]{1,120}$`)
@@ -183,6 +191,16 @@ func groupRequest(name string, g Group) (request, error) {
 			next = append(next, d.Milliseconds())
 		}
 		body["groupRetryPolicy"] = map[string]any{"type": "CUSTOMIZED", "customizedRetryPolicy": map[string]any{"next": next}}
+	}
+	attributes := map[string]string{}
+	for name, value := range g.Attributes {
+		attributes["+"+name] = value
+	}
+	if g.LiteTopic != "" {
+		attributes["+lite.bind.topic"] = g.LiteTopic
+	}
+	if len(attributes) > 0 {
+		body["attributes"] = attributes
 	}
 	b, err := json.Marshal(body)
 	return request{code: updateGroup, body: b}, err
