@@ -31,6 +31,7 @@ import (
 // ofData are the operations of openapi.yaml that belong to transport/rest.
 var ofData = []string{
 	"sendMessages", "recallMessage", "receiveMessages", "acknowledge", "changeInvisibleDuration", "snooze", "retry", "deadLetter", "reconsumeLater", "negativeAcknowledge",
+	"putLiteConsumer", "patchLiteConsumer", "deleteLiteConsumer", "listEndedLite",
 }
 
 // ofPages are the operations of pages in browsers.
@@ -225,6 +226,22 @@ func TestOperations(t *testing.T) {
 	s.call("rewindGroup", func(c *admin.Client) error {
 		got, err := c.PlanRewind(ctx, "billing", "orders", status.Position{Earliest: true})
 		return errors.Join(err, equal(len(got) > 0, true))
+	})
+	assert.Must(t, assert.Err(s.b.PutTopic(ctx, "sessions", settings.Topic{Type: settings.TopicLite})))
+	for _, lite := range []string{"a", "b", "c-d"} {
+		assert.Must(t, s.b.Send(ctx, []*tidegate.Message{{ID: lite, Topic: "sessions", LiteTopic: lite, Body: []byte("x")}})[0].Err)
+	}
+	s.call("listLiteTopics", func(c *admin.Client) error {
+		got, err := c.LiteTopics(ctx, "sessions", status.LiteTopicQuery{After: "a", Limit: 1})
+		if err != nil || len(got.LiteTopics) != 1 {
+			return fmt.Errorf("got %+v, %w", got, err)
+		}
+		return errors.Join(equal(got.Total, 3), equal(got.More, true), equal(got.LiteTopics[0].Name, "b"), equal(got.LiteTopics[0].Messages, 1))
+	})
+	s.call("deleteLiteTopic", func(c *admin.Client) error {
+		err := c.DeleteLiteTopic(ctx, "sessions", "c-d")
+		page, perr := s.b.LiteTopics("sessions", status.LiteTopicQuery{})
+		return errors.Join(err, perr, equal(page.Total, 2))
 	})
 	s.call("purgeTopic", func(c *admin.Client) error {
 		got, err := c.CountPurge(ctx, "orders")

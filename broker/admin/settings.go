@@ -35,6 +35,20 @@ func (c *Client) DeleteTopic(ctx context.Context, name string) error {
 	return c.remove(ctx, "DeleteTopic", name, escaped("topics", name))
 }
 
+// LiteTopics returns a page of the lite topics of a topic of type LITE.
+func (c *Client) LiteTopics(ctx context.Context, topic string, q status.LiteTopicQuery) (status.LiteTopicPage, error) {
+	v := url.Values{}
+	set(v, "after", q.After)
+	setLimit(v, q.Limit)
+	return get[status.LiteTopicPage](ctx, c, "LiteTopics", topic, escaped("topics", topic, "lite-topics"), v)
+}
+
+// DeleteLiteTopic removes a lite topic and its messages. The error matches tidegate.ErrNotFound if
+// there is none.
+func (c *Client) DeleteLiteTopic(ctx context.Context, topic, name string) error {
+	return c.remove(ctx, "DeleteLiteTopic", topic+"/"+name, escaped("topics", topic, "lite-topics", name))
+}
+
 // PurgeTopic removes all messages of a topic, including in-flight, delayed and half messages. It
 // returns their number.
 func (c *Client) PurgeTopic(ctx context.Context, name string) (status.Backlog, error) {

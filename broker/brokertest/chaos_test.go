@@ -171,6 +171,14 @@ func TestTransports(t *testing.T) {
 			}
 			transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 				b := brokertest.New(t)
+				createGroup := func(ctx context.Context, name, lite string, s transport.ConsumerSettings) error {
+					g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps), Lite: settings.LiteGroup{Topic: lite}}
+					if s.FIFO {
+						g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
+					}
+					_, err := b.PutGroup(ctx, name, g)
+					return err
+				}
 				fixture := transporttest.Fixture{
 					Transport: open(b),
 					CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
@@ -178,13 +186,9 @@ func TestTransports(t *testing.T) {
 						return err
 					},
 					CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {
-						g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps)}
-						if s.FIFO {
-							g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
-						}
-						_, err := b.PutGroup(ctx, name, g)
-						return err
+						return createGroup(ctx, name, "", s)
 					},
+					CreateLiteGroup: createGroup,
 				}
 				if name == "grpc" {
 					fixture.Disconnect = b.Disconnect

@@ -124,10 +124,10 @@ type messageRoutes struct {
 // whileAllowed returns a context that ends with ctx, with session.ErrDraining as its
 // cause when the server ends, or with session.ErrNewRules when other access rules hold.
 // stop must be called.
-func (h *messageRoutes) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
+func (s *Server) whileAllowed(ctx context.Context) (parked context.Context, stop func()) {
 	parked, cancel := context.WithCancelCause(ctx)
-	drained := context.AfterFunc(h.Life, func() { cancel(session.ErrDraining) })
-	changed := context.AfterFunc(h.Gate.Regime().Over(), func() { cancel(session.ErrNewRules) })
+	drained := context.AfterFunc(s.life, func() { cancel(session.ErrDraining) })
+	changed := context.AfterFunc(s.gate.Regime().Over(), func() { cancel(session.ErrNewRules) })
 	return parked, func() {
 		drained()
 		changed()
@@ -163,6 +163,7 @@ type jsonMessage struct {
 	Keys         []string           `json:"keys"`
 	Properties   map[string]string  `json:"properties"`
 	MessageGroup string             `json:"message_group"`
+	LiteTopic    string             `json:"lite_topic"`
 	Priority     int                `json:"priority"`
 	DeliverAt    *time.Time         `json:"deliver_at"`
 	DeliverAfter *settings.Duration `json:"deliver_after"`
@@ -175,7 +176,7 @@ type jsonMessage struct {
 // checks the rest. The result has its ID in both cases.
 func (m *jsonMessage) Message(topic string, now time.Time) (*tidegate.Message, error) {
 	out := &tidegate.Message{
-		ID: m.ID, Topic: topic, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup, Priority: m.Priority,
+		ID: m.ID, Topic: topic, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup, LiteTopic: m.LiteTopic, Priority: m.Priority,
 		Properties: m.Properties, TraceContext: m.TraceContext, Body: m.Body,
 	}
 	if m.ID == "" {
@@ -228,10 +229,10 @@ func (m *jsonMessage) Incoming(out *tidegate.Message, client, host string) engin
 }
 
 // messageOfQuery returns the message of a URL whose request has the body: id, tag, key (several),
-// message_group, priority, deliver_at, deliver_after, trace_context, and property.NAME.
+// message_group, lite_topic, priority, deliver_at, deliver_after, trace_context, and property.NAME.
 func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
 	one := map[string]*string{
-		"id": &m.ID, "tag": &m.Tag, "message_group": &m.MessageGroup, "trace_context": &m.TraceContext,
+		"id": &m.ID, "tag": &m.Tag, "message_group": &m.MessageGroup, "lite_topic": &m.LiteTopic, "trace_context": &m.TraceContext,
 	}
 	for key, values := range query {
 		last := values[len(values)-1]
@@ -269,7 +270,7 @@ func messageOfQuery(query map[string][]string) (m jsonMessage, err error) {
 			}
 			m.DeliverAfter = new(settings.Duration(d))
 		default:
-			return m, bad("is unknown; the parameters are id, tag, key, message_group, priority, deliver_at, deliver_after, trace_context and property.NAME")
+			return m, bad("is unknown; the parameters are id, tag, key, message_group, lite_topic, priority, deliver_at, deliver_after, trace_context and property.NAME")
 		}
 	}
 	return m, nil

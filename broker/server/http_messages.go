@@ -17,6 +17,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/internal/engine"
 	"github.com/tidegate/tidegate/broker/internal/refusal"
+	"github.com/tidegate/tidegate/broker/server/internal/auth"
 	"github.com/tidegate/tidegate/broker/server/internal/session"
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/broker/status"
@@ -600,6 +601,8 @@ type httpReceiveRequest struct {
 	Repeat    bool   `json:"repeat"`     // false: new messages come if the attempt has none in flight
 	Push      bool   `json:"push"`       // false: a time-out makes the message ready at once
 	Text      bool   `json:"text"`       // false: all bodies are base64
+
+	LiteConsumer string `json:"lite_consumer"` // none: the topic has no lite topics
 }
 
 // poll converts a receive for the engine, except for Max and Wait. least and most are the engine's
@@ -647,6 +650,9 @@ func (h *messageRoutes) ReceiveMessages(w http.ResponseWriter, r *http.Request) 
 	p, err := req.poll(r.PathValue("group"), r.PathValue("topic"), least, most)
 	if err != nil {
 		return 0, nil, err
+	}
+	if req.LiteConsumer != "" {
+		p.LiteConsumer = auth.ScopedTo(r, req.LiteConsumer)
 	}
 	from := httpReceiving{h: h, client: client, poll: p, text: req.Text}
 	if strings.Contains(r.Header.Get("Accept"), typeNDJSON) {
@@ -721,7 +727,7 @@ func (f *httpReceiving) some(r *http.Request) (ds []*tidegate.Delivery, err erro
 			return err
 		}
 		defer func() { delist(err == nil) }()
-		parked, stop := f.h.whileAllowed(listed)
+		parked, stop := f.h.server.whileAllowed(listed)
 		defer stop()
 		held := admission.HoldOf(r.Context())
 		held.Release() // of the previous batch

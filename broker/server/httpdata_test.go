@@ -598,7 +598,7 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 	}
 	what := r.Method + " " + r.URL.String()
 	params := map[string]string{}
-	for _, key := range []string{"topic", "group", "match", "id"} {
+	for _, key := range []string{"topic", "group", "match", "id", "consumer", "lite_topic"} {
 		if v := r.PathValue(key); v != "" {
 			params[key] = v
 		}
@@ -627,6 +627,8 @@ func checkExchange(t testing.TB, r *http.Request, route routers.Route, sent []by
 			schema = "Delivery"
 		case "live":
 			schema = "Live"
+		case "listEndedLite":
+			schema = "EndedLiteTopic"
 		}
 		checkLines(t, route.Spec, what, schema, rec.tape.Bytes())
 		return

@@ -358,39 +358,27 @@ func (s *Server) through(ctx context.Context, call Call, do func(context.Context
 // Requests of RocketMQ 5 that this broker does not implement. The response has a status, because a
 // gRPC status would look like a broken connection.
 
-func notImplemented(op, instead string) error {
-	return refusal.New(tidegate.CodeNotImplemented, op, "%s", "this broker does not implement "+op+": "+instead)
+func notImplemented(op string) error {
+	return refusal.New(tidegate.CodeNotImplemented, op,
+		"this broker does not implement %s: the broker stores the progress of consumer groups; use ReceiveMessage and AckMessage", op)
 }
 
-const (
-	noOffsets = "the broker stores the progress of consumer groups; use ReceiveMessage and AckMessage"
-	noLite    = "the broker has no lite topics"
-
-	opPull = "PullMessage"
-)
-
-// syncLiteSubscription rejects the subscriptions of a lite consumer, and its receives, which would
-// take all messages of the parent topic.
-func (s *Server) syncLiteSubscription(ctx context.Context, client string, _ *rmqpb.SyncLiteSubscriptionRequest) (*rmqpb.SyncLiteSubscriptionResponse, error) {
-	err := notImplemented("SyncLiteSubscription", noLite)
-	s.sessions.Refuse(client, s.origin(ctx, client), err, true)
-	return nil, err
-}
+const opPull = "PullMessage"
 
 func (s *Server) updateOffset(context.Context, string, *rmqpb.UpdateOffsetRequest) (*rmqpb.UpdateOffsetResponse, error) {
-	return nil, notImplemented("UpdateOffset", noOffsets)
+	return nil, notImplemented("UpdateOffset")
 }
 
 func (s *Server) getOffset(context.Context, string, *rmqpb.GetOffsetRequest) (*rmqpb.GetOffsetResponse, error) {
-	return nil, notImplemented("GetOffset", noOffsets)
+	return nil, notImplemented("GetOffset")
 }
 
 func (s *Server) queryOffset(context.Context, string, *rmqpb.QueryOffsetRequest) (*rmqpb.QueryOffsetResponse, error) {
-	return nil, notImplemented("QueryOffset", noOffsets)
+	return nil, notImplemented("QueryOffset")
 }
 
 func (s *Server) pullMessage(context.Context, string, *rmqpb.PullMessageRequest) (*rmqpb.PullMessageResponse, error) {
-	return nil, notImplemented(opPull, noOffsets)
+	return nil, notImplemented(opPull)
 }
 
 // streamPull responds to PullMessage with a status only.

@@ -242,6 +242,13 @@ var newerUses = []newerUse{
 		return &rmqpb.NotifyClientTerminationRequest{Group: res("g")}
 	})},
 
+	{method: "SyncLiteSubscription", use: invoke("SyncLiteSubscription", func(e *env) proto.Message {
+		assert.Must(e.t, assert.Err(e.b.PutTopic(e.t.Context(), "parent", settings.Topic{Type: settings.TopicLite})))
+		return &rmqpb.SyncLiteSubscriptionRequest{
+			Topic: res("parent"), Group: res("lite"), LiteTopicSet: []string{"a"}, OffsetOption: &rmqpb.OffsetOption{OffsetType: &rmqpb.OffsetOption_Policy_{}},
+		}
+	}), enums: map[string]string{"action": "40000 77", "offset_option.policy": "40000 77"}},
+
 	// The broker rejects these, whatever they contain.
 	{method: "UpdateOffset", use: invoke("UpdateOffset", completed(&rmqpb.UpdateOffsetRequest{})), enums: map[string]string{
 		"message_queue.permission": "", "message_queue.broker.endpoints.scheme": "", "message_queue.accept_message_types": ""}},
@@ -249,9 +256,6 @@ var newerUses = []newerUse{
 		"message_queue.permission": "", "message_queue.broker.endpoints.scheme": "", "message_queue.accept_message_types": ""}},
 	{method: "QueryOffset", use: invoke("QueryOffset", completed(&rmqpb.QueryOffsetRequest{})), enums: map[string]string{
 		"message_queue.permission": "", "message_queue.broker.endpoints.scheme": "", "message_queue.accept_message_types": "", "query_offset_policy": ""}},
-	{method: "SyncLiteSubscription", use: invoke("SyncLiteSubscription", completed(&rmqpb.SyncLiteSubscriptionRequest{
-		OffsetOption: &rmqpb.OffsetOption{OffsetType: &rmqpb.OffsetOption_Policy_{}},
-	})), enums: map[string]string{"action": "", "offset_option.policy": ""}},
 	{method: "PullMessage", use: func(e *env, edit func(proto.Message)) string {
 		req := &rmqpb.PullMessageRequest{}
 		newer.Complete(req)

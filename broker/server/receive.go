@@ -242,7 +242,7 @@ func (s *Server) poll(ctx context.Context, client string, under *auth.Regime, re
 	}
 	p.Holder, p.Encoder, p.Memory = c.Holder(), f, admission.BodiesIn(h, p.Max, 1)
 	s.engine.Touch(client)
-	if w := s.watch(ctx, c, p.Topic, req.GetMessageQueue().GetId()); w != nil {
+	if w := s.watch(ctx, c, &p, req.GetMessageQueue().GetId()); w != nil {
 		p.Watch, p.Wait = w.Watch, 0 // instead of the wait
 		defer func() {
 			switch {
@@ -277,13 +277,14 @@ func waits(req *rmqpb.ReceiveMessageRequest) bool {
 	return d == nil || d.AsDuration() > 0
 }
 
-// watch returns the watch that the receive may leave, or nil if it leaves none.
-func (s *Server) watch(ctx context.Context, c *session.Client, topic string, queue int32) *session.Watch {
-	if !requests.Announces(ctx, wire.FeatureWatch) {
+// watch returns the watch that the receive may leave, or nil if it leaves none. Receives from lite
+// topics leave none.
+func (s *Server) watch(ctx context.Context, c *session.Client, p *engine.Request, queue int32) *session.Watch {
+	if p.LiteConsumer != "" || !requests.Announces(ctx, wire.FeatureWatch) {
 		return nil
 	}
 	if t := s.sessions.Watching(c); t != nil {
-		return t.Watch(topic, queue)
+		return t.Watch(p.Topic, queue)
 	}
 	return nil
 }
@@ -309,7 +310,9 @@ func (s *Server) pollOf(ctx context.Context, client string, c *session.Client, r
 	// RocketMQ's proxy ignores the queue, and its simple consumers depend on this: they name one
 	// queue after the other, and expect messages of all queues. The client for Node.js always names
 	// the first queue. A push consumer names a queue from QueryAssignment.
-	if out.Push {
+	if out.LiteConsumer = s.liteConsumer(c, client, out.Topic); out.LiteConsumer != "" {
+		out.Push = true
+	} else if out.Push {
 		if out.Queue = int(req.GetMessageQueue().GetId()); out.Queue < anyQueue {
 			return out, refusal.New(tidegate.CodeBadRequest, "message_queue.id",
 				"the message_queue.id is %d; give the number of a queue, or -1 for all", out.Queue)
@@ -463,8 +466,9 @@ func (d *deliveries) free(n int) {
 
 // changeInvisibleDuration has two meanings for a push consumer. From RocketMQ's clients it reports
 // a failure, and the message is delivered again after this time. With suspend, which tidegate's
-// clients send, it extends the invisible time. From other clients it always extends the invisible
-// time. With the header x-tidegate-snooze it ends the delivery without counting its attempt, with
+// clients send, it extends the invisible time. With suspend from RocketMQ's clients of lite topics
+// the message is delivered again after this time, and its attempt does not count. From other clients
+// it always extends the invisible time. With the header x-tidegate-snooze it ends the delivery without counting its attempt, with
 // x-tidegate-reconsume through the retry topic or by a negative acknowledgement. A client that
 // requests this broker's retry interval for a failure also sends a time, for servers that do not
 // know the request.
@@ -482,6 +486,9 @@ func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req
 	fill(&delivery, group, topic, req.GetMessageId(), req.GetReceiptHandle())
 	out := &rmqpb.ChangeInvisibleDurationResponse{Status: wire.OK, ReceiptHandle: req.GetReceiptHandle()}
 	v, ends, err := wire.ChangeVerdict(func(name string) string { return requests.Header(ctx, name) }, d.AsDuration(), failed)
+	if err == nil && !ends && req.GetSuspend() && s.sessions.Suspends(client) {
+		v, ends = transport.Verdict{Kind: transport.Snooze, Delay: d.AsDuration()}, true
+	}
 	switch {
 	case err != nil:
 		return nil, refusal.New(tidegate.CodeBadRequest, wire.HeaderReconsume, "%s", err.Error())

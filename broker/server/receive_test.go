@@ -274,6 +274,7 @@ func TestReceiveCancelled(t *testing.T) {
 			t.Errorf("attempt %d after %v; want 1 at once", m.GetSystemProperties().GetDeliveryAttempt(), d)
 		}
 		e.ack(m)
+		synctest.Wait() // the receives before have ended
 
 		// Cancelled between the engine's result and the first frame.
 		ctx, cancel = context.WithCancel(e.ctx())

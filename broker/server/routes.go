@@ -109,6 +109,10 @@ func (s *Server) routes() []route {
 		{"sendMessages", "POST", "/v1/topics/{topic}/messages", http.StatusOK, anyInput, data.SendMessages},
 		{"recallMessage", "POST", "/v1/topics/{topic}/recall", http.StatusOK, bodyInput, data.RecallMessage},
 		{"receiveMessages", "POST", "/v1/groups/{group}/topics/{topic}/receive", http.StatusOK, bodyInput, data.ReceiveMessages},
+		{"putLiteConsumer", "PUT", "/v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}", http.StatusNoContent, bodyInput, admin.PutLiteConsumer},
+		{"patchLiteConsumer", "PATCH", "/v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}", http.StatusNoContent, bodyInput, admin.PatchLiteConsumer},
+		{"deleteLiteConsumer", "DELETE", "/v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}", http.StatusNoContent, noInput, admin.DeleteLiteConsumer},
+		{"listEndedLite", "GET", "/v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}/ended", http.StatusOK, noInput, s.listEndedLite},
 		{"acknowledge", "POST", "/v1/groups/{group}/acknowledge", http.StatusOK, bodyInput, data.Acknowledge},
 		{"changeInvisibleDuration", "POST", "/v1/groups/{group}/change-invisible-duration", http.StatusOK, bodyInput, data.ChangeInvisible},
 		{"snooze", "POST", "/v1/groups/{group}/snooze", http.StatusNoContent, bodyInput, data.Snooze},
@@ -126,6 +130,8 @@ func (s *Server) routes() []route {
 		{"putTopic", "PUT", "/v1/topics/{topic}", http.StatusOK, bodyInput | matchInput, admin.PutTopic},
 		{"deleteTopic", "DELETE", "/v1/topics/{topic}", http.StatusNoContent, matchInput, admin.DeleteTopic},
 		{"purgeTopic", "POST", "/v1/topics/{topic}/purge", http.StatusOK, queryInput, admin.PurgeTopic},
+		{"listLiteTopics", "GET", "/v1/topics/{topic}/lite-topics", http.StatusOK, queryInput, admin.ListLiteTopics},
+		{"deleteLiteTopic", "DELETE", "/v1/topics/{topic}/lite-topics/{lite_topic}", http.StatusNoContent, noInput, admin.DeleteLiteTopic},
 		{"listGroups", "GET", "/v1/groups", http.StatusOK, queryInput, admin.ListGroups},
 		{"getGroup", "GET", "/v1/groups/{group}", http.StatusOK, noInput, admin.GetGroup},
 		{"putGroup", "PUT", "/v1/groups/{group}", http.StatusOK, bodyInput | matchInput, admin.PutGroup},
@@ -458,7 +464,7 @@ func moduleVersion() string {
 // a record of GET /v1/audit, except a dry run, which changes nothing. A logout is one if it ends a
 // session.
 var audited = map[string]bool{
-	"putTopic": true, "deleteTopic": true, "purgeTopic": true,
+	"putTopic": true, "deleteTopic": true, "purgeTopic": true, "deleteLiteTopic": true,
 	"putGroup": true, "patchGroup": true, "deleteGroup": true, "rewindGroup": true, "redriveParked": true,
 	"purgeDeadLetters": true, "redriveDeadLetters": true,
 	"putThrottle": true, "patchThrottle": true, "postSnapshot": true,
@@ -475,6 +481,9 @@ func (s *Server) audit(r *http.Request, op string, body any, err error) {
 		if name := r.PathValue(part); name != "" {
 			subject = name
 		}
+	}
+	if name := r.PathValue("lite_topic"); name != "" {
+		subject += "/" + name
 	}
 	if err != nil {
 		result = err.Error()

@@ -136,6 +136,7 @@ func TestSendRejections(t *testing.T) {
 			{"unknown type", []edit{kind(77)}, protocol.CodeMessagePropertyConflict, []string{"message_type", "77"}},
 			{"priority", []edit{sys(func(p *rmqpb.SystemProperties) { p.Priority = proto.Int32(1) })}, protocol.CodeMessagePropertyConflict, []string{"PRIORITY"}},
 			{"lite topic", []edit{sys(func(p *rmqpb.SystemProperties) { p.LiteTopic = new("l") })}, protocol.CodeMessagePropertyConflict, []string{"LITE"}},
+			{"empty lite topic", []edit{sys(func(p *rmqpb.SystemProperties) { p.LiteTopic = new("") })}, protocol.CodeIllegalLiteTopic, []string{"lite topic", "blank"}},
 			{"unknown encoding", []edit{sys(func(p *rmqpb.SystemProperties) { p.BodyEncoding = 9 })}, protocol.CodeMessageCorrupted, []string{"body_encoding", "9"}},
 			{"not gzip", []edit{gz}, protocol.CodeMessageCorrupted, []string{"GZIP", "5 bytes"}},
 			{"gzip cut off", []edit{gz, body(zipped([]byte("hello"))[:20])}, protocol.CodeMessageCorrupted, []string{"GZIP", "truncated"}},
@@ -559,6 +560,13 @@ func TestRoutes(t *testing.T) {
 				assert.That(t, proto.Equal(q, want), "queue %v; want %v", q, want)
 			}
 		}
+		// A topic with lite topics has one queue for producers and consumers, however many lite topics.
+		e.parent(settings.LiteParent{})
+		e.sendLite("a:1", "b:2")
+		r := assert.Value(e.QueryRoute(e.ctx(), &rmqpb.QueryRouteRequest{Topic: res("parent"), Endpoints: at}))(t)
+		if qs := r.GetMessageQueues(); len(qs) != 1 || !slices.Equal(qs[0].GetAcceptMessageTypes(), []rmqpb.MessageType{rmqpb.MessageType_LITE}) {
+			t.Errorf("the route of a topic with lite topics is %v", r)
+		}
 		unknown := assert.Value(e.QueryRoute(e.ctx(), &rmqpb.QueryRouteRequest{Topic: res("nowhere")}))(t)
 		refused(t, unknown.GetStatus(), tidegate.CodeTopicNotFound, "nowhere")
 
@@ -574,6 +582,10 @@ func TestRoutes(t *testing.T) {
 			}
 			assert.That(t, slices.Equal(got, want), "%s: queues %v; want %v", group, got, want)
 		}
+		lite := assert.Value(e.QueryAssignment(e.ctx(), &rmqpb.QueryAssignmentRequest{Topic: res("parent"), Group: res("ordered"), Endpoints: at}))(t)
+		if as := lite.GetAssignments(); len(as) != 1 || as[0].GetMessageQueue().GetId() != -1 {
+			t.Errorf("the assignment of a topic with lite topics is %v", lite)
+		}
 		a := assert.Value(e.QueryAssignment(e.ctx(), &rmqpb.QueryAssignmentRequest{Topic: res("nowhere"), Group: res("g")}))(t)
 		refused(t, a.GetStatus(), tidegate.CodeTopicNotFound, "nowhere")
 		a = assert.Value(e.QueryAssignment(e.ctx(), &rmqpb.QueryAssignmentRequest{Topic: res("normal"), Group: res("a b")}))(t)
@@ -584,7 +596,7 @@ func TestRoutes(t *testing.T) {
 // The response to a call that this broker does not support is a status, not a broken call.
 func TestMissing(t *testing.T) {
 	withServer(t, server.Options{}, func(t *testing.T, e *env) {
-		for _, name := range []string{"SyncLiteSubscription", "UpdateOffset", "GetOffset", "QueryOffset", "PullMessage"} {
+		for _, name := range []string{"UpdateOffset", "GetOffset", "QueryOffset", "PullMessage"} {
 			st, err := e.call(e.ctx(), name)
 			assert.NoError(t, err, "%s", name)
 			refused(named{t, name}, st, tidegate.CodeNotImplemented)

@@ -12,10 +12,20 @@
 // is then OK. Another gRPC status means that there is no response: the broker is closed, or the
 // client cancelled the call. A Telemetry stream that the broker rejects ends with its reason twice:
 // a command with the status, and a gRPC status with the same text, because official clients show
-// the latter. A client of a type that the broker does not serve, such as one of lite topics, gets
+// the latter. A client of a type that the broker does not serve, such as PULL_CONSUMER, gets
 // NOT_IMPLEMENTED; its receives are rejected until it sends other settings. A throttled response
 // has code 42900 and a text that begins with "530 TOO_MANY_REQUESTS". If the engine can estimate
 // the time to wait, the trailer grpc-retry-pushback-ms has it in milliseconds.
+//
+// # Clients
+//
+// The server serves clients of the types PRODUCER, PUSH_CONSUMER, SIMPLE_CONSUMER and
+// LITE_PUSH_CONSUMER, as RocketMQ 5.5 does; others get NOT_IMPLEMENTED at their start. A
+// LITE_PUSH_CONSUMER receives from the lite topics of its SyncLiteSubscription requests. Its client
+// ID identifies it, and the settings that it gets have the maximum of its lite topics and of the
+// length of their names. A NotifyUnsubscribeLiteCommand on its Telemetry stream reports a lite topic
+// that it has no more. The server ignores the version of a set, and the lite topic in requests about
+// a delivery, which the receipt handle identifies.
 //
 // # Extensions of the protocol
 //
@@ -73,6 +83,10 @@
 //	                                                   a body of text or bytes is the message's body, with the other fields in the query
 //	POST /v1/topics/{topic}/recall                     cancels a delayed message
 //	POST /v1/groups/{group}/topics/{topic}/receive     receives up to 32 messages with a long poll, or a stream of NDJSON
+//	PUT, PATCH, DELETE /v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}
+//	                                                   the lite topics of a consumer, from which its receives get messages
+//	GET /v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}/ended
+//	                                                   the lite topics that it loses, as a stream of NDJSON
 //	POST /v1/groups/{group}/acknowledge                acknowledges messages ({"handles":[...]})
 //	POST /v1/groups/{group}/change-invisible-duration  extends a delivery, or returns the message to the queue
 //	POST /v1/groups/{group}/snooze                     postpones a message without counting an attempt
@@ -87,6 +101,8 @@
 //	GET /v1/topics/{topic}/messages                    lists stored messages without delivering them
 //	GET /v1/topics/{topic}/messages/{id}               where a message is, for each group
 //	POST /v1/topics/{topic}/purge                      removes all messages
+//	GET /v1/topics/{topic}/lite-topics                 lists the lite topics below a topic
+//	DELETE /v1/topics/{topic}/lite-topics/{lite_topic} removes one with its messages
 //	PUT, PATCH, GET, DELETE /v1/groups/{group}         a group, as settings.Group; GET /v1/groups lists all
 //	POST /v1/groups/{group}/rewind                     moves the group to an offset, a time, the beginning or the end
 //	GET /v1/groups/{group}/parked                      lists message groups that are parked
@@ -183,6 +199,7 @@
 //   - send.go: SendMessage and EndTransaction
 //   - receive.go: ReceiveMessage and the settlements of deliveries
 //   - telemetry.go: Telemetry, routes, assignments, heartbeats, recalls
+//   - lite.go: consumers of lite topics, over gRPC and HTTP
 //   - routes.go: the table of routes; run, the steps of a request over HTTP; live, audit, history
 //   - http_handlers.go: the parts that handlers share; the JSON of a message; audit records
 //   - http_body.go, http_problem.go: bodies and lines of JSON; errors, queries and revisions

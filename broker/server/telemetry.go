@@ -131,6 +131,7 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 		return refuseStream(stream, err)
 	}
 	var last *session.Profile // its last command
+	stopLite := func() {}     // else it ends with ctx
 	for {
 		select {
 		case cmd, ok := <-commands:
@@ -192,6 +193,15 @@ func (s *Server) converse(ctx context.Context, id string, began time.Time, under
 				if err := stream.Send(wire.ReadyCommand(due)); err != nil {
 					return err
 				}
+			}
+			for _, name := range t.EndedLite() {
+				if err := stream.Send(unsubscribeLite(name)); err != nil {
+					return err
+				}
+			}
+			if c, ok := t.BeginLite(); ok {
+				stopLite()
+				stopLite = s.serveLite(ctx, t, c)
 			}
 		case <-under.Over().Done():
 			under = s.gate.Regime()
@@ -265,6 +275,9 @@ func (s *Server) settings(ctx context.Context, p *session.Profile) (*rmqpb.Setti
 		return nil, err
 	}
 	sub := out.GetSubscription()
+	if p.IsLite() {
+		c = asLite(c, sub)
+	}
 	sub.Fifo = &c.FIFO
 	sub.ReceiveBatchSize = new(batchSize(p.Packed))
 	sub.LongPollingTimeout = durationpb.New(s.o.MaxLongPolling)
@@ -332,12 +345,12 @@ func shortRoute(topic *rmqpb.Resource, at *rmqpb.Endpoints) error {
 var messageTypes = map[settings.TopicType]rmqpb.MessageType{
 	settings.TopicNormal: rmqpb.MessageType_NORMAL, settings.TopicFIFO: rmqpb.MessageType_FIFO,
 	settings.TopicDelay: rmqpb.MessageType_DELAY, settings.TopicTransaction: rmqpb.MessageType_TRANSACTION,
-	settings.TopicPriority: rmqpb.MessageType_PRIORITY,
+	settings.TopicPriority: rmqpb.MessageType_PRIORITY, settings.TopicLite: rmqpb.MessageType_LITE,
 }
 
 // queryAssignment returns the queues that a push consumer receives from: each queue for a FIFO
-// group, and all queues in one receive for other groups, and for topics whose queues are ranked. It creates no group, because the number of
-// auto-created groups is limited.
+// group, and all queues in one receive for other groups, for topics whose queues are ranked and for
+// those with lite topics. It creates no group, because the number of auto-created groups is limited.
 func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.QueryAssignmentRequest) (*rmqpb.QueryAssignmentResponse, error) {
 	if err := shortRoute(req.GetTopic(), req.GetEndpoints()); err != nil {
 		return nil, err
@@ -350,7 +363,7 @@ func (s *Server) queryAssignment(ctx context.Context, _ string, req *rmqpb.Query
 		return nil, err
 	}
 	fifo := false // as the group will be that its first receive makes
-	if group, err := s.engine.GroupSettings(ctx, req.GetGroup().GetName()); err == nil && topic.Type != settings.TopicPriority {
+	if group, err := s.engine.GroupSettings(ctx, req.GetGroup().GetName()); err == nil && topic.Type != settings.TopicPriority && topic.Type != settings.TopicLite {
 		fifo = group.FIFO
 	}
 	at := s.brokerAt(ctx, req.GetEndpoints())
@@ -428,8 +441,11 @@ func (s *Server) heartbeat(ctx context.Context, client string, req *rmqpb.Heartb
 	return &rmqpb.HeartbeatResponse{Status: wire.OK}, nil
 }
 
-// notifyClientTermination removes the client and ends its parked receives.
+// notifyClientTermination removes the client, ends its parked receives, and takes its lite topics.
 func (s *Server) notifyClientTermination(_ context.Context, client string, _ *rmqpb.NotifyClientTerminationRequest) (*rmqpb.NotifyClientTerminationResponse, error) {
+	if c := s.sessions.Find(client); c != nil && c.Lite() != nil {
+		s.engine.EndLite(*c.Lite())
+	}
 	s.sessions.Terminate(client)
 	return &rmqpb.NotifyClientTerminationResponse{Status: wire.OK}, nil
 }

@@ -292,7 +292,9 @@ func TestApplyAndExport(t *testing.T) {
 // export --mqadmin prints the commands that create the topics and groups on a RocketMQ, and the
 // settings that RocketMQ lacks. The options are those of mqadmin: updateTopic has -r and -w for the
 // queues of each broker and -a for attributes; updateSubGroup has -r for the deliveries after the
-// first one, -o for the order and -p for the retry schedule in milliseconds.
+// first one, -o for the order, -p for the retry schedule in milliseconds and --attributes. The attributes
+// of lite topics are those of RocketMQ 5.5: TopicAttributes has minutes, up to 30 days, and
+// SubscriptionGroupAttributes the rest.
 func TestExportForMqadmin(t *testing.T) {
 	tl := newTool(t)
 	tl.must("topic", "create", "orders", "queues=4", "max_backlog.messages=1000")
@@ -300,18 +302,26 @@ func TestExportForMqadmin(t *testing.T) {
 	tl.must("group", "create", "billing", "max_attempts=4", "retry=1s 10s")
 	tl.must("group", "create", "booking", "fifo=true", "on_exhausted=park", "fifo_retry_interval=500ms")
 	tl.must("group", "create", "patient", "max_attempts=-1")
+	tl.must("topic", "create", "sessions", "type=LITE", "lite.expiry=90s", "lite.max_topics=5")
+	tl.must("topic", "create", "requests", "type=LITE", "lite.expiry=721h")
+	tl.must("group", "create", "agents", "fifo=true", "lite.topic=sessions", "lite.max_topics=7", "lite.exclusive=true")
 	tl.must("address", "set", "orders", "max-delivery-attempts=4")
 	tl.must("send", "orders", "a")
 	tl.must("receive", "audit", "orders", "--max", "1", "--then", "dead=x") // creates audit and its dead letter queue
 	tl.must("receive", "watch", "accounts", "--max", "1", "--then", "ack", "--wait", "0s")
 	tl.must("export", "--mqadmin").is(`mqadmin updateTopic -n NAMESERVER -c CLUSTER -t accounts -r 8 -w 8 -a +message.type=FIFO
 mqadmin updateTopic -n NAMESERVER -c CLUSTER -t orders -r 4 -w 4 -a +message.type=NORMAL
+mqadmin updateTopic -n NAMESERVER -c CLUSTER -t requests -r 1 -w 1 -a +message.type=LITE
+mqadmin updateTopic -n NAMESERVER -c CLUSTER -t sessions -r 1 -w 1 -a +message.type=LITE,+lite.topic.expiration=2
+mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g agents -r 16 -o true --attributes +lite.bind.topic=sessions,+lite.sub.client.quota=7,+lite.sub.model=Exclusive
 mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g audit -r 16
 mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g billing -r 3 -p '{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000,10000]}}'
 mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g booking -r 16 -o true -p '{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[500]}}'
 mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g patient -r 1000000
 mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g watch -r 16 -o true
 # RocketMQ lacks max_backlog={"messages":1000} of topic orders
+# RocketMQ lacks lite.expiry=721h0m0s of topic requests
+# RocketMQ lacks lite.max_topics=5 of topic sessions
 # RocketMQ lacks on_exhausted="park" of group booking
 # RocketMQ lacks max-delivery-attempts=4 of address settings orders
 `)
@@ -321,7 +331,7 @@ mqadmin updateSubGroup -n NAMESERVER -c CLUSTER -g watch -r 16 -o true
 		NotCarried []string `json:"not_carried"`
 	}
 	decode(t, tl.must("export", "--mqadmin", "-o", "json").stdout, &doc)
-	assert.That(t, len(doc.Commands) == 7 && len(doc.NotCarried) == 3, "the document has %+v", doc)
+	assert.That(t, len(doc.Commands) == 10 && len(doc.NotCarried) == 5, "the document has %+v", doc)
 	tl.fails(2, "belong to --mqadmin", "export", "--cluster", "DefaultCluster")
 	tl.must("context", "add", "rmq", "--kind", "rocketmq", "--grpc", tl.grpc)
 	tl.run("move", "accounts", "--group", "booking", "--to", "rmq", "--to-topic", "nope", "--yes", "--other-groups").exits(3).

@@ -440,6 +440,8 @@ var documents = []documented{
 	{args: "topic purge pays --yes -o jsonl", schema: "Purged"},
 	{args: "topic show orders --queues -o json", schema: "Topic", beside: "queue_states"},
 	{args: "topic list -o jsonl", schema: "TopicSummary"},
+	{args: "topic lite sessions -o json", schema: "LiteTopicPage"},
+	{args: "topic lite sessions --group agents -o jsonl", schema: "LiteTopic"},
 	{args: "group create ledger fifo=true -o json", schema: "Group"},
 	{args: "group set ledger max_attempts=3 -o json", schema: "Group"},
 	{args: "group show billing -o json", schema: "Group"},
@@ -488,7 +490,7 @@ var documents = []documented{
 var own = []string{
 	"address delete", "api", "apply", "bench compare", "bench e2e", "bench receive", "bench send", "check", "console", "context add",
 	"context list", "context remove", "context show", "context test", "context use", "dead-letters redrive", "doctor", "export", "group delete",
-	"group lag", "metrics", "move", "retry preview", "topic delete", "top", "version",
+	"group lag", "metrics", "move", "retry preview", "topic delete", "topic delete-lite", "top", "version",
 }
 
 // Each command that prints a subject of the HTTP API prints it with the schema of openapi.yaml,
@@ -499,6 +501,9 @@ func TestJSONIsThatOfTheAPI(t *testing.T) {
 	tl := newTool(t, "--topic", "orders")
 	tl.must("topic", "create", "reminders", "type=DELAY")
 	tl.must("topic", "create", "parks", "type=FIFO")
+	tl.must("topic", "create", "sessions", "type=LITE")
+	tl.must("receive", "agents", "sessions", "--lite", "session-16", "--then", "ack", "--wait", "10ms")
+	tl.must("send", "sessions", "hello", "--lite-topic", "session-17")
 	tl.must("group", "create", "parking", "fifo=true", "on_exhausted=park", "max_attempts=1")
 	tl.must("send", "parks", "no money", "--message-group", "account-7")
 	tl.must("receive", "parking", "parks", "--max", "1", "--then", "retry")
@@ -598,6 +603,9 @@ func newSite(t *testing.T) *site {
 	s.must("topic", "create", orders)
 	s.must("topic", "create", payments, "type=FIFO")
 	s.must("topic", "create", "reminders.customers.overdue.v3", "type=DELAY")
+	s.must("topic", "create", liteTopics, "type=LITE")
+	s.must("receive", "agents-worker-europe-west-prod1", liteTopics, "--lite", "session-of-customer-000081512-order-0000471100", "--then", "ack", "--wait", "10ms")
+	s.must("send", liteTopics, "hello", "--lite-topic", "session-of-customer-000081512-order-0000471100")
 	s.must("group", "create", billing)
 	s.must("group", "create", ledger, "fifo=true", "on_exhausted=park", "max_attempts=1")
 	s.must("group", "create", "shipping-worker-europe-west-pr1", "fifo=true", "on_exhausted=block", "max_attempts=1")
@@ -625,6 +633,9 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
+// liteTopics is a topic of a site with lite topics.
+const liteTopics = "sessions.agents.customers.v1"
+
 // args are the words of a command, which changes nothing that others need.
 func (s *site) args(c *cobra.Command) []string {
 	name := strings.Join(words(c), " ")
@@ -637,6 +648,12 @@ func (s *site) args(c *cobra.Command) []string {
 		args = []string{"bench", c.Name(), "--duration", "100ms", "--warmup", "0s", "--rounds", "1"}
 		if name == "bench receive" {
 			args = append(args, "--messages", "2000")
+		}
+	case "topic lite", "topic delete-lite":
+		args[slices.Index(args, s.subjects[0])] = liteTopics
+		if i := slices.Index(args, "x1"); i >= 0 {
+			args[i] = "session-of-customer-000081512-order-0000471100"
+			args = append(args, "--dry-run")
 		}
 	case "address set":
 		args = append(args, "max-delivery-attempts=4")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -45,6 +46,7 @@ type received struct {
 	Properties   map[string]string `json:"properties"`
 	MessageGroup string            `json:"message_group"`
 	Priority     int               `json:"priority"`
+	LiteTopic    string            `json:"lite_topic"`
 	Attempt      int               `json:"attempt"`
 }
 
@@ -120,6 +122,53 @@ func TestCommandsKeepPriorities(t *testing.T) {
 	}
 	target.must("send", "alerts", "x", "--priority", "1")
 	target.must("receive", "duty", "alerts", "--max", "1", "--exec", "test $TIDEGATE_PRIORITY = 1")
+}
+
+// Lite topics pass from the flag, from JSON lines and from templates through receive --lite, peek,
+// --exec, dead letters and a move. The lite topics of a topic are listed and deleted.
+func TestCommandsKeepLiteTopics(t *testing.T) {
+	t.Parallel()
+	source, target := newMove(t)
+	for _, tl := range []*tool{source, target} {
+		tl.must("topic", "create", "sessions", "type=LITE", "lite.expiry=1h")
+		tl.must("group", "create", "agents", "fifo=true", "lite.topic=sessions", "lite.max_topics=3")
+	}
+	source.must("topic", "show", "sessions").prints("LITE", "lite.expiry", "1h0m0s")
+	source.must("group", "show", "agents").prints("lite.topic", "sessions")
+	source.must("send", "sessions", "hello", "--lite-topic", "a")
+	source.pipe(`{"body_text":"again","lite_topic":"a"}`+"\n", "send", "sessions", "--jsonl")
+	source.must("send", "sessions", "number %n", "--template", "--lite-topic", "s%n", "--count", "5")
+	source.fails(2, "65 bytes", "send", "sessions", "x", "--lite-topic", strings.Repeat("x", 65))
+	source.fails(2, "set LiteTopic", "send", "sessions", "x")
+	source.must("peek", "sessions", "-o", "wide").prints("LITE-TOPIC", "s5")
+
+	source.must("topic", "lite", "sessions", "-o", "name").is("a\ns1\ns2\ns3\ns4\ns5\n")
+	source.must("topic", "lite", "sessions", "--limit", "2").prints("MESSAGES", "a", "s1")
+	source.must("receive", "agents", "sessions", "--lite", "a", "--lite", "s1", "--then", "release", "--max", "1", "-f", "%L\n")
+	source.must("receive", "agents", "sessions", "--lite", "a", "--then", "ack", "--max", "1", "--wait", "1s").prints("lite topic a", "hello")
+	source.run("receive", "agents", "sessions", "--then", "ack").exits(2).notes("Name lite topics with --lite; 'tidegate topic lite sessions' lists them.")
+	source.fails(2, "exclude", "receive", "agents", "sessions", "--lite", "a", "--filter", "x", "--then", "ack")
+	source.fails(2, "blank", "receive", "agents", "sessions", "--lite", " ", "--then", "ack")
+	source.fails(1, `the limit of group "agents" is 3`, "receive", "agents", "sessions", "--lite", "1", "--lite", "2", "--lite", "3", "--lite", "4", "--then", "ack")
+	source.must("receive", "agents", "sessions", "--lite", "s1", "--max", "1", "--exec", "test $TIDEGATE_LITE_TOPIC = s1")
+	source.must("topic", "lite", "sessions", "--group", "agents", "-o", "name").is("a\ns2\ns3\ns4\ns5\n")
+	source.fails(3, "there is no lite topic", "topic", "delete-lite", "sessions", "s9", "--yes")
+	source.must("topic", "delete-lite", "sessions", "s5", "--dry-run")
+	source.must("topic", "delete-lite", "sessions", "s5", "--yes").notes("1 stored message")
+	source.fails(2, "--lite is for a RocketMQ", "move", "sessions", "--group", "agents", "--to", "target", "--yes", "--lite", "a")
+
+	source.must("receive", "agents", "sessions", "--lite", "s2", "--then", "dead=no", "--max", "1", "--wait", "1s")
+	source.must("dead-letters", "list", "agents", "-o", "wide").prints("LITE-TOPIC", "s2")
+	source.must("dead-letters", "redrive", "agents", "--yes")
+	source.must("send", "sessions", "last", "--lite-topic", "a")
+	source.must("move", "sessions", "--group", "agents", "--to", "target", "--yes").prints("moved  5")
+	got := map[string]string{}
+	for _, lite := range []string{"a", "s2", "s3", "s4"} {
+		for _, m := range messagesOf(target, "agents", "sessions", 2, "--lite", lite) {
+			got[m.LiteTopic] += m.BodyText + " "
+		}
+	}
+	assert.That(t, maps.Equal(got, map[string]string{"a": "again last ", "s2": "number 2 ", "s3": "number 3 ", "s4": "number 4 "}), "the target has %v", got)
 }
 
 // Looking at messages consumes nothing and counts no attempt: on a terminal it is the default.

@@ -34,11 +34,11 @@ func (tl *tool) bodies(group, topic string, n int) []string {
 	return out
 }
 
-func messagesOf(tl *tool, group, topic string, n int) []received {
+func messagesOf(tl *tool, group, topic string, n int, flags ...string) []received {
 	tl.t.Helper()
 	t, ok := tl.t.(*testing.T)
 	assert.MustThat(tl.t, ok, "this is for tests")
-	return lines[received](t, tl.must("receive", group, topic, "--then", "ack", "--max", fmt.Sprint(n), "--wait", "1s", "-o", "jsonl").stdout)
+	return lines[received](t, tl.must(append([]string{"receive", group, topic, "--then", "ack", "--max", fmt.Sprint(n), "--wait", "1s", "-o", "jsonl"}, flags...)...).stdout)
 }
 
 // A move carries the backlog of a group with IDs, properties and the order of message groups, waits

@@ -243,10 +243,12 @@ func prepare(t *testing.T, tl *tool, c *cobra.Command, line *string) {
 	tl.must("topic", "create", "copies")
 	tl.must("topic", "create", "pays", "type=FIFO")
 	tl.must("topic", "create", "reminders", "type=DELAY")
+	tl.must("topic", "create", "sessions", "type=LITE")
 	tl.must("group", "create", "billing")
 	tl.must("group", "create", "ledger", "fifo=true", "on_exhausted=park", "max_attempts=1")
 	tl.must("address", "set", "orders.#", "max-delivery-attempts=4")
 	tl.must("send", "orders", "10 EUR")
+	tl.must("send", "sessions", "hello", "--lite-topic", "session-17")
 	if c.Name() == "find" || c.Name() == "trace" {
 		sent := strings.TrimSpace(tl.must("send", "orders", "no such account", "--key", "4711", "-o", "name").stdout)
 		*line = strings.Replace(*line, "orders ID", "orders "+sent, 1)

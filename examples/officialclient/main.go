@@ -7,7 +7,7 @@
 //	tidegate serve
 //	go run .
 //
-// Five scenes run side by side. In each a producer sends; then
+// Six scenes run side by side. In each a producer sends; then
 //
 //   - normal: a push consumer fails on a message once and gets it again by the
 //     group's retry schedule; it fails on another one until that is a dead
@@ -18,6 +18,8 @@
 //     of its messages waits for a retry or ends as a dead letter, and the other
 //     message groups do not wait for it;
 //   - priority: a simple consumer receives the messages of higher priorities first;
+//   - lite: a lite push consumer subscribes to lite topics and unsubscribes while it runs,
+//     suspends a message, and fails on another one until that is a dead letter;
 //   - transaction: of three half messages one is committed, one rolled back, and
 //     one left alone, which the broker asks about until it is committed.
 //
@@ -94,7 +96,8 @@ func run(ctx context.Context, endpoint, http string, out io.Writer) error {
 	}
 	s.say("all", "the official client meets the broker on %s, TLS %s", endpoint, onOff(rmq.EnableSsl))
 	scenes := map[string]func(scene, context.Context) error{
-		"normal": scene.normal, "simple": scene.simple, "fifo": scene.fifo, "priority": scene.priority, "transaction": scene.transaction,
+		"normal": scene.normal, "simple": scene.simple, "fifo": scene.fifo, "priority": scene.priority, "lite": scene.lite,
+		"transaction": scene.transaction,
 	}
 	var wg sync.WaitGroup
 	for name, play := range scenes {
@@ -135,6 +138,7 @@ func newAdmin(at string) (*admin.Client, error) {
 // A message is the input of send.
 type message struct {
 	topic, body, tag, group string
+	lite                    string
 	priority                *int32
 	keys                    []string
 	properties              map[string]string
@@ -148,6 +152,9 @@ func send(ctx context.Context, p rmq.Producer, m message) (string, error) {
 	}
 	if m.group != "" {
 		out.SetMessageGroup(m.group)
+	}
+	if m.lite != "" {
+		out.SetLiteTopic(m.lite)
 	}
 	if m.priority != nil {
 		if err := out.SetPriority(*m.priority); err != nil {
@@ -173,6 +180,7 @@ func send(ctx context.Context, p rmq.Producer, m message) (string, error) {
 // A delivery holds the fields of a received message.
 type delivery struct {
 	id, body, tag, group string
+	lite                 string
 	keys                 []string
 	properties           map[string]string
 	attempt              int32
@@ -182,6 +190,7 @@ type delivery struct {
 func deliveryOf(mv *rmq.MessageView) delivery {
 	return delivery{
 		id: mv.GetMessageId(), body: string(mv.GetBody()), tag: orEmpty(mv.GetTag()), group: orEmpty(mv.GetMessageGroup()),
+		lite: mv.GetLiteTopic(),
 		keys: mv.GetKeys(), properties: mv.GetProperties(), attempt: mv.GetDeliveryAttempt(), at: time.Now(),
 	}
 }
@@ -335,9 +344,9 @@ func (s scene) pushConsumer(ctx context.Context, group, topic string, fails func
 }
 
 // stop stops a push consumer. The client's GracefulStop waits up to 23 s for the receives that wait
-// at the server. stop sends a message in each of the message groups, which together should reach
-// every queue, to end these receives early.
-func (s scene) stop(ctx context.Context, c rmq.PushConsumer, p rmq.Producer, topic string, groups ...string) error {
+// at the server. stop sends these messages, which together should reach every queue, to end these
+// receives early.
+func (s scene) stop(ctx context.Context, c rmq.PushConsumer, p rmq.Producer, wakes ...message) error {
 	began := time.Now()
 	stopped := make(chan error, 1)
 	go func() { stopped <- c.GracefulStop() }()
@@ -351,8 +360,9 @@ func (s scene) stop(ctx context.Context, c rmq.PushConsumer, p rmq.Producer, top
 		case <-ctx.Done():
 			return fmt.Errorf("stopping the push consumer: %w", context.Cause(ctx))
 		case <-tick.C:
-			for _, g := range groups {
-				if _, err := send(ctx, p, message{topic: topic, body: wakeUp, group: g}); err != nil {
+			for _, m := range wakes {
+				m.body = wakeUp
+				if _, err := send(ctx, p, m); err != nil {
 					return err
 				}
 			}

@@ -93,6 +93,9 @@ func TestAgainstTidegate(t *testing.T) {
 				"in order: message group carol",
 				"bob 6 came while alice 2 waited for its retry",
 				`support: "carol 3", because:`,
+				"hello 2 was suspended, and came again with the same attempt after",
+				`agents: "curse", because:`,
+				"delivered from session-3: bye to session-3",
 				"asked about transfer 1 after",
 				"for the 2. time",
 				"delivered: transfer 1 (attempt 1)",
@@ -183,9 +186,7 @@ func TestWrongKeys(t *testing.T) {
 	}
 }
 
-// A consumer that the broker rejects gets the reason at its start: one whose key may only send, and
-// one of lite topics, which the broker does not have. It would take all messages of the parent
-// topic.
+// A consumer whose key may only send gets the reason at its start.
 func TestRejectedConsumers(t *testing.T) {
 	tidegate := built(t)
 	const topic = "officialclient-x"
@@ -210,9 +211,9 @@ func TestRejectedConsumers(t *testing.T) {
 				return rmq.NewSimpleConsumer(s.config("officialclient-g"), rmq.WithSimpleAwaitDuration(time.Second),
 					rmq.WithSimpleSubscriptionExpressions(map[string]*rmq.FilterExpression{topic: rmq.SUB_ALL}))
 			}, "PermissionDenied desc = access: sender is not permitted to receive as group"},
-			"lite": {"clerk", "open sesame", func() (starter, error) {
+			"lite": {"sender", "open seed", func() (starter, error) {
 				return rmq.NewLitePushConsumer(s.config("officialclient-g"), rmq.NewLitePushConsumerConfig(topic, 15*time.Second), listener)
-			}, "Unimplemented desc = client_type is LITE_PUSH_CONSUMER, which the broker does not serve, because it has no lite topics"},
+			}, "PermissionDenied desc = access: sender is not permitted to receive as group"},
 		} {
 			keys = credentials.SessionCredentials{AccessKey: c.key, AccessSecret: c.secret}
 			client, err := c.start()

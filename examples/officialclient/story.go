@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -202,7 +203,7 @@ func (s scene) normal(ctx context.Context) error {
 	if err := s.readDeadLetter(ctx, group, poison, ids[poison]); err != nil {
 		return err
 	}
-	if err := s.stop(ctx, c, p, topic, ""); err != nil {
+	if err := s.stop(ctx, c, p, message{topic: topic}); err != nil {
 		return err
 	}
 	s.assert(len(deliveries) == 0, "%d deliveries, not %d", expected, expected+len(deliveries))
@@ -337,7 +338,11 @@ func (s scene) fifo(ctx context.Context) error {
 	if err := s.readDeadLetter(ctx, group, fifoPoison, ids[fifoPoison]); err != nil {
 		return err
 	}
-	if err := s.stop(ctx, c, p, topic, strings.Split("abcdefgh", "")...); err != nil {
+	var wakes []message
+	for group := range strings.SplitSeq("abcdefgh", "") {
+		wakes = append(wakes, message{topic: topic, group: group})
+	}
+	if err := s.stop(ctx, c, p, wakes...); err != nil {
 		return err
 	}
 	s.assert(len(deliveries) == 0, "%d deliveries, not %d", expected, expected+len(deliveries))
@@ -518,6 +523,126 @@ func (s scene) priority(ctx context.Context) error {
 	slices.Reverse(bodies)
 	assertEqual(s, "the order of the priorities", order, bodies)
 	return s.settled(ctx, group, topic, progress{Acked: int64(len(bodies))})
+}
+
+// The scene lite has lite topics of three sessions, a message that is suspended once, and one that
+// always fails.
+const (
+	suspended  = "hello 2"
+	suspendFor = time.Second
+	litePoison = "curse"
+)
+
+// lite sends messages to lite topics below a topic. A lite push consumer receives those of the lite
+// topics to which it has subscribed.
+func (s scene) lite(ctx context.Context) error {
+	topic, err := s.topic(ctx, "sessions", settings.Topic{Type: settings.TopicLite})
+	if err != nil {
+		return err
+	}
+	group, err := s.group(ctx, "agents", settings.Group{
+		FIFO: true, FIFORetryInterval: settings.Duration(time.Second), MaxAttempts: 2, Lite: settings.LiteGroup{Topic: topic},
+	})
+	if err != nil {
+		return err
+	}
+	p, err := s.producer(ctx, topic)
+	if err != nil {
+		return err
+	}
+	defer p.GracefulStop()
+	ids := map[string]string{}
+	post := func(lite, body string) (err error) {
+		ids[body], err = send(ctx, p, message{topic: topic, lite: lite, body: body})
+		return err
+	}
+	for _, m := range [][2]string{{"session-1", "hello 1"}, {"session-1", suspended}, {"session-1", "hello 3"}, {"session-2", litePoison}} {
+		if err := post(m[0], m[1]); err != nil {
+			return err
+		}
+	}
+	s.say("sent 3 messages to session-1 and one to session-2")
+
+	deliveries := make(chan delivery, 1000)
+	first := true
+	listener := &rmq.FuncMessageListener{Consume: func(mv *rmq.MessageView) rmq.ConsumerResult {
+		d := deliveryOf(mv)
+		if d.body == wakeUp {
+			return rmq.SUCCESS
+		}
+		deliveries <- d
+		switch {
+		case d.body == litePoison:
+			return rmq.FAILURE
+		case d.body == suspended && first: // one message of session-1 at a time
+			first = false
+			return rmq.NewConsumerResultSuspend(suspendFor)
+		}
+		return rmq.SUCCESS
+	}}
+	c, err := rmq.NewLitePushConsumer(s.config(group), rmq.NewLitePushConsumerConfig(topic, invisible), rmq.WithPushMessageListener(listener))
+	if err != nil {
+		return err
+	}
+	if err := starting(ctx, "lite push consumer of "+topic, c.Start); err != nil {
+		return err
+	}
+	var last delivery
+	expect := func(lite, body string, attempt int32) error {
+		before := last
+		if last, err = next(ctx, deliveries); err != nil {
+			return err
+		}
+		s.say("delivered from %s: %s", last.lite, last)
+		s.assert(last.lite == lite && last.body == body && last.attempt == attempt, "attempt %d of %s from %s: %+v", attempt, body, lite, last)
+		s.checkContent(last, message{topic: topic, body: last.body}, ids[last.body])
+		if body == suspended && before.body == suspended {
+			waited := last.at.Sub(before.at)
+			s.assert(waited >= suspendFor, "%s came again after %v", body, waited)
+			s.say("%s was suspended, and came again with the same attempt after %.2fs", body, waited.Seconds())
+		}
+		return nil
+	}
+	if err := c.SubscribeLite("session-1"); err != nil {
+		return err
+	}
+	for _, body := range []string{"hello 1", suspended, suspended, "hello 3"} {
+		if err := expect("session-1", body, 1); err != nil {
+			return err
+		}
+	}
+	if err := c.SubscribeLite("session-2"); err != nil {
+		return err
+	}
+	for attempt := range int32(2) {
+		if err := expect("session-2", litePoison, attempt+1); err != nil {
+			return err
+		}
+	}
+	if err := s.settled(ctx, group, topic, progress{Acked: 3, DeadLetters: 1}); err != nil {
+		return err
+	}
+	if err := s.readDeadLetter(ctx, group, litePoison, ids[litePoison]); err != nil {
+		return err
+	}
+
+	// The consumer unsubscribes from a lite topic, and the broker takes another one from it.
+	if err := errors.Join(c.SubscribeLite("session-3"), c.UnSubscribeLite("session-1"), s.admin.DeleteLiteTopic(ctx, topic, "session-2")); err != nil {
+		return err
+	}
+	for _, session := range []string{"session-1", "session-2", "session-3"} {
+		if err := post(session, "bye to "+session); err != nil {
+			return err
+		}
+	}
+	if err := expect("session-3", "bye to session-3", 1); err != nil {
+		return err
+	}
+	if err := s.stop(ctx, c, p, message{topic: topic, lite: "session-3"}); err != nil {
+		return err
+	}
+	s.assert(len(deliveries) == 0, "no delivery from session-1 and session-2: %d", len(deliveries))
+	return nil
 }
 
 // The settings of the scene transaction: when the broker asks about a

@@ -113,7 +113,7 @@ func FuzzDelivery(f *testing.F) {
 		d := &tidegate.Delivery{
 			Message: tidegate.Message{
 				ID: valid(id), Topic: "t", Tag: valid(tag), Keys: []string{valid(key)}, Properties: map[string]string{valid(key): valid(value)},
-				MessageGroup: valid(key), DeliverAt: time.Unix(0, born).UTC(), TraceContext: valid(tag), Body: body,
+				MessageGroup: valid(key), LiteTopic: valid(tag), Priority: int(born & 7), DeliverAt: time.Unix(0, born).UTC(), TraceContext: valid(tag), Body: body,
 			},
 			Handle: "h", ConsumerGroup: "g", Attempt: 2, Queue: 3, Offset: born, BornAt: time.Unix(0, born).UTC(), BornHost: "b",
 			StoredAt: time.Unix(0, born).UTC(), StoreHost: "s", InvisibleUntil: now.Add(time.Duration(1 + born&0xffff)),

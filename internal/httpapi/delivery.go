@@ -18,6 +18,7 @@ type Delivery struct {
 	Keys         []string          `json:"keys,omitempty"`
 	Properties   map[string]string `json:"properties,omitempty"`
 	MessageGroup string            `json:"message_group,omitempty"`
+	LiteTopic    string            `json:"lite_topic,omitempty"`
 	Priority     int               `json:"priority,omitempty"`
 	DeliverAt    time.Time         `json:"deliver_at,omitzero"`
 	TraceContext string            `json:"trace_context,omitempty"`
@@ -42,7 +43,7 @@ type Delivery struct {
 // DeliveryOf returns the JSON form of d. If text is requested, a body in UTF-8 becomes text.
 func DeliveryOf(d *tidegate.Delivery, text bool, now time.Time) Delivery {
 	out := Delivery{
-		ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, Properties: d.Properties, MessageGroup: d.MessageGroup, Priority: d.Priority,
+		ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, Properties: d.Properties, MessageGroup: d.MessageGroup, LiteTopic: d.LiteTopic, Priority: d.Priority,
 		DeliverAt: d.DeliverAt, TraceContext: d.TraceContext, Handle: d.Handle, Group: d.ConsumerGroup, Attempt: d.Attempt,
 		Queue: d.Queue, Offset: d.Offset, BornAt: d.BornAt, BornHost: d.BornHost, StoredAt: d.StoredAt, StoreHost: d.StoreHost,
 		InvisibleUntil: d.InvisibleUntil,
@@ -71,7 +72,7 @@ func Text(body []byte) (rest []byte, text string) {
 func (d *Delivery) Delivery(endpoint string, now time.Time) *tidegate.Delivery {
 	out := &tidegate.Delivery{
 		Message: tidegate.Message{
-			ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, MessageGroup: d.MessageGroup, Priority: d.Priority, DeliverAt: d.DeliverAt,
+			ID: d.ID, Topic: d.Topic, Tag: d.Tag, Keys: d.Keys, MessageGroup: d.MessageGroup, LiteTopic: d.LiteTopic, Priority: d.Priority, DeliverAt: d.DeliverAt,
 			Properties: d.Properties, TraceContext: d.TraceContext, Body: d.Body,
 		},
 		ConsumerGroup: d.Group, Attempt: d.Attempt, Handle: d.Handle, Endpoint: endpoint, Queue: d.Queue, Offset: d.Offset,

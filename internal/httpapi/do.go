@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -211,6 +212,66 @@ func (k *call) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil
+}
+
+// silence is the time without a line after which Lines treats a connection as lost. The broker sends
+// an empty line every 20 s.
+const silence = time.Minute
+
+// maxLine bounds a line of Lines, in bytes.
+const maxLine = 64 << 10
+
+// errSilent is the cause of the end of a stream without lines.
+var errSilent = fmt.Errorf("no line came for %v", silence)
+
+// Lines makes one attempt of a GET request whose response is a stream of lines, and calls each with
+// every line that is not empty, until the response or ctx ends or each returns an error. The error
+// is a *[Failure], that of each, or the cause of ctx; it is nil if the server has ended the stream.
+func (c *Client) Lines(ctx context.Context, r *Request, each func(line []byte) error) error {
+	k := &call{client: c, request: r, attempts: 1}
+	ctx, stop := c.within(ctx)
+	defer stop()
+	if !legal(r.Path) {
+		return k.fail(0, &tidegate.Error{Code: tidegate.CodeBadRequest, Message: "the name is empty, or consists of dots, and cannot be part of a URL; give another one"})
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watchdog := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer watchdog.Stop()
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { k.connected = true }})
+	req, err := http.NewRequestWithContext(traced, http.MethodGet, c.base.String()+r.Path+query(r.Query), nil)
+	if err != nil {
+		return k.fail(0, &tidegate.Error{Code: tidegate.CodeBadRequest, Err: err})
+	}
+	c.header(req.Header, false)
+	resp, err := c.network.RoundTrip(c.signed(req))
+	if err != nil {
+		return k.noResponse(because(ctx, err))
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		text, err := io.ReadAll(io.LimitReader(resp.Body, r.MaxResponse))
+		if err != nil {
+			return k.noResponse(because(ctx, err))
+		}
+		return k.refused(resp, text)
+	}
+	c.worked.Store(true)
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		watchdog.Reset(silence)
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		if err := each(lines.Bytes()); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return k.noResponse(because(ctx, err))
+	}
+	return nil
 }
 
 // because adds why an attempt's context ended to the error that came of it.

@@ -47,10 +47,11 @@ import (
 )
 
 var (
-	_ transport.Transport  = (*Client)(nil)
-	_ transport.LaneSender = (*Client)(nil)
-	_ transport.Recaller   = (*Client)(nil)
-	_ transport.Pinger     = (*Client)(nil)
+	_ transport.Transport      = (*Client)(nil)
+	_ transport.LaneSender     = (*Client)(nil)
+	_ transport.LiteSubscriber = (*Client)(nil)
+	_ transport.Recaller       = (*Client)(nil)
+	_ transport.Pinger         = (*Client)(nil)
 )
 
 // Options configure a [Client]. The zero value is a client without credentials.

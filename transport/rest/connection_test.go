@@ -233,6 +233,93 @@ func TestDeadLetterResult(t *testing.T) {
 	}
 }
 
+// A consumer of lite topics sets, adds and removes some, receives their messages alone, and learns
+// which ones it loses.
+func TestLiteTopics(t *testing.T) {
+	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
+		b.CreateTopic("sessions", settings.Topic{Type: settings.TopicLite})
+		b.CreateGroup("agents", settings.Group{FIFO: true, Lite: settings.LiteGroup{Topic: "sessions", Exclusive: true}})
+		c := over(t, b, rest.Options{})
+		of := transport.LiteConsumer{Group: "agents", Topic: "sessions", ID: "one"}
+		sync := func(action transport.LiteAction, at transport.LiteStart, topics ...string) error {
+			return c.SyncLite(t.Context(), transport.LiteSync{LiteConsumer: of, Action: action, Topics: topics, Start: at})
+		}
+		none := transport.LiteStart{}
+		take := func(want string) {
+			t.Helper()
+			var got string
+			for {
+				ds, err := c.Receive(t.Context(), transport.ReceiveRequest{
+					Group: "agents", Topic: "sessions", Queue: transport.AnyQueue, Push: true, Max: 32, InvisibleDuration: time.Minute, LiteConsumer: "one",
+				})
+				assert.MustThat(t, err == nil, "receive: %v", err)
+				for _, d := range ds {
+					got += d.LiteTopic + ":" + string(d.Body) + " "
+					assert.Must(t, c.Ack(t.Context(), []*tidegate.Delivery{d})[0])
+				}
+				if len(ds) == 0 {
+					break
+				}
+			}
+			assert.Equal(t, "received", got, want)
+		}
+		send := func(lite, body string) {
+			t.Helper()
+			assert.Must(t, c.Send(t.Context(), []*tidegate.Message{{ID: tidegate.NewMessageID(), Topic: "sessions", LiteTopic: lite, Body: []byte(body)}})[0].Err)
+		}
+		began := time.Now()
+		for _, body := range []string{"1", "2", "3"} {
+			send("a", body)
+			time.Sleep(time.Second)
+		}
+		send("b", "4")
+		assert.Must(t, sync(transport.LiteSet, none))
+		take("")
+		assert.Must(t, sync(transport.LiteAdd, none, "a"))
+		take("a:1 a:2 a:3 ")
+		for want, at := range map[string]transport.LiteStart{
+			"": {Newest: true}, "a:1 a:2 a:3 ": {Oldest: true}, "a:2 a:3 ": {Last: 2}, "a:3 ": {Offset: 2},
+		} {
+			assert.Must(t, sync(transport.LiteRemove, none, "a"))
+			assert.Must(t, sync(transport.LiteAdd, at, "a"))
+			take(want)
+		}
+		assert.Must(t, sync(transport.LiteSet, none))
+		assert.Must(t, sync(transport.LiteSet, transport.LiteStart{Time: began.Add(1500 * time.Millisecond)}, "a", "b"))
+		take("a:3 b:4 ")
+		assert.Must(t, sync(transport.LiteAdd, none))
+		for code, err := range map[tidegate.Code]error{
+			protocol.CodeIllegalLiteTopic: sync(transport.LiteAdd, none, strings.Repeat("x", 65)),
+			tidegate.CodeBadRequest:       sync(7, none, "a"),
+		} {
+			e, ok := errors.AsType[*tidegate.Error](err)
+			assert.That(t, ok && e.Code == code, "%v, want code %d", err, code)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		names, served := make(chan string, 2), make(chan error, 1)
+		go func() { served <- c.ServeLite(ctx, of, func(name string) { names <- name }) }()
+		time.Sleep(5 * time.Minute)                             // the stream lives on
+		assert.Must(t, sync(transport.LiteSet, none, "a", "b")) // the broker has forgotten the consumer
+		other := transport.LiteConsumer{Group: "agents", Topic: "sessions", ID: "two"}
+		assert.Must(t, c.SyncLite(t.Context(), transport.LiteSync{LiteConsumer: other, Topics: []string{"a"}}))
+		assert.Equal(t, "taken by another consumer", <-names, "a")
+		assert.Must(t, b.DeleteLiteTopic(t.Context(), "sessions", "b"))
+		assert.Equal(t, "deleted", <-names, "b")
+		cancel()
+		assert.NoError(t, <-served, "after the end of ctx")
+
+		// A stream that ends otherwise is an error.
+		go func() { served <- c.ServeLite(t.Context(), of, func(name string) { names <- name }) }()
+		synctest.Wait()
+		err := c.ServeLite(t.Context(), transport.LiteConsumer{Group: "agents", Topic: "nowhere", ID: "one"}, nil)
+		assert.That(t, errors.Is(err, tidegate.ErrTopicNotFound), "without the topic: %v", err)
+		c.Close()
+		err = <-served
+		assert.That(t, errors.Is(err, tidegate.ErrClosed), "after Close: %v", err)
+	})
+}
+
 // receiveOne receives the message that is ready.
 func receiveOne(t *testing.T, c *rest.Client) *tidegate.Delivery {
 	t.Helper()
@@ -263,6 +350,14 @@ func TestTransport(t *testing.T) {
 	}
 	transporttest.Run(t, func(t *testing.T) transporttest.Fixture {
 		b := brokertest.New(t)
+		createGroup := func(ctx context.Context, name, lite string, s transport.ConsumerSettings) error {
+			g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps), Lite: settings.LiteGroup{Topic: lite}}
+			if s.FIFO {
+				g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
+			}
+			_, err := b.PutGroup(ctx, name, g)
+			return err
+		}
 		return transporttest.Fixture{
 			Transport: over(t, b, rest.Options{}),
 			CreateTopic: func(ctx context.Context, name string, kind settings.TopicType) error {
@@ -270,14 +365,10 @@ func TestTransport(t *testing.T) {
 				return err
 			},
 			CreateGroup: func(ctx context.Context, name string, s transport.ConsumerSettings) error {
-				g := settings.Group{FIFO: s.FIFO, MaxAttempts: s.MaxAttempts, Retry: s.Retry.(backoff.Steps)}
-				if s.FIFO {
-					g.FIFORetryInterval = settings.Duration(s.Retry.Delay(0))
-				}
-				_, err := b.PutGroup(ctx, name, g)
-				return err
+				return createGroup(ctx, name, "", s)
 			},
-			Disconnect: b.Disconnect,
+			CreateLiteGroup: createGroup,
+			Disconnect:      b.Disconnect,
 		}
 	}, s)
 }

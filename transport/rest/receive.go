@@ -28,6 +28,7 @@ type receiveRequest struct {
 	AttemptID         string  `json:"attempt_id,omitempty"`
 	Repeat            bool    `json:"repeat,omitempty"`
 	Push              bool    `json:"push,omitempty"`
+	LiteConsumer      string  `json:"lite_consumer,omitempty"`
 }
 
 type filter struct {
@@ -48,6 +49,7 @@ func (c *Client) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*ti
 	}
 	req := receiveRequest{
 		Max: min(max(r.Max, 1), maxReceive), MaxBytes: max(r.MaxBytes, 0), Wait: max(r.Wait, 0).String(), InvisibleDuration: r.InvisibleDuration.String(), AttemptID: r.AttemptID, Repeat: r.Repeat, Push: r.Push,
+		LiteConsumer: r.LiteConsumer,
 	}
 	if r.Filter.Expression != "" {
 		req.Filter = &filter{Expression: r.Filter.Expression}
@@ -260,4 +262,101 @@ func (c *Client) Extend(ctx context.Context, d *tidegate.Delivery, dur time.Dura
 	}
 	f := c.settle(ctx, "ChangeInvisibleDuration", d, "change-invisible-duration", changeRequest{d.Handle, dur.String()}, &out)
 	return out.Handle, errOf(f)
+}
+
+// A liteChange is the change of the lite topics of a consumer in a request.
+type liteChange struct {
+	LiteTopics *[]string  `json:"lite_topics,omitempty"`
+	Add        []string   `json:"add,omitempty"`
+	Remove     []string   `json:"remove,omitempty"`
+	Start      *liteStart `json:"start,omitempty"`
+}
+
+type liteStart struct {
+	From   string     `json:"from,omitempty"`
+	Last   int64      `json:"last,omitempty"`
+	Offset int64      `json:"offset,omitempty"`
+	Time   *time.Time `json:"time,omitempty"`
+}
+
+func liteConsumerPath(c transport.LiteConsumer, more ...string) []string {
+	return append([]string{"groups", c.Group, "topics", c.Topic, "lite-consumers", c.ID}, more...)
+}
+
+func checkLite(op string, c transport.LiteConsumer) error {
+	if err := errors.Join(tidegate.ValidateTopic(c.Topic), tidegate.ValidateGroup(c.Group)); err != nil {
+		return err
+	}
+	if c.ID == "" {
+		return bad(op, c.Group, "the ID of the consumer is empty; give each consumer its own")
+	}
+	return nil
+}
+
+// SyncLite implements transport.LiteSubscriber.
+func (c *Client) SyncLite(ctx context.Context, s transport.LiteSync) error {
+	const op = "SyncLite"
+	if err := checkLite(op, s.LiteConsumer); err != nil {
+		return err
+	}
+	method, body := "PATCH", liteChange{}
+	switch s.Action {
+	case transport.LiteSet:
+		all := append([]string{}, s.Topics...)
+		method, body.LiteTopics = "PUT", &all
+	case transport.LiteAdd:
+		body.Add = s.Topics
+	case transport.LiteRemove:
+		body.Remove = s.Topics
+	default:
+		return bad(op, s.Group, "the action is %d; give set (0), add (1) or remove (2)", s.Action)
+	}
+	if s.Action != transport.LiteSet && len(s.Topics) == 0 {
+		return nil
+	}
+	switch at := s.Start; {
+	case at == transport.LiteStart{}:
+	case at.Oldest:
+		body.Start = &liteStart{From: "oldest"}
+	case at.Newest:
+		body.Start = &liteStart{From: "newest"}
+	case !at.Time.IsZero():
+		body.Start = &liteStart{Time: &at.Time}
+	default:
+		body.Start = &liteStart{Last: at.Last, Offset: at.Offset}
+	}
+	return errOf(c.do(ctx, call{op: op, subject: s.Group, method: method, path: liteConsumerPath(s.LiteConsumer), body: body}))
+}
+
+// ServeLite implements transport.LiteSubscriber. It makes one request, whose response is a stream. If
+// the broker or the connection ends the stream, ServeLite returns an error.
+func (c *Client) ServeLite(ctx context.Context, of transport.LiteConsumer, ended func(liteTopic string)) error {
+	const op = "ServeLite"
+	if err := checkLite(op, of); err != nil {
+		return err
+	}
+	r := httpapi.Request{Op: op, Subject: of.Group, Path: httpapi.Path(liteConsumerPath(of, "ended")...), MaxResponse: c.limit, Reads: true}
+	err := c.api.Lines(ctx, &r, func(text []byte) error {
+		var line struct {
+			LiteTopic string           `json:"lite_topic"`
+			Error     *httpapi.Problem `json:"error"`
+		}
+		if err := json.Unmarshal(text, &line); err != nil {
+			return bad(op, of.Group, "a line of the response is not JSON: %v", err)
+		}
+		if line.Error != nil {
+			return line.Error.Error(op, of.Group, c.api.Endpoint())
+		}
+		ended(line.LiteTopic)
+		return nil
+	})
+	switch f, failed := errors.AsType[*httpapi.Failure](err); {
+	case ctx.Err() != nil:
+		return nil //nolint:nilerr // the caller has ended it
+	case failed:
+		return f.Err
+	case err == nil:
+		return &tidegate.Error{Op: op, Subject: of.Group, Endpoint: c.api.Endpoint(), Err: fmt.Errorf("%w: the broker has ended the stream", tidegate.ErrUnavailable)}
+	}
+	return err
 }

@@ -28,6 +28,7 @@ type jsonMessage struct {
 	Keys         []string          `json:"keys,omitempty"`
 	Properties   map[string]string `json:"properties,omitempty"`
 	MessageGroup string            `json:"message_group,omitempty"`
+	LiteTopic    string            `json:"lite_topic,omitempty"`
 	Priority     int               `json:"priority,omitempty"`
 	DeliverAt    time.Time         `json:"deliver_at,omitzero"`
 	TraceContext string            `json:"trace_context,omitempty"`
@@ -178,8 +179,8 @@ func texts(m *tidegate.Message) error {
 
 func jsonOf(m *tidegate.Message) jsonMessage {
 	return jsonMessage{
-		ID: m.ID, Body: m.Body, Tag: m.Tag, Keys: m.Keys, Properties: m.Properties, MessageGroup: m.MessageGroup, Priority: m.Priority,
-		DeliverAt: m.DeliverAt, TraceContext: m.TraceContext, BornAt: time.Now(),
+		ID: m.ID, Body: m.Body, Tag: m.Tag, Keys: m.Keys, Properties: m.Properties, MessageGroup: m.MessageGroup, LiteTopic: m.LiteTopic,
+		Priority: m.Priority, DeliverAt: m.DeliverAt, TraceContext: m.TraceContext, BornAt: time.Now(),
 	}
 }
 

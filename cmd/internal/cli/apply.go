@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v4"
@@ -253,9 +254,16 @@ const unlimited = 1_000_000
 // topic returns the command that creates a topic.
 func (at cluster) topic(name string, t settings.Topic) string {
 	t = t.WithDefaults()
-	return fmt.Sprintf("mqadmin updateTopic -n %s -c %s -t %s -r %d -w %d -a +message.type=%s",
+	command := fmt.Sprintf("mqadmin updateTopic -n %s -c %s -t %s -r %d -w %d -a +message.type=%s",
 		output.Quote(at.nameServer), output.Quote(at.name), output.Quote(name), t.Queues, t.Queues, t.Type)
+	if expiry := time.Duration(t.Lite.Expiry); expiry > 0 && expiry <= maxLiteExpiration {
+		command += fmt.Sprintf(",+lite.topic.expiration=%d", (expiry+time.Minute-1)/time.Minute)
+	}
+	return command
 }
+
+// maxLiteExpiration is the longest expiry of lite topics that RocketMQ 5.5 has, except for none.
+const maxLiteExpiration = 30 * 24 * time.Hour
 
 // group returns the command that creates a consumer group. ordered is for a group whose topic is
 // FIFO.
@@ -267,6 +275,13 @@ func (at cluster) group(name string, g settings.Group, ordered bool) string {
 	command := fmt.Sprintf("mqadmin updateSubGroup -n %s -c %s -g %s -r %d", output.Quote(at.nameServer), output.Quote(at.name), output.Quote(name), retries)
 	if g.FIFO || ordered {
 		command += " -o true"
+	}
+	if g.Lite.Topic != "" {
+		attributes := fmt.Sprintf("+lite.bind.topic=%s,+lite.sub.client.quota=%d", g.Lite.Topic, g.Lite.WithDefaults().MaxTopics)
+		if g.Lite.Exclusive {
+			attributes += ",+lite.sub.model=Exclusive"
+		}
+		command += " --attributes " + output.Quote(attributes)
 	}
 	if schedule := g.Ladder(); !slices.Equal(schedule, (settings.Group{FIFO: g.FIFO}).Ladder()) {
 		var next []string
@@ -315,12 +330,19 @@ func (at cluster) creates(topics []status.Topic, groups []status.Group, addresse
 		}
 		fifo[t.Name] = t.Type == settings.TopicFIFO
 		commands = append(commands, at.topic(t.Name, t.Topic))
-		lacks = append(lacks, differing("topic "+t.Name, t.Topic.WithDefaults(), settings.Topic{}.WithDefaults(), "type", "queues")...)
+		lacks = append(lacks, differing("topic "+t.Name, t.Topic.WithDefaults(), settings.Topic{}.WithDefaults(), "type", "queues", "lite")...)
+		usual, l := settings.Topic{Type: t.Type}.WithDefaults().Lite, t.Topic.WithDefaults().Lite
+		if l.MaxTopics != usual.MaxTopics {
+			lacks = append(lacks, output.Safe(fmt.Sprintf("lite.max_topics=%d of topic %s", l.MaxTopics, t.Name)))
+		}
+		if time.Duration(l.Expiry) > maxLiteExpiration {
+			lacks = append(lacks, output.Safe(fmt.Sprintf("lite.expiry=%v of topic %s", l.Expiry, t.Name)))
+		}
 	}
 	for _, g := range groups {
 		ordered := slices.ContainsFunc(g.Topics, func(s status.Subscription) bool { return fifo[s.Topic] })
 		commands = append(commands, at.group(g.Name, g.Group, ordered))
-		lacks = append(lacks, differing("group "+g.Name, g.Group.WithDefaults(), settings.Group{}.WithDefaults(), "fifo", "max_attempts", "retry", "fifo_retry_interval")...)
+		lacks = append(lacks, differing("group "+g.Name, g.Group.WithDefaults(), settings.Group{}.WithDefaults(), "fifo", "max_attempts", "retry", "fifo_retry_interval", "lite")...)
 	}
 	for _, a := range addresses {
 		lacks = append(lacks, differing("address settings "+a.Match, a.Address, settings.Address{})...)

@@ -3,7 +3,7 @@ package cli
 // This file carries the backlog of a consumer group in a topic from one server to another. It
 // receives a message, sends it to the target, records that in a journal, and acknowledges the
 // message at the source. A message is carried at least once, with its ID, and the messages of a
-// message group keep their order.
+// message group or a lite topic keep their order.
 
 import (
 	"cmp"
@@ -72,7 +72,7 @@ type carryReport struct {
 	Renamed  int64 `json:"new_ids"`                // stored under a new ID
 	Keyless  int64 `json:"without_id_as_key"`      // stored without their ID as a key, which did not fit
 	Aside    int64 `json:"set_aside"`              // rejected by the target; they stay at the source
-	Behind   int64 `json:"behind_set_aside"`       // of the same message groups; they stay too
+	Behind   int64 `json:"behind_set_aside"`       // of the same message groups or lite topics; they stay too
 }
 
 const (
@@ -100,7 +100,7 @@ type mover struct {
 	failed  error                // of a worker
 	leased  int64                // messages that this run has received and neither acknowledged nor released
 	aside   map[carryKey]bool    // messages that the target rejected
-	stuck   map[string]bool      // their message groups
+	stuck   map[string]bool      // their orders, see orderOf
 	left    []*tidegate.Delivery // messages that stay
 	place   map[carryKey]int     // of a message in left
 	waiting map[string]string    // servers that are away, with the reason
@@ -266,7 +266,7 @@ func (m *mover) carry(ctx context.Context, ds []*tidegate.Delivery) error {
 	var chains sync.WaitGroup
 	for _, chain := range chainsOf(ds) {
 		chains.Go(func() {
-			var before error // of the message group
+			var before error // of the message group or lite topic
 			for _, i := range chain {
 				switch {
 				case before != nil:
@@ -405,7 +405,7 @@ func (m *mover) extend(ctx context.Context, ds []*tidegate.Delivery, latest time
 func (m *mover) stays(d *tidegate.Delivery, k carryKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.aside[k] || d.MessageGroup != "" && m.stuck[d.MessageGroup]
+	return m.aside[k] || orderOf(d) != "" && m.stuck[orderOf(d)]
 }
 
 // setAside notes a message that the target rejects. It and the later ones of its message group
@@ -413,14 +413,17 @@ func (m *mover) stays(d *tidegate.Delivery, k carryKey) bool {
 func (m *mover) setAside(d *tidegate.Delivery, k carryKey, err error) {
 	m.mu.Lock()
 	m.aside[k] = true
-	if d.MessageGroup != "" {
-		m.stuck[d.MessageGroup] = true
+	if orderOf(d) != "" {
+		m.stuck[orderOf(d)] = true
 	}
 	m.report.Aside++
 	m.mu.Unlock()
 	behind := ""
-	if d.MessageGroup != "" {
+	switch {
+	case d.MessageGroup != "":
 		behind = ", as do the later ones of message group " + strconv.Quote(d.MessageGroup)
+	case d.LiteTopic != "":
+		behind = ", as do the later ones of lite topic " + strconv.Quote(d.LiteTopic)
 	}
 	m.note("message %s stays%s: the target rejects it: %v", d.ID, behind, err)
 }
@@ -479,15 +482,20 @@ func (m *mover) release(ctx context.Context) {
 	m.report.Behind = int64(len(m.left)) - m.report.Aside
 }
 
-// chainsOf returns the indexes of deliveries: one list for each message group in the order of the
-// deliveries, and one for each message without a group.
+// orderOf returns the name of the messages that stay in order with one: its message group or lite
+// topic, empty for none.
+func orderOf(d *tidegate.Delivery) string { return cmp.Or(d.MessageGroup, d.LiteTopic) }
+
+// chainsOf returns the indexes of deliveries: one list for each message group or lite topic in the
+// order of the deliveries, and one for each message without one.
 func chainsOf(ds []*tidegate.Delivery) [][]int {
 	var chains [][]int
 	at := map[string]int{}
 	for i, d := range ds {
-		n, ok := at[d.MessageGroup]
-		if d.MessageGroup == "" || !ok {
-			at[d.MessageGroup] = len(chains)
+		order := orderOf(d)
+		n, ok := at[order]
+		if order == "" || !ok {
+			at[order] = len(chains)
 			chains = append(chains, []int{i})
 			continue
 		}

@@ -227,10 +227,22 @@ func testCarryOptions(t *testing.T, s *fakeSource, f *fakeTarget, journal string
 		Done: func(context.Context, time.Duration) (bool, error) { return true, nil }}
 }
 
-// A message that the target rejects stays, with the later ones of its message group. The others are
-// carried, and the run releases what stays at its end.
+// A message that the target rejects stays, with the later ones of its message group or lite topic.
+// The others are carried, and the run releases what stays at its end.
 func TestRejectedMessageStopsItsGroup(t *testing.T) {
+	t.Run("message group", func(t *testing.T) { testRejectedMessage(t, "message group", func(*tidegate.Delivery) {}) })
+	t.Run("lite topic", func(t *testing.T) {
+		testRejectedMessage(t, "lite topic", func(d *tidegate.Delivery) { d.LiteTopic, d.MessageGroup = d.MessageGroup, "" })
+	})
+}
+
+// testRejectedMessage is the test with deliveries that were changed. order is what keeps them in order.
+func testRejectedMessage(t *testing.T, order string, change func(*tidegate.Delivery)) {
+	t.Helper()
 	s := &fakeSource{batches: [][]*tidegate.Delivery{{deliver(1, "a"), deliver(2, "a"), deliver(3, "a"), deliver(4, "b"), deliver(5, "")}, {deliver(6, "a"), deliver(7, "b")}, {deliver(2, "a")}}} // id2 again
+	for _, d := range slices.Concat(s.batches...) {
+		change(d)
+	}
 	f := &fakeTarget{check: refuse("id2")}
 	o := testCarryOptions(t, s, f, filepath.Join(t.TempDir(), "j"))
 	var notes []string
@@ -248,7 +260,7 @@ func TestRejectedMessageStopsItsGroup(t *testing.T) {
 	for _, want := range []string{"id2 30m0s", "id3 30m0s", "id6 30m0s", "id2 0s", "id3 0s", "id6 0s"} {
 		assert.That(t, slices.Contains(s.changed, want), "the changes of invisible durations are %q, and lack %q", s.changed, want)
 	}
-	if len(notes) != 1 || !strings.Contains(notes[0], `message id2 stays, as do the later ones of message group "a": the target rejects it`) {
+	if len(notes) != 1 || !strings.Contains(notes[0], `message id2 stays, as do the later ones of `+order+` "a": the target rejects it`) {
 		t.Errorf("the notes are %q", notes)
 	}
 }

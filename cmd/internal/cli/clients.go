@@ -48,7 +48,7 @@ the whole group.`,
 	f.StringVar(&q.Match, "match", "", "only IDs like this `pattern`, with *, ? and [a-z]")
 	f.StringVar(&q.Group, "group", "", "only consumers of this `group`")
 	f.StringVar(&q.Topic, "topic", "", "only clients that send to this `topic` or receive from it")
-	f.StringVar(&q.Kind, "kind", "", "only this `kind`: producer, push_consumer, simple_consumer, http or consumer")
+	f.StringVar(&q.Kind, "kind", "", "only this `kind`: producer, push_consumer, simple_consumer, lite_push_consumer, http or consumer")
 	f.StringVar(&q.Language, "language", "", "only clients in this `language`, such as GO")
 	f.StringVar(&q.Version, "version", "", "only clients of this `version`")
 	f.BoolVar(&q.Outdated, "outdated", false, "only clients with an older version than another client of the same language")

@@ -332,7 +332,8 @@ func letterOf(l *deadletter.Letter) status.DeadLetter {
 	m := l.Message
 	body, text := httpapi.Text(m.Body)
 	return status.DeadLetter{
-		MessageID: m.ID, Queue: -1, Offset: -1, StoredAt: l.StoredAt, MessageGroup: m.MessageGroup, Priority: m.Priority, Tag: m.Tag, Keys: m.Keys,
+		MessageID: m.ID, Queue: -1, Offset: -1, StoredAt: l.StoredAt, MessageGroup: m.MessageGroup, LiteTopic: m.LiteTopic, Priority: m.Priority,
+		Tag: m.Tag, Keys: m.Keys,
 		TraceContext: m.TraceContext, BodySize: l.BodySize, Body: body, BodyText: text, Properties: m.Properties, Origin: l.Origin,
 	}
 }

@@ -20,6 +20,7 @@
 //   - receive.go: receive, with acknowledge.go, work.go (--exec) and lines.go (--exec-lines)
 //   - deadletters.go, redrive.go, parked.go: dead letters and parked message groups
 //   - topic.go, group.go: topics and groups, with settings.go; retry.go: retry preview, rewind
+//   - lite.go: topic lite, topic delete-lite, and receives from lite topics
 //   - limits.go, apply.go, api.go: limits and addresses; apply and export; requests, audit
 //   - status.go, clients.go, check.go, top.go: the state of a broker; contexts.go: context
 //   - move.go: move, with carry.go (the run) and carryjournal.go; bench.go: over package bench

@@ -25,6 +25,7 @@ import (
 type moveCommand struct {
 	*Call
 	group, to, toTopic, journalFile, deadTopic, as, targetType string
+	lite                                                       []string
 	otherGroups, follow                                        bool
 	workers                                                    int
 	wait, lease                                                time.Duration
@@ -62,7 +63,13 @@ The same command with the same --journal continues after an interruption. If the
 interrupted command was killed, it first waits for the end of its leases. If the
 journal cannot be written, for example on a full disk, the command ends: the source
 has removed what the target has, and the same command carries the rest later.
-Dead letters stay unless --dead-letters names a topic of the target for them.`,
+Dead letters stay unless --dead-letters names a topic of the target for them.
+
+From a topic of type LITE the command carries the messages of one lite topic after the
+other, in their order, to the lite topic of the same name. A tidegate broker lists its
+lite topics. A RocketMQ does not: name each with --lite. Their consumers must have
+stopped, or share them; in a group whose lite topics have one consumer at a time the
+command takes them.`,
 		Example: `  tidegate move orders --group billing --to cluster --dry-run
   tidegate move orders --group billing --to cluster --journal move-orders.jsonl --yes`,
 	}
@@ -75,6 +82,7 @@ Dead letters stay unless --dead-letters names a topic of the target for them.`,
 	f.StringVar(&m.journalFile, "journal", "", "`file` of this job, new or to be continued (default: a new one in the directory of the user's state)")
 	f.StringVar(&m.deadTopic, "dead-letters", "", "carry the group's dead letters too, to this `topic` of the target")
 	f.StringVar(&m.as, "as", "", "with --dead-letters from a RocketMQ: the consumer `group` that receives them")
+	f.StringArrayVar(&m.lite, "lite", nil, "from a RocketMQ: carry the messages of the lite topic with this `name`; may be repeated")
 	f.BoolVar(&m.otherGroups, "other-groups", false, "continue although other groups have received from the topic; they are not moved")
 	f.BoolVar(&m.follow, "follow", false, "continue when there are no messages")
 	f.DurationVar(&m.wait, "wait", 30*time.Second, "end when no message arrives for this `time`")
@@ -91,10 +99,19 @@ func (m *moveCommand) run(ctx context.Context) error {
 	case m.workers < 0 || m.rate < 0 || m.lease < 10*time.Second:
 		return usagef(m.Command, "--workers and --rate must not be negative, and --lease is at least 10s")
 	}
+	if err := checkLite(m.lite); err != nil {
+		return m.Usage(err)
+	}
 	m.toTopic = cmp.Or(m.toTopic, m.Args[0])
 	source, err := m.Server()
 	if err != nil {
 		return err
+	}
+	if len(m.lite) > 0 && source.Kind == amqp {
+		return usagef(m.Command, "--lite names lite topics, and Artemis has none")
+	}
+	if len(m.lite) > 0 && !source.WithoutHTTP() {
+		return usagef(m.Command, "--lite is for a RocketMQ; a tidegate broker lists its lite topics, and the command carries the messages of all of them")
 	}
 	other := &Call{App: m.App, Command: m.Command}
 	other.of(m.to)
@@ -238,7 +255,7 @@ func (e *targetError) Unwrap() error { return e.error }
 func (e *targetError) Hint() string { return "Create the topic on the target, and repeat the command." }
 
 func (m *moveCommand) carry(ctx context.Context, source Server, to Transport, state *moveState) error {
-	from, _, err := m.Transport(ctx)
+	from, err := m.from(ctx, state)
 	if err != nil {
 		return err
 	}
@@ -276,6 +293,28 @@ func (m *moveCommand) carry(ctx context.Context, source Server, to Transport, st
 		letters, err = m.letters(ctx, from, to, source)
 	}
 	return errors.Join(m.result(ctx, report, letters, state, err), from.Close())
+}
+
+// from returns the connection to the source.
+func (m *moveCommand) from(ctx context.Context, state *moveState) (Transport, error) {
+	t, _, err := m.Transport(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var l *liteTransport
+	switch {
+	case len(m.lite) > 0:
+		l, err = newLiteTransport(t, m.group, m.Args[0], named(m.lite))
+	case state != nil && state.Topic.Type == settings.TopicLite:
+		l, err = newLiteTransport(t, m.group, m.Args[0], withBacklog(m.Admins, m.group, m.Args[0], mostLite(state.Group.Group)))
+	default:
+		return t, nil
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	l.search = len(m.lite) == 0
+	return l, nil
 }
 
 // done reports whether the source has no further message for the group.
@@ -396,7 +435,11 @@ func (s moveState) Creates(kind, context, topic, group string) (ofTopic, ofGroup
 		return fmt.Sprintf("artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", output.Quote(topic+"."+group), output.Quote(topic)), ""
 	}
 	if kind == connectionRocketMQ {
-		return anyCluster.topic(topic, t), anyCluster.group(group, s.Group.Group, t.Type == settings.TopicFIFO)
+		of := s.Group.Group
+		if of.Lite.Topic != "" {
+			of.Lite.Topic = topic
+		}
+		return anyCluster.topic(topic, t), anyCluster.group(group, of, t.Type == settings.TopicFIFO)
 	}
 	var retry []string
 	for _, d := range g.Retry {
@@ -406,11 +449,18 @@ func (s moveState) Creates(kind, context, topic, group string) (ofTopic, ofGroup
 	if g.FIFO {
 		set = append(set, "fifo=true")
 	}
+	asTopic := []string{topic, fmt.Sprintf("type=%s", t.Type)}
+	if t.Type == settings.TopicLite {
+		set = append(set, "lite.topic="+topic, fmt.Sprintf("lite.max_topics=%d", mostLite(g)), fmt.Sprintf("lite.exclusive=%v", g.Lite.Exclusive))
+		asTopic = append(asTopic, fmt.Sprintf("lite.expiry=%v", t.Lite.Expiry), fmt.Sprintf("lite.max_topics=%d", t.Lite.MaxTopics))
+	} else {
+		asTopic = append(asTopic, fmt.Sprintf("queues=%d", t.Queues))
+	}
 	if len(retry) > 0 {
 		set = append(set, "retry="+strings.Join(retry, " "))
 	}
 	at := output.Flag("context", context)
-	return output.CommandFlags("tidegate topic create", at, topic, fmt.Sprintf("type=%s", t.Type), fmt.Sprintf("queues=%d", t.Queues)),
+	return output.CommandFlags("tidegate topic create", at, asTopic...),
 		output.CommandFlags("tidegate group create", at, set...)
 }
 

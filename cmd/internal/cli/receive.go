@@ -34,6 +34,7 @@ type receiveCommand struct {
 	stopTimeout          time.Duration
 	follow, raw          bool
 	tags, sql            string
+	lite                 []string
 	then, exec, dump     string
 	execLines            string
 	form                 string // of -f
@@ -67,11 +68,15 @@ also control characters that a terminal obeys.
 
 ` + verbHelp + `
 
+With --lite the command receives from these lite topics of a topic of type LITE, as a
+consumer of its own. In a group whose lite topics have one consumer at a time, it takes
+them from their consumers.
+
 With --exec a program is run by the shell for each message, with the body as its
 standard input and TIDEGATE_MESSAGE_ID, TIDEGATE_TOPIC, TIDEGATE_TAG, TIDEGATE_KEYS,
-TIDEGATE_MESSAGE_GROUP, TIDEGATE_PRIORITY and TIDEGATE_ATTEMPT in its environment. Its
-exit code is the fate of the message; the last line of its standard error is the
-reason of a failure. The lease is extended while it runs.
+TIDEGATE_MESSAGE_GROUP, TIDEGATE_LITE_TOPIC, TIDEGATE_PRIORITY and TIDEGATE_ATTEMPT in
+its environment. Its exit code is the fate of the message; the last line of its
+standard error is the reason of a failure. The lease is extended while it runs.
   0            the message is consumed
   75           it is retried
   126, 127     it is retried: the program cannot be executed, or was not found
@@ -112,7 +117,8 @@ command the input of the program ends.`,
 		Example: `  tidegate receive billing orders --then release
   tidegate receive billing orders --then ack --max 100 -o jsonl
   tidegate receive billing orders --then release -f '%i %k %b\n'
-  tidegate receive billing orders --exec ./charge.sh --workers 8`,
+  tidegate receive billing orders --exec ./charge.sh --workers 8
+  tidegate receive agents sessions --lite session-17 --then ack`,
 	}
 	r.Call = a.Remote(c, []string{"GROUP", "TOPIC"}, func(ctx context.Context, _ *Call) error { return r.run(ctx) })
 	f := c.Flags()
@@ -121,6 +127,7 @@ command the input of the program ends.`,
 	f.BoolVar(&r.follow, "follow", false, "continue when there are no messages")
 	f.StringVar(&r.tags, "filter", "", "only messages with one of these `tags`, separated by commas")
 	f.StringVar(&r.sql, "sql", "", "only messages that match this SQL92 `expression`")
+	f.StringArrayVar(&r.lite, "lite", nil, "receive from the lite topic with this `name`; may be repeated")
 	f.StringVar(&r.then, "then", "", "`fate` of a printed message: release, ack, retry[=TIME], dead[=REASON] or ask")
 	f.StringVar(&r.exec, "exec", "", "run this `program` for each message")
 	f.StringVar(&r.execLines, "exec-lines", "", "run this `program` once for each worker, with messages and verdicts as lines")
@@ -149,14 +156,22 @@ func (r *receiveCommand) run(ctx context.Context) error {
 	if server.Kind == amqp && settle.delay == transport.BySchedule {
 		return errors.Join(usagef(r.Command, "Artemis has no retry schedule: give a time, for example --then retry=10s"), t.Close())
 	}
+	if len(r.lite) > 0 {
+		l, err := newLiteTransport(t, sub.Group, sub.Topic, named(r.lite))
+		if err != nil {
+			return errors.Join(r.Usage(fmt.Errorf("--lite: %w", err)), t.Close())
+		}
+		l.watch(r.Note)
+		t = l
+	}
 	r.progress = !server.WithoutHTTP()
 	if r.exec+r.execLines != "" {
-		return errors.Join(r.work(ctx, t, sub), t.Close())
+		return errors.Join(r.explainLite(ctx, r.work(ctx, t, sub)), t.Close())
 	}
 	if r.progress && !server.Elsewhere() {
 		r.announce(ctx, sub.Group)
 	}
-	return errors.Join(r.look(ctx, t, sub, settle), t.Close())
+	return errors.Join(r.explainLite(ctx, r.look(ctx, t, sub, settle)), t.Close())
 }
 
 // announce prints a line if the group does not exist: the first receive creates it, also by a
@@ -178,12 +193,17 @@ func (r *receiveCommand) announce(ctx context.Context, group string) {
 func (r *receiveCommand) plan() (sub consumer.Subscription, f fate, err error) {
 	sub = consumer.Subscription{Group: r.Args[0], Topic: r.Args[1]}
 	switch {
+	case len(r.lite) > 0 && r.tags+r.sql != "":
+		return sub, f, errors.New("--lite excludes --filter and --sql: lite topics have no filters")
 	case r.tags != "" && r.sql != "":
 		return sub, f, errors.New("--filter and --sql exclude each other")
 	case r.tags != "":
 		sub.Filter = consumer.Tags(strings.Split(r.tags, ",")...)
 	case r.sql != "":
 		sub.Filter = consumer.SQL(r.sql)
+	}
+	if err := checkLite(r.lite); err != nil {
+		return sub, f, err
 	}
 	switch {
 	case r.max < 0, r.expect < 0:
@@ -414,7 +434,7 @@ func head(d *tidegate.Delivery, style output.TimeStyle) []string {
 	if d.Attempt > 1 {
 		parts = append(parts, fmt.Sprintf("attempt %d", d.Attempt))
 	}
-	parts = append(parts, labels(d.Tag, d.Keys, d.MessageGroup, d.Priority)...)
+	parts = append(parts, labels(d.Tag, d.Keys, d.MessageGroup, d.LiteTopic, d.Priority)...)
 	for _, name := range slices.Sorted(maps.Keys(d.Properties)) {
 		parts = append(parts, output.Safe(name+"="+d.Properties[name]))
 	}

@@ -33,6 +33,7 @@ type sendCommand struct {
 	count            int64
 	rate             float64
 	id, tag, group   string
+	lite             string
 	priority         int
 	keys, properties []string
 	in               time.Duration
@@ -52,8 +53,8 @@ input, or @FILE for the content of a file; without it the body is standard input
 
 With --lines each line of standard input is the body of a message; empty lines are
 skipped. With --jsonl each line is a JSON object: body (in base64) or body_text, and
-optionally id, tag, keys, properties, message_group, priority, trace_context, and
-deliver_at or deliver_after. The first line that is not one JSON object in UTF-8 ends the command.
+optionally id, tag, keys, properties, message_group, lite_topic, priority,
+trace_context, and deliver_at or deliver_after. The first line that is not one JSON object in UTF-8 ends the command.
 A throttled send waits and is tried again; --ack-timeout bounds each message.
 
 With --spool a message that no server accepts goes to the directory, which survives
@@ -68,8 +69,8 @@ ignored.
 The new message has its id, which a topic stores once within its duplicate window;
 leave out id for a new one.
 
-With --template these verbs stand for values in BODY, --key, --tag, --message-group
-and the values of --property:
+With --template these verbs stand for values in BODY, --key, --tag, --message-group,
+--lite-topic and the values of --property:
 
 ` + templateHelp + `
 
@@ -91,6 +92,7 @@ With --lines it then needs a BODY, in which %l is the line.`,
 	f.StringVar(&s.id, "id", "", "message `ID` (default: a new one)")
 	f.StringVar(&s.tag, "tag", "", "`tag` for filters")
 	f.StringVar(&s.group, "message-group", "", "`name` of the message group, for order; for topics of type FIFO")
+	f.StringVar(&s.lite, "lite-topic", "", "`name` of the lite topic below TOPIC, which the first message creates; for topics of type LITE")
 	f.IntVar(&s.priority, "priority", 0, "`number` from 0, the lowest; for topics of type PRIORITY")
 	f.StringArrayVar(&s.keys, "key", nil, "`key` for looking the message up; may be repeated")
 	f.StringArrayVarP(&s.properties, "property", "p", nil, "property as `NAME=VALUE`; may be repeated")
@@ -220,7 +222,7 @@ func (s *sendCommand) templateLines(model *tidegate.Message) (func() (*tidegate.
 
 // model is the message of the flags, without a body.
 func (s *sendCommand) model() (*tidegate.Message, error) {
-	m := &tidegate.Message{ID: s.id, Topic: s.Args[0], Tag: s.tag, Keys: s.keys, MessageGroup: s.group, Priority: s.priority}
+	m := &tidegate.Message{ID: s.id, Topic: s.Args[0], Tag: s.tag, Keys: s.keys, MessageGroup: s.group, LiteTopic: s.lite, Priority: s.priority}
 	for _, p := range s.properties {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok || name == "" {

@@ -39,11 +39,12 @@ var templateVerbs = map[byte]func(position, string) string{
 
 // A template makes messages whose texts have verbs.
 type template struct {
-	model            *tidegate.Message
-	body, tag, group verbsText[position]
-	keys             []verbsText[position]
-	properties       map[string]verbsText[position]
-	number           int64
+	model       *tidegate.Message
+	body, tag   verbsText[position]
+	group, lite verbsText[position]
+	keys        []verbsText[position]
+	properties  map[string]verbsText[position]
+	number      int64
 }
 
 func newTemplate(model *tidegate.Message, body string) (*template, error) {
@@ -56,7 +57,8 @@ func newTemplate(model *tidegate.Message, body string) (*template, error) {
 		}
 		return parsed
 	}
-	t.body, t.tag, t.group = parse("BODY", body), parse("--tag", model.Tag), parse("--message-group", model.MessageGroup)
+	t.body, t.tag = parse("BODY", body), parse("--tag", model.Tag)
+	t.group, t.lite = parse("--message-group", model.MessageGroup), parse("--lite-topic", model.LiteTopic)
 	for _, key := range model.Keys {
 		t.keys = append(t.keys, parse("--key", key))
 	}
@@ -71,7 +73,7 @@ func (t *template) next(line string) *tidegate.Message {
 	t.number++
 	p := position{t.number, line}
 	m := *t.model
-	m.Body, m.Tag, m.MessageGroup, m.Keys = []byte(t.body.Of(p)), t.tag.Of(p), t.group.Of(p), nil
+	m.Body, m.Tag, m.MessageGroup, m.LiteTopic, m.Keys = []byte(t.body.Of(p)), t.tag.Of(p), t.group.Of(p), t.lite.Of(p), nil
 	for _, key := range t.keys {
 		m.Keys = append(m.Keys, key.Of(p))
 	}
@@ -177,7 +179,7 @@ const verbHelp = `  %b  body                    %B  size of the body
   %p  properties, NAME=VALUE  %p{NAME}  one property
   %g  message group           %a  attempt
   %q  queue                   %o  offset
-  %r  priority
+  %r  priority                %L  lite topic
   %c  time of the send        %s  time at which it was stored
   %%  percent sign            \n  \t  \r  \0  \\  as in Go`
 
@@ -190,6 +192,7 @@ var shownVerbs = map[byte]func(shown, string) string{
 	'k': func(s shown, _ string) string { return s.text(strings.Join(s.Keys, ",")) },
 	'g': func(s shown, _ string) string { return s.text(s.MessageGroup) },
 	'a': func(s shown, _ string) string { return strconv.Itoa(s.Attempt) },
+	'L': func(s shown, _ string) string { return s.text(s.LiteTopic) },
 	'r': func(s shown, _ string) string { return strconv.Itoa(s.Priority) },
 	'q': func(s shown, _ string) string { return strconv.Itoa(s.Queue) },
 	'o': func(s shown, _ string) string { return strconv.FormatInt(s.Offset, 10) },

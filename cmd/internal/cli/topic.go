@@ -17,7 +17,8 @@ import (
 
 func newTopics(a *App) *cobra.Command {
 	return parent(seeGroup, "topic", "Show, create, change and delete topics", "  tidegate topic list --sort -backlog",
-		newTopicList(a), newTopicShow(a), newPut(a, topicSubject, "create"), newPut(a, topicSubject, "set"), newTopicDelete(a), newTopicPurge(a))
+		newTopicList(a), newTopicShow(a), newPut(a, topicSubject, "create"), newPut(a, topicSubject, "set"), newTopicDelete(a), newTopicPurge(a),
+		newTopicLite(a), newTopicDeleteLite(a))
 }
 
 var topicSubject = &subject[settings.Topic, status.Topic]{
@@ -26,7 +27,7 @@ var topicSubject = &subject[settings.Topic, status.Topic]{
 		"create": "  tidegate topic create orders type=FIFO queues=8 max_backlog.messages=100000",
 		"set":    "  tidegate topic set orders max_rate.messages_per_second=500 retention.time=24h",
 	},
-	forms: "Durations have units, as in 1h30m. type is NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY.",
+	forms: "Durations have units, as in 1h30m. type is NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE.",
 	get: func(ctx context.Context, c *admin.Client, name string) (status.Topic, settings.Topic, error) {
 		t, err := c.Topic(ctx, name)
 		return t, t.Topic, err

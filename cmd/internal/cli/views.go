@@ -346,6 +346,7 @@ var viewMessageColumns = []output.Column[status.StoredMessage]{
 	{Name: "TAG", Usual: 12, Cell: func(m status.StoredMessage) any { return m.Tag }},
 	{Name: "KEYS", Least: 60, Usual: 16, Cell: func(m status.StoredMessage) any { return m.Keys }},
 	{Name: "GROUP", Wide: true, Cell: func(m status.StoredMessage) any { return m.MessageGroup }},
+	{Name: "LITE-TOPIC", Wide: true, Cell: func(m status.StoredMessage) any { return m.LiteTopic }},
 	{Name: "PRIORITY", Wide: true, Cell: func(m status.StoredMessage) any { return m.Priority }},
 	{Name: "BORN", Wide: true, Cell: func(m status.StoredMessage) any { return m.BornAt }},
 	{Name: "SIZE", Usual: 9, Cell: func(m status.StoredMessage) any { return output.Bytes(m.BodySize) }},
@@ -377,7 +378,7 @@ func messages(ms []status.StoredMessage, columns int) string {
 		if !m.DeliverAt.IsZero() {
 			place = "deliver at " + m.DeliverAt.UTC().Format(time.RFC3339)
 		}
-		head := append([]string{m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place}, labels(m.Tag, m.Keys, m.MessageGroup, m.Priority)...)
+		head := append([]string{m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place}, labels(m.Tag, m.Keys, m.MessageGroup, m.LiteTopic, m.Priority)...)
 		b.WriteString(output.Flow(head, columns, 4) + "\n")
 		for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
 			fmt.Fprintf(&b, "  %s: %s\n", output.Safe(name), output.Safe(m.Properties[name]))
@@ -389,13 +390,14 @@ func messages(ms []status.StoredMessage, columns int) string {
 	return b.String()
 }
 
-// labels are the tag, the keys, the message group and the priority of a message that are set.
-func labels(tag string, keys []string, group string, priority int) (parts []string) {
+// labels are the tag, the keys, the message group, the lite topic and the priority of a message that
+// are set.
+func labels(tag string, keys []string, group, lite string, priority int) (parts []string) {
 	rank := ""
 	if priority > 0 {
 		rank = strconv.Itoa(priority)
 	}
-	for _, p := range [][2]string{{"tag", tag}, {"keys", strings.Join(keys, ",")}, {"group", group}, {"priority", rank}} {
+	for _, p := range [][2]string{{"tag", tag}, {"keys", strings.Join(keys, ",")}, {"group", group}, {"lite topic", lite}, {"priority", rank}} {
 		if p[1] != "" {
 			parts = append(parts, p[0]+" "+output.Safe(p[1]))
 		}
@@ -447,6 +449,7 @@ var letterColumns = []output.Column[status.DeadLetter]{
 	{Name: "TAG", Wide: true, Cell: func(l status.DeadLetter) any { return l.Tag }},
 	{Name: "KEYS", Wide: true, Least: 60, Cell: func(l status.DeadLetter) any { return l.Keys }},
 	{Name: "MESSAGE-GROUP", Wide: true, Cell: func(l status.DeadLetter) any { return l.MessageGroup }},
+	{Name: "LITE-TOPIC", Wide: true, Cell: func(l status.DeadLetter) any { return l.LiteTopic }},
 	{Name: "PRIORITY", Wide: true, Cell: func(l status.DeadLetter) any { return l.Priority }},
 	{Name: "REASON", Least: 24, Cell: func(l status.DeadLetter) any { return l.Origin.Reason }},
 }
@@ -470,6 +473,7 @@ func letterFields(l status.DeadLetter) []output.Field {
 		{Name: "born", Value: l.BornAt},
 		{Name: "died", Value: l.StoredAt},
 		{Name: "message group", Value: l.MessageGroup},
+		{Name: "lite topic", Value: l.LiteTopic},
 		{Name: "priority", Value: l.Priority},
 		{Name: "tag", Value: l.Tag},
 		{Name: "keys", Value: l.Keys},

@@ -218,7 +218,7 @@ func (w *worker) stopIdle(wait time.Duration) {
 func (w *worker) program(ctx context.Context, d *tidegate.Delivery) ended {
 	p := newProgram(ctx, w.exec, consumer.ErrLeaseLost,
 		"TIDEGATE_MESSAGE_ID="+d.ID, "TIDEGATE_TOPIC="+d.Topic, "TIDEGATE_TAG="+d.Tag, "TIDEGATE_KEYS="+strings.Join(d.Keys, ","),
-		"TIDEGATE_MESSAGE_GROUP="+d.MessageGroup, fmt.Sprintf("TIDEGATE_PRIORITY=%d", d.Priority), fmt.Sprintf("TIDEGATE_ATTEMPT=%d", d.Attempt))
+		"TIDEGATE_MESSAGE_GROUP="+d.MessageGroup, "TIDEGATE_LITE_TOPIC="+d.LiteTopic, fmt.Sprintf("TIDEGATE_PRIORITY=%d", d.Priority), fmt.Sprintf("TIDEGATE_ATTEMPT=%d", d.Attempt))
 	stdout, stderr := &passage{to: unfiltered(w.Out), turn: &w.out}, &passage{to: unfiltered(w.Err), turn: &w.out}
 	p.Stdin, p.Stdout, p.Stderr = bytes.NewReader(d.Body), stdout, stderr
 	err := p.Run()

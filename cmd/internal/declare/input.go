@@ -193,6 +193,7 @@ func fromJSON(m *tidegate.Message, line []byte) error {
 		Keys         []string          `json:"keys"`
 		Properties   map[string]string `json:"properties"`
 		MessageGroup *string           `json:"message_group"`
+		LiteTopic    *string           `json:"lite_topic"`
 		Priority     *int              `json:"priority"`
 		DeliverAt    time.Time         `json:"deliver_at"`
 		DeliverAfter httpapi.Duration  `json:"deliver_after"`
@@ -211,7 +212,7 @@ func fromJSON(m *tidegate.Message, line []byte) error {
 	for _, field := range []struct {
 		at   *string
 		from *string
-	}{{&m.Tag, in.Tag}, {&m.MessageGroup, in.MessageGroup}} {
+	}{{&m.Tag, in.Tag}, {&m.MessageGroup, in.MessageGroup}, {&m.LiteTopic, in.LiteTopic}} {
 		if field.from != nil {
 			*field.at = *field.from
 		}

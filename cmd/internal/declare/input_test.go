@@ -82,6 +82,15 @@ func TestNoLineIsLost(t *testing.T) {
 	}
 }
 
+// A line has a lite topic, or that of the flag.
+func TestLiteTopicOfALine(t *testing.T) {
+	next := Lines(strings.NewReader(`{"body_text":"1","lite_topic":"a"}`+"\n"+`{"body_text":"2"}`), &tidegate.Message{LiteTopic: "b"}, true)
+	for _, want := range []string{"a", "b"} {
+		m, err := next()
+		assert.MustThat(t, err == nil && m.LiteTopic == want, "the message is %+v, %v; want the lite topic %s", m, err, want)
+	}
+}
+
 // Bodies of lines that are no JSON keep their bytes.
 func TestLinesKeepBytes(t *testing.T) {
 	bodies, err := readAll("caf\xe9\n \n\x00\x1a\nlast", false)

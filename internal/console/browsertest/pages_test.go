@@ -20,6 +20,7 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/broker/server"
 	"github.com/tidegate/tidegate/broker/settings"
+	"github.com/tidegate/tidegate/broker/status"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/transport"
 )
@@ -85,6 +86,47 @@ func TestPages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The page of a topic with lite topics lists them in parts, with their groups and consumers, and
+// deletes one. Their names cannot run as scripts.
+func TestLiteTopics(t *testing.T) {
+	const evil = `<img src=x onerror="window.pwned=1">`
+	s := start(t, siteOptions{})
+	s.topic("sessions", settings.Topic{Type: settings.TopicLite})
+	assert.Must(t, s.SyncLite(t.Context(), transport.LiteSync{
+		LiteConsumer: transport.LiteConsumer{Group: "agents", Topic: "sessions", ID: evil}, Topics: []string{"reply-to-7"},
+	}))
+	s.send(&tidegate.Message{Topic: "sessions", LiteTopic: "reply-to-7", Body: []byte("x")})
+	for i := range 60 {
+		s.send(&tidegate.Message{Topic: "sessions", LiteTopic: fmt.Sprintf("session-%02d", i), Body: []byte("x")})
+	}
+	b := open(t, s.url)
+	b.load("#/topics/sessions")
+	b.is("topics-one")
+	for _, want := range []string{evil, "reply-to-7", "agents", "session-48", "61"} {
+		if text := b.text(); !strings.Contains(text, want) {
+			t.Errorf("the page has no %q:\n%s", want, text)
+		}
+	}
+	assert.That(t, !strings.Contains(b.text(), "session-49"), "the page has more than 50 lite topics")
+	b.shoot("lite-topics")
+	b.click("delete-lite", "session-07")
+	b.wait(`document.querySelector('dialog[open]')`)
+	b.click("confirm", "")
+	b.wait(`!document.querySelector('dialog') && !document.querySelector('main').innerText.includes('session-07')`)
+	b.visit("#/topics/sessions?lite=session-48")
+	names := value[[]string](b, `[...document.querySelectorAll('[data-action=delete-lite]')].map((e) => e.dataset.subject)`)
+	if len(names) != 11 || names[0] != "session-49" || names[10] != "session-59" {
+		t.Errorf("the second part is %v", names)
+	}
+	page := assert.Value(s.LiteTopics("sessions", status.LiteTopicQuery{}))(t)
+	assert.Equal(t, "lite topics", page.Total, 60)
+	var pwned bool
+	if b.eval(`!!window.pwned`, &pwned); pwned {
+		t.Error("the ID of a consumer ran as a script")
+	}
+	b.clean()
 }
 
 // A dialog belongs to its page: another address cancels it. The end of the session removes it from

@@ -4,7 +4,7 @@ import {ago, cap, checkbox, field, h, num, when} from './base.js';
 import {badge, command, filters, groupLink, pager, region, table, topicLink} from './page.js';
 import {t} from './text.js';
 
-const kinds = ['producer', 'push_consumer', 'simple_consumer', 'http', 'consumer'];
+const kinds = ['producer', 'push_consumer', 'simple_consumer', 'lite_push_consumer', 'http', 'consumer'];
 
 export function clients(page) {
   const {match = '', kind = '', group = '', topic = '', language = '', outdated, after = ''} = page.query;

@@ -84,8 +84,8 @@ async function anew(group, l, inTopic, edit) {
   for (const name of Object.keys(merged)) if (merged[name] === null) delete merged[name];
   const content = l.body_text !== undefined ? {body_text: l.body_text} : {body: l.body};
   await call('POST', path`topics/${l.origin.topic}/messages`, {body: {id: as, ...content, tag: l.tag, keys: l.keys,
-    ...rest, properties: merged, message_group: l.message_group, priority: l.priority,
-    trace_context: l.trace_context}});
+    ...rest, properties: merged, message_group: l.message_group, lite_topic: l.lite_topic,
+    priority: l.priority, trace_context: l.trace_context}});
   const remove = (how) => call('DELETE', path`groups/${group}/dead-letters`, {query: {message_id: l.message_id,
     dead_letter_topic: inTopic, after: `${l.queue}-${l.offset}`, limit: 1, ...how}});
   // A still older broker rejects sent_as. The letter must not stay, because its message is sent.

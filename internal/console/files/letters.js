@@ -360,7 +360,7 @@ function one(group, l, readable, inTopic) {
       [t('place'), `${o.queue} / ${o.offset}`], [t('attempts of'), String(o.attempts)],
       [t('redriven before'), String(o.redrives)], [t('born at'), when(l.born_at)], [t('born host'), l.born_host],
         [t('first ID'), o.message_id], [t('size'), bytes(l.body_size)],
-      l.message_group && [t('message group'), l.message_group],
+      l.message_group && [t('message group'), l.message_group], l.lite_topic && [t('lite topic'), l.lite_topic],
         l.priority && [t('priority'), String(l.priority)], l.tag && [t('tag'), l.tag],
         l.keys?.length && [t('key'), l.keys.join(' ')], l.trace_context && ['traceparent', l.trace_context]]),
     Object.keys(l.properties || {}).length > 0 && [h('h2', null, t('properties')),

@@ -82,7 +82,7 @@ export function view(topic, m, readable) {
     facts([['ID', h('span', {class: 'mono'}, m.id || m.message_id || t('no id'))], [t('stored at'), m.stored_at],
       [t('born at'), m.born_at], [t('queue'), `${m.queue} / ${m.offset}`], m.tag && [t('tag'), m.tag],
       m.keys?.length && [t('key'), m.keys.join(' ')], m.message_group && [t('message group'), m.message_group],
-        m.priority && [t('priority'), String(m.priority)]]),
+        m.lite_topic && [t('lite topic'), m.lite_topic], m.priority && [t('priority'), String(m.priority)]]),
     Object.keys(m.properties || {}).length > 0 && [h('h2', null, t('properties')),
       facts(Object.entries(m.properties).map(([k, v]) => [h('code', null, k), lined(v)]), true)],
     m.id && h('p', null, h('a', {href: link('trace', {id: m.id, topic})}, t('why not consumed'))),

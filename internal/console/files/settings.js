@@ -8,7 +8,7 @@ import {badge, command, facts, filters, region, table} from './page.js';
 import {t} from './text.js';
 
 export const topicFields = [
-  ['type', ['NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'PRIORITY'], 'NORMAL'],
+  ['type', ['NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'PRIORITY', 'LITE'], 'NORMAL'],
   ['queues', 'number', 8],
   ['max_backlog.messages', 'number', '{limit of broker}'],
   ['max_backlog.bytes', 'bytes', '{limit of broker}'],
@@ -20,6 +20,8 @@ export const topicFields = [
   ['retention.bytes', 'bytes', '{none}'],
   ['retention.consumed', 'bool', false],
   ['duplicate_window', 'duration', '2m0s'],
+  ['lite.expiry', 'duration', '72h0m0s'],
+  ['lite.max_topics', 'number', 20000],
   ['transaction.timeout', 'duration', '{of broker}'],
   ['transaction.check_interval', 'duration', '{of broker}'],
   ['transaction.check_max', 'number', '{of broker}'],
@@ -37,6 +39,9 @@ export const groupFields = [
   ['max_backlog.age', 'duration', '{none}'],
   ['negative_ack.delay', 'duration', '1m0s'],
   ['negative_ack.max_redeliveries', 'number', '{none}'],
+  ['lite.topic', 'text', '{none}'],
+  ['lite.max_topics', 'number', 2000],
+  ['lite.exclusive', 'bool', false],
   ['retry_topic.enabled', 'bool', false],
   ['retry_topic.naming', ['2.9.2', '2.7.2', '2.6.1'], '2.9.2'],
   ['retry_topic.topic', 'text', '{by naming}'],

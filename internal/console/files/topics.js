@@ -1,6 +1,6 @@
 // The page of all topics.
 import {call, get, may, path} from './api.js';
-import {button, bytes, cap, dialog, duration, field, h, hex, notice, num, rate} from './base.js';
+import {ago, button, bytes, cap, dialog, duration, field, h, hex, notice, num, rate} from './base.js';
 import {charted, follow, over, rates} from './live.js';
 import {badge, bar, command, facts, filters, groupLink, link, pager, queues, region, sentence, table, topicLink} from './page.js';
 import {lines} from './parts.js';
@@ -58,11 +58,13 @@ function create() {
     title: t('create topic'), confirm: t('create'), cancel: t('cancel'),
     body: h('div', {class: 'grid'},
       field(t('name'), {name: 'name', required: true, maxlength: 127, autocomplete: 'off'}),
-      field(t('type'), {name: 'type', value: 'NORMAL'}, ['NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'PRIORITY'].map((v) => [v, v])),
+      field(t('type'), {name: 'type', value: 'NORMAL'},
+        ['NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'PRIORITY', 'LITE'].map((v) => [v, v])),
       field(t('queues'), {name: 'queues', type: 'number', min: 1, max: 1024, value: '8'})),
     run: async (form) => {
       if (!may.topic('admin', form.name)) throw new Error(t('not permitted', form.name));
-      await put(path`topics/${form.name}`, form.name, {type: form.type, queues: Number(form.queues)});
+      await put(path`topics/${form.name}`, form.name, {type: form.type,
+        queues: form.type === 'LITE' ? undefined : Number(form.queues)});
       location.hash = link('topics', form.name);
     },
   });
@@ -88,6 +90,7 @@ export function topic(page) {
   ]});
   const top = region(page);
   const drawPlots = region(page);
+  const drawLites = region(page);
   const drawQueues = region(page);
   const groups = region(page);
   const settings = region(page, 'columns');
@@ -125,11 +128,14 @@ export function topic(page) {
     const sort = {'topic backlog messages': '-backlog', 'topic backlog bytes': '-bytes',
       'topic backlog age': '-age'}[topicState.throttle?.limit];
     const slow = sort && await get('groups', {view: 'summary', topic: name, sort, limit: 1}, signal);
-    return {topicState, address, part, first: slow && slow.groups[0]};
-  }, ({topicState, address, part, first}) => {
+    const lites = topicState.type === 'LITE'
+      && await get(at + '/lite-topics', {after: page.query.lite, limit: 50}, signal);
+    return {topicState, address, part, lites, first: slow && slow.groups[0]};
+  }, ({topicState, address, part, lites, first}) => {
     state = topicState;
     slowest = first;
     figures();
+    drawLites(lites && liteTopics(page, name, admin, lites));
     drawQueues(queues(page, name, part));
     groups(h('h2', null, t('groups')), table({rows: state.groups || [], empty: t('no groups of topic'), columns: [
       {label: t('group'), wide: true, cell: (group) => groupLink(group)},
@@ -142,6 +148,35 @@ export function topic(page) {
           show(addressFields, address)]
         : h('p', {class: 'empty'}, t('no address settings'))));
   }, stream.every);
+}
+
+// liteTopics draws a page of the lite topics of a topic. The pager has a key of its own, because the
+// page can have another list.
+function liteTopics(page, name, admin, {lite_topics: rows, total, more}) {
+  const of = (groups, cell) => groups.map((g) => h('div', null, groupLink(g.group), ' ', cell(g)));
+  return [h('h2', null, t('lite topics')), table({rows, empty: t('no lite topics'), columns: [
+    {label: t('lite topic'), wide: true, cell: (lt) => h('code', null, lt.name)},
+    {label: t('stored'), num: true,
+      cell: (lt) => h('a', {href: link('messages', {topic: name, queue: lt.queue})}, num(lt.messages))},
+    {label: t('last use'), cell: (lt) => ago(lt.used_at)},
+    {label: t('backlog'), cell: (lt) => of(lt.groups || [], (g) => num(g.backlog))},
+    {label: t('consumers'), wide: true, cell: (lt) => of((lt.groups || []).filter((g) => g.consumers),
+      (g) => g.consumers.map((id) => [h('code', null, id), ' ']))},
+    admin && {label: '', cell: (lt) => h('span', {class: 'tools'}, button(t('delete'), 'delete-lite', lt.name,
+      () => removeLite(page, name, lt), 'quiet danger'))},
+  ]}), h('p', {class: 'hint'}, t('n of', num(rows.length), num(total))),
+  page.query.lite && h('a', {href: link(...page.names, {...page.query, lite: undefined})}, t('first page')), ' ',
+  more && h('a', {href: link(...page.names, {...page.query, lite: rows.at(-1).name}), 'data-key': 'lites'},
+    t('next page'))];
+}
+
+async function removeLite(page, topic, lt) {
+  const done = await dialog({
+    title: t('delete lite topic', lt.name), danger: true, confirm: t('delete'), cancel: t('cancel'),
+    body: h('p', null, t('delete lite topic hint', num(lt.messages))),
+    run: async () => { await call('DELETE', path`topics/${topic}/lite-topics/${lt.name}`); return true; },
+  });
+  if (done) { notice(t('deleted', lt.name)); page.reload(); }
 }
 
 // plots are the backlog and the rates of a topic.
@@ -163,6 +198,7 @@ async function send(name, page) {
       field(t('body'), {name: 'body', rows: 6, required: true}),
       field(t('tag'), {name: 'tag'}), field(t('key'), {name: 'key'}),
       field(t('message group'), {name: 'group', hint: t('only fifo')}),
+        field(t('lite topic'), {name: 'lite', hint: t('only lite'), maxlength: 64}),
         field(t('priority'), {name: 'priority', hint: t('only priority'), type: 'number', min: 0}),
         field(t('deliver after'), {name: 'after', hint: t('only delay'), placeholder: '30s'})),
     run: (form) => {
@@ -170,7 +206,7 @@ async function send(name, page) {
       last = JSON.stringify(form);
       return call('POST', path`topics/${name}/messages`, {body: {
         id, body_text: form.body, tag: form.tag || undefined, keys: form.key ? [form.key] : undefined,
-        message_group: form.group || undefined, priority: Number(form.priority) || undefined,
+        message_group: form.group || undefined, lite_topic: form.lite || undefined, priority: Number(form.priority) || undefined,
         deliver_after: form.after || undefined}});
     },
   });

@@ -349,6 +349,11 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/topics/{topic}/recall":                 toSend,
 	"POST /v1/groups/{group}/topics/{topic}/receive": toReceive,
 
+	"PUT /v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}":       toReceive,
+	"PATCH /v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}":     toReceive,
+	"DELETE /v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}":    toReceive,
+	"GET /v1/groups/{group}/topics/{topic}/lite-consumers/{consumer}/ended": toReceive,
+
 	// These name a group and a handle; permitHandle asks for the handle's topic.
 	"POST /v1/groups/{group}/acknowledge":               asGroup,
 	"POST /v1/groups/{group}/change-invisible-duration": asGroup,
@@ -358,53 +363,55 @@ var Routes = map[string]func(r *http.Request) []access.Need{
 	"POST /v1/groups/{group}/snooze":                    asGroup,
 	"POST /v1/groups/{group}/reconsume-later":           asGroup, // permitReconsume asks for the topics that it sends to
 
-	"GET /v1/topics":                                 toList,
-	"GET /v1/topics/{topic}":                         onTopic(access.Observe),
-	"GET /v1/topics/{topic}/messages":                toLook, // package server asks for the permission to receive for contents
-	"GET /v1/topics/{topic}/messages/{id}":           toLook, // package server leaves out groups that the key may not observe
-	"PUT /v1/topics/{topic}":                         onTopic(access.Admin),
-	"DELETE /v1/topics/{topic}":                      onTopic(access.Admin),
-	"POST /v1/topics/{topic}/purge":                  onTopic(access.Admin),
-	"GET /v1/topics/{topic}/address-settings":        onTopic(access.Observe),
-	"GET /v1/address-settings":                       onServer(access.Observe),
-	"GET /v1/address-settings/{match}":               onServer(access.Observe),
-	"PUT /v1/address-settings/{match}":               onServer(access.Admin),
-	"DELETE /v1/address-settings/{match}":            onServer(access.Admin),
-	"GET /v1/groups":                                 toList,
-	"GET /v1/groups/{group}":                         onGroup(access.Observe),
-	"PUT /v1/groups/{group}":                         onGroup(access.Admin),
-	"PATCH /v1/groups/{group}":                       onGroup(access.Admin),
-	"DELETE /v1/groups/{group}":                      onGroup(access.Admin),
-	"POST /v1/groups/{group}/rewind":                 onGroup(access.Admin),
-	"GET /v1/groups/{group}/parked":                  onGroup(access.Observe),
-	"POST /v1/groups/{group}/parked/redrive":         onGroup(access.Admin),
-	"GET /v1/groups/{group}/dead-letters":            listDeadLetters,
-	"GET /v1/topics/{topic}/queues":                  onTopic(access.Observe),
-	"GET /v1/groups/{group}/topics/{topic}/queues":   toBrowse,
-	"GET /v1/groups/{group}/topics/{topic}/leases":   toBrowse,
-	"GET /v1/groups/{group}/topics/{topic}/schedule": toBrowse,
-	"GET /v1/groups/{group}/failures":                onGroup(access.Observe),
-	"GET /v1/groups/{group}/dead-letters/classes":    listDeadLetters,
-	"POST /v1/groups/{group}/dead-letters/redrive":   moveDeadLetters,
-	"DELETE /v1/groups/{group}/dead-letters":         moveDeadLetters,
-	"GET /v1/throttle":                               onServer(access.Observe),
-	"PUT /v1/throttle":                               onServer(access.Admin),
-	"PATCH /v1/throttle":                             onServer(access.Admin),
-	"POST /v1/snapshot":                              onServer(access.Admin),
-	"POST /v1/session":                               anyone, // the handler rejects anonymous requests
-	"GET /v1/session":                                anyone,
-	"DELETE /v1/session":                             anyone,
-	"GET /v1/live":                                   anyone, // only names that the key may observe
-	"GET /v1/history":                                anyone, // likewise, and the sums of these
-	"GET /v1/audit":                                  onServer(access.Admin),
-	"GET /v1/clients":                                anyone, // only clients of groups and topics that the key may observe
-	"GET /v1/overview":                               onServer(access.Observe),
-	"GET /metrics":                                   onServer(access.Observe),
-	"GET /healthz":                                   nil, // probes of process managers have no keys
-	"GET /readyz":                                    nil,
-	"GET /v1/openapi.yaml":                           nil, // its content is in the public repository
-	"GET /console":                                   nil, // the files of the console have no data
-	"GET /console/":                                  nil,
+	"GET /v1/topics":                                     toList,
+	"GET /v1/topics/{topic}":                             onTopic(access.Observe),
+	"GET /v1/topics/{topic}/messages":                    toLook, // package server asks for the permission to receive for contents
+	"GET /v1/topics/{topic}/messages/{id}":               toLook, // package server leaves out groups that the key may not observe
+	"PUT /v1/topics/{topic}":                             onTopic(access.Admin),
+	"DELETE /v1/topics/{topic}":                          onTopic(access.Admin),
+	"POST /v1/topics/{topic}/purge":                      onTopic(access.Admin),
+	"GET /v1/topics/{topic}/address-settings":            onTopic(access.Observe),
+	"GET /v1/topics/{topic}/lite-topics":                 onTopic(access.Observe),
+	"DELETE /v1/topics/{topic}/lite-topics/{lite_topic}": onTopic(access.Admin),
+	"GET /v1/address-settings":                           onServer(access.Observe),
+	"GET /v1/address-settings/{match}":                   onServer(access.Observe),
+	"PUT /v1/address-settings/{match}":                   onServer(access.Admin),
+	"DELETE /v1/address-settings/{match}":                onServer(access.Admin),
+	"GET /v1/groups":                                     toList,
+	"GET /v1/groups/{group}":                             onGroup(access.Observe),
+	"PUT /v1/groups/{group}":                             onGroup(access.Admin),
+	"PATCH /v1/groups/{group}":                           onGroup(access.Admin),
+	"DELETE /v1/groups/{group}":                          onGroup(access.Admin),
+	"POST /v1/groups/{group}/rewind":                     onGroup(access.Admin),
+	"GET /v1/groups/{group}/parked":                      onGroup(access.Observe),
+	"POST /v1/groups/{group}/parked/redrive":             onGroup(access.Admin),
+	"GET /v1/groups/{group}/dead-letters":                listDeadLetters,
+	"GET /v1/topics/{topic}/queues":                      onTopic(access.Observe),
+	"GET /v1/groups/{group}/topics/{topic}/queues":       toBrowse,
+	"GET /v1/groups/{group}/topics/{topic}/leases":       toBrowse,
+	"GET /v1/groups/{group}/topics/{topic}/schedule":     toBrowse,
+	"GET /v1/groups/{group}/failures":                    onGroup(access.Observe),
+	"GET /v1/groups/{group}/dead-letters/classes":        listDeadLetters,
+	"POST /v1/groups/{group}/dead-letters/redrive":       moveDeadLetters,
+	"DELETE /v1/groups/{group}/dead-letters":             moveDeadLetters,
+	"GET /v1/throttle":                                   onServer(access.Observe),
+	"PUT /v1/throttle":                                   onServer(access.Admin),
+	"PATCH /v1/throttle":                                 onServer(access.Admin),
+	"POST /v1/snapshot":                                  onServer(access.Admin),
+	"POST /v1/session":                                   anyone, // the handler rejects anonymous requests
+	"GET /v1/session":                                    anyone,
+	"DELETE /v1/session":                                 anyone,
+	"GET /v1/live":                                       anyone, // only names that the key may observe
+	"GET /v1/history":                                    anyone, // likewise, and the sums of these
+	"GET /v1/audit":                                      onServer(access.Admin),
+	"GET /v1/clients":                                    anyone, // only clients of groups and topics that the key may observe
+	"GET /v1/overview":                                   onServer(access.Observe),
+	"GET /metrics":                                       onServer(access.Observe),
+	"GET /healthz":                                       nil, // probes of process managers have no keys
+	"GET /readyz":                                        nil,
+	"GET /v1/openapi.yaml":                               nil, // its content is in the public repository
+	"GET /console":                                       nil, // the files of the console have no data
+	"GET /console/":                                      nil,
 }
 
 func toSend(r *http.Request) []access.Need { return need(access.ToSend(r.PathValue("topic"))) }

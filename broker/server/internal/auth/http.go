@@ -138,6 +138,9 @@ func ClientOf(r *http.Request, otherwise string) (string, error) {
 	return scoped(identityOf(r), id), nil
 }
 
+// ScopedTo returns the ID of a client or consumer that a request names; with keys, the key before it.
+func ScopedTo(r *http.Request, id string) string { return scoped(identityOf(r), id) }
+
 // Permit rejects a request if its principal lacks a permission for the body of the request, which
 // the table of needs does not cover.
 func (g *Gate) Permit(r *http.Request, needs ...access.Need) error {

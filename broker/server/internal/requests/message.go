@@ -41,6 +41,7 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 		Tag:          p.GetTag(),
 		Keys:         p.GetKeys(),
 		MessageGroup: p.GetMessageGroup(),
+		LiteTopic:    p.GetLiteTopic(),
 		Priority:     int(p.GetPriority()),
 		Properties:   userProperties(m.GetUserProperties()),
 		TraceContext: p.GetTraceContext(),
@@ -56,6 +57,8 @@ func Message(m *rmqpb.Message, maxBody int, now time.Time) (out tidegate.Message
 		return out, born, refusal.TooLong(protocol.CodeMessagePropertiesTooLarge, "trace_context", len(out.TraceContext), refusal.MaxTraceContext)
 	case len(p.GetBornHost()) > refusal.MaxBornHost:
 		return out, born, refusal.TooLong(protocol.CodeMessagePropertiesTooLarge, "born_host", len(p.GetBornHost()), refusal.MaxBornHost)
+	case p.GetLiteTopic() == "" && p != nil && p.LiteTopic != nil: // the engine would treat it as none
+		return out, born, tidegate.ValidateLiteTopic("")
 	}
 	if t := p.GetBornTimestamp(); t != nil {
 		if born = t.AsTime(); t.CheckValid() != nil || !refusal.Storable(born) {
@@ -115,19 +118,13 @@ func CheckNamespace(topic *rmqpb.Resource) error {
 }
 
 // OddKind returns the kind of a message that no topic of this broker takes, and false for the
-// others. Only TRANSACTION counts as a message_type; whether a message is NORMAL, FIFO, DELAY or
-// PRIORITY follows from its message group, delivery time and priority alone, as on RocketMQ's
-// proxy.
+// others. Only TRANSACTION counts as a message_type; whether a message is NORMAL, FIFO, DELAY,
+// PRIORITY or LITE follows from its message group, delivery time, priority and lite topic alone, as
+// on RocketMQ's proxy.
 func OddKind(p *rmqpb.SystemProperties) (rmqpb.MessageType, bool) {
-	switch {
-	case p == nil:
-		return 0, false
-	case p.LiteTopic != nil:
-		return rmqpb.MessageType_LITE, true
-	}
 	switch p.GetMessageType() {
 	case rmqpb.MessageType_MESSAGE_TYPE_UNSPECIFIED, rmqpb.MessageType_NORMAL, rmqpb.MessageType_FIFO, rmqpb.MessageType_DELAY,
-		rmqpb.MessageType_TRANSACTION, rmqpb.MessageType_PRIORITY:
+		rmqpb.MessageType_TRANSACTION, rmqpb.MessageType_PRIORITY, rmqpb.MessageType_LITE:
 		return 0, false
 	}
 	return p.GetMessageType(), true

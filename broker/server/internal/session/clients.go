@@ -30,6 +30,7 @@ import (
 	"github.com/tidegate/tidegate/broker/internal/refusal"
 	"github.com/tidegate/tidegate/broker/server/internal/requests"
 	"github.com/tidegate/tidegate/internal/rmqpb"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // A Client is one client, by its ID. Goroutines may share it.
@@ -43,9 +44,10 @@ type Client struct {
 
 	since     time.Time
 	holder    *engine.Holder
-	address   atomic.Pointer[string]    // of its connection; nil if it is not known
-	reception atomic.Pointer[reception] // its last receive; nil before the first
-	http      atomic.Bool               // it receives over HTTP
+	address   atomic.Pointer[string]                 // of its connection; nil if it is not known
+	reception atomic.Pointer[reception]              // its last receive; nil before the first
+	http      atomic.Bool                            // it receives over HTTP
+	lite      atomic.Pointer[transport.LiteConsumer] // as which it has subscribed to lite topics; nil if it has not
 
 	// guarded by Clients.mu
 	streams       map[*Stream]struct{}
@@ -63,8 +65,11 @@ func (c *Client) IsPush() bool {
 	if p := c.profile.Load(); p != nil {
 		return p.IsPush()
 	}
-	return c.renews.Load()
+	return c.renews.Load() || c.Lite() != nil
 }
+
+// Lite returns the consumer as which the client has subscribed to lite topics, or nil.
+func (c *Client) Lite() *transport.LiteConsumer { return c.lite.Load() }
 
 // Profile returns the settings that the client sent, or nil before the first.
 func (c *Client) Profile() *Profile { return c.profile.Load() }
@@ -236,6 +241,13 @@ func (r *Clients) IsPush(id string) bool {
 	return c != nil && c.IsPush()
 }
 
+// Suspends reports whether suspend in a ChangeInvisibleDuration of the client ends the delivery: it is
+// one of RocketMQ's consumers of lite topics. tidegate's clients extend their deliveries with it.
+func (r *Clients) Suspends(id string) bool {
+	c := r.Get(id)
+	return c != nil && c.Profile().IsLite() && !c.Profile().Packed
+}
+
 // ensureLocked returns the session of a client. It creates one if there is none; only then it calls
 // origin, which must not block.
 func (r *Clients) ensureLocked(id string, origin func() string) (*Client, error) {
@@ -330,7 +342,28 @@ func (r *Clients) Attach(id string, origin func() string, t *Stream, p *Profile,
 	for _, topic := range publishes {
 		r.publishLocked(c, topic)
 	}
+	if of := c.Lite(); of != nil && c.latestLocked() == t {
+		t.serveLite(of)
+	}
 	return c, nil
+}
+
+// Subscribes notes that a client has subscribed to lite topics. Its latest stream reports those that
+// it has no more.
+func (r *Clients) Subscribes(id string, of transport.LiteConsumer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.byID[id]
+	if c == nil {
+		return // it sends its settings later, and subscribes again
+	}
+	c.seen.Store(time.Now().UnixNano())
+	if last := c.Lite(); last == nil || *last != of {
+		c.lite.Store(&of)
+	}
+	if t := c.latestLocked(); t != nil {
+		t.serveLite(c.Lite())
+	}
 }
 
 // fitsLocked reports whether the settings of a client may have so many bytes instead of those that
@@ -467,6 +500,7 @@ func (r *Clients) Reason(id string) error {
 func (r *Clients) endLocked(c *Client) (polls []*poll, streams []*Stream) {
 	c.profile.Store(nil)
 	r.retractLocked(c)
+	c.lite.Store(nil)
 	c.served = false // without another request, its last stream or receive ends it
 	return slices.Collect(maps.Keys(c.polls)), slices.Collect(maps.Keys(c.streams))
 }
@@ -596,7 +630,12 @@ type Profile struct {
 // IsPush reports whether the client takes messages to handlers, so that a
 // message that comes back waits by the group's ladder.
 func (p *Profile) IsPush() bool {
-	return p != nil && p.clientType == rmqpb.ClientType_PUSH_CONSUMER
+	return p != nil && (p.clientType == rmqpb.ClientType_PUSH_CONSUMER || p.IsLite())
+}
+
+// IsLite reports whether the client receives from lite topics.
+func (p *Profile) IsLite() bool {
+	return p != nil && p.clientType == rmqpb.ClientType_LITE_PUSH_CONSUMER
 }
 
 // kind returns the name of the kind of the client.
@@ -626,14 +665,15 @@ func (p *Profile) RequestTimeout() time.Duration {
 // Serves returns nil if the broker serves clients of a type, and otherwise an error with
 // NOT_IMPLEMENTED. Some official clients leave the type unset.
 func Serves(t rmqpb.ClientType) error {
-	why := "the broker does not know; it serves PRODUCER, PUSH_CONSUMER and SIMPLE_CONSUMER"
+	why := "the broker does not know; it serves PRODUCER, PUSH_CONSUMER, SIMPLE_CONSUMER and LITE_PUSH_CONSUMER"
 	switch t {
-	case rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED, rmqpb.ClientType_PRODUCER, rmqpb.ClientType_PUSH_CONSUMER, rmqpb.ClientType_SIMPLE_CONSUMER:
+	case rmqpb.ClientType_CLIENT_TYPE_UNSPECIFIED, rmqpb.ClientType_PRODUCER, rmqpb.ClientType_PUSH_CONSUMER, rmqpb.ClientType_SIMPLE_CONSUMER,
+		rmqpb.ClientType_LITE_PUSH_CONSUMER:
 		return nil
 	case rmqpb.ClientType_PULL_CONSUMER:
 		why = "the broker does not serve, because it stores the progress of consumer groups itself; use a PUSH_CONSUMER or a SIMPLE_CONSUMER"
-	case rmqpb.ClientType_LITE_PUSH_CONSUMER, rmqpb.ClientType_LITE_SIMPLE_CONSUMER:
-		why = "the broker does not serve, because it has no lite topics; use a PUSH_CONSUMER or a SIMPLE_CONSUMER"
+	case rmqpb.ClientType_LITE_SIMPLE_CONSUMER:
+		why = "the broker does not serve; use a LITE_PUSH_CONSUMER, or receive from lite topics over HTTP"
 	}
 	return refusal.New(tidegate.CodeNotImplemented, "client_type", "client_type is %v, which %s", t, why)
 }

@@ -27,7 +27,7 @@ const (
 )
 
 // Kinds are the kinds of clients.
-var Kinds = []string{"producer", "push_consumer", "simple_consumer", "http", "consumer"}
+var Kinds = []string{"producer", "push_consumer", "simple_consumer", "lite_push_consumer", "http", "consumer"}
 
 // A Listing is a query of clients.
 type Listing struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/tidegate/tidegate/internal/admission"
 	"github.com/tidegate/tidegate/internal/rmqpb"
 	"github.com/tidegate/tidegate/internal/wire"
+	"github.com/tidegate/tidegate/transport"
 )
 
 const (
@@ -39,6 +40,11 @@ type Stream struct {
 	due     map[wire.Queue]struct{} // of watches: to write
 	round   int                     // how often WakeWatches was called
 	ended   bool
+
+	// Guarded by mu.
+	lite      transport.LiteConsumer // whose ended lite topics the stream reports
+	serving   transport.LiteConsumer // likewise, since BeginLite; zero if none
+	endedLite []string               // lite topics to report
 
 	number uint64 // guarded by Clients.mu: later streams have higher ones
 }
@@ -87,6 +93,54 @@ func (t *Stream) Taken() []*rmqpb.RecoverOrphanedTransactionCommand {
 	defer t.mu.Unlock()
 	out := t.checks
 	t.checks, t.bytes = nil, 0
+	return out
+}
+
+// serveLite has BeginLite return a consumer, unless it did.
+func (t *Stream) serveLite(c *transport.LiteConsumer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lite = *c; t.lite != t.serving {
+		t.signal()
+	}
+}
+
+// BeginLite returns the consumer whose ended lite topics the stream is to report from now on, and
+// false if it does already. The caller passes the lite topics to LiteEnded, and calls LiteOver when
+// there will be no further ones.
+func (t *Stream) BeginLite() (c transport.LiteConsumer, begin bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	begin = t.lite != t.serving && t.lite != transport.LiteConsumer{}
+	if begin {
+		t.serving = t.lite
+	}
+	return t.lite, begin
+}
+
+// LiteOver ends what BeginLite has begun for a consumer.
+func (t *Stream) LiteOver(c transport.LiteConsumer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.serving == c {
+		t.lite, t.serving = transport.LiteConsumer{}, transport.LiteConsumer{}
+	}
+}
+
+// LiteEnded has a lite topic reported that the client has no more. It never blocks.
+func (t *Stream) LiteEnded(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.endedLite = append(t.endedLite, name)
+	t.signal()
+}
+
+// EndedLite returns the lite topics to report, and forgets them.
+func (t *Stream) EndedLite() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := t.endedLite
+	t.endedLite = nil
 	return out
 }
 
@@ -276,14 +330,19 @@ func (t *Stream) finish(over []*Watch) {
 func (r *Clients) Watching(c *Client) *Stream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var latest *Stream
+	latest := c.latestLocked()
+	if latest == nil || latest.limit == nil {
+		return nil
+	}
+	return latest
+}
+
+// latestLocked returns the latest stream of the client, or nil. Clients.mu is held.
+func (c *Client) latestLocked() (latest *Stream) {
 	for t := range c.streams {
 		if latest == nil || t.number > latest.number {
 			latest = t
 		}
-	}
-	if latest == nil || latest.limit == nil {
-		return nil
 	}
 	return latest
 }

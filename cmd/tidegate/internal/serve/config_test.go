@@ -57,7 +57,7 @@ var badFiles = []struct{ file, want string }{
 	{"min_long_polling: -3s", `f:1: min_long_polling is "-3s": server options: MinLongPolling is -3s; it must not be negative, 0 means th`},
 	{"insecure: yes", `f:1: insecure is "yes": give true or false`},
 	{"log_level: loud", `f:1: log_level is "loud": give debug, info, warn or error`},
-	{"topic:\n- a\n- b:ODD", `f:3: topic is "a,b:ODD": give NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY after the colon`},
+	{"topic:\n- a\n- b:ODD", `f:3: topic is "a,b:ODD": give NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE after the colon`},
 	{"topic:\n- a\n- [b]", `f:3: topic is a list; give a single value`},
 	{"topic: t:FIFO\ntopics:\n  t:\n    type: NORMAL", `f:1: topic is "t:FIFO", but its type in f:4 is NORMAL`},
 	{"topics: [t]", "f:1: topics is a list"},

@@ -313,8 +313,8 @@ func TestOverriddenValues(t *testing.T) {
 		{name: "flag below the same flag", flags: flagged("log_format", "xml", "log_format", "json"),
 			want: `--log-format is "xml": give text or json`},
 		{name: "one of two lists", env: []string{"TIDEGATE_TOPIC=a,b:ODD"}, flags: flagged("topic", "c", "topic", "d:ODD"),
-			want: "TIDEGATE_TOPIC is \"a,b:ODD\": give NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY after the colon\n" +
-				`--topic is "d:ODD": give NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY after the colon`},
+			want: "TIDEGATE_TOPIC is \"a,b:ODD\": give NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE after the colon\n" +
+				`--topic is "d:ODD": give NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE after the colon`},
 		{name: "all three", file: "log_level: a", env: []string{"TIDEGATE_LOG_LEVEL=b"}, flags: flagged("log_level", "c"),
 			want: "f:1: log_level is \"a\": give debug, info, warn or error\n" +
 				"TIDEGATE_LOG_LEVEL is \"b\": give debug, info, warn or error\n" +

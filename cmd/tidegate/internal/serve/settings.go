@@ -98,7 +98,7 @@ func (s *configuration) table() []setting {
 		{"advertise", &s.server.Advertise, restart, "`host:port` that the broker sends to clients as its address (default: the address that the client used)"},
 		{"http_hosts", &s.server.HTTPHosts, restart, "`name` of a host, without port, in HTTP requests from a reverse proxy on this machine (IP addresses, localhost and the host of --advertise are always accepted); can be repeated, or a list with commas"},
 		{"console", &s.console, restart, "`mode` of the web console at /console/ of --http: on or off"},
-		{"topic", &s.topics, live, "`name` of a topic to create at the start, or name:TYPE with the type NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY; can be repeated, or a list with commas"},
+		{"topic", &s.topics, live, "`name` of a topic to create at the start, or name:TYPE with the type NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE; can be repeated, or a list with commas"},
 		{"max_backlog", &b.MaxBacklog.Messages, live, "throttle sends to a topic if its backlog reaches this many `messages` (0: no limit)"},
 		{"max_backlog_bytes", &b.MaxBacklog.Bytes, live, "throttle sends to a topic if its backlog reaches this many `bytes` (0: no limit)"},
 		{"max_backlog_age", &b.MaxBacklog.Age, live, "throttle sends to a topic if the oldest message of its backlog is older than this `duration` (0s: no limit)"},
@@ -182,7 +182,7 @@ func (s *configuration) validate() error {
 	for _, t := range s.topics {
 		name, kind, typed := strings.Cut(t, ":")
 		errs = append(errs, tidegate.ValidateTopic(name))
-		check(!typed || kind != "" && settings.Topic{Type: settings.TopicType(kind)}.Validate() == nil, "give NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY after the colon")
+		check(!typed || kind != "" && settings.Topic{Type: settings.TopicType(kind)}.Validate() == nil, "give NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or LITE after the colon")
 	}
 	for _, name := range s.timeZones {
 		_, err := time.LoadLocation(name)
