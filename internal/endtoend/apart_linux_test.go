@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 
 type apartSettings struct {
 	Dir    string
-	Topics int // t0, t1 and so on
+	Topics int // t0, t1 and so on, beside the topic lite
 }
 
 // serveParent serves a broker until the standard input ends. It prints its address, and for each
@@ -64,6 +64,9 @@ func serveParent(encoded string) error {
 		if _, err := engine.PutTopic(context.Background(), fmt.Sprintf("t%d", i), settings.Topic{}); err != nil {
 			return err
 		}
+	}
+	if _, err := engine.PutTopic(context.Background(), "lite", settings.Topic{Type: settings.TopicLite}); err != nil {
+		return err
 	}
 	srv, err := server.New(engine, server.Options{Advertise: lis.Addr().String(), MaxParkedBytes: 256 << 20}) // for 5 000 waiting consumers
 	if err != nil {

@@ -14,12 +14,13 @@ import (
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
 	"github.com/tidegate/tidegate/producer"
+	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
 // BenchmarkIdleSDK prints the share of a core, in percent, that idle clients cost their process and
 // the broker's, and the resident memory of both processes: a push consumer of one topic and of
-// 1 000 topics, 1 000 consumers of one topic, each of a group of its own, a producer that has sent
+// 1 000 topics, one of 1 000 lite topics, 1 000 consumers of one topic, each of a group of its own, a producer that has sent
 // one message to each of 10 000 topics, and 10 000 clients with connections of their own, of which
 // half have sent a message and half are push consumers of one group. With failed-receives, the
 // machine was too busy for the clients. Each op is 20 s, after 30 s of rest: the clients have begun
@@ -45,6 +46,7 @@ func BenchmarkIdleSDK(b *testing.B) {
 	}{
 		{"topics=1/groups=1", 1, consumers(1)},
 		{"topics=1000/groups=1", 1000, consumers(1)},
+		{"lite-topics=1000", 0, consumeLite},
 		{"topics=1/groups=1000", 1, consumers(1000)},
 		{"sent-topics=10000", 10_000, func(b *testing.B, address string, topics []string) {
 			sendOnce(b, produce(b, connect(b, address, rocketmq.Options{})), topics)
@@ -70,6 +72,14 @@ func BenchmarkIdleSDK(b *testing.B) {
 			b.ReportMetric(float64(brokerMemory)/(1<<20), "broker-MiB")
 			b.ReportMetric(0, "ns/op")
 		})
+	}
+}
+
+// consumeLite begins a push consumer of 1 000 lite topics.
+func consumeLite(b *testing.B, address string, _ []string) {
+	p := throughputRun(b, connect(b, address, rocketmq.Options{}), consumer.Subscription{Group: "g", Topic: "lite", Lite: true}, func() {})
+	for i := range 1000 {
+		assert.Must(b, p.Subscribe(b.Context(), fmt.Sprintf("session-%d", i), transport.LiteStart{}))
 	}
 }
 
@@ -261,7 +271,7 @@ func newPush(t consumer.Transport, sub consumer.Subscription, handled func()) (*
 var failedReceives atomic.Int64
 
 // throughputRun runs a push consumer, whose handler calls handled, until the benchmark ends.
-func throughputRun(b *testing.B, t consumer.Transport, sub consumer.Subscription, handled func()) {
+func throughputRun(b *testing.B, t consumer.Transport, sub consumer.Subscription, handled func()) *consumer.Push {
 	b.Helper()
 	p := assert.Value(newPush(t, sub, handled))(b)
 	ctx, stop := context.WithCancel(context.Background())
@@ -271,4 +281,5 @@ func throughputRun(b *testing.B, t consumer.Transport, sub consumer.Subscription
 		stop()
 		assert.NoError(b, <-ended)
 	})
+	return p
 }

@@ -345,3 +345,53 @@ func TestTransactOverAFailover(t *testing.T) {
 		}))
 	}
 }
+
+// A consumer subscribes to lite topics while the secondary broker is unreachable, and then the
+// primary one. It gets the messages of each from both, of each lite topic in order, when they are
+// back.
+func TestLiteTopicsOfBothEndpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		brokers := map[string]*brokertest.Broker{"primary": brokertest.New(t), "secondary": brokertest.New(t)}
+		var ends []failover.Endpoint
+		for _, name := range []string{"primary", "secondary"} {
+			brokers[name].CreateTopic("sessions", settings.Topic{Type: settings.TopicLite})
+			ends = append(ends, failover.Endpoint{Name: name, Transport: brokers[name].Client()})
+		}
+		x := assert.Value(failover.New(ends, failover.Options{}))(t)
+		t.Cleanup(func() { x.Close() })
+		send := func(broker string, number int, liteTopics ...string) {
+			for _, name := range liteTopics {
+				m := &tidegate.Message{ID: fmt.Sprint(broker, name, number), Topic: "sessions", LiteTopic: name, Body: fmt.Append(nil, number)}
+				brokers[broker].Send(m)
+			}
+		}
+		var mu sync.Mutex
+		handled := map[string]string{} // the endpoint and lite topic → the bodies
+		c := assert.Value(consumer.NewPush(x, consumer.Subscription{Group: "agents", Topic: "sessions", Lite: true}, func(_ context.Context, d *tidegate.Delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			handled[strings.Split(d.Endpoint, "/")[0]+" "+d.LiteTopic] += string(d.Body)
+			return nil
+		}, consumer.PushOptions{OnReceiveFailure: func(consumer.ReceiveFailure) {}}))(t)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		time.Sleep(time.Second)
+		for down, name := range map[string]string{"secondary": "a", "primary": "b"} {
+			brokers[down].Disconnect()
+			time.Sleep(time.Second)
+			assert.NoError(t, c.Subscribe(t.Context(), name, transport.LiteStart{}))
+			brokers[down].Reconnect()
+			time.Sleep(15 * time.Second)
+		}
+		for _, broker := range []string{"primary", "secondary"} {
+			for number := range 3 {
+				send(broker, number, "a", "b", "not-subscribed")
+			}
+		}
+		time.Sleep(10 * time.Second)
+		stop()
+		assert.NoError(t, <-done)
+		assert.Equal(t, "the handled messages", fmt.Sprint(handled), "map[primary a:012 primary b:012 secondary a:012 secondary b:012]")
+	})
+}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -211,6 +212,28 @@ var functions = map[string]func(*panicTest){
 	},
 	"consumer.PushOptions.OnDelivery": func(t *panicTest) {
 		t.consume(consumer.PushOptions{OnDelivery: func(consumer.Outcome) { panic("by the test") }}, consumer.Subscription{}, false, 0)
+	},
+	"consumer.PushOptions.OnLiteEnd": func(t *panicTest) {
+		t.b.CreateTopic("sessions", settings.Topic{Type: settings.TopicLite})
+		ctx, cancel := context.WithCancel(t.Context())
+		handled := make(chan string, 1)
+		c, err := consumer.NewPush(t.b.Client(), consumer.Subscription{Group: "agents", Topic: "sessions", Lite: true},
+			func(_ context.Context, d *tidegate.Delivery) error { handled <- d.LiteTopic; return nil },
+			consumer.PushOptions{Logger: t.logger(), OnLiteEnd: func(string) { panic("by the test") }})
+		assert.Must(t, err)
+		for _, name := range []string{"ends", "stays"} {
+			assert.Must(t, c.Subscribe(t.Context(), name, transport.LiteStart{}))
+		}
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		synctest.Wait()
+		assert.Must(t, t.b.DeleteLiteTopic(t.Context(), "sessions", "ends"))
+		t.b.Send(&tidegate.Message{Topic: "sessions", LiteTopic: "stays", Body: []byte("x")})
+		assert.Equal(t, "the lite topic of the message", <-handled, "stays")
+		synctest.Wait()
+		cancel()
+		assert.NoError(t, <-done)
+		t.logged()
 	},
 	"consumer.PushOptions.OnReceiveFailure": func(t *panicTest) {
 		t.failReceives(3)

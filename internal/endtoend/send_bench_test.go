@@ -230,28 +230,31 @@ func alternate(b *testing.B, ours round, others map[string]round) {
 
 // BenchmarkPushSDK consumes messages of 1 KiB with a push consumer, 64 workers and a handler that
 // does nothing, from a broker on disk, until every acknowledgement is on disk: without an order,
-// and in 1 000 message groups of a FIFO group. In turns within the same run 64 callers send as many
+// in 1 000 message groups of a FIFO group, and in 1 000 lite topics. In turns within the same run 64 callers send as many
 // messages one by one to a server that only responds (echo). echo/ratio is the consumer's rate
 // divided by theirs; allocs/msg counts client and server.
 func BenchmarkPushSDK(b *testing.B) {
-	for name, fifo := range map[string]bool{"unordered": false, "groups=1000": true} {
+	for name, kind := range map[string]settings.TopicType{"unordered": settings.TopicNormal, "groups=1000": settings.TopicFIFO, "lite-topics=1000": settings.TopicLite} {
 		b.Run(name, func(b *testing.B) {
 			const messages, callers = 32 << 10, 64
-			topic, groups := settings.Topic{}, 0
-			if fifo {
-				topic.Type, groups = settings.TopicFIFO, 1000
+			groups, group, sub := 1000, settings.Group{FIFO: true}, consumer.Subscription{Group: "g", Topic: "t"}
+			switch kind {
+			case settings.TopicNormal:
+				groups, group.FIFO = 0, false
+			case settings.TopicLite:
+				group.Lite.Topic, sub.Lite = "t", true
 			}
-			c := newCountingClient(b, serveDiskWith(b, topic, settings.Group{FIFO: fifo}))
+			c := newCountingClient(b, serveDiskWith(b, settings.Topic{Type: kind}, group))
 			floor := rawCalls(b, serveEcho(b), callers)
 			var took [2]time.Duration
 			var allocs uint64
 			n := 0
 			for b.Loop() {
 				took[0] += closedLoops(b, callers, messages, floor)
-				c.fill(b, messages, []string{"t"}, groups)
+				c.fill(b, messages, []string{"t"}, groups, sub.Lite)
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
-				d, _ := c.consume(b, messages, callers, consumer.Subscription{Group: "g", Topic: "t"})
+				d, _ := c.consume(b, messages, callers, sub)
 				took[1] += d
 				runtime.ReadMemStats(&after)
 				allocs += after.Mallocs - before.Mallocs
@@ -312,9 +315,9 @@ func (c *countingClient) ReceiveOrWatch(ctx context.Context, r transport.Receive
 	return ds, ready, err
 }
 
-// fill stores n messages, batches of each topic in turns, of so many message groups in turns if
-// there are any.
-func (c *countingClient) fill(b *testing.B, n int, topics []string, groups int) {
+// fill stores n messages, batches of each topic in turns, of so many message groups or lite topics in
+// turns if there are any.
+func (c *countingClient) fill(b *testing.B, n int, topics []string, groups int, lite bool) {
 	const batch, senders = 64, 8
 	body := make([]byte, 1<<10)
 	var next atomic.Int64
@@ -325,8 +328,11 @@ func (c *countingClient) fill(b *testing.B, n int, topics []string, groups int) 
 				msgs := make([]*tidegate.Message, min(batch, n-from))
 				for i := range msgs {
 					msgs[i] = &tidegate.Message{ID: tidegate.NewMessageID(), Topic: topics[from/batch%len(topics)], Body: body}
-					if groups > 0 {
-						msgs[i].MessageGroup = fmt.Sprint((from + i) % groups)
+					switch name := fmt.Sprint((from + i) % max(groups, 1)); {
+					case lite:
+						msgs[i].LiteTopic = name
+					case groups > 0:
+						msgs[i].MessageGroup = name
 					}
 				}
 				for _, r := range c.Send(b.Context(), msgs) {
@@ -363,6 +369,9 @@ func (c *countingClient) consume(b *testing.B, n, workers int, sub consumer.Subs
 				close(done)
 			}
 		}}))(b)
+	for i := 0; sub.Lite && i < 1000; i++ {
+		assert.Must(b, p.Subscribe(b.Context(), fmt.Sprint(i), transport.LiteStart{}))
+	}
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	start = time.Now()
@@ -407,7 +416,7 @@ func BenchmarkPushTopicsSDK(b *testing.B) {
 			for b.Loop() {
 				for name, to := range loads {
 					c := newCountingClient(b, address)
-					c.fill(b, messages, to, 0)
+					c.fill(b, messages, to, 0, false)
 					d, steady := c.consume(b, messages, workers, consumer.Subscription{Group: "g-" + name, Topics: all(to)})
 					if name == "all" {
 						receives += c.receives.Load()

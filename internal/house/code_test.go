@@ -219,8 +219,8 @@ func TestPurePackages(t *testing.T) {
 // The ceilings of the layout. They go down with the work, and up only for a new capability, by
 // packages that the commit names.
 var ceilings = map[string]struct{ packages, files, single int }{
-	"the root module":      {packages: 75, files: 329, single: 12},
-	"the whole repository": {packages: 85, files: 364, single: 15},
+	"the root module":      {packages: 76, files: 338, single: 12},
+	"the whole repository": {packages: 86, files: 373, single: 15},
 }
 
 // A room is a package with code: a directory with a Go file that is no test.

@@ -99,13 +99,14 @@ type fullTransport interface {
 	transport.Recaller
 }
 
-// A laneTransport also has lanes, transactions, watches and parts.
+// A laneTransport also has lanes, transactions, watches, parts and lite topics.
 type laneTransport interface {
 	fullTransport
 	transport.LaneSender
 	transport.Transactor
 	transport.Watcher
 	transport.Streamer
+	transport.LiteSubscriber
 }
 
 // count returns t with a count of its calls.
@@ -199,6 +200,16 @@ func (c countedLanes) ReceiveOrWatch(ctx context.Context, r transport.ReceiveReq
 func (c countedLanes) ReceiveParts(ctx context.Context, r transport.ReceiveRequest, deliver func([]*tidegate.Delivery, time.Time)) ([]*tidegate.Delivery, error) {
 	c.m.add("ReceiveParts")
 	return c.lanes.ReceiveParts(ctx, r, deliver)
+}
+
+func (c countedLanes) SyncLite(ctx context.Context, s transport.LiteSync) error {
+	c.m.add("SyncLite")
+	return c.lanes.SyncLite(ctx, s)
+}
+
+func (c countedLanes) ServeLite(ctx context.Context, consumer transport.LiteConsumer, ended func(string)) error {
+	c.m.add("ServeLite")
+	return c.lanes.ServeLite(ctx, consumer, ended)
 }
 
 func (c countedLanes) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
