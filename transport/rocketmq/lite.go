@@ -43,20 +43,20 @@ func liteRole(group, id string) role { return role{group: group, push: true, lit
 // group has a session. RocketMQ accepts no other kind of client of such a group.
 const anyLite = "any"
 
-// liteRoleOf returns the role of a consumer of lite topics of the group for requests that any of them
-// can send to the server: one that has a session with the server, or one that this client knows.
-func (c *Client) liteRoleOf(endpoint, group string) role {
+// liteRoleOf returns the role of a consumer of lite topics of the group and parent for requests that
+// any of them can send to the server: one that has a session with the server, or one that this client
+// knows. A consumer of the group for another parent, which RocketMQ rejects, is none of them.
+func (c *Client) liteRoleOf(endpoint, group, parent string) role {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	as := liteRole(group, anyLite)
-	for known := range c.lites {
-		if known.group == group {
-			as = known
+	for known, l := range c.lites {
+		if known.group != group || l.Topic != parent {
+			continue
 		}
-	}
-	for key, s := range c.sessions {
-		if key.endpoint == endpoint && key.role.group == group && key.role.lite != "" && s.isReady() {
-			return key.role
+		as = known
+		if s := c.sessions[sessionKey{endpoint, known}]; s != nil && s.isReady() {
+			return known
 		}
 	}
 	return as

@@ -103,7 +103,7 @@ func (c *Client) ConsumerSettings(ctx context.Context, group, topicName string) 
 	ep, as := r.Readers[0].Server, role{group: group, push: true}
 	switch {
 	case r.Accepts[rmqpb.MessageType_LITE]:
-		as = c.liteRoleOf(ep.Key, group)
+		as = c.liteRoleOf(ep.Key, group, topicName)
 	case c.hasSession(ep, role{group: group}):
 		as.push = c.hasSession(ep, as)
 	}

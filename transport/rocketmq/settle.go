@@ -41,7 +41,7 @@ const (
 func (c *Client) settling(ctx context.Context, op string, d *tidegate.Delivery, push func(*conn.Server) bool) (request, *tidegate.Error) {
 	as := role{group: d.ConsumerGroup, push: true}
 	if liteTopic(d) != nil {
-		as = c.liteRoleOf(d.Endpoint, d.ConsumerGroup)
+		as = c.liteRoleOf(d.Endpoint, d.ConsumerGroup, d.Topic)
 	}
 	c.mu.Lock()
 	closed, ep := c.closed, c.endpoints[d.Endpoint]
