@@ -285,8 +285,8 @@ type PushOptions struct {
 
 	// OnReceiveFailure is called for each failed receive, for example from a topic that does not
 	// exist, or with a filter that the server cannot parse. It is also called if the consumer cannot
-	// repeat its lite topics at the server, for example because they are above a quota. Several goroutines call it at the same
-	// time. The next receive starts after it has returned. Nil means none.
+	// repeat its lite topics at the server, for example because they are above a quota. Several
+	// goroutines call it at the same time. The next receive starts after it has returned. Nil means none.
 	OnReceiveFailure func(ReceiveFailure)
 
 	// OnLiteEnd is called for each lite topic that the server takes from the consumer, for example
@@ -522,28 +522,6 @@ func (f *faults) lite(t Transport, s *Subscription, o *PushOptions) {
 	if s.Lite && len(s.Topics) > 0 {
 		f.add("Subscription.Topics", "the lite topics of a consumer have one parent; give it as Topic, and use one consumer for each parent")
 	}
-}
-
-// checkStart returns the error of an invalid position.
-func checkStart(s transport.LiteStart) error {
-	fault := func(format string, args ...any) error {
-		return &tidegate.Error{Subject: "start", Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
-	}
-	set := 0
-	for _, is := range []bool{s.Oldest, s.Newest, s.Last != 0, s.Offset != 0, !s.Time.IsZero()} {
-		if is {
-			set++
-		}
-	}
-	switch {
-	case set > 1:
-		return fault("%d fields are set; set one of Oldest, Newest, Last, Offset and Time", set)
-	case s.Last < 0:
-		return fault("Last is %d; give a positive number", s.Last)
-	case s.Offset < 0:
-		return fault("Offset is %d; give a positive number, or set Oldest", s.Offset)
-	}
-	return nil
 }
 
 // refused records a failed receive from t at now, and reports whether the failure ends the

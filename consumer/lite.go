@@ -45,7 +45,7 @@ func (p *Push) Subscribe(ctx context.Context, liteTopic string, start transport.
 	if start.Time.IsZero() {
 		start.Time = time.Time{}
 	}
-	return p.changeLite(ctx, "subscribe to", liteTopic, cmp.Or(p.checkLite(liteTopic), checkStart(start)), func(l *lite) (liteRequest, bool) {
+	return p.changeLite(ctx, "subscribe to", liteTopic, cmp.Or(p.checkLite(liteTopic), start.Validate()), func(l *lite) (liteRequest, bool) {
 		t, has := l.set[liteTopic]
 		switch {
 		case !has && l.runs == 0:

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -128,6 +129,29 @@ type LiteStart struct {
 	Last   int64     // that many messages before the end
 	Offset int64     // the message with the offset
 	Time   time.Time // the first message that was stored at that time or later
+}
+
+// Validate returns an error with CodeBadRequest if several fields are set or a number is negative, and
+// nil otherwise.
+func (s LiteStart) Validate() error {
+	fault := func(format string, args ...any) error {
+		return &tidegate.Error{Subject: "start", Code: tidegate.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
+	}
+	set := 0
+	for _, is := range []bool{s.Oldest, s.Newest, s.Last != 0, s.Offset != 0, !s.Time.IsZero()} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set > 1:
+		return fault("%d fields are set; set one of Oldest, Newest, Last, Offset and Time", set)
+	case s.Last < 0:
+		return fault("Last is %d; give a positive number", s.Last)
+	case s.Offset < 0:
+		return fault("Offset is %d; give a positive number, or set Oldest", s.Offset)
+	}
+	return nil
 }
 
 // A Transactor sends transactional messages.

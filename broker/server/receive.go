@@ -468,10 +468,10 @@ func (d *deliveries) free(n int) {
 // a failure, and the message is delivered again after this time. With suspend, which tidegate's
 // clients send, it extends the invisible time. With suspend from RocketMQ's clients of lite topics
 // the message is delivered again after this time, and its attempt does not count. From other clients
-// it always extends the invisible time. With the header x-tidegate-snooze it ends the delivery without counting its attempt, with
-// x-tidegate-reconsume through the retry topic or by a negative acknowledgement. A client that
-// requests this broker's retry interval for a failure also sends a time, for servers that do not
-// know the request.
+// it always extends the invisible time. With the header x-tidegate-snooze it ends the delivery
+// without counting its attempt, with x-tidegate-reconsume through the retry topic or by a negative
+// acknowledgement. A client that requests this broker's retry interval for a failure also sends a
+// time, for servers that do not know the request.
 func (s *Server) changeInvisibleDuration(ctx context.Context, client string, req *rmqpb.ChangeInvisibleDurationRequest) (*rmqpb.ChangeInvisibleDurationResponse, error) {
 	group, topic, err := names(req.GetGroup(), req.GetTopic())
 	if err != nil {

@@ -479,27 +479,22 @@ func (l *liteConsumer) exceeds(s *liteChange, limits *rmqpb.Subscription) *tideg
 
 // offsetOption returns the start of a change, nil for the position of the group.
 func offsetOption(s transport.LiteSync) (*rmqpb.OffsetOption, error) {
-	o, set, at := &rmqpb.OffsetOption{}, 0, s.Start
-	if at.Oldest {
-		o.OffsetType, set = &rmqpb.OffsetOption_Policy_{Policy: rmqpb.OffsetOption_MIN}, set+1
-	}
-	if at.Newest {
-		o.OffsetType, set = &rmqpb.OffsetOption_Policy_{Policy: rmqpb.OffsetOption_MAX}, set+1
-	}
-	if at.Last != 0 {
-		o.OffsetType, set = &rmqpb.OffsetOption_TailN{TailN: at.Last}, set+1
-	}
-	if at.Offset != 0 {
-		o.OffsetType, set = &rmqpb.OffsetOption_Offset{Offset: at.Offset}, set+1
-	}
-	if !at.Time.IsZero() {
-		o.OffsetType, set = &rmqpb.OffsetOption_Timestamp{Timestamp: at.Time.UnixMilli()}, set+1
+	at := s.Start
+	if err := at.Validate(); err != nil {
+		return nil, err
 	}
 	switch {
-	case set > 1 || at.Last < 0 || at.Offset < 0:
-		return nil, fail(opSyncLite, s.Topic, protocol.CodeIllegalOffset, fmt.Sprintf("the start %+v has several fields, or a negative one; set one field", at))
-	case set == 0 || s.Action == transport.LiteRemove:
-		return nil, nil
+	case s.Action == transport.LiteRemove:
+	case at.Oldest:
+		return &rmqpb.OffsetOption{OffsetType: &rmqpb.OffsetOption_Policy_{Policy: rmqpb.OffsetOption_MIN}}, nil
+	case at.Newest:
+		return &rmqpb.OffsetOption{OffsetType: &rmqpb.OffsetOption_Policy_{Policy: rmqpb.OffsetOption_MAX}}, nil
+	case at.Last > 0:
+		return &rmqpb.OffsetOption{OffsetType: &rmqpb.OffsetOption_TailN{TailN: at.Last}}, nil
+	case at.Offset > 0:
+		return &rmqpb.OffsetOption{OffsetType: &rmqpb.OffsetOption_Offset{Offset: at.Offset}}, nil
+	case !at.Time.IsZero():
+		return &rmqpb.OffsetOption{OffsetType: &rmqpb.OffsetOption_Timestamp{Timestamp: at.Time.UnixMilli()}}, nil
 	}
-	return o, nil
+	return nil, nil //nolint:nilnil // the position of the group has none
 }

@@ -276,19 +276,11 @@ func checkLiteSync(r *transport.LiteSync) error {
 	if r.Action < transport.LiteSet || r.Action > transport.LiteRemove {
 		return refusal.New(tidegate.CodeBadRequest, "action", "it is %d; give set (0), add (1) or remove (2)", r.Action)
 	}
-	set := 0
-	for _, is := range []bool{r.Start.Oldest, r.Start.Newest, r.Start.Last != 0, r.Start.Offset != 0, !r.Start.Time.IsZero()} {
-		if is {
-			set++
-		}
+	if err := r.Start.Validate(); err != nil {
+		return err
 	}
-	switch {
-	case set > 1:
-		return refusal.New(tidegate.CodeBadRequest, "start", "%d of its fields are set; give one, or none for the first message that the group has not consumed", set)
-	case set > 0 && r.Action == transport.LiteRemove:
+	if r.Action == transport.LiteRemove && r.Start != (transport.LiteStart{}) {
 		return refusal.New(tidegate.CodeBadRequest, "start", "it is set, and lite topics are removed; leave it out")
-	case r.Start.Last < 0 || r.Start.Offset < 0:
-		return refusal.New(protocol.CodeIllegalOffset, "start", "the number is %d; give 0 or more", min(r.Start.Last, r.Start.Offset))
 	}
 	r.Topics = slices.Compact(slices.Sorted(slices.Values(r.Topics)))
 	for _, name := range r.Topics {

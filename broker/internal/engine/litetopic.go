@@ -156,7 +156,8 @@ func (t *Topic) unpinLite(lts []*liteTopic, now time.Time) {
 	}
 }
 
-// removeLite removes lite topics that are over, as many as most, and leaves their queues to be purged. Only called within the message log's Add. It returns the number of those removed and of
+// removeLite removes lite topics that are over, as many as most, and leaves their queues to be
+// purged. Only called within the message log's Add. It returns the number of those removed and of
 // those that exist afterwards.
 func (t *Topic) removeLite(w *store.Batch, over func(*liteTopic) bool, most int) (removed, rest int) {
 	l := t.lites
