@@ -2,7 +2,8 @@ package main
 
 // This file has the rows of a cluster and their cells. Two brokers and two proxies serve both
 // clients at the same time, with topics and groups of each client's own, and both clients get the
-// addresses of both proxies. The load is a schedule (sendBySchedule).
+// addresses of both proxies. The load is a schedule (sendBySchedule). A fault meets the load without
+// and that with message groups at the same time, as two rows.
 
 import (
 	"context"
@@ -50,8 +51,8 @@ func clusterRows() []row {
 		name: "rolling", about: "both proxies and both brokers restart in turn",
 		run: between(inTurn(restarted, "proxy-1", "proxy-2", "broker-a", "broker-b")),
 	}} {
-		r.on, r.limit, r.load = paired, clusterLimit, offered
-		r.cells = []cell{notAccepted, accepted, boundedSend, acceptedGap, undelivered, duplicates}
+		r.on, r.limit, r.load, r.servers = paired, clusterLimit, offered, r.name
+		r.cells = []cell{notAccepted, accepted, boundedSend, acceptance, acceptedGap, undelivered, duplicates}
 		list = append(list, r)
 		r.name, r.about, r.load = r.name+"-fifo", r.about+"; messages with message groups", ordered(offered)
 		r.cells = append(slices.Clip(r.cells), outOfOrder)
@@ -152,6 +153,24 @@ var accepted = cell{
 
 // boundedSend is the longest send with the bound that ours has while another broker lives.
 var boundedSend = bounded(longestSend, 5)
+
+// acceptance is the longest time from the call to the acceptance, where a send that is not accepted
+// counts as one of InTime. longestSend alone would favour the client that gives up soon.
+var acceptance = cell{
+	name:   fmt.Sprintf("longest wait for acceptance, %v if it failed", offered.InTime),
+	finest: 0.1,
+	format: seconds,
+	value: func(r run) float64 {
+		var longest time.Duration
+		for _, s := range r.Sends {
+			if s.Err != "" || s.Lost {
+				s.Took = max(s.Took, offered.InTime)
+			}
+			longest = max(longest, s.Took)
+		}
+		return longest.Seconds()
+	},
+}
 
 func bounded(c cell, most float64) cell {
 	c.most = most

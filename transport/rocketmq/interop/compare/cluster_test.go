@@ -78,7 +78,7 @@ func TestSchedule(t *testing.T) {
 			t.Errorf("the drain took %v, want %v", got, time.Minute)
 		}
 		for c, want := range map[*cell]float64{
-			&notAccepted: 4, &accepted: 17, &boundedSend: 5.5, &acceptedGap: 1.5, &undelivered: 1, &duplicates: 0, &outOfOrder: 0,
+			&notAccepted: 4, &accepted: 17, &boundedSend: 5.5, &acceptance: 10, &acceptedGap: 1.5, &undelivered: 1, &duplicates: 0, &outOfOrder: 0,
 		} {
 			if got := c.value(r); got != want {
 				t.Errorf("%s is %v, want %v", c.name, got, want)
@@ -178,6 +178,51 @@ func TestFaultsOfACluster(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The rows of a fault meet it together, once, and each has its times.
+func TestJointRows(t *testing.T) {
+	var names []string
+	for _, batch := range batches(clusterRows()) {
+		var list []string
+		for _, r := range batch {
+			list = append(list, r.name)
+		}
+		names = append(names, strings.Join(list, "+"))
+	}
+	if got, want := strings.Join(names, " "), "proxy-killed+proxy-killed-fifo broker-killed+broker-killed-fifo rolling+rolling-fifo backlog-fifo"; got != want {
+		t.Errorf("batches %s, want %s", got, want)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		began, faults := time.Now(), 0
+		run := jointly(2, func(_ context.Context, s *stage) error {
+			faults++
+			s.began = time.Now()
+			<-time.After(time.Minute)
+			s.ended = time.Now()
+			return nil
+		})
+		var all sync.WaitGroup
+		for i := range 2 {
+			all.Go(func() {
+				<-time.After(time.Duration(i) * time.Second)
+				var s stage
+				if err := run(t.Context(), &s); err != nil || s.began.Sub(began) != time.Second || s.ended.Sub(began) != 61*time.Second {
+					t.Errorf("row %d: %v, from %v to %v, want 1s to 1m1s", i, err, s.began.Sub(began), s.ended.Sub(began))
+				}
+			})
+		}
+		all.Wait()
+		if faults != 1 {
+			t.Errorf("%d faults, want 1", faults)
+		}
+	})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := errors.New("ended")
+	cancel(ended)
+	if err := jointly(2, nil)(ctx, &stage{}); err != ended {
+		t.Errorf("a row that waits in vain: %v", err)
 	}
 }
 

@@ -11,8 +11,8 @@
 // servers are the fault or their speed is measured. In rows with a fault both sides run at the same
 // time; the others measure one side after the other, in turns.
 // Rows whose fault is in the relays run at the same time too: each has its own relays, topics and
-// processes, and together they make at most 640 sends a second. All rounds of a row, or of such
-// rows, run before the next one begins.
+// processes, and together they make at most 640 sends a second. So do the two rows of a fault of a
+// cluster. All rounds of a row, or of such rows, run before the next one begins.
 // The rows of a cluster are in cluster.go. They offer both sides the same number of sends a second.
 // Without further options both clients have their defaults.
 //
@@ -170,7 +170,7 @@ func compare(ctx context.Context, out io.Writer, s *rocketMQ, selected []row, ro
 func batches(rows []row) [][]row {
 	var list [][]row
 	for i, r := range rows {
-		if i > 0 && r.beside && rows[i-1].beside {
+		if i > 0 && (r.beside && rows[i-1].beside || r.servers != "" && r.servers == rows[i-1].servers) {
 			list[len(list)-1] = append(list[len(list)-1], r)
 		} else {
 			list = append(list, []row{r})
@@ -184,11 +184,18 @@ func playTogether(ctx context.Context, batch []row, p play) ([][]run, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	runs, errs := make([][]run, len(batch)), make([]error, len(batch))
+	faults := batch[0].run
+	if batch[0].servers != "" {
+		faults = jointly(len(batch), faults)
+	}
 	var all sync.WaitGroup
 	for i, r := range batch {
 		all.Go(func() {
 			p := p
 			p.row = r
+			if r.servers != "" {
+				p.row.run = faults
+			}
 			if runs[i], errs[i] = p.run(ctx); errs[i] != nil {
 				errs[i] = fmt.Errorf("row %s, round %d: %w", r.name, p.round+1, errs[i])
 				cancel()

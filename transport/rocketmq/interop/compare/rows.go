@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -17,8 +18,10 @@ type row struct {
 	fed    bool   // a sender of the program, beside the relay, feeds the push consumer
 	beside bool   // the row can run at the same time as other such rows: its fault is in the relays
 	turns  bool   // the sides run one after the other, and the process's CPU time counts
-	on     setting
-	limit  time.Duration // of a side's process; 0 for patience
+	// servers names a fault of servers. Rows with the same one meet it at the same time.
+	servers string
+	on      setting
+	limit   time.Duration // of a side's process; 0 for patience
 	// run makes the faults. It returns when the load shall end.
 	run   func(ctx context.Context, s *stage) error
 	cells []cell
@@ -60,6 +63,30 @@ func between(fault func(context.Context, *stage) error) func(context.Context, *s
 		}
 		s.ended = time.Now()
 		return backoff.Sleep(ctx, after)
+	}
+}
+
+// jointly returns the run that n rows share. It makes the faults when all rows have begun, and
+// returns for all of them when they are over.
+func jointly(n int, faults func(context.Context, *stage) error) func(context.Context, *stage) error {
+	var begun atomic.Int64
+	over := make(chan struct{})
+	var began, ended time.Time
+	var err error
+	return func(ctx context.Context, s *stage) error {
+		if begun.Add(1) == int64(n) {
+			err = faults(ctx, s)
+			began, ended = s.began, s.ended
+			close(over)
+			return err
+		}
+		select {
+		case <-over:
+			s.began, s.ended = began, ended
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 

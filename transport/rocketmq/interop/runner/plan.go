@@ -223,6 +223,10 @@ func (o Options) proxyConf(i int, p ports) string {
 		"rocketMQClusterName": "DefaultCluster", "namesrvAddr": local(p.NameServer),
 		"grpcServerPort": o.Port + i, "remotingListenPort": p.Proxies[i], "grpcShutdownTimeSeconds": 2,
 	}
+	if o.Brokers > 1 {
+		// A send with a message group leaves a dead broker when the proxy reads the route, by default every 20 s.
+		all["topicRouteServiceCacheRefreshSeconds"] = 2
+	}
 	for k, v := range o.Proxy {
 		all[k] = v // RocketMQ converts text to the type of the setting
 	}

@@ -110,7 +110,7 @@ func TestPlanOfCluster(t *testing.T) {
 		t.Errorf("broker-b is %+v", b)
 	}
 	x := list[4]
-	want := `{"grpcServerPort":8082,"grpcShutdownTimeSeconds":2,"namesrvAddr":"127.0.0.1:20000","remotingListenPort":20008,"rocketMQClusterName":"DefaultCluster","useEndpointPortFromRequest":"true"}` + "\n"
+	want := `{"grpcServerPort":8082,"grpcShutdownTimeSeconds":2,"namesrvAddr":"127.0.0.1:20000","remotingListenPort":20008,"rocketMQClusterName":"DefaultCluster","topicRouteServiceCacheRefreshSeconds":2,"useEndpointPortFromRequest":"true"}` + "\n"
 	if x.files["conf/proxy-2.json"] != want || x.grpc != 8082 || !slices.Equal(x.args, []string{"-pm", "cluster", "-pc", "conf/proxy-2.json"}) || x.brokers != nil {
 		t.Errorf("proxy-2 is %+v, want the configuration %s", x, want)
 	}
