@@ -307,6 +307,8 @@ func (f *fake) settle(l *fakeLink, s held.Settlement) {
 	case held.Retried:
 		e.count++
 		e.due = time.Now().Add(s.Delay)
+	case held.Redelivered:
+		e.count++
 	case held.DeadLettered:
 		e.done = true
 		f.bury(l.feed, s)
@@ -444,8 +446,8 @@ func (f *fake) closedError() error {
 	return nil
 }
 
-func (*fake) Capabilities(endpoint string) transport.Capabilities {
-	c := (*held.Table)(nil).Capabilities(endpoint)
+func (f *fake) Capabilities(endpoint string) transport.Capabilities {
+	c := f.Table.Capabilities(endpoint)
 	c.IdempotentDeadLetter = true
 	return c
 }

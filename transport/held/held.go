@@ -28,8 +28,8 @@
 //
 // In a FIFO group only the first message of a message group leaves the buffer. Its retries stay in
 // this process, because the system would deliver a failed message after its successors. Released
-// deliveries of push receives and snoozed messages also stay in this process until their time comes
-// or the link is closed.
+// deliveries of push receives, snoozed messages and those with a negative acknowledgement also stay
+// in this process until their time comes or the link is closed.
 //
 // # Losses of a crash
 //
@@ -40,7 +40,7 @@
 //   - the attempts that only this process counted, of retries and ended leases in FIFO groups. Over
 //     a system that counts no broken connections, a message that always ends the process therefore
 //     never becomes a dead letter;
-//   - the delays of snoozed messages and of retries in FIFO groups.
+//   - the delays of snoozed messages, of negative acknowledgements and of retries in FIFO groups.
 //
 // The order of a message group is kept.
 package held
@@ -82,6 +82,10 @@ type Options struct {
 	// Idle is the time without a receive after which buffered messages return to the system. In a
 	// FIFO group they also wait until no message of the source is in flight. Default: 2 s.
 	Idle time.Duration
+
+	// NegativeAcks is set if the system has the outcome [Redelivered]. The Table then takes the
+	// verdict NegativeAck.
+	NegativeAcks bool
 
 	// Grace is the shortest wait of a receive for which no message is buffered, counted from the
 	// opening of the link. It lets the messages arrive that the system has, so it should be longer
@@ -147,10 +151,14 @@ func New(system System, opts Options) *Table {
 	return t
 }
 
-// Capabilities returns the capabilities that every Table has: RepeatReceive, Suspend and the
-// verdict Snooze.
-func (*Table) Capabilities(string) transport.Capabilities {
-	return transport.Capabilities{RepeatReceive: true, Suspend: true, Verdicts: transport.Snooze}
+// Capabilities returns the capabilities of the Table: RepeatReceive, Suspend and the verdict Snooze,
+// and with Options.NegativeAcks the verdict NegativeAck.
+func (t *Table) Capabilities(string) transport.Capabilities {
+	can := transport.Capabilities{RepeatReceive: true, Suspend: true, Verdicts: transport.Snooze}
+	if t.opts.NegativeAcks {
+		can.Verdicts |= transport.NegativeAck
+	}
+	return can
 }
 
 // Receive implements [transport.Receiver]. It ignores r.Queue. If r.Wait is shorter than
@@ -326,6 +334,10 @@ const (
 
 	// DeadLettered: the message becomes a dead letter of the group.
 	DeadLettered
+
+	// Redelivered: the attempt failed. The system delivers the message itself again at once, with
+	// the next attempt number. Only a Table with Options.NegativeAcks asks for it.
+	Redelivered
 )
 
 // A Settlement is the outcome of one message.

@@ -499,8 +499,56 @@ func TestSnoozesOfAFIFOGroupWaitHere(t *testing.T) {
 	})
 }
 
-func TestBadDurations(t *testing.T) {
+// A negatively acknowledged message stays in the process for its delay. Then the system delivers it
+// again, with the next attempt number, also beyond the maximum of attempts. In a FIFO group it stays
+// for good, before its successors.
+func TestNegativeAck(t *testing.T) {
+	inBubble(t, 2, held.Options{NegativeAcks: true}, func(t *testing.T, f *fake) {
+		f.groups["billing"] = transport.ConsumerSettings{MaxAttempts: 2}
+		nack := func(d *tidegate.Delivery, delay time.Duration) {
+			t.Helper()
+			got, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.NegativeAck, Delay: delay})
+			assert.That(t, err == nil && got == transport.RetryResult{Fate: transport.FateAgain, Delay: delay}, "%+v, %v", got, err)
+		}
+		start := time.Now()
+		q := request("billing")
+		q.Wait = time.Minute
+		nack(one(t, f, q, "0", 1), 30*time.Second)
+		nack(one(t, f, q, "1", 1), 0)
+		ack(t, f, one(t, f, q, "1", 2))
+		d := one(t, f, q, "0", 2)
+		assert.Equal(t, "the message came again after", time.Since(start), 30*time.Second)
+		nack(d, 0)
+		ack(t, f, one(t, f, q, "0", 3))
+		if got, want := fmt.Sprint(f.settled), "[{id1 4} {id1 0} {id0 4} {id0 4} {id0 0}]"; got != want {
+			t.Errorf("settled %s, want %s", got, want)
+		}
+		_, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.NegativeAck})
+		wantCode(t, "a second NegativeAck", err, tidegate.CodeInvalidReceiptHandle)
+
+		f.groups["ledger"] = transport.ConsumerSettings{MaxAttempts: 2, FIFO: true}
+		q.Group, start, f.settled = "ledger", time.Now(), nil
+		nack(one(t, f, q, "0", 1), 10*time.Second)
+		ack(t, f, one(t, f, q, "1", 1))
+		ack(t, f, one(t, f, q, "0", 2))
+		if got, want := fmt.Sprint(f.settled), "[{id1 0} {id0 0}]"; got != want || time.Since(start) != 10*time.Second {
+			t.Errorf("settled %s after %v, want %s after 10s", got, time.Since(start), want)
+		}
+	})
+}
+
+// A Table of a system without negative acknowledgements does not take them.
+func TestNoNegativeAck(t *testing.T) {
 	inBubble(t, 1, held.Options{}, func(t *testing.T, f *fake) {
+		d := one(t, f, request("billing"), "0", 1)
+		_, err := f.Settle(t.Context(), d, transport.Verdict{Kind: transport.NegativeAck})
+		wantCode(t, "NegativeAck", err, tidegate.CodeNotImplemented)
+		ack(t, f, d)
+	})
+}
+
+func TestBadDurations(t *testing.T) {
+	inBubble(t, 1, held.Options{NegativeAcks: true}, func(t *testing.T, f *fake) {
 		q := request("billing")
 		d := one(t, f, q, "0", 1)
 		q.InvisibleDuration = 0
@@ -512,8 +560,10 @@ func TestBadDurations(t *testing.T) {
 		wantCode(t, "Retry by the server's schedule", err, tidegate.CodeNotImplemented)
 		_, err = f.Extend(t.Context(), d, -1, false)
 		wantCode(t, "ChangeInvisibleDuration", err, protocol.CodeIllegalInvisibleTime)
-		_, err = f.Settle(t.Context(), d, transport.Verdict{Kind: transport.Snooze, Delay: -1})
-		wantCode(t, "Snooze", err, protocol.CodeIllegalInvisibleTime)
+		for _, kind := range []transport.VerdictKind{transport.Snooze, transport.NegativeAck} {
+			_, err = f.Settle(t.Context(), d, transport.Verdict{Kind: kind, Delay: -1})
+			wantCode(t, kind.String(), err, protocol.CodeIllegalInvisibleTime)
+		}
 		ack(t, f, d)
 	})
 }

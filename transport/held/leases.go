@@ -159,6 +159,30 @@ func (s *shelf) Snooze(handle string, dur time.Duration, now time.Time) error {
 	return nil
 }
 
+// NegativeAck ends a failed delivery, whatever the maximum of attempts: the message stays in this
+// process for a time, and then the system delivers it again. A message of a line stays longer, until
+// its next attempt.
+func (s *shelf) NegativeAck(handle string, delay time.Duration, now time.Time) error {
+	m, err := s.find(handle, now)
+	if err != nil {
+		return err
+	}
+	s.unlease(m)
+	switch {
+	case m.inLine:
+		m.Delivery.Attempt++
+		s.postpone(m, delay, now)
+	case delay <= 0:
+		s.settle(m, settlement{Outcome: redelivered})
+	default:
+		m.set(leaving)
+		m.leave = settlement{message: m, Outcome: redelivered}
+		s.wakeAt(&m.alarm, now.Add(delay))
+	}
+	s.update(m.Link.Source, now)
+	return nil
+}
+
 // Retry ends a failed delivery. It returns a settlement that the caller carries out and ends with
 // Finish, or none.
 func (s *shelf) Retry(handle string, after time.Duration, reason string, now time.Time) (*settlement, error) {
@@ -332,6 +356,10 @@ func (t *Table) Settle(ctx context.Context, d *tidegate.Delivery, v transport.Ve
 		return t.deadLetter(ctx, d, v.Reason)
 	case transport.Snooze:
 		return transport.RetryResult{}, t.snooze(ctx, d, v.Delay)
+	case transport.NegativeAck:
+		if t.opts.NegativeAcks {
+			return t.negativeAck(ctx, d, v.Delay)
+		}
 	}
 	return transport.RetryResult{}, v.Unsupported(d)
 }
@@ -401,6 +429,23 @@ func (t *Table) release(ctx context.Context, d *tidegate.Delivery) error {
 		return failure(op, d.Topic, err)
 	}
 	return nil
+}
+
+// negativeAck carries out a NegativeAck without a request: the message waits for dur in this process
+// before its outcome is [Redelivered], however often it was delivered.
+func (t *Table) negativeAck(ctx context.Context, d *tidegate.Delivery, dur time.Duration) (transport.RetryResult, error) {
+	const op = "NegativeAck"
+	none := transport.RetryResult{}
+	if err := t.refused(ctx, dur); err != nil {
+		return none, failure(op, d.Topic, err)
+	}
+	now := t.lock()
+	err := t.shelf.NegativeAck(d.Handle, dur, now)
+	t.unlock(now)
+	if err != nil {
+		return none, failure(op, d.Topic, err)
+	}
+	return transport.RetryResult{Fate: transport.FateAgain, Delay: dur}, nil
 }
 
 // snooze carries out a Snooze without a request: the message waits in this process. If

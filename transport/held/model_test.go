@@ -277,7 +277,7 @@ func (m *shelfModel) settle(l *modelLease) {
 	m.Due(m.now)
 	valid := l.until.After(m.now) && m.alive[l.link] && !slices.ContainsFunc(m.finishes, func(s settlement) bool { return s.handle == l.handle })
 	var err error
-	switch delay := time.Duration(m.r.IntN(4)) * time.Second; m.r.IntN(7) {
+	switch delay := time.Duration(m.r.IntN(4)) * time.Second; m.r.IntN(8) {
 	case 0, 1:
 		var msg *message
 		if msg, err = m.Begin(l.handle, m.now); err == nil {
@@ -303,6 +303,10 @@ func (m *shelfModel) settle(l *modelLease) {
 		}
 	case 5:
 		if err = m.Snooze(l.handle, delay, m.now); err == nil {
+			m.end(l)
+		}
+	case 7:
+		if err = m.NegativeAck(l.handle, delay, m.now); err == nil {
 			m.end(l)
 		}
 	case 6:
@@ -360,6 +364,8 @@ func (m *shelfModel) outcome(s settlement) error {
 		case retried:
 			p.count++
 			p.due = m.now.Add(s.Delay)
+		case redelivered:
+			p.count++
 		}
 	}
 	if refused {

@@ -36,6 +36,7 @@ const (
 	released
 	retried
 	deadLettered
+	redelivered
 )
 
 // A settlement asks for an outcome.
@@ -76,7 +77,7 @@ type out struct {
 //   - the settlement of a delivery whose link was lost fails until there is a new link. It asks for
 //     that link itself, because the caller may receive only after its settlements;
 //   - a message behind another one of its message group waits for remove of that one;
-//   - a leased, postponed or refused message, one that Snooze returns, and a source without
+//   - a leased, postponed or refused message, one that Snooze or NegativeAck returns, and a source without
 //     receives that can return messages, have an entry in alarms. The caller calls Due at Next;
 //   - a message that is being settled waits for Finish or Left, which the caller owes.
 //
