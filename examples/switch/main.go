@@ -1,11 +1,15 @@
 // Command switch sends to a primary and a secondary system of different kinds: Apache ActiveMQ
-// Artemis over AMQP 1.0, and a tidegate broker over gRPC. Both run as processes with their data on
-// the disk. The program kills them with kill -9 under load and starts them again. It prints each
-// step and exits with 1 if a send failed, if an accepted message was lost or had its effect twice,
-// or if sends did not return to Artemis.
+// Artemis over AMQP 1.0, Apache Pulsar, or a tidegate broker over gRPC. Both run as processes with
+// their data on the disk. The program kills them with kill -9 under load and starts them again. It
+// prints each step and exits with 1 if a send failed, if an accepted message was lost or had its
+// effect twice, or if sends did not return to the primary.
 //
-// Run it in its directory, with 'go run .'. It needs a JDK of version 17 or later and Maven, which
-// downloads Artemis once. It takes about a minute.
+// Run it in its directory, with 'go run .', or for example
+//
+//	go run . -primary pulsar -secondary artemis
+//
+// It needs a JDK of version 17 or later and Maven, which downloads a server once. It takes about a
+// minute, with a Pulsar two.
 package main
 
 import (
@@ -22,6 +26,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,6 +42,7 @@ import (
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/failover"
+	"github.com/tidegate/tidegate/transport/pulsar"
 	"github.com/tidegate/tidegate/transport/rocketmq"
 )
 
@@ -45,13 +51,15 @@ const topic, group = "orders", "billing"
 func main() {
 	data := flag.String("serve", "", "be the tidegate broker with this data `directory`; the program starts itself with it")
 	address := flag.String("address", "127.0.0.1:0", "`host:port` of -serve")
+	primary := flag.String("primary", "artemis", "the first `system`: artemis, pulsar or tidegate")
+	secondary := flag.String("secondary", "tidegate", "the second `system`, of another kind")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	var err error
 	if *data != "" {
 		err = serve(ctx, *data, *address)
 	} else {
-		err = run(ctx, os.Stdout)
+		err = run(ctx, os.Stdout, *primary, *secondary)
 	}
 	stop()
 	if err != nil {
@@ -60,8 +68,11 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, 8*time.Minute) // Maven may download Artemis
+func run(ctx context.Context, out io.Writer, primary, secondary string) error {
+	if primary == secondary {
+		return fmt.Errorf("both systems are %s: give -primary and -secondary of different kinds", primary)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 8*time.Minute) // Maven may download a server
 	defer cancel()
 	dir, err := os.MkdirTemp("", "tidegate-switch-")
 	if err != nil {
@@ -72,21 +83,23 @@ func run(ctx context.Context, out io.Writer) error {
 	say := func(format string, args ...any) {
 		fmt.Fprintf(out, "%6.2f s  %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
 	}
-	artemis, err := newArtemis(ctx, dir)
-	if err != nil {
-		return err
-	}
-	secondary := newTidegate(dir)
-	for _, n := range []*node{artemis, secondary} {
+	var nodes []*node
+	for _, name := range []string{primary, secondary} {
+		n, err := newNode(ctx, name, dir)
+		if err != nil {
+			return err
+		}
 		if err := n.start(ctx); err != nil {
 			return err
 		}
 		defer n.kill()
+		nodes = append(nodes, n)
+		say("%s serves at %s", n.name, n.address)
 	}
-	say("Artemis serves at %s, with journal-datasync; tidegate at %s", artemis.address, secondary.address)
+	first, second := nodes[0], nodes[1]
 
 	switches := make(chan failover.Event, 8)
-	t, err := connect(ctx, artemis, secondary, func(e failover.Event) { switches <- e })
+	t, err := connect(ctx, nodes, func(e failover.Event) { switches <- e })
 	if err != nil {
 		return err
 	}
@@ -116,25 +129,25 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	l.more()
-	artemis.kill()
-	say("Artemis is killed")
-	if err := await("tidegate"); err != nil {
+	first.kill()
+	say("%s is killed", first.name)
+	if err := await(second.name); err != nil {
 		return err
 	}
 	l.more()
-	if err := artemis.start(ctx); err != nil {
+	if err := first.start(ctx); err != nil {
 		return err
 	}
-	say("Artemis is started again, with its data")
-	if err := await("artemis"); err != nil {
+	say("%s is started again, with its data", first.name)
+	if err := await(first.name); err != nil {
 		return err
 	}
 	l.more()
-	secondary.kill()
-	if err := secondary.start(ctx); err != nil {
+	second.kill()
+	if err := second.start(ctx); err != nil {
 		return err
 	}
-	say("tidegate was killed and started again, with its data")
+	say("%s was killed and started again, with its data", second.name)
 	l.more()
 	sent, err := l.end()
 	if err != nil {
@@ -149,31 +162,31 @@ func run(ctx context.Context, out io.Writer) error {
 }
 
 // connect returns a transport over both systems.
-func connect(ctx context.Context, artemis, secondary *node, onSwitch func(failover.Event)) (*failover.Transport, error) {
-	first, err := amqp.New(artemis.address, amqp.Options{
-		CopyRetries: true,
-		Groups: func(group, topic string) transport.ConsumerSettings { // Artemis announces none
-			return transport.ConsumerSettings{MaxAttempts: 17}
-		},
-	})
-	if err != nil {
-		return nil, err
+func connect(ctx context.Context, nodes []*node, onSwitch func(failover.Event)) (*failover.Transport, error) {
+	var endpoints []failover.Endpoint
+	for _, n := range nodes {
+		t, err := n.connect(n.address)
+		if err != nil {
+			return nil, err
+		}
+		// Artemis and Pulsar discard the messages of a topic without groups. This receive creates the
+		// group before the first send.
+		if _, err := t.Receive(ctx, transport.ReceiveRequest{
+			Group: group, Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Millisecond,
+		}); err != nil {
+			return nil, err
+		}
+		endpoints = append(endpoints, failover.Endpoint{Name: n.name, Transport: t})
 	}
-	// Artemis discards the messages of an address without queues. This receive creates the group's
-	// queue before the first send.
-	if _, err := first.Receive(ctx, transport.ReceiveRequest{
-		Group: group, Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Millisecond,
-	}); err != nil {
-		return nil, err
-	}
-	second, err := rocketmq.New(secondary.address, rocketmq.Options{})
-	if err != nil {
-		return nil, err
-	}
-	return failover.New([]failover.Endpoint{{Name: "artemis", Transport: first}, {Name: "tidegate", Transport: second}}, failover.Options{
+	return failover.New(endpoints, failover.Options{
 		SwitchBack: 3 * time.Second, // the default of 60 s suits production
 		OnSwitch:   onSwitch,
 	})
+}
+
+// groups are the settings of the group, which neither Artemis nor Pulsar announces.
+func groups(group, topic string) transport.ConsumerSettings {
+	return transport.ConsumerSettings{MaxAttempts: 17}
 }
 
 // consume receives from both systems until stop is called. The inbox calls the handler once for
@@ -207,52 +220,79 @@ func consume(ctx context.Context, t *failover.Transport, effects *ledger, delive
 }
 
 // A node is a server in a process of its own. When the server accepts connections, the process
-// prints a line "ADDRESS pid PID".
+// prints a line "ADDRESS pid PID", or with more words after the address.
 type node struct {
 	name    string
-	command func(ctx context.Context, address string) *exec.Cmd // address is empty at the first start
-	address string                                              // the same for all starts
+	command func(ctx context.Context, port string) *exec.Cmd // port is 0 at the first start
+	connect func(address string) (transport.Transport, error)
+	address string // the same for all starts
 	server  *os.Process
 	ended   chan struct{} // closed after the process has ended
 }
 
-// newArtemis builds the program that starts Artemis.
-func newArtemis(ctx context.Context, dir string) (*node, error) {
-	program := filepath.Join(dir, "artemis")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "github.com/tidegate/tidegate/transport/amqp/artemis")
-	if text, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("the program that starts Artemis cannot be built: %w; run switch in its directory\n%s", err, text)
+// newNode returns a server of a kind.
+func newNode(ctx context.Context, name, dir string) (*node, error) {
+	data := filepath.Join(dir, name+"-data")
+	switch name {
+	case "artemis":
+		program, err := build(ctx, dir, name, "github.com/tidegate/tidegate/transport/amqp/artemis")
+		return &node{
+			name: name,
+			command: func(ctx context.Context, port string) *exec.Cmd {
+				return exec.CommandContext(ctx, program, "-port", port, "-dir", data, "-datasync=true",
+					"-set", `addressSettings."#".autoDeleteQueues=false`, // or a group without consumers loses messages
+					"-set", `addressSettings."#".autoDeleteAddresses=false`,
+					"-set", `addressSettings."#".redeliveryDelay=0`,
+					"-set", `addressSettings."#".maxDeliveryAttempts=-1`) // the consumer counts
+			},
+			connect: func(address string) (transport.Transport, error) {
+				return amqp.New(address, amqp.Options{CopyRetries: true, Groups: groups})
+			},
+		}, err
+	case "pulsar":
+		program, err := build(ctx, dir, name, "github.com/tidegate/tidegate/transport/pulsar/standalone")
+		return &node{
+			name: name,
+			command: func(ctx context.Context, port string) *exec.Cmd {
+				return exec.CommandContext(ctx, program, "-port", port, "-web-port", "0", "-dir", data)
+			},
+			connect: func(address string) (transport.Transport, error) {
+				return pulsar.New(address, pulsar.Options{Groups: groups})
+			},
+		}, err
+	case "tidegate": // this program with -serve
+		return &node{
+			name: name,
+			command: func(ctx context.Context, port string) *exec.Cmd {
+				program, err := os.Executable()
+				if err != nil {
+					program = os.Args[0]
+				}
+				return exec.CommandContext(ctx, program, "-serve", data, "-address", net.JoinHostPort("127.0.0.1", port))
+			},
+			connect: func(address string) (transport.Transport, error) { return rocketmq.New(address, rocketmq.Options{}) },
+		}, nil
 	}
-	return &node{name: "Artemis", command: func(ctx context.Context, address string) *exec.Cmd {
-		port := "0"
-		if address != "" {
-			port = address[strings.LastIndexByte(address, ':')+1:]
-		}
-		return exec.CommandContext(ctx, program, "-port", port, "-dir", filepath.Join(dir, "primary"), "-datasync=true",
-			"-set", `addressSettings."#".autoDeleteQueues=false`, // or a group without consumers loses messages
-			"-set", `addressSettings."#".autoDeleteAddresses=false`,
-			"-set", `addressSettings."#".redeliveryDelay=0`,
-			"-set", `addressSettings."#".maxDeliveryAttempts=-1`) // the consumer counts
-	}}, nil
+	return nil, fmt.Errorf("there is no system %q: give artemis, pulsar or tidegate", name)
 }
 
-// newTidegate returns the node that runs this program with -serve.
-func newTidegate(dir string) *node {
-	return &node{name: "tidegate", command: func(ctx context.Context, address string) *exec.Cmd {
-		if address == "" {
-			address = "127.0.0.1:0"
-		}
-		program, err := os.Executable()
-		if err != nil {
-			program = os.Args[0]
-		}
-		return exec.CommandContext(ctx, program, "-serve", filepath.Join(dir, "secondary"), "-address", address)
-	}}
+// build builds the program that starts a server.
+func build(ctx context.Context, dir, name, source string) (program string, err error) {
+	program = filepath.Join(dir, name)
+	command := exec.CommandContext(ctx, "go", "build", "-o", program, source)
+	if text, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("the program that starts %s cannot be built: %w; run switch in its directory\n%s", name, err, text)
+	}
+	return program, nil
 }
 
 // start starts the server and waits until it accepts connections. The end of ctx ends it.
 func (n *node) start(ctx context.Context) error {
-	cmd := n.command(ctx, n.address)
+	port := "0"
+	if n.address != "" {
+		port = n.address[strings.LastIndexByte(n.address, ':')+1:]
+	}
+	cmd := n.command(ctx, port)
 	var faults bytes.Buffer
 	cmd.Stderr = &faults
 	input, err := cmd.StdinPipe() // which ends with this process, and the server with it
@@ -268,12 +308,14 @@ func (n *node) start(ctx context.Context) error {
 	}
 	lines := bufio.NewReader(output)
 	line, err := lines.ReadString('\n')
-	var pid int
-	if err == nil {
-		_, err = fmt.Sscanf(line, "%s pid %d\n", &n.address, &pid)
-	}
-	if err == nil {
-		n.server, err = os.FindProcess(pid)
+	if words := strings.Fields(line); err == nil && len(words) >= 3 {
+		var pid int
+		if pid, err = strconv.Atoi(words[len(words)-1]); err == nil {
+			n.address = words[0]
+			n.server, err = os.FindProcess(pid)
+		}
+	} else if err == nil {
+		err = fmt.Errorf("it printed %q", line)
 	}
 	if err != nil {
 		_ = cmd.Process.Kill() // it may have ended before

@@ -19,6 +19,7 @@ import (
 
 var (
 	artemis = flag.Bool("artemis", false, "start a real Artemis; it needs a JDK of version 17 or later and Maven")
+	pulsars = flag.Bool("pulsar", false, "start a real Pulsar too, as -artemis does")
 	data    = flag.String("serve", "", "be the tidegate broker with this data directory")
 	address = flag.String("address", "", "host:port of -serve")
 )
@@ -35,16 +36,33 @@ func TestMain(m *testing.M) {
 }
 
 func TestSwitch(t *testing.T) {
-	if !*artemis {
-		t.Log("-artemis starts the servers")
-		return
+	var runs [][2]string // primary and secondary
+	if *artemis {
+		runs = append(runs, [2]string{"artemis", "tidegate"})
 	}
-	var out strings.Builder
-	err := run(t.Context(), &out)
-	t.Log("\n" + out.String())
-	assert.Must(t, err)
-	for _, w := range []string{"from artemis to tidegate", "from tidegate to artemis", "none failed", "each had its effect once"} {
-		assert.That(t, strings.Contains(out.String(), w), "it does not print %q", w)
+	if *pulsars {
+		runs = append(runs, [2]string{"pulsar", "artemis"}, [2]string{"tidegate", "pulsar"})
+	}
+	if runs == nil {
+		t.Log("-artemis and -pulsar start the servers")
+	}
+	for _, r := range runs {
+		t.Run(r[0]+" and "+r[1], func(t *testing.T) {
+			var out strings.Builder
+			err := run(t.Context(), &out, r[0], r[1])
+			t.Log("\n" + out.String())
+			assert.Must(t, err)
+			for _, w := range []string{"from " + r[0] + " to " + r[1], "from " + r[1] + " to " + r[0], "none failed", "each had its effect once"} {
+				assert.That(t, strings.Contains(out.String(), w), "it does not print %q", w)
+			}
+		})
+	}
+}
+
+func TestSystems(t *testing.T) {
+	for want, pair := range map[string][2]string{"both systems are pulsar": {"pulsar", "pulsar"}, `no system "nats"`: {"nats", "tidegate"}} {
+		err := run(t.Context(), &strings.Builder{}, pair[0], pair[1])
+		assert.That(t, err != nil && strings.Contains(err.Error(), want), "%v: %v, want %q", pair, err, want)
 	}
 }
 
@@ -59,7 +77,7 @@ func TestMissingJava(t *testing.T) {
 	assert.Must(t, os.Symlink(program, filepath.Join(dir, "go")))
 	t.Setenv("PATH", dir)
 	t.Setenv("JAVA_HOME", "") // or the program starts its servers on a machine with that variable
-	err = run(t.Context(), &strings.Builder{})
+	err = run(t.Context(), &strings.Builder{}, "artemis", "tidegate")
 	if err == nil || !strings.Contains(err.Error(), "java") || !strings.Contains(err.Error(), "17") {
 		t.Errorf("got %v, want an error that names java and its version", err)
 	}

@@ -53,7 +53,11 @@ var importTable = map[string]row{
 	"transport/rocketmq/interop/compare": {imports: []string{"", "backoff", "consumer", "producer", "transport/rocketmq", "transport/rocketmq/interop"}, tests: []string{"broker", "broker/server"}},
 	"transport/amqp": { // a nested module; it imports no internal package of this one
 		imports: []string{"", "transport", "transport/held"},
-		tests:   []string{"backoff", "producer", "consumer", "internal/amqppeer"}, // on a real server and on a peer
+		tests:   []string{"backoff", "producer", "consumer", "internal/amqppeer", "internal/killtest"}, // on a real server and on a peer
+	},
+	"transport/pulsar": { // as transport/amqp
+		imports: []string{"", "transport", "transport/held"},
+		tests:   []string{"backoff", "producer", "consumer", "internal/killtest"}, // on a real server
 	},
 	"transport/rest": {
 		imports: []string{"", "transport", "backoff", "internal/guard", "internal/httpapi"},
@@ -95,21 +99,22 @@ var importTable = map[string]row{
 	"internal/endtoend":   {imports: []string{"..."}}, // tests only, and their set-up
 	"internal/simulation": {imports: []string{"..."}}, // tests only
 	"broker/admin":        {imports: []string{"", "backoff", "broker/settings", "broker/status", "internal/httpapi"}, tests: []string{"broker", "broker/server", "transport"}},
-	"internal/httpapi":    {imports: []string{""}},                                // under the clients of HTTP, and its types in the server
-	"internal/address":    {},                                                     // patterns of broker and consumer
-	"internal/filelock":   {},                                                     // journals and spools, which one process writes
-	"internal/guard":      {imports: []string{"backoff"}},                         // calls of the program's functions
-	"internal/tally":      {},                                                     // log lines of broker and consumer
-	"internal/wallclock":  {},                                                     // whether the wall clock can be trusted, for broker and spool
-	"internal/rmqpb":      {tests: []string{""}},                                  // the generated protocol
-	"internal/wire":       {imports: []string{"", "transport", "internal/rmqpb"}}, // its codec, for transport/rocketmq and broker/server
-	"internal/access":     {},                                                     // access keys of broker/server and the program
-	"internal/admission":  {imports: []string{""}},                                // connections and memory of broker/server and the program
-	"internal/nearest":    {},                                                     // "did you mean" of broker/server and the program
-	"internal/amqppeer":   {},                                                     // tests only: a server of AMQP
-	"internal/model":      {},                                                     // tests only: random models
-	"internal/assert":     {},                                                     // tests only: checks in one line
-	"internal/house":      {},                                                     // tests only
+	"internal/httpapi":    {imports: []string{""}},                                                         // under the clients of HTTP, and its types in the server
+	"internal/address":    {},                                                                              // patterns of broker and consumer
+	"internal/filelock":   {},                                                                              // journals and spools, which one process writes
+	"internal/guard":      {imports: []string{"backoff"}},                                                  // calls of the program's functions
+	"internal/tally":      {},                                                                              // log lines of broker and consumer
+	"internal/wallclock":  {},                                                                              // whether the wall clock can be trusted, for broker and spool
+	"internal/rmqpb":      {tests: []string{""}},                                                           // the generated protocol
+	"internal/wire":       {imports: []string{"", "transport", "internal/rmqpb"}},                          // its codec, for transport/rocketmq and broker/server
+	"internal/access":     {},                                                                              // access keys of broker/server and the program
+	"internal/admission":  {imports: []string{""}},                                                         // connections and memory of broker/server and the program
+	"internal/nearest":    {},                                                                              // "did you mean" of broker/server and the program
+	"internal/amqppeer":   {},                                                                              // tests only: a server of AMQP
+	"internal/model":      {},                                                                              // tests only: random models
+	"internal/killtest":   {imports: []string{"", "consumer", "producer", "transport", "internal/assert"}}, // tests only: a server that is killed under load
+	"internal/assert":     {},                                                                              // tests only: checks in one line
+	"internal/house":      {},                                                                              // tests only
 
 	"internal/console": { // the files of the web console, for broker/server and the program
 		tests: []string{"", "internal/httpapi"},
@@ -130,14 +135,15 @@ var notSDK = []string{
 	"oteltidegate",                     // imported only by programs that report to OpenTelemetry
 	"producer/spool", "consumer/inbox", // imported only by programs that use a local disk
 	"transport/transporttest", "internal/endtoend", "internal/assert", "internal/model", // imported only by tests
-	"transport/rocketmq/interop",   // tests, and a program in a module of its own
-	"internal/console/browsertest", // tests, in a module of their own
-	"transport/amqp",               // a module of its own, which this one does not see
+	"transport/rocketmq/interop",         // tests, and a program in a module of its own
+	"internal/console/browsertest",       // tests, in a module of their own
+	"transport/amqp", "transport/pulsar", // modules of their own, which this one does not see
+	"internal/killtest",
 	"internal/rmqpb/internal",
 }
 
 // heavyweights may not be linked into a program that imports only the SDK.
-var heavyweights = []string{"github.com/cockroachdb", "go.etcd.io/bbolt", "github.com/prometheus", "go.yaml.in/yaml", "go.uber.org/mock", "go.opentelemetry.io", "github.com/Azure/go-amqp", "testing"}
+var heavyweights = []string{"github.com/cockroachdb", "go.etcd.io/bbolt", "github.com/prometheus", "go.yaml.in/yaml", "go.uber.org/mock", "go.opentelemetry.io", "github.com/Azure/go-amqp", "github.com/apache/pulsar-client-go", "testing"}
 
 // maxLines bounds one file. A file is a subject, mostly of 150 to 800 lines.
 const maxLines = 1200

@@ -1,0 +1,201 @@
+package pulsar
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/transport/held"
+)
+
+// maxAcks bounds the messages of one acknowledgement.
+const maxAcks = 1000
+
+// Settle settles messages. A retry and a dead letter are first sent to their topics and then
+// acknowledged: if the process ends between, the group has both.
+func (l *link) Settle(ctx context.Context, list []held.Settlement) []error {
+	ctx, cancel := l.client.bounded(ctx)
+	defer cancel()
+	errs := make([]error, len(list))
+	copies := make([]*pending, len(list))
+	moves := make([]bool, len(list)) // the message goes to another topic
+	for i, s := range list {
+		n := s.Native.(*native)
+		topic, m := l.copyOf(s, n)
+		if moves[i] = m != nil; !moves[i] || n.copied {
+			continue
+		}
+		if s.Outcome == held.DeadLettered {
+			if err := l.client.keepLetters(ctx, topic); err != nil {
+				errs[i] = l.client.named(err, opOf(s.Outcome), l.feed.Topic)
+				continue
+			}
+		}
+		p, err := l.client.begin(ctx, topic, m)
+		if err != nil {
+			errs[i] = l.client.named(err, opOf(s.Outcome), l.feed.Topic)
+			continue
+		}
+		copies[i] = &p
+	}
+	a := &acks{reply: make(chan []*tidegate.Error, 1)}
+	var at []int
+	for i, s := range list {
+		n := s.Native.(*native)
+		if p := copies[i]; p != nil {
+			if err := p.wait(ctx, l.client.faults); err != nil {
+				errs[i] = l.client.named(err, opOf(s.Outcome), l.feed.Topic)
+			} else {
+				n.copied = true
+			}
+		}
+		switch {
+		case errs[i] != nil:
+		case s.Outcome == held.Released && !n.copied:
+			l.give(n)
+		case (s.Outcome == held.Redelivered || s.Outcome == held.Retried && !moves[i]) && !n.copied:
+			l.nack(n, s.Delay)
+		default:
+			a.ids, at = append(a.ids, n.ID()), append(at, i)
+		}
+	}
+	if len(at) == 0 {
+		return errs
+	}
+	for j, err := range l.ack(ctx, a) {
+		if err != nil {
+			errs[at[j]] = l.client.named(err, opOf(list[at[j]].Outcome), l.feed.Topic)
+		}
+	}
+	return errs
+}
+
+func opOf(o held.Outcome) string {
+	switch o {
+	case held.Retried:
+		return "RetryMessage"
+	case held.Redelivered:
+		return "NegativeAck"
+	case held.DeadLettered:
+		return "ForwardMessageToDeadLetterQueue"
+	}
+	return "AckMessage"
+}
+
+// copyOf returns the copy that a settlement sends before it acknowledges the message; nil for none.
+func (l *link) copyOf(s held.Settlement, n *native) (topic string, m *pulsar.ProducerMessage) {
+	o := l.client.options
+	retry, letters := o.Naming.names(strings.TrimPrefix(l.feed.Topic, deadLetterPrefix), l.feed.Group)
+	switch {
+	case s.Outcome == held.DeadLettered:
+		return o.full(letters), letterOf(n, s.Delivery, l.feed.Group, s.Reason)
+	case s.Outcome == held.Retried && l.retry != "":
+		var at time.Time
+		if s.Delay > 0 {
+			at = time.Now().Add(s.Delay)
+		}
+		return o.full(retry), retryOf(n, s.Delivery, l.retry, at)
+	}
+	return "", nil
+}
+
+// nack asks for the message again after a time. The request has no response.
+func (l *link) nack(n *native, delay time.Duration) {
+	if delay -= nackDelay; delay <= 0 {
+		l.consumer.NackID(n.ID())
+		return
+	}
+	time.AfterFunc(delay, func() { l.consumer.NackID(n.ID()) })
+}
+
+// An acks is a list of messages to acknowledge.
+type acks struct {
+	ids   []pulsar.MessageID
+	reply chan []*tidegate.Error // of one element
+}
+
+// ack acknowledges messages. It returns an error for each.
+func (l *link) ack(ctx context.Context, a *acks) []*tidegate.Error {
+	all := func(e tidegate.Error) []*tidegate.Error {
+		errs := make([]*tidegate.Error, len(a.ids))
+		for i := range errs {
+			own := e
+			errs[i] = &own
+		}
+		return errs
+	}
+	lost := tidegate.Error{Err: tidegate.ErrUnavailable, NotConnected: true, Message: "the consumer is closed"}
+	select {
+	case l.acks <- a:
+	case <-l.closed:
+		return all(lost)
+	case <-ctx.Done():
+		return all(tidegate.Error{Err: context.Cause(ctx)})
+	}
+	select {
+	case errs := <-a.reply:
+		return errs
+	case <-l.over:
+		select {
+		case errs := <-a.reply:
+			return errs
+		default:
+			return all(lost) // acknowledge did not take it
+		}
+	case <-ctx.Done():
+		return all(tidegate.Error{Err: context.Cause(ctx), MaybeStored: true})
+	}
+}
+
+// acknowledge sends acknowledgements until the link ends, one request at a time: the client sends
+// no more of them, and waits for ever for one that comes after the end of its consumer.
+func (l *link) acknowledge() {
+	defer close(l.over)
+	for {
+		var batch []*acks
+		select {
+		case a := <-l.acks:
+			batch = append(batch, a)
+		case <-l.closed:
+			return
+		}
+		ids := batch[0].ids
+		for more := true; more && len(ids) < maxAcks; {
+			select {
+			case a := <-l.acks:
+				batch, ids = append(batch, a), append(slices.Clip(ids), a.ids...)
+			default:
+				more = false
+			}
+		}
+		err := l.consumer.AckIDList(ids)
+		for _, a := range batch {
+			a.reply <- l.failures(a.ids, err)
+		}
+	}
+}
+
+// failures returns the errors of messages in the error of their acknowledgement.
+func (l *link) failures(ids []pulsar.MessageID, err error) []*tidegate.Error {
+	errs := make([]*tidegate.Error, len(ids))
+	if err == nil {
+		return errs
+	}
+	each, ok := err.(pulsar.AckError) //nolint:errorlint // it is no type of a chain
+	for i, id := range ids {
+		own := err
+		if ok {
+			own = each[id]
+		}
+		if own != nil {
+			e := l.client.faults.of(own)
+			e.MaybeStored = true
+			errs[i] = e
+		}
+	}
+	return errs
+}
