@@ -239,9 +239,10 @@ func TestOfferedCommandsKeepTheServer(t *testing.T) {
 	}
 }
 
-// The program does not speak AMQP. With an address of an Artemis, from any source, a command ends
-// with code 2. The error names the program that supports Artemis and how to install it.
-func TestNamesTheProgramForAMQP(t *testing.T) {
+// The program reaches no foreign systems. With an address of an Artemis or a Pulsar, from any
+// source, a command ends with code 2. The error names the program that supports them and how to
+// install it.
+func TestNamesTheProgramForForeignSystems(t *testing.T) {
 	tl := newTool(t)
 	tl.env = map[string]string{"XDG_CONFIG_HOME": tl.env["XDG_CONFIG_HOME"], "HOME": tl.home}
 	tl.must("context", "add", "artemis", "--amqp", "amqps://mq.example")
@@ -253,12 +254,16 @@ func TestNamesTheProgramForAMQP(t *testing.T) {
 		"an address":        {"doctor", "--grpc", "amqp://mq.example:5672"},
 		"a command of HTTP": {"topic", "list"},
 		"a target":          {"move", "orders", "--group", "billing", "--to", "artemis", "--grpc", "127.0.0.1:1"},
+		"a Pulsar":          {"send", "orders", "x", "--pulsar", "pulsar://mq.example,mq2.example"},
+		"as gRPC":           {"doctor", "--grpc", "pulsar+ssl://mq.example:6651"},
 	} {
-		tl.run(args...).exits(2).notes("tidegate-amqp", "go install github.com/tidegate/tidegate/cmd/tidegate-amqp@latest")
+		tl.run(args...).exits(2).notes("tidegate-foreign", "go install github.com/tidegate/tidegate/cmd/tidegate-foreign@latest")
 	}
 	tl.env["TIDEGATE_SERVER_AMQP"] = "amqp://mq.example"
 	tl.fails(2, "amqp://mq.example is", "send", "orders", "x")
-	tl.fails(2, "amqps://mq.example is", "send", "orders", "x", "--context", "artemis")
+	tl.fails(2, "amqps://mq.example is an ActiveMQ Artemis", "send", "orders", "x", "--context", "artemis")
+	tl.must("context", "add", "pulsar", "--pulsar", "pulsar://mq.example", "--namespace", "shop/orders", "--naming", "by-group")
+	tl.fails(2, "pulsar://mq.example is an Apache Pulsar", "peek", "orders", "--context", "pulsar")
 }
 
 // Addresses of two kinds, and a context with an address of another kind, are errors of usage.
@@ -279,13 +284,15 @@ func TestAMQPExcludesOtherAddresses(t *testing.T) {
 	}
 }
 
-// Neither the program nor its module depends on go-amqp.
-func TestLinksNoAMQP(t *testing.T) {
+// Neither the program nor its module depends on the clients of foreign systems.
+func TestLinksNoForeignClient(t *testing.T) {
 	out := assert.Value(exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output())(t)
 	gomod := assert.Value(os.ReadFile("../../go.mod"))(t)
 	assert.MustThat(t, strings.Contains(string(out), "google.golang.org/grpc\n") && strings.Contains(string(gomod), "google.golang.org/grpc "), "the lists do not name gRPC: this test sees nothing")
-	if all := strings.ToLower(string(out) + string(gomod)); strings.Contains(all, "go-amqp") {
-		t.Error("the program or its module depends on go-amqp: it belongs to the module cmd/tidegate-amqp")
+	for _, client := range []string{"go-amqp", "pulsar-client-go"} {
+		if all := strings.ToLower(string(out) + string(gomod)); strings.Contains(all, client) {
+			t.Errorf("the program or its module depends on %s: it belongs to the module cmd/tidegate-foreign", client)
+		}
 	}
 }
 

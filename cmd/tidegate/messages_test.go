@@ -525,7 +525,7 @@ func TestReceivedAfterAFailedAcknowledgement(t *testing.T) {
 	var stderr lockedBuffer
 	app := tl.app(io.Discard, &stderr)
 	app.Env = func(name string) string { return map[string]string{"HOME": tl.home}[name] }
-	app.Artemis = &cli.Artemis{Open: func(context.Context, cli.Server) (cli.Transport, error) { return fake, nil }}
+	app.Foreign = map[string]*cli.Foreign{"amqp": {Open: func(context.Context, cli.Server) (cli.Transport, error) { return fake, nil }}}
 	code := run(limited(t), []string{"receive", "billing", "orders", "--amqp", "amqp://127.0.0.1:1", "--then", "ack", "--max", "40", "-o", "jsonl"}, app)
 	if acks, released := fake.Calls("Ack"), fake.Calls("Settle"); code == 0 || len(acks) != 1 || len(released) != len(batches[1]) {
 		t.Errorf("exit code %d after %d acknowledgements; %d messages released, want %d: %s", code, len(acks), len(released), len(batches[1]), stderr.String())

@@ -1,7 +1,8 @@
 // Package amqp is a transport for Apache ActiveMQ Artemis over AMQP 1.0; other AMQP servers are not
 // supported. Artemis 2.37 is tested. The package makes one attempt for each call, as package
 // transport demands; the producer and the consumer retry. It reconnects automatically. The program
-// tidegate-amqp (cmd/tidegate-amqp of the core) sends, receives and finds faults from a shell.
+// tidegate-foreign (cmd/tidegate-foreign of the core) sends, receives and finds faults from a
+// shell.
 //
 //	client, err := amqp.New("amqp://localhost:5672", amqp.Options{})
 //	p, err := producer.New(client, producer.Options{})

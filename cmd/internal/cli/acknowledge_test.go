@@ -324,19 +324,29 @@ func TestJournalOfAnotherEncoding(t *testing.T) {
 	}
 }
 
-// Host has a port, that of the scheme if the address of an Artemis has none.
+// Host is the first host, and has a port: that of the scheme if the address of a foreign server has
+// none.
 func TestHost(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
-		"amqp://mq.example:61616": "mq.example:61616",
-		"amqp://mq.example":       "mq.example:5672",
-		"amqps://mq.example":      "mq.example:5671",
-		"amqps://[::1]":           "[::1]:5671",
+		"amqp://mq.example:61616":              "mq.example:61616",
+		"amqp://mq.example":                    "mq.example:5672",
+		"amqps://mq.example":                   "mq.example:5671",
+		"amqps://[::1]":                        "[::1]:5671",
+		"pulsar://mq.example:7650,mq2.example": "mq.example:7650",
+		"pulsar://mq.example,mq2:7":            "mq.example:6650",
+		"pulsar+ssl://mq.example":              "mq.example:6651",
 	} {
-		if got := (Server{Context: Context{AMQP: address}}).Host(); got != want {
+		kind, _, _ := strings.Cut(address, ":")
+		c := Context{Kind: amqp, AMQP: address}
+		if strings.HasPrefix(kind, "pulsar") {
+			c = Context{Kind: pulsar, Pulsar: address}
+		}
+		if got := (Server{Context: c}).Host(); got != want {
 			t.Errorf("%s is %s, want %s", address, got, want)
 		}
 	}
+	assert.Equal(t, "all hosts are", strings.Join((Server{Context: Context{Kind: pulsar, Pulsar: "pulsar://a:7,b/"}}).Hosts(), " "), "a:7 b:6650")
 	assert.Equal(t, "the addresses for gRPC are", (Server{Context: Context{GRPC: "a:1;b:2"}}).Host(), "a:1;b:2")
 }
 

@@ -31,32 +31,10 @@ type App struct {
 	Out      io.Writer // results
 	Err      io.Writer // notes, progress and errors
 	Env      func(string) string
-	Terminal bool // results go to a terminal, and a question can be asked on In
-	Columns  int  // of the terminal of the results; 0 means none, or unknown
-	Watched  bool // notes go to a terminal
-	Artemis  *Artemis
-}
-
-// An Artemis is the support of a program for Apache ActiveMQ Artemis over AMQP. A program without
-// it names the one that has it.
-type Artemis struct {
-	// Open connects to a server.
-	Open opener
-
-	// Examine tests the set-up as a client, for the command doctor.
-	Examine func(context.Context, *Patient)
-
-	// Instead has Artemis's own command for each command that needs the HTTP API of tidegate, by
-	// the words of that command.
-	Instead map[string]string
-}
-
-// opener returns nil if the program does not speak AMQP.
-func (a *App) opener() opener {
-	if a.Artemis == nil {
-		return nil
-	}
-	return a.Artemis.Open
+	Terminal bool                // results go to a terminal, and a question can be asked on In
+	Columns  int                 // of the terminal of the results; 0 means none, or unknown
+	Watched  bool                // notes go to a terminal
+	Foreign  map[string]*Foreign // the foreign servers that the program reaches, by their kind
 }
 
 // New returns an App of this process.
@@ -142,10 +120,10 @@ const connectionSection = "Connection"
 func (a *App) Remote(cmd *cobra.Command, args []string, work run) *Call {
 	c := a.Local(cmd, args, func(ctx context.Context, c *Call) error { return c.hinted(work(ctx, c)) })
 	f := cmd.Flags()
-	c.Connection.Register(f, a.Artemis != nil)
+	c.Connection.Register(f, a.Foreign)
 	f.DurationVar(&c.Timeout, "timeout", 10*time.Second, "maximal time for one response of the server")
 	f.BoolVar(&c.noRetry, "no-retry", false, "do not repeat failed requests")
-	sectioned(f, connectionSection, "context", "http", "grpc", "amqp", "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry")
+	sectioned(f, connectionSection, "context", "http", "grpc", amqp, pulsar, "access-key", "secret-file", "tls", "cacert", "cert", "cert-key", "tls-skip-verify", "timeout", "no-retry")
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { // the flag exists
 		f, _, err := c.ContextFile()
 		if err != nil {
@@ -290,7 +268,7 @@ func (c *Call) hinted(err error) error {
 	if _, has := errors.AsType[hinted](err); has {
 		return err
 	}
-	if s, serr := resolve(c.Connection, c.Env, io.Discard, c.opener()); serr != nil || s.Kind != connectionRocketMQ {
+	if s, serr := resolve(c.Connection, c.Env, io.Discard, c.Foreign); serr != nil || s.Kind != connectionRocketMQ {
 		return err
 	}
 	return &unknownError{err, "'mqadmin topicList -n NAMESERVER' has all topics; 'mqadmin updateTopic -n NAMESERVER -c CLUSTER -t NAME' creates one."}

@@ -21,7 +21,6 @@ import (
 	"github.com/tidegate/tidegate/cmd/internal/bench"
 	"github.com/tidegate/tidegate/cmd/internal/output"
 	"github.com/tidegate/tidegate/consumer"
-	"github.com/tidegate/tidegate/transport"
 )
 
 // A benchCommand has the flags of the benchmarks.
@@ -208,7 +207,7 @@ func (b *benchCommand) prepare(ctx context.Context) (remove func() error, err er
 	}
 	client, err := b.Admin(ctx)
 	if errors.Is(err, errUnsupported) {
-		return nil, usagef(b.Command, "this server has no HTTP API to create a topic: create one (on RocketMQ with mqadmin updateTopic, on Artemis with artemis address create), and give it with --topic NAME --into-existing")
+		return nil, usagef(b.Command, "this server has no HTTP API to create a topic: create one (on RocketMQ with mqadmin updateTopic, on Artemis with artemis address create, on Pulsar with pulsar-admin topics create), and give it with --topic NAME --into-existing")
 	}
 	if err != nil {
 		return nil, err
@@ -257,8 +256,8 @@ func (b *benchCommand) subscribe(ctx context.Context, t Transport) error {
 	}
 	receives := b.load.Verify || b.Command.Name() == "receive"
 	switch {
-	case server.Kind == amqp && (receives || b.Command.Name() == "e2e"):
-		return b.createQueue(ctx, t)
+	case server.foreign() != nil && (receives || b.Command.Name() == "e2e"):
+		return b.createGroup(ctx, t, server)
 	case !b.intoExisting || !receives:
 		return nil
 	}
@@ -269,20 +268,12 @@ func (b *benchCommand) subscribe(ctx context.Context, t Transport) error {
 	return err
 }
 
-// createQueue creates the queue of the group on an Artemis, which discards the messages that were
-// sent before. It releases a message of an earlier benchmark.
-func (b *benchCommand) createQueue(ctx context.Context, t Transport) error {
+// createGroup creates the group on a foreign server, and notes what stays.
+func (b *benchCommand) createGroup(ctx context.Context, t Transport, server Server) error {
 	ctx, cancel := b.Bounded(ctx)
 	defer cancel()
-	ds, err := t.Receive(ctx, transport.ReceiveRequest{
-		Group: b.load.Group, Topic: b.load.Topic, Queue: transport.AnyQueue, Push: true, Max: 1, InvisibleDuration: time.Minute, Wait: time.Millisecond,
-	})
-	for _, d := range ds {
-		_, serr := t.Settle(ctx, d, transport.Verdict{Kind: transport.Release})
-		err = errors.Join(err, serr)
-	}
-	queue := b.load.Topic + "." + b.load.Group
-	b.Note("the queue %s stays; %s removes it", output.Safe(queue), output.Mention("artemis queue delete --name "+output.Quote(queue)))
+	err := createGroup(ctx, t, b.load.Topic, b.load.Group)
+	b.Note("%s", server.support().Stays(server, b.load.Topic, b.load.Group))
 	return err
 }
 
@@ -491,7 +482,7 @@ const floorPings = 200
 // floor measures an empty request to the server: the latency that no send can have less of.
 // It is 0 if the protocol has none.
 func (b *benchCommand) floor(ctx context.Context, t Transport) (p50 float64, err error) {
-	if s, err := b.Server(); err != nil || s.Kind == amqp { // AMQP has no empty request
+	if s, err := b.Server(); err != nil || s.foreign() != nil { // their protocols have no empty request
 		return 0, err
 	}
 	var all []time.Duration

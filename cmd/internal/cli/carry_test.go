@@ -732,7 +732,7 @@ func TestOfferedCommands(t *testing.T) {
 	if got, want := s.stays(), []string{"2 messages parked: ready after tidegate parked redrive -- '-a|b'"}; !slices.Equal(got, want) {
 		t.Errorf("the plan has %q, want %q", got, want)
 	}
-	topic, group := s.Creates("", "there", "-x", "-a|b")
+	topic, group := s.Creates(Server{}, "there", "-x", "-a|b")
 	if want := "tidegate topic create --context there -- -x type=NORMAL queues="; !strings.HasPrefix(topic, want) {
 		t.Errorf("the topic is created by %s, want %s", topic, want)
 	}

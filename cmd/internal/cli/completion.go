@@ -23,7 +23,7 @@ func (c *Call) complete(names, given []string, prefix string) []string {
 	if len(given) >= len(names) {
 		return nil
 	}
-	s, err := resolve(c.Connection, c.Env, io.Discard, c.opener())
+	s, err := resolve(c.Connection, c.Env, io.Discard, c.Foreign)
 	if err != nil {
 		return nil
 	}

@@ -56,7 +56,7 @@ func newContextList(a *App) *cobra.Command {
 			Columns: []output.Column[contextRow]{
 				{Name: "NAME", Cell: func(r contextRow) any { return r.Name + map[bool]string{true: " *"}[r.Current] }},
 				{Name: "KIND", Cell: func(r contextRow) any { return cmp.Or(r.Kind, connectionTidegate) }},
-				{Name: "GRPC", Cell: func(r contextRow) any { return cmp.Or(r.GRPC, r.AMQP) }},
+				{Name: "GRPC", Cell: func(r contextRow) any { return cmp.Or(r.GRPC, r.AMQP, r.Pulsar) }},
 				{Name: "HTTP", Cell: func(r contextRow) any { return r.HTTP }},
 				{Name: "ACCESS-KEY", Cell: func(r contextRow) any { return r.Key }},
 				{Name: "PROTECTED", Cell: func(r contextRow) any { return map[bool]string{true: "yes"}[r.Protect] }},
@@ -128,15 +128,17 @@ they are: in a file, or in the output of a command.`,
 	c := a.Local(cmd, []string{"NAME"}, editing(func(c *Call, f *File, path string) (func(), error) {
 		name := c.Args[0]
 		n.SecretCommand = secretCommand
-		if n.AMQP != "" && n.Kind == "" {
-			n.Kind = amqp
+		for i := range systems {
+			if s := &systems[i]; *n.address(s) != "" && n.Kind == "" {
+				n.Kind = s.kind
+			}
 		}
 		if err := n.Check(name); err != nil {
 			return nil, c.Usage(err)
 		}
 		switch {
-		case n.GRPC+n.HTTP+n.AMQP == "":
-			return nil, usagef(c.Command, "give --grpc, and for a tidegate broker --http; or for an ActiveMQ Artemis --amqp")
+		case n.GRPC+n.HTTP+n.AMQP+n.Pulsar == "":
+			return nil, usagef(c.Command, "give --grpc, and for a tidegate broker --http; or for an ActiveMQ Artemis --amqp, for an Apache Pulsar --pulsar")
 		case n.Kind == connectionRocketMQ && n.HTTP != "":
 			return nil, usagef(c.Command, "a RocketMQ has no HTTP API; remove --http")
 		case n.SecretFile != "" && len(secretCommand) > 0:
@@ -156,14 +158,18 @@ they are: in a file, or in the output of a command.`,
 		}, nil
 	}))
 	f := c.Command.Flags()
-	f.StringVar(&n.Kind, "kind", "", "`kind` of server: tidegate, rocketmq or amqp")
+	f.StringVar(&n.Kind, "kind", "", "`kind` of server: tidegate, rocketmq, amqp or pulsar")
 	f.StringVar(&n.GRPC, "grpc", "", "`host:port` of the broker or RocketMQ proxy")
 	f.StringVar(&n.HTTP, "http", "", "`URL` of the broker's HTTP API")
-	f.StringVar(&n.AMQP, "amqp", "", "`URL` of an ActiveMQ Artemis, for the program tidegate-amqp")
-	f.StringVar(&n.Namespace, "namespace", "", "`prefix` of the names on a RocketMQ with namespaces")
-	f.StringVar(&n.Key, "access-key", "", "access `key`")
-	f.StringVar(&n.SecretFile, "secret-file", "", "`file` with the secret")
-	f.StringSliceVar(&secretCommand, "secret-command", nil, "`command` that prints the secret, its words separated by commas")
+	for i := range systems {
+		s := &systems[i]
+		f.StringVar(n.address(s), s.kind, "", "`URL` of "+s.product+", for the program tidegate-foreign")
+	}
+	f.StringVar(&n.Namespace, "namespace", "", "`prefix` of the names on a RocketMQ with namespaces; on a Pulsar tenant/namespace (default public/default)")
+	f.StringVar(&n.Naming, "naming", "", "`naming` of retry and dead letter topics on a Pulsar: by-topic (the default), by-group or by-group-lower-case")
+	f.StringVar(&n.Key, "access-key", "", "access `key`, or the name of a user")
+	f.StringVar(&n.SecretFile, "secret-file", "", "`file` with the secret of the key, or with the token of a Pulsar without --access-key")
+	f.StringSliceVar(&secretCommand, "secret-command", nil, "`command` that prints the secret or the token, its words separated by commas")
 	f.BoolVar(&n.TLS, "tls", false, "use TLS for --grpc")
 	f.StringVar(&n.CACert, "cacert", "", "`file` with the certificates to trust")
 	f.StringVar(&n.Cert, "cert", "", "`file` with the client certificate")
@@ -214,11 +220,10 @@ func newContextRemove(a *App) *cobra.Command {
 	})).Command
 }
 
-// The kinds of servers.
+// The kinds of servers, with those of systems.
 const (
 	connectionTidegate = "tidegate"
 	connectionRocketMQ = "rocketmq" // Apache RocketMQ 5, which has no HTTP administration
-	amqp               = "amqp"     // Apache ActiveMQ Artemis, which the program tidegate-amqp reaches
 )
 
 // A Context is a named server in the file of contexts.
@@ -226,8 +231,10 @@ type Context struct {
 	Kind          string   `yaml:"kind,omitempty" json:"kind,omitempty"` // empty means tidegate
 	HTTP          string   `yaml:"http,omitempty" json:"http,omitempty"`
 	GRPC          string   `yaml:"grpc,omitempty" json:"grpc,omitempty"`
-	AMQP          string   `yaml:"amqp,omitempty" json:"amqp,omitempty"` // amqp://host:port or amqps://host:port
+	AMQP          string   `yaml:"amqp,omitempty" json:"amqp,omitempty"`     // amqp://host:port or amqps://host:port
+	Pulsar        string   `yaml:"pulsar,omitempty" json:"pulsar,omitempty"` // pulsar://host:port,host or pulsar+ssl://host:port,host
 	Namespace     string   `yaml:"namespace,omitempty" json:"namespace,omitempty"`
+	Naming        string   `yaml:"naming,omitempty" json:"naming,omitempty"` // of retry and dead letter topics on a Pulsar
 	Key           string   `yaml:"key,omitempty" json:"key,omitempty"`
 	SecretFile    string   `yaml:"secret_file,omitempty" json:"secret_file,omitempty"`
 	SecretCommand []string `yaml:"secret_command,omitempty,flow" json:"secret_command,omitempty"`
@@ -340,18 +347,21 @@ func (n *Context) Check(name string) error {
 	if !contextName.MatchString(name) {
 		return fmt.Errorf("the name %q has other characters than letters, digits, '.', '_' and '-'", name)
 	}
-	if amqpScheme(n.GRPC) {
-		return fmt.Errorf("--grpc is %q, which is an address of AMQP: give it as --amqp", n.GRPC)
+	for i := range systems {
+		s := &systems[i]
+		if s.has(n.GRPC) {
+			return fmt.Errorf("--grpc is %q, which is an address of %s: give it as --%s", n.GRPC, s.product, s.kind)
+		}
+		if address := *n.address(s); address != "" {
+			if err := s.check(address); err != nil {
+				return err
+			}
+		}
 	}
 	for address := range strings.SplitSeq(n.GRPC, ";") {
 		host, port, err := net.SplitHostPort(address)
 		if number, perr := strconv.Atoi(port); n.GRPC != "" && (err != nil || host == "" || perr != nil || number < 1 || number > 65535) {
 			return fmt.Errorf("--grpc is %q; it is HOST:PORT", n.GRPC)
-		}
-	}
-	if n.AMQP != "" {
-		if u, err := url.Parse(n.AMQP); err != nil || u.Host == "" || u.User != nil || !amqpScheme(n.AMQP) {
-			return errors.New("--amqp is amqp://HOST:PORT or amqps://HOST:PORT, without credentials")
 		}
 	}
 	if u, err := url.Parse(n.HTTP); n.HTTP != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
@@ -373,19 +383,26 @@ func (n *Context) Check(name string) error {
 	return nil
 }
 
-func amqpScheme(address string) bool {
-	return strings.HasPrefix(address, "amqp://") || strings.HasPrefix(address, "amqps://")
-}
-
-// checkKind checks the kind of a context and that its addresses belong to it.
+// checkKind checks the kind of a context, and that its addresses and settings belong to it.
 func (n *Context) checkKind() error {
-	switch {
-	case n.Kind != "" && n.Kind != connectionTidegate && n.Kind != connectionRocketMQ && n.Kind != amqp:
-		return fmt.Errorf("the kind is %q; it is %s, %s or %s", n.Kind, connectionTidegate, connectionRocketMQ, amqp)
-	case n.Kind == amqp && n.AMQP == "", n.Kind != amqp && n.AMQP != "":
-		return fmt.Errorf("an amqp address and the kind %s belong together: give both or none", amqp)
-	case n.AMQP != "" && n.GRPC+n.HTTP != "":
-		return errors.New("a context has either an amqp address or those of grpc and http")
+	kinds := []string{connectionTidegate, connectionRocketMQ}
+	first := n.GRPC + n.HTTP
+	for i := range systems {
+		s := &systems[i]
+		kinds = append(kinds, s.kind)
+		address := *n.address(s)
+		if address != "" && first != "" {
+			return fmt.Errorf("a context has either an address of %s or other addresses", s.product)
+		}
+		first += address
 	}
-	return nil
+	if n.Kind != "" && !slices.Contains(kinds, n.Kind) {
+		return fmt.Errorf("the kind is %q; it is %s", n.Kind, strings.Join(kinds, ", "))
+	}
+	for i := range systems {
+		if s := &systems[i]; (n.Kind == s.kind) != (*n.address(s) != "") {
+			return fmt.Errorf("the address of %s and the kind %s belong together: give both or none", s.product, s.kind)
+		}
+	}
+	return n.checkPulsar()
 }

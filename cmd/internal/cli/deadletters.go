@@ -71,8 +71,8 @@ func (s *selection) filter(c *Call) (status.DeadLetterFilter, error) {
 	return status.DeadLetterFilter{Topic: s.topic, MessageIDs: s.ids, Reason: s.reason, Fingerprint: s.class, Since: since, Before: before}, err
 }
 
-// source returns the dead letters of a group: over HTTP, or on a RocketMQ or Artemis by receiving
-// them. Close ends it.
+// source returns the dead letters of a group: over HTTP, or on a RocketMQ or a foreign server by
+// receiving them. Close ends it.
 func (s *selection) source(ctx context.Context, c *Call) (src deadletter.Source, f deadletter.Filter, closing func() error, err error) {
 	since, before, err := s.times(c)
 	if err != nil {
@@ -91,8 +91,8 @@ func (s *selection) source(ctx context.Context, c *Call) (src deadletter.Source,
 		return nil, f, nil, usagef(c.Command, "--newest is for a tidegate broker: a RocketMQ delivers the oldest first")
 	}
 	as := s.as
-	if as == "" && server.Kind == amqp {
-		as = c.Args[0] // all groups that receive them share the queue
+	if as == "" && server.foreign() != nil {
+		as = c.Args[0] // all groups that receive them share the queue or subscription
 	}
 	if as == "" {
 		return nil, f, nil, usagef(c.Command, "on RocketMQ --as GROUP is required: a consumer group for this purpose only, for example by mqadmin updateSubGroup -g GROUP -r 1000")
@@ -291,8 +291,8 @@ func count(ctx context.Context, c *Call, client *admin.Client, group string, q s
 }
 
 // letters returns the selected dead letters, the oldest of each queue first, or the newest with
-// --newest. Close ends the use of the source. On a RocketMQ or Artemis queue
-// and offset are not known: -1.
+// --newest. Close ends the use of the source. On a RocketMQ or a foreign server queue and offset
+// are not known: -1.
 func (s *selection) letters(ctx context.Context, c *Call, bodies bool) (all iter.Seq2[status.DeadLetter, error], closing func() error, err error) {
 	server, err := c.Server()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package cli has the commands of the programs tidegate and tidegate-amqp. It imports neither the
-// broker nor a server, which command serve has (cmd/tidegate/internal/serve).
+// Package cli has the commands of the programs tidegate and tidegate-foreign. It imports neither
+// the broker nor a server, which command serve has (cmd/tidegate/internal/serve).
 //
 // # Files
 //
@@ -8,6 +8,7 @@
 //   - app.go: App and Call: the streams, flags and connection that all commands share
 //   - execute.go: runs the tree of commands; exit codes, and the texts of errors
 //   - resolve.go, contexts.go: find the server: flags, then environment, then the context
+//   - foreign.go: the kinds of servers that only tidegate-foreign reaches
 //   - server.go: opens the connection, and bounds its calls
 //   - result.go, terminal.go: print results; screens, keys, outputs that cannot control a terminal
 //   - watch.go, waiting.go: repeat a result; report why there is no result yet

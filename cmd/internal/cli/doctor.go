@@ -52,9 +52,6 @@ func examine(ctx context.Context, c *Call, p *Patient) error {
 		return err
 	}
 	p.Command, p.Timeout, p.Bounded, p.Admin = c.Command.CommandPath(), c.Timeout, c.Bounded, c.Admin
-	if c.App.Artemis != nil {
-		p.Artemis = c.App.Artemis.Examine
-	}
 	steps := p.Examine(ctx)
 	if err := showSteps(c, steps); err != nil {
 		return err
@@ -117,15 +114,14 @@ type Patient struct {
 	Timeout time.Duration
 	Bounded func(context.Context) (context.Context, context.CancelFunc) // ctx with the timeout
 	Admin   func(context.Context) (*admin.Client, error)                // the client of the HTTP API; others close it
-	Artemis func(context.Context, *Patient)                             // examines a server of the kind AMQP
 
 	steps []DoctorStep
 }
 
 // Examine tests the set-up as a client, and returns the steps.
 func (d *Patient) Examine(ctx context.Context) []DoctorStep {
-	if d.Server.Kind == amqp {
-		d.Artemis(ctx, d)
+	if f := d.Server.support(); f != nil {
+		f.Examine(ctx, d)
 		return d.steps
 	}
 	d.grpc(ctx, d.Server)

@@ -187,7 +187,7 @@ func hint(root *cobra.Command, err error) string {
 	case errors.Is(err, tidegate.ErrUnauthorized):
 		return fmt.Sprintf("Give --access-key and --secret-file, or a context with them ('%s context add').", root.Name())
 	case exitCode(err) == exitNoAnswer && notConnected(err) && root.Name() != "tidegate":
-		return fmt.Sprintf("Does the server run, and is this its address (--amqp, --grpc or a context)? '%s doctor' finds the reason.", root.Name())
+		return fmt.Sprintf("Does the server run, and is this its address (--amqp, --pulsar, --grpc or a context)? '%s doctor' finds the reason.", root.Name())
 	case exitCode(err) == exitNoAnswer && notConnected(err):
 		return "Does the server run, and is this its address (--grpc, --http or a context)? 'tidegate serve' starts one on this machine; 'tidegate doctor' finds the reason."
 	case exitCode(err) == exitNoAnswer:

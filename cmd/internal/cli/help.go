@@ -88,9 +88,10 @@ HTTP API's errors, exit and hint.`,
   TIDEGATE_CONTEXT       name of a context
   TIDEGATE_SERVER_GRPC   host:port of the broker or RocketMQ proxy
   TIDEGATE_SERVER_HTTP   URL of the broker's HTTP API
-  TIDEGATE_SERVER_AMQP   amqp://host:port of an ActiveMQ Artemis, for tidegate-amqp
+  TIDEGATE_SERVER_AMQP   amqp://host:port of an ActiveMQ Artemis, for tidegate-foreign
+  TIDEGATE_SERVER_PULSAR pulsar://host:port of an Apache Pulsar, for tidegate-foreign
   TIDEGATE_ACCESS_KEY    access key
-  TIDEGATE_SECRET        its secret
+  TIDEGATE_SECRET        its secret, or the token of an Apache Pulsar
   XDG_CONFIG_HOME        directory of tidegate/contexts.yaml
 
 A flag goes before the environment, and the environment before the context. With

@@ -107,8 +107,8 @@ func (m *moveCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(m.lite) > 0 && source.Kind == amqp {
-		return usagef(m.Command, "--lite names lite topics, and Artemis has none")
+	if f := source.foreign(); len(m.lite) > 0 && f != nil {
+		return usagef(m.Command, "--lite names lite topics, and %s has none", f.name)
 	}
 	if len(m.lite) > 0 && !source.WithoutHTTP() {
 		return usagef(m.Command, "--lite is for a RocketMQ; a tidegate broker lists its lite topics, and the command carries the messages of all of them")
@@ -137,8 +137,8 @@ func (m *moveCommand) run(ctx context.Context) error {
 func (m *moveCommand) inspect(ctx context.Context, source Server) (*moveState, error) {
 	if source.WithoutHTTP() {
 		shows := output.Mention("mqadmin consumerProgress -g "+output.Quote(m.group)) + " shows"
-		if source.Kind == amqp {
-			shows = "'artemis queue stat' shows"
+		if f := source.support(); f != nil {
+			shows = output.Mention(f.Backlog) + " shows"
 		}
 		m.Note("the source does not report its backlog: the move ends %v after the last message (--wait); %s other groups and the remaining messages", m.wait, shows)
 		return nil, nil //nolint:nilnil // there is no state
@@ -185,6 +185,11 @@ func (m *moveCommand) between(ctx context.Context, source, target Server, to Tra
 	if err := m.Confirm(question, m.Args[0]); err != nil {
 		return err
 	}
+	if target.foreign() != nil {
+		if err := m.createGroup(ctx, target, to); err != nil {
+			return err
+		}
+	}
 	if m.journalFile == "" {
 		if m.journalFile, err = m.Journal("move-" + m.Args[0] + "-" + m.group); err != nil {
 			return err
@@ -205,6 +210,14 @@ func (m *moveCommand) between(ctx context.Context, source, target Server, to Tra
 	return err
 }
 
+// createGroup makes sure that the target keeps the messages: a foreign server discards those that
+// no group of the topic needs.
+func (m *moveCommand) createGroup(ctx context.Context, target Server, to Transport) error {
+	ctx, cancel := m.BoundedAt(ctx, target.Host())
+	defer cancel()
+	return createGroup(ctx, to, m.toTopic, m.group)
+}
+
 // again is the command that continues the job.
 func (m *moveCommand) again() string {
 	return m.Again(map[string]string{"journal": m.journalFile, "yes": "true"})
@@ -215,7 +228,7 @@ var errLeft = fmt.Errorf("not all messages were carried: %w", errPartly)
 
 // missing prints how to create the topic and the group that the target lacks.
 func (m *moveCommand) missing(ctx context.Context, target Server, state *moveState, topic bool) {
-	ofTopic, ofGroup := state.Creates(target.Kind, m.to, m.toTopic, m.group)
+	ofTopic, ofGroup := state.Creates(target, m.to, m.toTopic, m.group)
 	if topic {
 		m.Note("to create the topic on the target: %s", ofTopic)
 	}
@@ -334,8 +347,8 @@ func (m *moveCommand) done(ctx context.Context, state *moveState, idle time.Dura
 func (m *moveCommand) letters(ctx context.Context, from, to Transport, source Server) (deadletter.Report, error) {
 	var src deadletter.Source = deadletter.Broker{Client: m.Admins, Group: m.group}
 	if source.WithoutHTTP() {
-		if m.as == "" && source.Kind == amqp {
-			m.as = m.group // all groups that receive them share the queue
+		if m.as == "" && source.foreign() != nil {
+			m.as = m.group // all groups that receive them share the queue or subscription
 		}
 		if m.as == "" {
 			return deadletter.Report{}, usagef(m.Command, "dead letters of a RocketMQ need --as GROUP, a consumer group for this purpose only")
@@ -427,14 +440,14 @@ func (s moveState) Parallel() bool {
 	return s.Topic.Topic.WithDefaults().Type != settings.TopicFIFO || s.Group.FIFO
 }
 
-// Creates returns the commands that create the topic and the group on the target. On Artemis one
-// command creates both, and is returned as ofTopic.
-func (s moveState) Creates(kind, context, topic, group string) (ofTopic, ofGroup string) {
+// Creates returns the commands that create the topic and the group on the target. ofGroup is empty
+// if one command creates both.
+func (s moveState) Creates(target Server, context, topic, group string) (ofTopic, ofGroup string) {
 	t, g := s.Topic.Topic.WithDefaults(), s.Group.Group.WithDefaults()
-	if kind == amqp {
-		return fmt.Sprintf("artemis queue create --name %s --address %s --multicast --durable --preserve-on-no-consumers --auto-create-address", output.Quote(topic+"."+group), output.Quote(topic)), ""
+	if f := target.support(); f != nil {
+		return f.Create(target, topic, group)
 	}
-	if kind == connectionRocketMQ {
+	if target.Kind == connectionRocketMQ {
 		of := s.Group.Group
 		if of.Lite.Topic != "" {
 			of.Lite.Topic = topic

@@ -153,8 +153,8 @@ func (r *receiveCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if server.Kind == amqp && settle.delay == transport.BySchedule {
-		return errors.Join(usagef(r.Command, "Artemis has no retry schedule: give a time, for example --then retry=10s"), t.Close())
+	if f := server.foreign(); f != nil && settle.delay == transport.BySchedule && !t.Capabilities(server.Host()).Verdicts.Has(transport.RetryTopic) {
+		return errors.Join(usagef(r.Command, "%s has no retry schedule: give a time, for example --then retry=10s", f.name), t.Close())
 	}
 	if len(r.lite) > 0 {
 		l, err := newLiteTransport(t, sub.Group, sub.Topic, named(r.lite))
@@ -550,7 +550,11 @@ func settle(ctx context.Context, t Transport, d *tidegate.Delivery, f fate) erro
 	case "ack":
 		err = t.Ack(ctx, []*tidegate.Delivery{d})[0]
 	case "retry":
-		_, err = t.Settle(ctx, d, transport.Verdict{Kind: transport.Retry, Delay: f.delay, Reason: f.reason})
+		v := transport.Verdict{Kind: transport.Retry, Delay: f.delay, Reason: f.reason}
+		if can := t.Capabilities(d.Endpoint); f.delay == transport.BySchedule && !can.RetryResult && can.Verdicts.Has(transport.RetryTopic) {
+			v.Kind, v.Delay = transport.RetryTopic, 0 // the delay is that of the level
+		}
+		_, err = t.Settle(ctx, d, v)
 	case "dead":
 		_, err = t.Settle(ctx, d, transport.Verdict{Kind: transport.DeadLetter, Reason: f.reason})
 	}

@@ -422,7 +422,7 @@ func groupOnly(c *Call, to string) error {
 	switch {
 	case err != nil:
 		return err
-	case server.Kind == amqp:
+	case server.foreign() != nil:
 		return usagef(c.Command, "--to-group-only is for tidegate brokers and RocketMQ; leave the flag out, or give an address of this group alone with --to")
 	case server.WithoutHTTP() && to == "":
 		return usagef(c.Command, "--to-group-only needs --to TOPIC on RocketMQ, whose dead letters do not name the topic that they were sent to; "+
@@ -458,7 +458,7 @@ func (s *selection) receiversOf(ctx context.Context, c *Call, o *deadletter.Opti
 		r.Topics = []string{o.To}
 	}
 	if server.WithoutHTTP() {
-		if server.Kind != amqp && o.To != "" {
+		if server.foreign() == nil && o.To != "" {
 			r.advice = "--to-group-only sends to group " + output.Safe(c.Args[0]) + " alone"
 		}
 		return r

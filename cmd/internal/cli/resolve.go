@@ -33,28 +33,35 @@ import (
 const (
 	defaultGRPC = "127.0.0.1:8081"
 	defaultHTTP = "http://127.0.0.1:8082"
-	defaultAMQP = "amqp://127.0.0.1:5672" // of a program that speaks AMQP
 )
 
 // Variables are the environment variables of client commands. None is a setting of tidegate serve.
-var Variables = []string{"TIDEGATE_CONTEXT", "TIDEGATE_SERVER_HTTP", "TIDEGATE_SERVER_GRPC", "TIDEGATE_SERVER_AMQP", "TIDEGATE_ACCESS_KEY", "TIDEGATE_SECRET"}
+var Variables = []string{"TIDEGATE_CONTEXT", "TIDEGATE_SERVER_HTTP", "TIDEGATE_SERVER_GRPC", "TIDEGATE_SERVER_AMQP", "TIDEGATE_SERVER_PULSAR", "TIDEGATE_ACCESS_KEY", "TIDEGATE_SECRET"}
 
 // flags are the flags of a connection.
 type flags struct {
-	context, http, grpc, amqp, key, secretFile, caCert, cert, certKey string
-	tls, skipVerify                                                   bool
+	context, http, grpc, key, secretFile, caCert, cert, certKey string
+	foreign                                                     [len(systems)]string // addresses
+	tls, skipVerify                                             bool
 }
 
-// Register adds the flags to a command. A program that does not speak AMQP hides --amqp, whose use
-// then names the program that does.
-func (f *flags) Register(set *pflag.FlagSet, amqp bool) {
+// Register adds the flags to a command. A program hides the flags of the foreign servers that it
+// does not reach; their use then names the program that does.
+func (f *flags) Register(set *pflag.FlagSet, programs map[string]*Foreign) {
 	set.StringVar(&f.context, "context", "", "`name` of a context ('tidegate context list')")
 	set.StringVar(&f.http, "http", "", "`URL` of the broker's HTTP API (default "+defaultHTTP+")")
 	set.StringVar(&f.grpc, "grpc", "", "`host:port` of the broker or RocketMQ proxy (default "+defaultGRPC+")")
-	set.StringVar(&f.amqp, "amqp", "", "`URL` of an ActiveMQ Artemis, amqp://host:port or amqps://host:port (default "+defaultAMQP+")")
-	set.Lookup("amqp").Hidden = !amqp
+	for i := range systems {
+		s := &systems[i]
+		set.StringVar(&f.foreign[i], s.kind, "", "`URL` of "+s.product+", "+s.schemes()+" (default "+s.standard+")")
+		set.Lookup(s.kind).Hidden = programs[s.kind] == nil
+	}
 	set.StringVar(&f.key, "access-key", "", "access `key`; its secret is never an argument")
-	set.StringVar(&f.secretFile, "secret-file", "", "`file` with the secret of the access key")
+	of := "the access key"
+	if programs[pulsar] != nil {
+		of += "; on a Pulsar without --access-key, with the token"
+	}
+	set.StringVar(&f.secretFile, "secret-file", "", "`file` with the secret of "+of)
 	set.BoolVar(&f.tls, "tls", false, "use TLS for --grpc")
 	set.StringVar(&f.caCert, "cacert", "", "`file` with the certificates to trust; implies --tls")
 	set.StringVar(&f.cert, "cert", "", "`file` with the client certificate; implies --tls")
@@ -64,17 +71,19 @@ func (f *flags) Register(set *pflag.FlagSet, amqp bool) {
 
 // A Server is a server with the sources of its values.
 type Server struct {
-	Context             // the values in effect
-	Name    string      // of the context; empty without one
-	Sources [][3]string // name, value and source of each value that is set
-	secret  string      // from the environment
-	amqp    opener      // nil: the program does not speak AMQP
+	Context               // the values in effect
+	Name    string        // of the context; empty without one
+	Sources [][3]string   // name, value and source of each value that is set
+	Timeout time.Duration // of one response; 0 means that of the transport
+
+	secret   string              // from the environment
+	programs map[string]*Foreign // the foreign servers that the program reaches, by their kind
 }
 
 // resolve returns the server of a command: a flag goes before the environment, and the environment
-// before the context. It writes a warning if others can read the file of contexts. amqp connects to
-// servers of the kind AMQP; nil means that the program cannot.
-func resolve(f flags, env func(string) string, warnings io.Writer, amqp opener) (Server, error) {
+// before the context. It writes a warning if others can read the file of contexts. programs are the
+// foreign servers that the program reaches, by their kind.
+func resolve(f flags, env func(string) string, warnings io.Writer, programs map[string]*Foreign) (Server, error) {
 	path, err := filePath(env)
 	if err != nil {
 		return Server{}, err
@@ -86,7 +95,7 @@ func resolve(f flags, env func(string) string, warnings io.Writer, amqp opener) 
 	if readable {
 		fmt.Fprintf(warnings, "tidegate: other users can read %s; run chmod 600 on it\n", path)
 	}
-	s := Server{amqp: amqp}
+	s := Server{programs: programs}
 	var source string
 	switch {
 	case f.context != "":
@@ -128,40 +137,91 @@ func resolve(f flags, env func(string) string, warnings io.Writer, amqp opener) 
 	return s, nil
 }
 
+// given are the addresses of one source.
+type given struct {
+	foreign    [len(systems)]string
+	grpc, http string
+}
+
+// chosen returns the index of the foreign system that a source names, -1 for tidegate and RocketMQ,
+// and none without an address. Addresses of two kinds are an error.
+func (g *given) chosen() (system int, err error) {
+	const none = len(systems)
+	system = none
+	if first := cmp.Or(g.grpc, g.http); first != "" {
+		system = -1
+	}
+	for i, address := range g.foreign {
+		switch {
+		case address == "":
+		case system == -1:
+			return none, fmt.Errorf("%s is given beside the address %s; remove one of them", address, cmp.Or(g.grpc, g.http))
+		case system != none:
+			return none, fmt.Errorf("%s is given beside the address %s; remove one of them", address, g.foreign[system])
+		default:
+			system = i
+		}
+	}
+	return system, nil
+}
+
 // addresses chooses the addresses. The first of the flags, the environment and the context that has
-// one decides between AMQP and the protocols of tidegate and RocketMQ. A context that --context
-// names goes before the environment. The kind of a context holds for its own addresses only.
+// one decides between a foreign system and the protocols of tidegate and RocketMQ. A context that
+// --context names goes before the environment. The kind of a context, with its namespace and
+// naming, holds for its own addresses only.
 func (s *Server) addresses(f flags, env func(string) string) error {
-	flags := [3]string{f.amqp, f.grpc, f.http}
-	variables := [3]string{env("TIDEGATE_SERVER_AMQP"), env("TIDEGATE_SERVER_GRPC"), env("TIDEGATE_SERVER_HTTP")}
+	flags := given{f.foreign, f.grpc, f.http}
+	variables := given{grpc: env("TIDEGATE_SERVER_GRPC"), http: env("TIDEGATE_SERVER_HTTP")}
+	for i := range systems {
+		variables.foreign[i] = env(systems[i].variable)
+	}
 	if f.context != "" {
-		variables = [3]string{}
+		variables = given{}
 	}
-	speaks := s.Kind == amqp || s.Name == "" && s.amqp != nil
-	for _, given := range []*[3]string{&variables, &flags} {
-		if given[0] == "" && amqpScheme(given[1]) {
-			given[0], given[1] = given[1], ""
+	kind := s.Kind
+	if s.Name == "" && s.programs[systems[0].kind] != nil {
+		kind = systems[0].kind
+	}
+	for _, g := range []*given{&variables, &flags} {
+		for i := range systems {
+			if g.foreign[i] == "" && systems[i].has(g.grpc) {
+				g.foreign[i], g.grpc = g.grpc, ""
+			}
 		}
-		if given[0] != "" && given[1]+given[2] != "" {
-			return fmt.Errorf("%s is given beside the address %s; remove one of them", given[0], cmp.Or(given[1], given[2]))
-		}
-		if *given != [3]string{} {
-			speaks = given[0] != ""
+		switch i, err := g.chosen(); {
+		case err != nil:
+			return err
+		case i == -1:
+			if kind = s.Kind; s.foreign() != nil {
+				kind = ""
+			}
+		case i < len(systems):
+			kind = systems[i].kind
 		}
 	}
-	if speaks {
-		s.Kind, s.GRPC, s.HTTP = amqp, "", ""
-		s.choose("amqp", &s.AMQP, flags[0], variables[0], "TIDEGATE_SERVER_AMQP", defaultAMQP)
-		s.TLS = s.TLS || strings.HasPrefix(s.AMQP, "amqps:")
-		return (&Context{Kind: amqp, AMQP: s.AMQP}).Check("x")
+	if kind != s.Kind && (kind == pulsar || s.Kind == pulsar) {
+		s.Namespace, s.Naming = "", ""
 	}
-	grpc, http := cmp.Or(flags[1], variables[1]), cmp.Or(flags[2], variables[2])
-	if s.Kind == amqp || s.Kind == connectionRocketMQ && (http != "" || grpc != "" && grpc != s.GRPC) {
+	s.Kind = kind
+	for i := range systems {
+		f := &systems[i]
+		if f.kind != kind {
+			*s.address(f) = ""
+			continue
+		}
+		s.GRPC, s.HTTP = "", ""
+		s.choose(f.kind, s.address(f), flags.foreign[i], variables.foreign[i], f.variable, f.standard)
+		s.TLS = s.TLS || f.encrypted(*s.address(f))
+	}
+	if f := s.foreign(); f != nil {
+		return f.check(*s.address(f))
+	}
+	grpc, http := cmp.Or(flags.grpc, variables.grpc), cmp.Or(flags.http, variables.http)
+	if s.Kind == connectionRocketMQ && (http != "" || grpc != "" && grpc != s.GRPC) {
 		s.Kind, s.GRPC = "", ""
 	}
-	s.AMQP = ""
-	s.choose("http", &s.HTTP, flags[2], variables[2], "TIDEGATE_SERVER_HTTP", defaultHTTP)
-	s.choose("grpc", &s.GRPC, flags[1], variables[1], "TIDEGATE_SERVER_GRPC", defaultGRPC)
+	s.choose("http", &s.HTTP, flags.http, variables.http, "TIDEGATE_SERVER_HTTP", defaultHTTP)
+	s.choose("grpc", &s.GRPC, flags.grpc, variables.grpc, "TIDEGATE_SERVER_GRPC", defaultGRPC)
 	return nil
 }
 
@@ -201,10 +261,13 @@ func (s Server) Elsewhere() bool {
 }
 
 // Secret returns the secret of the access key: from TIDEGATE_SECRET, the file or the command. It
-// is empty without an access key.
+// is empty without an access key, except on a Pulsar, whose token is a secret without a key.
 func (s Server) Secret(ctx context.Context) (string, error) {
+	of := fmt.Sprintf("the secret of key %q", s.Key)
 	if s.Key == "" {
-		return "", nil
+		if of = "the token"; s.Kind != pulsar {
+			return "", nil
+		}
 	}
 	var secret string
 	switch {
@@ -213,7 +276,7 @@ func (s Server) Secret(ctx context.Context) (string, error) {
 	case s.SecretFile != "":
 		text, err := os.ReadFile(expand(s.SecretFile))
 		if err != nil {
-			return "", fmt.Errorf("the secret of key %q cannot be read: %w", s.Key, err)
+			return "", fmt.Errorf("%s cannot be read: %w", of, err)
 		}
 		secret = string(text)
 	case len(s.SecretCommand) > 0:
@@ -222,18 +285,20 @@ func (s Server) Secret(ctx context.Context) (string, error) {
 		c.Stderr = &stderr
 		text, err := c.Output()
 		if err != nil {
-			return "", fmt.Errorf("secret_command of key %q failed: %s: %w: %s", s.Key, s.SecretCommand[0], err, strings.TrimSpace(stderr.String()))
+			return "", fmt.Errorf("secret_command of %s failed: %s: %w: %s", strings.TrimPrefix(of, "the secret of "), s.SecretCommand[0], err, strings.TrimSpace(stderr.String()))
 		}
 		secret = string(text)
+	case s.Key == "":
+		return "", nil // neither a token nor a name and password
 	default:
 		return "", fmt.Errorf("key %q has no secret: set TIDEGATE_SECRET, --secret-file, or secret_file or secret_command of the context", s.Key)
 	}
 	secret = strings.TrimRight(secret, "\r\n")
 	if secret == "" {
-		return "", errors.New("the secret of key " + s.Key + " is empty")
+		return "", errors.New(of + " is empty")
 	}
 	if err := declare.Marked([]byte(secret)); err != nil {
-		return "", fmt.Errorf("the secret of key %q: %w", s.Key, err)
+		return "", fmt.Errorf("%s: %w", of, err)
 	}
 	return secret, nil
 }
@@ -249,10 +314,10 @@ func expand(path string) string {
 }
 
 // WithoutHTTP reports whether servers of this kind have no HTTP API for administration.
-func (s Server) WithoutHTTP() bool { return s.Kind == connectionRocketMQ || s.Kind == amqp }
+func (s Server) WithoutHTTP() bool { return s.Kind == connectionRocketMQ || s.foreign() != nil }
 
 // Address returns the address for messages.
-func (s Server) Address() string { return cmp.Or(s.AMQP, s.GRPC) }
+func (s Server) Address() string { return cmp.Or(s.AMQP, s.Pulsar, s.GRPC) }
 
 // access returns the credentials and the TLS settings of the HTTP API. The error of a server
 // without one is errNoHTTP.
@@ -318,16 +383,13 @@ type Transport interface {
 	transport.LaneSender
 }
 
-// An opener returns a connection to a server.
-type opener func(context.Context, Server) (Transport, error)
-
 // Transport returns a connection for messages. Close ends it.
 func (s Server) Transport(ctx context.Context) (Transport, error) {
 	if err := s.Supported(); err != nil {
 		return nil, err
 	}
-	if s.Kind == amqp {
-		return s.amqp(ctx, s)
+	if f := s.support(); f != nil {
+		return f.Open(ctx, s)
 	}
 	if s.GRPC == "" {
 		return nil, fmt.Errorf("context %q has no grpc address: give --grpc, or add it to the context", s.Name)
@@ -411,39 +473,10 @@ func local(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// An otherProgramError is the error of a program that does not speak AMQP.
-type otherProgramError struct{ address string }
-
-func (e *otherProgramError) Error() string {
-	return e.address + " is an ActiveMQ Artemis, which needs the program tidegate-amqp"
-}
-
-// Hint returns how to install the program.
-func (e *otherProgramError) Hint() string {
-	return "It has the same commands and uses the same contexts: go install github.com/tidegate/tidegate/cmd/tidegate-amqp@latest"
-}
-
-// Is gives the error the exit code of a server that is not supported.
-func (e *otherProgramError) Is(target error) bool { return target == errUnsupported }
-
-// Supported returns an error if the program does not reach servers of this kind.
-func (s Server) Supported() error {
-	if s.Kind == amqp && s.amqp == nil {
-		return &otherProgramError{s.AMQP}
-	}
-	return nil
-}
-
-// Host returns the host and port of the address for messages.
+// Host returns the host and port of the address for messages, the first one of several.
 func (s Server) Host() string {
-	u, err := url.Parse(s.AMQP)
-	switch {
-	case err != nil || u.Host == "":
-		return s.GRPC
-	case u.Port() != "":
-		return u.Host
-	case u.Scheme == "amqps":
-		return net.JoinHostPort(u.Hostname(), "5671")
+	if hosts := s.Hosts(); len(hosts) > 0 {
+		return hosts[0]
 	}
-	return net.JoinHostPort(u.Hostname(), "5672")
+	return s.GRPC
 }

@@ -26,10 +26,11 @@ func (c *Call) Server() (Server, error) {
 
 // InEffect returns the server of the flags, the environment or the context, of any kind.
 func (c *Call) InEffect() (Server, error) {
-	s, err := resolve(c.Connection, c.Env, c.Err, c.opener())
+	s, err := resolve(c.Connection, c.Env, c.Err, c.Foreign)
 	if err != nil {
 		return s, c.Usage(err)
 	}
+	s.Timeout = c.Timeout
 	return s, nil
 }
 
@@ -202,10 +203,11 @@ func (c *Call) Unsupported() error {
 	if instead := c.Command.Annotations[mqAdmin]; instead != "" {
 		e.hint = "On RocketMQ use: mqadmin " + instead
 	}
-	if s, err := c.InEffect(); err == nil && s.Kind == amqp && c.Artemis != nil {
-		e.hint = "Artemis has no command for it."
-		if instead := c.Artemis.Instead[strings.Join(strings.Fields(c.Command.CommandPath())[1:], " ")]; instead != "" {
-			e.hint = "On Artemis use: " + instead
+	if s, err := c.InEffect(); err == nil && s.support() != nil {
+		name := s.foreign().name
+		e.hint = name + " has no command for it."
+		if instead := s.support().Instead[strings.Join(strings.Fields(c.Command.CommandPath())[1:], " ")]; instead != "" {
+			e.hint = "On " + name + " use: " + instead
 		}
 	}
 	return e

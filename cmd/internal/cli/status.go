@@ -66,8 +66,8 @@ func pinged(ctx context.Context, c *Call) error {
 		return err
 	}
 	more := "mqadmin clusterList shows its brokers"
-	if s.Kind == amqp {
-		more = "the web console of Artemis and 'artemis queue stat' show its queues"
+	if f := s.support(); f != nil {
+		more = f.State
 	}
 	return c.Show(map[string]any{"server": s.Address(), "ready": true}, s.Address(),
 		[]output.Field{{Name: "server", Value: s.Address()}, {Name: "state", Value: "it responds; " + more}})

@@ -23,21 +23,22 @@ import (
 
 // A message is sent to a topic, redelivered after a release and a retry, becomes a dead letter, and
 // is sent back to the topic.
-func TestMessages(t *testing.T) { messages(t, onPeer(t, &amqppeer.Peer{})) }
+func TestMessages(t *testing.T) { messages(t, onPeer(t, &amqppeer.Peer{}), "orders", "1s") }
 
-func messages(t *testing.T, tl *tool) {
+// messages sends to a topic and receives from it. wait is the time in which the server delivers.
+func messages(t *testing.T, tl *tool, topic, wait string) {
 	receive := func(flags ...string) result {
-		return tl.must(append([]string{"receive", "billing", "orders", "--wait", "1s", "-o", "name"}, flags...)...)
+		return tl.must(append([]string{"receive", "billing", topic, "--wait", wait, "-o", "name"}, flags...)...)
 	}
-	receive("--then", "ack") // creates the queue of the group
-	sent := tl.must("send", "orders", "order 42", "--tag", "paid", "--property", "city=Berlin", "-o", "name").stdout
+	receive("--then", "ack") // creates the queue or subscription of the group
+	sent := tl.must("send", topic, "order 42", "--tag", "paid", "--property", "city=Berlin", "-o", "name").stdout
 	if got := receive("--then", "release").stdout; got != sent {
 		t.Errorf("received %q, want %q", got, sent)
 	}
 	if got := receive("--then", "retry=1ms", "--max", "1"); got.stdout != sent {
 		t.Errorf("after the release: %q, want %q", got.stdout, sent)
 	}
-	got := tl.must("receive", "billing", "orders", "--then", "dead=no such account", "--max", "1", "-o", "jsonl").stdout
+	got := tl.must("receive", "billing", topic, "--wait", wait, "--then", "dead=no such account", "--max", "1", "-o", "jsonl").stdout
 	for _, want := range []string{`"body_text":"order 42"`, `"tag":"paid"`, `"city":"Berlin"`, `"attempt":2`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the retried message is %s, want %s", got, want)
@@ -77,15 +78,15 @@ func TestReleasedMessagesKeepTheirOrder(t *testing.T) {
 }
 
 // A program of --exec handles messages by its exit code.
-func TestExec(t *testing.T) { handled(t, onPeer(t, &amqppeer.Peer{})) }
+func TestExec(t *testing.T) { handled(t, onPeer(t, &amqppeer.Peer{}), "parcels") }
 
-func handled(t *testing.T, tl *tool) {
+func handled(t *testing.T, tl *tool, topic string) {
 	work := func(program string) result {
-		return tl.must("receive", "shipping", "parcels", "--exec", program, "--max", "2", "--wait", "5s")
+		return tl.must("receive", "shipping", topic, "--exec", program, "--max", "2", "--wait", "5s")
 	}
-	tl.must("receive", "shipping", "parcels", "--then", "ack", "--wait", "100ms")
-	tl.must("send", "parcels", "good")
-	tl.must("send", "parcels", "bad")
+	tl.must("receive", "shipping", topic, "--then", "ack", "--wait", "100ms")
+	tl.must("send", topic, "good")
+	tl.must("send", topic, "bad")
 	seen := filepath.Join(tl.home, "seen")
 	work("b=$(cat); echo $b $TIDEGATE_ATTEMPT >>" + seen + "; test $b = good || { echo no such street >&2; exit 1; }")
 	text, err := os.ReadFile(seen)
@@ -193,8 +194,8 @@ func TestArtemis(t *testing.T) {
 		tl.env["TIDEGATE_ACCESS_KEY"], tl.env["TIDEGATE_SECRET"] = "app", password
 		return tl
 	}
-	t.Run("messages", func(t *testing.T) { messages(t, user(t, "sesame")) })
-	t.Run("exec", func(t *testing.T) { handled(t, user(t, "sesame")) })
+	t.Run("messages", func(t *testing.T) { messages(t, user(t, "sesame"), "orders", "1s") })
+	t.Run("exec", func(t *testing.T) { handled(t, user(t, "sesame"), "parcels") })
 	t.Run("doctor", func(t *testing.T) {
 		tl := user(t, "sesame")
 		tl.must("receive", "g", "full", "--then", "ack", "--wait", "100ms")
@@ -306,8 +307,15 @@ func TestDoctorOfAnotherPort(t *testing.T) {
 		{"an unknown authority", "amqps://" + secure.Listener.Addr().String(), 2, "--cacert"},
 		{"AMQP 0.9.1", "amqp://" + silent.Addr().String(), 2, "RabbitMQ"},
 		{"no server", "amqp://127.0.0.1:1", 6, "5672"},
+		{"the REST API of Pulsar", "pulsar://" + plain.Listener.Addr().String(), 2, "REST API"},
+		{"TLS for Pulsar", "pulsar://" + secure.Listener.Addr().String(), 2, "pulsar+ssl://"},
+		{"no TLS for Pulsar", "pulsar+ssl://" + plain.Listener.Addr().String(), 2, "pulsar://"},
+		{"an unknown authority for Pulsar", "pulsar+ssl://" + secure.Listener.Addr().String(), 2, "--cacert"},
+		{"no Pulsar", "pulsar://" + silent.Addr().String(), 2, "6650"},
+		{"no server of several", "pulsar://127.0.0.1:1,127.0.0.1:2", 6, "other hosts"},
 	} {
-		if r := on(t, "unused").run("doctor", "--amqp", c.address); r.code != c.code || !strings.Contains(r.stdout, c.want) {
+		kind, _, _ := strings.Cut(strings.Replace(strings.Replace(c.address, "amqps", "amqp", 1), "+ssl", "", 1), ":")
+		if r := on(t, "unused").run("doctor", "--"+kind, c.address); r.code != c.code || !strings.Contains(r.stdout, c.want) {
 			t.Errorf("%s: exit code %d, want %d and %q:\n%s%s", c.name, r.code, c.code, c.want, r.stdout, r.stderr)
 		}
 	}
@@ -337,6 +345,7 @@ type tool struct {
 	address string // of the server, host:port
 	home    string // the directories of the user
 	env     map[string]string
+	foreign map[string]*cli.Foreign // nil for those of the program
 }
 
 // A result is the output of a command and its exit code.
@@ -349,7 +358,7 @@ type result struct {
 func on(t *testing.T, address string) *tool {
 	t.Helper()
 	home := t.TempDir()
-	return &tool{t, address, home, map[string]string{
+	return &tool{t: t, address: address, home: home, env: map[string]string{
 		"XDG_CONFIG_HOME": filepath.Join(home, "config"), "XDG_STATE_HOME": filepath.Join(home, "state"), "HOME": home,
 		"TIDEGATE_SERVER_AMQP": "amqp://" + address,
 	}}
@@ -370,7 +379,7 @@ func (tl *tool) input(stdin string, args ...string) result {
 	var stdout, stderr bytes.Buffer
 	code := run(tl.t.Context(), args, &cli.App{
 		In: strings.NewReader(stdin), Out: &stdout, Err: &stderr,
-		Env: func(name string) string { return tl.env[name] },
+		Env: func(name string) string { return tl.env[name] }, Foreign: tl.foreign,
 	})
 	return result{code, stdout.String(), stderr.String()}
 }
@@ -385,7 +394,7 @@ func (tl *tool) must(args ...string) result {
 	tl.t.Helper()
 	r := tl.run(args...)
 	if r.code != 0 {
-		tl.t.Fatalf("tidegate-amqp %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+		tl.t.Fatalf("tidegate-foreign %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
 	}
 	return r
 }

@@ -64,7 +64,7 @@ func arguments(c *cobra.Command) []string {
 	return args
 }
 
-// works are the commands that an Artemis supports.
+// works are the commands that foreign systems support.
 var works = []string{"send", "receive", "status", "check", "doctor", "dead-letters top", "dead-letters list", "dead-letters show",
 	"dead-letters redrive", "dead-letters export", "move", "bench send", "bench receive", "bench e2e"} // check has only the broker itself
 
@@ -83,7 +83,7 @@ func TestTree(t *testing.T) {
 		if r.code != 0 || !strings.Contains(r.stdout, "Usage:") || strings.Contains(r.stdout, "'tidegate "+path[0]) || strings.Contains(r.stdout, "\n  tidegate "+path[0]) {
 			t.Errorf("%s --help: exit code %d, %s", c.CommandPath(), r.code, r.stdout)
 		}
-		if r := tl.run(append(slices.Clone(path), "--nope")...); r.code != 2 || !strings.Contains(r.stderr, "'tidegate-amqp") || r.stdout != "" {
+		if r := tl.run(append(slices.Clone(path), "--nope")...); r.code != 2 || !strings.Contains(r.stderr, "'tidegate-foreign") || r.stdout != "" {
 			t.Errorf("%s --nope: exit code %d, %q, %q", c.CommandPath(), r.code, r.stdout, r.stderr)
 		}
 	}
@@ -93,7 +93,7 @@ func TestTree(t *testing.T) {
 func TestExamplesParse(t *testing.T) {
 	dir := t.TempDir()
 	stub := "#!/bin/sh\nfor a; do printf '%s\\n' \"$a\"; done >> \"$LINES\"\n"
-	assert.Must(t, os.WriteFile(filepath.Join(dir, "tidegate-amqp"), []byte(stub), 0o700))
+	assert.Must(t, os.WriteFile(filepath.Join(dir, "tidegate-foreign"), []byte(stub), 0o700))
 	for _, name := range []string{"invoice.pdf", "cluster.yaml", "orders.jsonl"} {
 		assert.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
@@ -125,11 +125,22 @@ func TestExamplesParse(t *testing.T) {
 	}
 }
 
-// Without a server a command that Artemis supports ends with code 6. The others end with code 2 and
-// name Artemis's own command, or that Artemis has none.
+// Without a server a command that a foreign system supports ends with code 6. The others end with
+// code 2 and name the system's own command, or that it has none.
 func TestTreeWithoutServer(t *testing.T) {
-	tl := on(t, "127.0.0.1:1")
-	tl.must("context", "add", "target", "--amqp", "amqp://127.0.0.1:2")
+	t.Run("Artemis", func(t *testing.T) {
+		tl := on(t, "127.0.0.1:1")
+		tl.must("context", "add", "target", "--amqp", "amqp://127.0.0.1:2")
+		treeWithoutServer(t, tl, "Artemis", artemis().Instead)
+	})
+	t.Run("Pulsar", func(t *testing.T) {
+		tl := onPulsar(t, "pulsar://127.0.0.1:1")
+		tl.must("context", "add", "target", "--pulsar", "pulsar://127.0.0.1:2")
+		treeWithoutServer(t, tl, "Pulsar", apachePulsar().Instead)
+	})
+}
+
+func treeWithoutServer(t *testing.T, tl *tool, system string, others map[string]string) {
 	seen := map[string]bool{}
 	for _, c := range leaves(tree()) {
 		path := words(c)
@@ -150,11 +161,11 @@ func TestTreeWithoutServer(t *testing.T) {
 			assert.That(t, r.code == want, "%s: exit code %d, want %d\n%s%s", name, r.code, want, r.stdout, r.stderr)
 			continue
 		}
-		instead := instead[name]
+		instead := others[name]
 		seen[name] = true
-		want := "Artemis has no command for it."
+		want := system + " has no command for it."
 		if instead != "" {
-			want = "On Artemis use: " + instead
+			want = "On " + system + " use: " + instead
 		}
 		if path[0] == "recall" {
 			continue // needs a connection, see TestRecall
@@ -163,9 +174,9 @@ func TestTreeWithoutServer(t *testing.T) {
 			t.Errorf("%s: exit code %d, want 2 and %q: %s%s", name, r.code, want, r.stdout, r.stderr)
 		}
 	}
-	for name := range instead {
+	for name := range others {
 		if !seen[name] {
-			t.Errorf("Instead has %q, which is no command that an Artemis lacks", name)
+			t.Errorf("Instead has %q, which is no command that %s lacks", name, system)
 		}
 	}
 }
