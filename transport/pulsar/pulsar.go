@@ -302,8 +302,7 @@ func (c *Client) reach(ctx context.Context, op, topic string) error {
 		if e == nil || !e.NotConnected || !transport.AwaitsConnection(ctx) {
 			return c.named(e, op, topic)
 		}
-		if wait(ctx, c.ctx, reopen) != nil {
-			e.Err = context.Cause(ctx)
+		if e = c.pause(ctx, e); e != nil {
 			return c.named(e, op, topic)
 		}
 	}
@@ -354,17 +353,19 @@ func (c *Client) usable(ctx context.Context) *tidegate.Error {
 	return nil
 }
 
-// wait waits for a time. It returns an error if one of the contexts ends before.
-func wait(ctx, life context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
+// pause waits before the next attempt to connect after e. It returns the error of a call that ends
+// before.
+func (c *Client) pause(ctx context.Context, e *tidegate.Error) *tidegate.Error {
+	t := time.NewTimer(reopen)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-life.Done():
-		return context.Cause(life)
+		e.Err = context.Cause(ctx)
+		return e
+	case <-c.ctx.Done():
+		return &tidegate.Error{Err: tidegate.ErrClosed}
 	}
 }
 

@@ -274,10 +274,7 @@ func (c *Client) begin(ctx context.Context, topic string, m *pulsar.ProducerMess
 		if !e.NotConnected || !transport.AwaitsConnection(ctx) {
 			return pending{}, e
 		}
-		if wait(ctx, c.ctx, reopen) != nil {
-			if e.Err = context.Cause(ctx); e.Err == nil {
-				e = &tidegate.Error{Err: tidegate.ErrClosed}
-			}
+		if e = c.pause(ctx, e); e != nil {
 			return pending{}, e
 		}
 	}

@@ -353,6 +353,22 @@ func TestWaitingSendEnds(t *testing.T) {
 	})
 }
 
+// Close ends the calls that wait for a connection, also between two attempts to connect.
+func TestCloseEndsWaitingCalls(t *testing.T) {
+	for _, after := range []time.Duration{time.Second, 3500 * time.Millisecond} { // an attempt takes 3 s
+		inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+			s.away = true
+			time.AfterFunc(after, func() { c.Close() })
+			assert.Is(t, "Ping", c.Ping(t.Context(), "orders"), tidegate.ErrClosed)
+		})
+		inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+			s.away = true
+			time.AfterFunc(after, func() { c.Close() })
+			assert.Is(t, "Send", send(transport.AwaitConnection(t.Context()), c, "x"), tidegate.ErrClosed)
+		})
+	}
+}
+
 // A send in flight when the connection breaks may be stored. The client does not send it again, and
 // the next send has a new producer.
 func TestLostConnection(t *testing.T) {
