@@ -219,8 +219,8 @@ func TestPurePackages(t *testing.T) {
 // The ceilings of the layout. They go down with the work, and up only for a new capability, by
 // packages that the commit names.
 var ceilings = map[string]struct{ packages, files, single int }{
-	"the root module":      {packages: 77, files: 340, single: 12},
-	"the whole repository": {packages: 90, files: 388, single: 16},
+	"the root module":      {packages: 78, files: 346, single: 12},
+	"the whole repository": {packages: 91, files: 396, single: 16},
 }
 
 // A room is a package with code: a directory with a Go file that is no test.

@@ -53,11 +53,11 @@ var importTable = map[string]row{
 	"transport/rocketmq/interop/compare": {imports: []string{"", "backoff", "consumer", "producer", "transport/rocketmq", "transport/rocketmq/interop"}, tests: []string{"broker", "broker/server"}},
 	"transport/amqp": { // a nested module; it imports no internal package of this one
 		imports: []string{"", "transport", "transport/held"},
-		tests:   []string{"backoff", "producer", "consumer", "internal/amqppeer", "internal/killtest"}, // on a real server and on a peer
+		tests:   []string{"backoff", "producer", "consumer", "internal/amqppeer", "internal/servertest"}, // on a real server and on a peer
 	},
 	"transport/pulsar": { // as transport/amqp
 		imports: []string{"", "transport", "transport/held"},
-		tests:   []string{"backoff", "producer", "consumer", "internal/killtest"}, // on a real server
+		tests:   []string{"backoff", "producer", "consumer", "internal/servertest"}, // on a real server
 	},
 	"transport/rest": {
 		imports: []string{"", "transport", "backoff", "internal/guard", "internal/httpapi"},
@@ -112,7 +112,7 @@ var importTable = map[string]row{
 	"internal/nearest":    {},                                                                              // "did you mean" of broker/server and the program
 	"internal/amqppeer":   {},                                                                              // tests only: a server of AMQP
 	"internal/model":      {},                                                                              // tests only: random models
-	"internal/killtest":   {imports: []string{"", "consumer", "producer", "transport", "internal/assert"}}, // tests only: a server that is killed under load
+	"internal/servertest": {imports: []string{"", "consumer", "producer", "transport", "internal/assert"}}, // tests only: on real servers
 	"internal/assert":     {},                                                                              // tests only: checks in one line
 	"internal/house":      {},                                                                              // tests only
 
@@ -138,7 +138,7 @@ var notSDK = []string{
 	"transport/rocketmq/interop",         // tests, and a program in a module of its own
 	"internal/console/browsertest",       // tests, in a module of their own
 	"transport/amqp", "transport/pulsar", // modules of their own, which this one does not see
-	"internal/killtest",
+	"internal/servertest",
 	"internal/rmqpb/internal",
 }
 

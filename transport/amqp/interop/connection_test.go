@@ -1,19 +1,9 @@
 package interop
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +12,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/servertest"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
@@ -168,80 +159,6 @@ func TestConnectionTTL(t *testing.T) {
 	}
 }
 
-// An authority issues certificates for a test.
-type authority struct {
-	t      *testing.T
-	cert   *x509.Certificate
-	key    *rsa.PrivateKey
-	serial int64
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{t: t}
-	a.cert, a.key, _ = a.create("authority", true)
-	return a
-}
-
-func (a *authority) create(name string, root bool) (*x509.Certificate, *rsa.PrivateKey, []byte) {
-	a.t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048) // Artemis reads no other keys from PEM files
-	assert.Must(a.t, err)
-	a.serial++
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(a.serial), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: root, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	parent, signer := a.cert, a.key
-	if root {
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	assert.Must(a.t, err)
-	cert, err := x509.ParseCertificate(der)
-	assert.Must(a.t, err)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	assert.Must(a.t, err)
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	return cert, key, append(text, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...)
-}
-
-// file writes a certificate and its key, and returns the name of the file.
-func (a *authority) file(name string) string {
-	a.t.Helper()
-	_, _, text := a.create(name, false)
-	return a.write(name, text)
-}
-
-// rootFile writes the authority's own certificate.
-func (a *authority) rootFile() string {
-	return a.write("authority", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
-}
-
-func (a *authority) write(name string, text []byte) string {
-	a.t.Helper()
-	file := filepath.Join(a.t.TempDir(), name+".pem")
-	assert.Must(a.t, os.WriteFile(file, text, 0o600))
-	return file
-}
-
-// config returns a client's configuration, with a certificate if name is not empty.
-func (a *authority) config(name string) *tls.Config {
-	a.t.Helper()
-	c := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
-	c.RootCAs.AddCert(a.cert)
-	if name != "" {
-		_, _, text := a.create(name, false)
-		split := bytes.Index(text, []byte("-----BEGIN PRIVATE KEY"))
-		pair := assert.Value(tls.X509KeyPair(text[:split], text[split:]))(a.t)
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c
-}
-
 // permit returns the properties that permit everything to a role, and only sends to another.
 func permit(all, sends string) map[string]string {
 	p := map[string]string{}
@@ -295,24 +212,24 @@ func TestUsersAndPermissions(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
-	a := newAuthority(t)
+	a := servertest.NewAuthority(t)
 	s := start(t, artemis.Options{
-		Certificate: a.file("server"), ClientAuthority: a.rootFile(),
+		Certificate: a.File("server"), ClientAuthority: a.RootFile(),
 		Properties: permit("all", "sends"),
 		Users:      map[string]artemis.User{"orders": {DN: "CN=orders", Roles: []string{"all"}}, "p": {Password: "p", Roles: []string{"all"}}},
 	})
 	address := "amqps://" + s.Address()
-	external := client(t, address, amqp.Options{TLS: a.config("orders"), External: true, RequestTimeout: requestTimeout})
+	external := client(t, address, amqp.Options{TLS: a.Config("orders"), External: true, RequestTimeout: requestTimeout})
 	assert.NoError(t, send(t.Context(), external, message("orders", 1)), "with a client certificate")
-	plain := client(t, address, amqp.Options{TLS: a.config("orders"), Credentials: tidegate.Credentials{AccessKey: "p", SecretKey: "p"}, RequestTimeout: requestTimeout})
+	plain := client(t, address, amqp.Options{TLS: a.Config("orders"), Credentials: tidegate.Credentials{AccessKey: "p", SecretKey: "p"}, RequestTimeout: requestTimeout})
 	assert.NoError(t, send(t.Context(), plain, message("orders", 1)), "with a password")
 	for name, c := range map[string]struct {
 		o    amqp.Options
 		code tidegate.Code
 	}{
-		"an unknown authority":         {amqp.Options{TLS: newAuthority(t).config("orders"), External: true}, tidegate.CodeIllegalAccessPoint},
-		"no certificate":               {amqp.Options{TLS: a.config(""), External: true}, tidegate.CodeIllegalAccessPoint},
-		"a certificate without a user": {amqp.Options{TLS: a.config("stranger"), External: true}, tidegate.CodeUnauthorized},
+		"an unknown authority":         {amqp.Options{TLS: servertest.NewAuthority(t).Config("orders"), External: true}, tidegate.CodeIllegalAccessPoint},
+		"no certificate":               {amqp.Options{TLS: a.Config(""), External: true}, tidegate.CodeIllegalAccessPoint},
+		"a certificate without a user": {amqp.Options{TLS: a.Config("stranger"), External: true}, tidegate.CodeUnauthorized},
 	} {
 		c.o.RequestTimeout = requestTimeout
 		err := send(t.Context(), client(t, address, c.o), message("orders", 1))

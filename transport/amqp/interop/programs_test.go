@@ -11,7 +11,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/internal/killtest"
+	"github.com/tidegate/tidegate/internal/servertest"
 	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp"
@@ -169,7 +169,7 @@ func TestKilledServerLosesNoAcceptedMessage(t *testing.T) {
 			s := start(t, artemis.Options{Properties: map[string]string{
 				"journalDatasync": datasync, `addressSettings."#".autoCreateAddresses`: "true",
 			}})
-			r := killtest.Run(t, killtest.Server{
+			r := servertest.Kill(t, servertest.Victim{
 				Sender: clientOf(t, s.Address()), Receiver: clientOf(t, s.Address()), Topic: "orders", Group: "billing", Kill: s.Kill, Restart: s.Restart,
 			})
 			t.Logf("journal-datasync %s: %d messages accepted and received, %d extra deliveries; %d attempts ended with their connection",

@@ -17,7 +17,7 @@ import (
 	"github.com/tidegate/tidegate/backoff"
 	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
-	"github.com/tidegate/tidegate/internal/killtest"
+	"github.com/tidegate/tidegate/internal/servertest"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/pulsar"
 	"github.com/tidegate/tidegate/transport/pulsar/internal/standalone"
@@ -296,7 +296,7 @@ func TestKilledServerLosesNoAcceptedMessage(t *testing.T) {
 	t.Parallel()
 	s := start(t, standalone.Options{})
 	assert.Must(t, s.Admin().CreateTopic(t.Context(), full("public/default", "orders")))
-	r := killtest.Run(t, killtest.Server{
+	r := servertest.Kill(t, servertest.Victim{
 		Sender: connect(t, s, pulsar.Options{}), Receiver: connect(t, s, pulsar.Options{}), Topic: "orders", Group: "billing", Kill: s.Kill, Restart: s.Restart,
 	})
 	t.Logf("%d messages accepted and received, %d extra deliveries; %d attempts ended with their connection", r.Accepted, r.Extra, r.InFlight)

@@ -1,6 +1,6 @@
-// Package killtest kills a server under load and checks with a ledger that no accepted message is
-// lost. It is for tests of transports on real servers.
-package killtest
+// Package servertest has what the tests of transports on real servers share: a server that is killed
+// under load, and an authority of certificates.
+package servertest
 
 import (
 	"bytes"
@@ -24,24 +24,24 @@ const (
 	between = 500
 )
 
-// A Server is a server with the transports to it. The caller closes them.
-type Server struct {
+// A Victim is a server with the transports to it. The caller closes them.
+type Victim struct {
 	Sender, Receiver transport.Transport
 	Topic, Group     string // the group may begin at its first receive
 	Kill             func() // as kill -9 does
 	Restart          func(context.Context) error
 }
 
-// A Result counts messages.
-type Result struct {
+// Losses count messages.
+type Losses struct {
 	Accepted int // all of them were received
 	Extra    int // deliveries beyond the first
 	InFlight int // attempts that ended with their connection
 }
 
-// Run sends from 16 goroutines and consumes while it kills the server twice. No send fails for good,
+// Kill sends from 16 goroutines and consumes while it kills the server twice. No send fails for good,
 // and every accepted message is received; otherwise the test fails.
-func Run(t *testing.T, s Server) Result {
+func Kill(t *testing.T, s Victim) Losses {
 	t.Helper()
 	l := &ledger{accepted: map[string]bool{}, received: map[string]int{}, changed: make(chan struct{}, 1)}
 	push := assert.Value(consumer.NewPush(s.Receiver, consumer.Subscription{Group: s.Group, Topic: s.Topic},
@@ -112,7 +112,7 @@ func Run(t *testing.T, s Server) Result {
 	l.await(t, "every accepted message is received", func() bool { return l.missing() == 0 })
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := Result{Accepted: len(l.accepted), InFlight: l.inFlight}
+	r := Losses{Accepted: len(l.accepted), InFlight: l.inFlight}
 	for id := range l.accepted {
 		r.Extra += l.received[id] - 1
 	}
