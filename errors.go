@@ -42,7 +42,7 @@ const (
 //	transport/rocketmq/internal/conn  VerdictOf: the circuit breaker
 //
 // After a failure that is neither a success nor permanent, transport/rest, transport/rocketmq and
-// transport/amqp also hold the later messages of the message group.
+// transport/held also hold the later messages of the message group.
 
 // String returns the name in lower case.
 func (c Class) String() string {

@@ -13,135 +13,62 @@ import (
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 	"github.com/tidegate/tidegate/transport/amqp/internal/convert"
+	"github.com/tidegate/tidegate/transport/held"
 )
 
-const (
-	opSend = "SendMessage"
-
-	// laneMessages is the number of messages of a SendLane. AMQP has no requests: each message is a
-	// transfer of its own, and has an outcome of its own as soon as the server has stored it. In a
-	// request of several messages all would wait for the last outcome.
-	laneMessages = 1
-)
+// laneMessages is the number of messages of a SendLane. AMQP has no requests: each message is a
+// transfer of its own, and has an outcome of its own as soon as the server has stored it. In a
+// request of several messages all would wait for the last outcome.
+const laneMessages = 1
 
 // Send makes one attempt to send messages. All are in flight at the same time, except the messages
 // of one message group: each waits for the outcome of the one before.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	results := make([]transport.SendResult, len(msgs))
-	if len(msgs) == 0 {
-		return results
-	}
 	live, fail := c.live(ctx)
-	if fail != nil {
-		for i, m := range msgs {
-			own := *fail
-			results[i].Err = c.named(&own, opSend, m.Topic)
-		}
-		return results
-	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = c.bounded(ctx)
 		defer cancel()
 	}
-	todo := make([]int, len(msgs))
-	for i := range todo {
-		todo[i] = i
-	}
-	failed := map[string]*tidegate.Error{} // transient failures by message group
-	for len(todo) > 0 {
-		todo = c.round(ctx, live, msgs, todo, results, failed)
-	}
-	return results
+	return held.Flight[pending]{
+		Closed: c.supervisor.Closed,
+		Begin: func(m *tidegate.Message, _ bool) (pending, bool, *tidegate.Error) {
+			if fail != nil {
+				own := *fail
+				return pending{}, false, &own
+			}
+			if err := c.check(m); err != nil {
+				return pending{}, false, err
+			}
+			x := convert.Extras{BornHost: c.host, BornAt: time.Now()}
+			if !c.options.NoDuplicateDetection {
+				x.Duplicate = convert.Duplicate(m)
+			}
+			p, err := c.link(live, c.place(m.Topic)).Send(ctx, convert.ToAMQP(m, x), len(m.Body))
+			return p, err == nil, err
+		},
+		Wait: func(p pending) *tidegate.Error { return p.Wait(ctx) },
+	}.Send(c.endpoint, msgs)
 }
 
-// round sends the messages without a group and the first of each group. It returns the others.
-func (c *Client) round(
-	ctx context.Context, live *connection, msgs []*tidegate.Message, todo []int, results []transport.SendResult, failed map[string]*tidegate.Error,
-) (later []int) {
-	type sent struct {
-		i       int
-		pending pending
-	}
-	var flight []sent
-	var groups map[string]bool
-	for _, i := range todo {
-		m := msgs[i]
-		if g := m.MessageGroup; g != "" {
-			if groups[g] {
-				later = append(later, i)
-				continue
-			}
-			if groups == nil {
-				groups = map[string]bool{}
-			}
-			groups[g] = true
-			if earlier := failed[g]; earlier != nil {
-				results[i].Err = c.named(&tidegate.Error{
-					Code: tidegate.CodeInternalServerError, Err: earlier, NotConnected: earlier.NotConnected,
-					Message: "not sent, because an earlier message of its message group failed",
-				}, opSend, m.Topic)
-				continue
-			}
-		}
-		if err := c.check(m); err != nil {
-			results[i].Err = err
-			continue
-		}
-		x := convert.Extras{BornHost: c.host, BornAt: time.Now()}
-		if !c.options.NoDuplicateDetection {
-			x.Duplicate = convert.Duplicate(m)
-		}
-		p, err := c.link(live, c.place(m.Topic)).Send(ctx, convert.ToAMQP(m, x), len(m.Body))
-		if err != nil {
-			results[i].Err = c.failure(m, err, failed)
-			continue
-		}
-		flight = append(flight, sent{i, p})
-	}
-	for _, s := range flight {
-		m := msgs[s.i]
-		if err := s.pending.Wait(ctx); err != nil {
-			results[s.i].Err = c.failure(m, err, failed)
-			continue
-		}
-		results[s.i].Receipt = tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Offset: -1, Endpoint: c.endpoint}
-	}
-	return later
-}
-
-// failure returns the error of a message and records it for the message group.
-func (c *Client) failure(m *tidegate.Message, e *tidegate.Error, failed map[string]*tidegate.Error) error {
-	if c.supervisor.Closed() {
-		e.Err, e.NotConnected, e.Code = tidegate.ErrClosed, false, 0
-	}
-	if m.MessageGroup != "" && tidegate.Classify(e) != tidegate.ClassPermanent {
-		failed[m.MessageGroup] = e
-	}
-	return c.named(e, opSend, m.Topic)
-}
-
-// check rejects a message that Artemis would accept although no server may: Artemis has no such
-// limits.
-func (c *Client) check(m *tidegate.Message) error {
-	e, ok := errors.AsType[*tidegate.Error](m.Validate(c.options.MaxBodySize))
-	if ok {
+// check rejects a message that Artemis would accept although no server may, or without a part of it.
+func (c *Client) check(m *tidegate.Message) *tidegate.Error {
+	if e, ok := errors.AsType[*tidegate.Error](m.Validate(c.options.MaxBodySize)); ok {
 		own := *e
-		own.Op = opSend
 		return &own
 	}
-	if m.Priority > 0 {
-		return &tidegate.Error{Op: opSend, Subject: m.Topic, Code: tidegate.CodeNotImplemented,
-			Message: fmt.Sprintf("the priority is %d, and this transport sends all messages with the default priority of Artemis; leave it 0", m.Priority)}
+	fault := func(code tidegate.Code, format string, args ...any) *tidegate.Error {
+		return &tidegate.Error{Code: code, Message: fmt.Sprintf(format, args...)}
 	}
-	if m.LiteTopic != "" {
-		return &tidegate.Error{Op: opSend, Subject: m.Topic, Code: tidegate.CodeNotImplemented,
-			Message: fmt.Sprintf("the lite topic is %q, and Artemis has no lite topics; leave it empty, or send to an address of its own", m.LiteTopic)}
+	switch {
+	case m.Priority > 0:
+		return fault(tidegate.CodeNotImplemented, "the priority is %d, and this transport sends all messages with the default priority of Artemis; leave it 0", m.Priority)
+	case m.LiteTopic != "":
+		return fault(tidegate.CodeNotImplemented, "the lite topic is %q, and Artemis has no lite topics; leave it empty, or send to an address of its own", m.LiteTopic)
 	}
 	for name := range m.Properties {
 		if strings.HasPrefix(name, convert.Reserved) || strings.HasPrefix(name, convert.ReservedArtemis) {
-			return &tidegate.Error{Op: opSend, Subject: name, Code: convert.CodeIllegalPropertyKey,
-				Message: "the name has a meaning for Artemis or for this transport; give another name"}
+			return fault(convert.CodeIllegalPropertyKey, "the property %q has a meaning for Artemis or for this transport; give it another name", name)
 		}
 	}
 	return nil
@@ -224,7 +151,7 @@ func (s sender) Close() {
 
 // Lane returns the server, which is the same for all topics.
 func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
-	if err := c.usable(ctx, opSend, r.Topic); err != nil {
+	if err := c.usable(ctx, "SendMessage", r.Topic); err != nil {
 		return transport.Lane{}, err
 	}
 	return transport.Lane{Endpoint: c.endpoint, MaxMessages: laneMessages}, nil

@@ -2,7 +2,8 @@
 // connection, such as ActiveMQ Artemis over AMQP 1.0. Such a system keeps a message until the
 // connection settles it or ends. A [Table] turns that into the contract of [transport.Receiver] and
 // [transport.Settler]: leases that end, repeated receives, message groups in order, and receives
-// that wait. It keeps this state in the memory of the process.
+// that wait. It keeps this state in the memory of the process. A [Flight] makes the sends, with the
+// order of the message groups.
 //
 // A transport implements [System] and [Link], and embeds the Table that [New] returns:
 //

@@ -195,10 +195,10 @@ func retryDelay(v transport.Verdict, attempt int, levels []time.Duration) (time.
 	return levels[min(max(attempt, 1), len(levels))-1], nil
 }
 
-// bounded returns ctx with RequestTimeout.
-func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+// bounded returns ctx with RequestTimeout for a request that began at a time.
+func (c *Client) bounded(ctx context.Context, begin time.Time) (context.Context, context.CancelFunc) {
 	d := c.options.RequestTimeout
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%w: no response within %v", tidegate.ErrUnavailable, d))
+	return context.WithDeadlineCause(ctx, begin.Add(d), fmt.Errorf("%w: no response within %v", tidegate.ErrUnavailable, d))
 }
 
 // named completes an error of a call.
@@ -318,7 +318,7 @@ func (c *Client) partitions(ctx context.Context, p place) *tidegate.Error {
 	}
 	if !transport.AwaitsConnection(ctx) {
 		var cancel context.CancelFunc
-		ctx, cancel = c.bounded(ctx)
+		ctx, cancel = c.bounded(ctx, time.Now())
 		defer cancel()
 	}
 	done := make(chan error, 1)
@@ -347,11 +347,13 @@ func (c *Client) usable(ctx context.Context) *tidegate.Error {
 	if ctx.Err() != nil {
 		return &tidegate.Error{Err: context.Cause(ctx)}
 	}
-	if c.ctx.Err() != nil {
+	if c.closed() {
 		return &tidegate.Error{Err: tidegate.ErrClosed}
 	}
 	return nil
 }
+
+func (c *Client) closed() bool { return c.ctx.Err() != nil }
 
 // pause waits before the next attempt to connect after e. It returns the error of a call that ends
 // before.

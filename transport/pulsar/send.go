@@ -9,118 +9,64 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
+	"github.com/tidegate/tidegate/transport/held"
 )
-
-const opSend = "SendMessage"
 
 // Send makes one attempt to send messages. All are in flight at the same time, except the messages
 // of one message group: each waits for the response to the one before.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
-	results := make([]transport.SendResult, len(msgs))
 	if !transport.AwaitsConnection(ctx) {
 		var cancel context.CancelFunc
-		ctx, cancel = c.attempt(ctx)
+		ctx, cancel = c.attempt(ctx, time.Now())
 		defer cancel()
 	}
-	todo := make([]int, len(msgs))
-	for i := range todo {
-		todo[i] = i
-	}
-	failed := map[string]*tidegate.Error{} // transient failures by message group
-	for len(todo) > 0 {
-		todo = c.round(ctx, msgs, todo, results, failed)
-	}
-	return results
-}
-
-// round sends the messages without a group and the first of each group. It returns the others.
-func (c *Client) round(ctx context.Context, msgs []*tidegate.Message, todo []int, results []transport.SendResult, failed map[string]*tidegate.Error) (later []int) {
 	type sent struct {
-		i    int
-		size int64
 		pending
+		begin time.Time
+		size  int64 // in memory
 	}
-	var flight []sent
-	var groups map[string]bool
-	for _, i := range todo {
-		m := msgs[i]
-		if g := m.MessageGroup; g != "" {
-			if groups[g] {
-				later = append(later, i)
-				continue
+	return held.Flight[sent]{
+		Closed: c.closed,
+		Begin: func(m *tidegate.Message, alone bool) (sent, bool, *tidegate.Error) {
+			err := c.usable(ctx)
+			if err == nil {
+				err = c.check(m)
 			}
-			if groups == nil {
-				groups = map[string]bool{}
+			if err != nil {
+				return sent{}, false, err
 			}
-			groups[g] = true
-			if earlier := failed[g]; earlier != nil {
-				results[i].Err = c.named(&tidegate.Error{
-					Code: tidegate.CodeInternalServerError, Err: earlier, NotConnected: earlier.NotConnected,
-					Message: "not sent, because an earlier message of its message group failed",
-				}, opSend, m.Topic)
-				continue
+			size := min(int64(len(m.Body))+overhead, maxInFlight)
+			if !c.memory.TryAcquire(size) {
+				if !alone {
+					return sent{}, false, nil // the messages of this call may have the memory
+				}
+				if c.memory.Acquire(ctx, size) != nil {
+					return sent{}, false, &tidegate.Error{Err: context.Cause(ctx), Message: "the message was not sent"}
+				}
 			}
-		}
-		err := c.usable(ctx)
-		if err == nil {
-			err = c.check(m)
-		}
-		if err != nil {
-			results[i].Err = c.failure(m, err, failed)
-			continue
-		}
-		size := min(int64(len(m.Body))+overhead, maxInFlight)
-		if !c.memory.TryAcquire(size) {
-			// The memory of the messages of this call is free when they are sent.
-			if len(flight) > 0 {
-				later = append(later, i)
-				continue
+			p, err := c.begin(ctx, c.place(m.Topic).topic, toPulsar(m, c.host, time.Now()))
+			if err != nil {
+				c.memory.Release(size)
+				return sent{}, false, err
 			}
-			if c.memory.Acquire(ctx, size) != nil {
-				results[i].Err = c.failure(m, &tidegate.Error{Err: context.Cause(ctx), Message: "the message was not sent"}, failed)
-				continue
-			}
-		}
-		p, err := c.begin(ctx, c.place(m.Topic).topic, toPulsar(m, c.host, time.Now()))
-		if err != nil {
-			c.memory.Release(size)
-			results[i].Err = c.failure(m, err, failed)
-			continue
-		}
-		flight = append(flight, sent{i, size, p})
-	}
-	ctx, cancel := c.attempt(ctx) // also after a wait for a connection
-	defer cancel()
-	for _, s := range flight {
-		m := msgs[s.i]
-		err := s.wait(ctx, c.faults)
-		c.memory.Release(s.size)
-		if err != nil {
-			results[s.i].Err = c.failure(m, err, failed)
-			continue
-		}
-		results[s.i].Receipt = tidegate.Receipt{MessageID: m.ID, Topic: m.Topic, Queue: -1, Offset: -1, Endpoint: c.endpoint}
-	}
-	return later
+			return sent{p, time.Now(), size}, true, nil
+		},
+		Wait: func(s sent) *tidegate.Error {
+			ctx, cancel := c.attempt(ctx, s.begin) // it may have no end, because it waited for a connection
+			defer cancel()
+			defer c.memory.Release(s.size)
+			return s.wait(ctx, c.faults)
+		},
+	}.Send(c.endpoint, msgs)
 }
 
-// attempt returns a ctx for one attempt, which ends after RequestTimeout unless ctx has a deadline.
-func (c *Client) attempt(ctx context.Context) (context.Context, context.CancelFunc) {
+// attempt returns a ctx for an attempt that began at a time. It ends after RequestTimeout unless ctx
+// has a deadline.
+func (c *Client) attempt(ctx context.Context, begin time.Time) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return ctx, func() {}
 	}
-	return c.bounded(ctx)
-}
-
-// failure returns the error of a message and records it for the message group.
-func (c *Client) failure(m *tidegate.Message, e *tidegate.Error, failed map[string]*tidegate.Error) error {
-	if c.ctx.Err() != nil {
-		e.Err, e.NotConnected, e.Code = tidegate.ErrClosed, false, 0
-	}
-	if m.MessageGroup != "" && tidegate.Classify(e) != tidegate.ClassPermanent {
-		failed[m.MessageGroup] = e
-	}
-	return c.named(e, opSend, m.Topic)
+	return c.bounded(ctx, begin)
 }
 
 // check rejects a message that Pulsar would accept although no server may, or without a part of it.
@@ -151,7 +97,7 @@ func (c *Client) check(m *tidegate.Message) *tidegate.Error {
 // Lane returns the cluster, which is the same for all topics.
 func (c *Client) Lane(ctx context.Context, r transport.LaneRequest) (transport.Lane, error) {
 	if err := c.usable(ctx); err != nil {
-		return transport.Lane{}, c.named(err, opSend, r.Topic)
+		return transport.Lane{}, c.named(err, "SendMessage", r.Topic)
 	}
 	return transport.Lane{Endpoint: c.endpoint, MaxMessages: laneMessages}, nil
 }

@@ -18,7 +18,7 @@ const maxAcks = 1000
 // Settle settles messages. A retry and a dead letter are first sent to their topics and then
 // acknowledged: if the process ends between, the group has both.
 func (l *link) Settle(ctx context.Context, list []held.Settlement) []error {
-	ctx, cancel := l.client.bounded(ctx)
+	ctx, cancel := l.client.bounded(ctx, time.Now())
 	defer cancel()
 	errs := make([]error, len(list))
 	copies := make([]*pending, len(list))
