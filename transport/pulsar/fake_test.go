@@ -39,6 +39,7 @@ type fakeServer struct {
 	stalled bool // requests and messages have no response; only the closing of a connection ends them
 	quota   int  // of messages that a topic keeps; 0 for none
 	policy  string
+	reject  func() string                     // connections, with a text; empty for none
 	refuse  func(request, topic string) error // requests of a kind: metadata, producer or subscribe
 	refusal func(id *fakeID) error            // acknowledgements
 	maximum int                               // of a message in bytes

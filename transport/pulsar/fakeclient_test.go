@@ -16,7 +16,7 @@ import (
 
 // A fakeClient is a client of a fakeServer. It has the manners of pulsar-client-go v0.19:
 //   - CreateProducer, Subscribe and TopicPartitions try for the operation timeout while there is no
-//     connection, and do not end with a ctx.
+//     connection, and do not end with a ctx. The reason is in the log only.
 //   - A producer whose connection is lost, or that the server closes, calls BackOffPolicyFunc in a
 //     goroutine of the client, tries to connect again MaxReconnectToBroker times, and sends its
 //     pending messages then. Until that or Close they have no response.
@@ -42,7 +42,16 @@ func (c *fakeClient) request(kind, topic string) error {
 	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		s.mu.Lock()
 		err := errors.New("connection error")
-		if !s.away && !s.stalled {
+		rejection := ""
+		if s.reject != nil {
+			rejection = s.reject()
+		}
+		if rejection != "" {
+			c.log.Warnf("Failed to establish connection with broker: '%s'", rejection)
+		} else if !s.away && !s.stalled {
+			if s.reject != nil {
+				c.log.Info("Connection is ready")
+			}
 			err = nil
 			if s.refuse != nil {
 				err = s.refuse(kind, topic)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -54,19 +55,56 @@ var meanings = []meaning{
 
 const tooLarge = "the message with its properties is larger than the maxMessageSize of the server"
 
-// refusals are the texts of a server that refuses a connection for another reason than the
-// credentials.
-var refusals = []string{"maximum number of connections", "Too many", "not ready"}
+// rejections are parts of the texts of a server that rejects the credentials of a connection: the
+// client does not pass the code on. A connection refused with another text is an outage, for example
+// at the maximum number of connections.
+var rejections = []string{"authenticate", "Invalid roles"}
 
 // A faults translates the errors of the client. It watches the log of the client, because the error
-// of a failed connection has no reason. Several goroutines may call its methods.
+// of a failed connection has no reason, and comes only after the client's operation timeout. Several
+// goroutines may call its methods.
 type faults struct {
 	logger *slog.Logger
 
-	mu     sync.Mutex
-	dial   error  // of the last attempt to connect; nil if it succeeded
-	answer string // of a server that refused the last connection
-	worked bool   // a server has accepted a request
+	mu       sync.Mutex
+	dial     error           // of the last attempt to connect; nil if it succeeded
+	answer   string          // of a server that refused the last connection
+	worked   bool            // a server has accepted a request
+	hosts    map[string]bool // of New; true: the last attempt to connect to it ended with a lasting fault
+	hopeless *hopeless       // of the calls that wait for a connection; nil for none
+}
+
+// A hopeless ends the calls that wait for a connection when no host of the cluster accepts one and
+// further attempts do not change that.
+type hopeless struct {
+	done chan struct{}   // closed by note
+	err  *tidegate.Error // before done is closed
+}
+
+// newFaults returns the faults of a client with an endpoint, hosts and ports separated by commas.
+func newFaults(logger *slog.Logger, endpoint string) *faults {
+	f := &faults{logger: logger, hosts: map[string]bool{}}
+	for host := range strings.SplitSeq(endpoint, ",") {
+		f.hosts[host] = false
+	}
+	return f
+}
+
+// waiting returns the end of the calls that begin to wait for a connection now. An attempt to
+// connect that fails later closes its done.
+func (f *faults) waiting() *hopeless {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.hopeless == nil {
+		f.hopeless = &hopeless{done: make(chan struct{})}
+	}
+	return f.hopeless
+}
+
+// reason returns the error of a call that ended because of its waiting.
+func (h *hopeless) reason() *tidegate.Error {
+	e := *h.err
+	return &e
 }
 
 // connected notes a response of a server to a request.
@@ -102,26 +140,28 @@ func (f *faults) of(err error) *tidegate.Error {
 	return &tidegate.Error{Err: unavailable{plain{err}}}
 }
 
-// noConnection returns the error of a call for which the client has no connection, by its last
-// attempt to connect. A fault of TLS or of the credentials is an outage at an address that has
-// worked before with the same options.
+// noConnection returns the error of a call for which the client has no connection.
 func (f *faults) noConnection(err error) *tidegate.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	refused := f.answer != ""
-	for _, text := range refusals {
-		refused = refused && !strings.Contains(f.answer, text)
-	}
+	return reason(err, f.dial, f.answer, f.worked)
+}
+
+// reason returns the error of a call that failed with err because the client has no connection, by
+// its last attempt to connect. An error with a code that has not lapsed is a lasting fault: the
+// credentials or TLS. At an address that has worked before with the same options, it is an outage.
+func reason(err, dial error, answer string, worked bool) *tidegate.Error {
+	rejects := func(text string) bool { return strings.Contains(answer, text) }
 	switch {
-	case refused:
-		return &tidegate.Error{Code: tidegate.CodeUnauthorized, Lapsed: f.worked, Message: "the server rejected the credentials: " + f.answer}
-	case f.answer != "":
-		err = errors.New(f.answer)
-	case isTLS(f.dial) && !f.worked:
-		return &tidegate.Error{Code: tidegate.CodeIllegalAccessPoint, Err: f.dial,
+	case slices.ContainsFunc(rejections, rejects):
+		return &tidegate.Error{Code: tidegate.CodeUnauthorized, Lapsed: worked, Message: "the server rejected the credentials: " + answer}
+	case answer != "":
+		err = errors.New(answer)
+	case isTLS(dial) && !worked:
+		return &tidegate.Error{Code: tidegate.CodeIllegalAccessPoint, Err: dial,
 			Message: "the connection cannot be encrypted; check the address, Options.TLS and the certificate"}
-	case f.dial != nil:
-		err = f.dial
+	case dial != nil:
+		err = dial
 	}
 	return &tidegate.Error{Err: unavailable{plain{err}}, NotConnected: true}
 }
@@ -150,11 +190,28 @@ func (f *faults) hasWorked() bool {
 	return f.worked
 }
 
-// note notes the end of an attempt to connect.
-func (f *faults) note(dial error, answer string) {
+// note notes the end of an attempt to connect to a host. After a lasting fault at each host of New
+// it ends the calls that wait for a connection. Faults at the hosts that a lookup returned do not:
+// they concern some topics only.
+func (f *faults) note(host string, dial error, answer string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dial, f.answer = dial, answer
+	if _, ok := f.hosts[host]; !ok {
+		return
+	}
+	e := reason(nil, dial, answer, f.worked)
+	f.hosts[host] = e.Code != 0 && !e.Lapsed
+	for _, lasts := range f.hosts {
+		if !lasts {
+			return
+		}
+	}
+	if f.hopeless != nil {
+		f.hopeless.err = e
+		close(f.hopeless.done)
+		f.hopeless = nil
+	}
 }
 
 func isTLS(err error) bool {
@@ -198,11 +255,13 @@ func (u unavailable) Unwrap() []error { return []error{tidegate.ErrUnavailable, 
 type clientLogger struct {
 	faults *faults
 	attrs  []any
-	err    error // of WithError
+	host   string // of the connection
+	err    error  // of WithError
 }
 
-// The messages of the client about attempts to connect.
+// The messages of the client about attempts to connect, and the field with their host.
 const (
+	logHost      = "remote_addr"
 	logConnected = "Connection is ready"
 	logDial      = "Failed to connect to broker."
 	logTLS       = "Failed to configure TLS "
@@ -214,16 +273,19 @@ const (
 func (l clientLogger) note(format string, args []any) {
 	switch format {
 	case logConnected:
-		l.faults.note(nil, "")
+		l.faults.note(l.host, nil, "")
 	case logDial, logTLS, logHandshake, logAuth:
-		l.faults.note(l.err, "")
+		l.faults.note(l.host, l.err, "")
 	case logRefused:
-		l.faults.note(nil, fmt.Sprint(args...))
+		l.faults.note(l.host, nil, fmt.Sprint(args...))
 	}
 }
 
 func (l clientLogger) with(key string, value any) clientLogger {
 	l.attrs = append(slices.Clip(l.attrs), key, value)
+	if u, ok := value.(*url.URL); ok && key == logHost {
+		l.host = u.Host
+	}
 	return l
 }
 

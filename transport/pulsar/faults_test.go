@@ -11,11 +11,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -23,6 +25,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // faultCases are errors of pulsar-client-go v0.19 with their full texts, and their meanings.
@@ -64,7 +67,7 @@ var faultCases = []struct {
 // for that of the caller's, and the text has one line.
 func TestFaults(t *testing.T) {
 	for _, c := range faultCases {
-		f := &faults{logger: slog.New(slog.DiscardHandler)}
+		f := newFaults(slog.New(slog.DiscardHandler), "pulsar:6650")
 		e := f.of(c.err)
 		expected{class: c.class, code: c.code, notConnected: c.away}.check(t, c.err.Error(), e)
 		assert.That(t, !errors.Is(e, context.DeadlineExceeded) && !errors.Is(e, context.Canceled), "%v is the end of a context of the caller", e)
@@ -82,7 +85,7 @@ func TestFaults(t *testing.T) {
 
 // Credentials that the server has accepted before have lapsed.
 func TestLapsedCredentials(t *testing.T) {
-	f := &faults{logger: slog.New(slog.DiscardHandler)}
+	f := newFaults(slog.New(slog.DiscardHandler), "pulsar:6650")
 	f.connected()
 	e := f.of(errors.New("server error: AuthenticationError: Token expired"))
 	expected{class: tidegate.ClassTransient, code: 40100}.check(t, "expired token", e)
@@ -149,7 +152,7 @@ func TestNotedFaults(t *testing.T) {
 			expected{class: tidegate.ClassTransient, notConnected: true}, expected{class: tidegate.ClassTransient, notConnected: true}, nil,
 		},
 	} {
-		f := &faults{logger: slog.New(slog.DiscardHandler)}
+		f := newFaults(slog.New(slog.DiscardHandler), "pulsar:6650")
 		l := clientLogger{faults: f}.SubLogger(log.Fields{"remote_addr": "pulsar:6650"})
 		c.log(l)
 		e := f.of(errors.New("connection error"))
@@ -165,6 +168,117 @@ func TestNotedFaults(t *testing.T) {
 		e = f.of(errors.New("connection closed"))
 		expected{class: tidegate.ClassTransient, notConnected: true}.check(t, c.name+", lost connection", e)
 		assert.That(t, c.cause == nil || !errors.Is(e, c.cause), "%s: %v has a cause that is over", c.name, e)
+	}
+}
+
+// The first attempts to connect that fail for a lasting reason end all calls that wait for a
+// connection, long before the client gives up. The next call uses the new token, and nothing is
+// stored of the calls that ended.
+func TestRejectedCredentials(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *Client) error{
+		"Send":         func(ctx context.Context, c *Client) error { return send(ctx, c, "ended") },
+		"waiting Send": func(ctx context.Context, c *Client) error { return send(transport.AwaitConnection(ctx), c, "ended") },
+		"Receive":      func(ctx context.Context, c *Client) error { return assert.Err(c.Receive(ctx, request("billing"))) },
+		"Ping":         func(ctx context.Context, c *Client) error { return c.Ping(ctx) },
+		"Queues":       func(ctx context.Context, c *Client) error { return assert.Err(c.Queues(ctx, "billing", "orders")) },
+	} {
+		inBubble(t, Options{RequestTimeout: time.Minute}, func(t *testing.T, s *fakeServer, c *Client) {
+			rejection := "Failed to authenticate"
+			s.reject = func() string { return rejection }
+			start := time.Now()
+			for range 3 {
+				err := call(t.Context(), c)
+				expected{class: tidegate.ClassPermanent, code: tidegate.CodeUnauthorized}.check(t, name, err)
+				assert.Contains(t, name, err.Error(), rejection)
+			}
+			assert.That(t, time.Since(start) <= time.Second, "%s: three calls took %v", name, time.Since(start))
+			s.with(func(*fakeServer) { rejection = "" })
+			mustSend(t, c, "accepted")
+			ack(t, c, one(t, c, request("billing"), "accepted", 1))
+			assert.That(t, time.Since(start) <= 2*time.Second, "%s: the rotated token took %v", name, time.Since(start))
+			time.Sleep(time.Hour)
+			wantBodies(t, s, "accepted")
+		})
+	}
+}
+
+// A refusal that passes does not end a call before its time: the client goes on until the server
+// accepts a connection. The same holds for credentials that the server has accepted before.
+func TestPassingRefusals(t *testing.T) {
+	for _, text := range []string{"Reached the maximum number of connections", "Failed due to pulsar service is not ready"} {
+		inBubble(t, Options{RequestTimeout: time.Minute}, func(t *testing.T, s *fakeServer, c *Client) {
+			start := time.Now()
+			s.reject = func() string {
+				if time.Since(start) < 50*time.Second {
+					return text
+				}
+				return ""
+			}
+			mustSend(t, c, "x")
+		})
+	}
+	inBubble(t, Options{RequestTimeout: time.Minute}, func(t *testing.T, s *fakeServer, c *Client) {
+		mustSend(t, c, "0")
+		s.disconnect(false)
+		rejection := "Failed to authenticate"
+		s.with(func(s *fakeServer) { s.reject = func() string { return rejection } })
+		time.AfterFunc(50*time.Second, func() { s.with(func(*fakeServer) { rejection = "" }) })
+		synctest.Wait()
+		mustSend(t, c, "1")
+	})
+}
+
+// The calls that wait end once the last attempt to connect to each host of New failed for a lasting
+// reason, and not by attempts before they began.
+func TestLastingFaults(t *testing.T) {
+	type attempt struct{ host, fails string }
+	const rejected, full = "Failed to authenticate", "Reached the maximum number of connections"
+	for _, c := range []struct {
+		name          string
+		before, while []attempt
+		want          bool
+	}{
+		{"one of two hosts", nil, []attempt{{"a:1", rejected}, {"a:1", rejected}}, false},
+		{"both hosts", nil, []attempt{{"a:1", rejected}, {"b:2", rejected}}, true},
+		{"one host is full", nil, []attempt{{"a:1", rejected}, {"b:2", full}}, false},
+		{"both hosts, the second later", nil, []attempt{{"b:2", full}, {"a:1", rejected}, {"b:2", rejected}}, true},
+		{"a host accepts a connection meanwhile", nil, []attempt{{"a:1", rejected}, {"a:1", ""}, {"b:2", rejected}}, false},
+		{"attempts before the call", []attempt{{"a:1", rejected}, {"b:2", rejected}}, nil, false},
+		{"the host of a lookup", []attempt{{"a:1", rejected}, {"b:2", rejected}}, []attempt{{"c:3", rejected}}, false},
+	} {
+		for _, worked := range []bool{false, true} {
+			f := newFaults(slog.New(slog.DiscardHandler), "a:1,b:2")
+			if worked {
+				f.connected()
+			}
+			connect := func(attempts []attempt) {
+				for _, a := range attempts {
+					l := clientLogger{faults: f}.SubLogger(log.Fields{"remote_addr": &url.URL{Host: a.host}})
+					if a.fails == "" {
+						l.Info("Connection is ready")
+					} else {
+						l.Warnf("Failed to establish connection with broker: '%s'", a.fails)
+					}
+				}
+			}
+			connect(c.before)
+			h := f.waiting()
+			connect(c.while)
+			assert.Equal(t, c.name+": ended", ended(h), c.want && !worked)
+			assert.That(t, !ended(f.waiting()), "%s: a call ended that began later", c.name)
+			if ended(h) {
+				expected{class: tidegate.ClassPermanent, code: tidegate.CodeUnauthorized}.check(t, c.name, h.reason())
+			}
+		}
+	}
+}
+
+func ended(h *hopeless) bool {
+	select {
+	case <-h.done:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -128,6 +128,7 @@ func (c *Client) subscribe(ctx context.Context, o pulsar.ConsumerOptions) (pulsa
 	done := make(chan result)
 	gone := make(chan struct{})
 	defer close(gone)
+	hopeless := c.faults.waiting()
 	if !c.background(func() {
 		consumer, err := c.native.Subscribe(o)
 		select {
@@ -147,6 +148,8 @@ func (c *Client) subscribe(ctx context.Context, o pulsar.ConsumerOptions) (pulsa
 		}
 		c.faults.connected()
 		return r.consumer, nil
+	case <-hopeless.done:
+		return nil, hopeless.reason()
 	case <-ctx.Done():
 		return nil, c.faults.interrupted(context.Cause(ctx))
 	}

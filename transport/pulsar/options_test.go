@@ -100,7 +100,7 @@ func TestDefaultOptions(t *testing.T) {
 	assert.That(t, o.RequestTimeout == 3*time.Second && o.IdleTimeout == 20*time.Second && o.NegativeAckDelay == time.Minute && o.Prefetch == 64 &&
 		o.MaxBodySize == tidegate.MaxBodySize && o.Naming == ByTopic && o.Namespace == "public/default" && o.DeadLetterSubscription == "dead-letters", "defaults %+v", o)
 	assert.That(t, len(o.Levels) == 18 && o.Levels[0] == time.Second && o.Levels[17] == 2*time.Hour, "levels %v", o.Levels)
-	f := &faults{logger: o.Logger}
+	f := newFaults(o.Logger, "fake:6650")
 	c := o.client("a:1,b:2", false, f)
 	assert.Equal(t, "address", c.URL, "pulsar://a:1,b:2")
 	assert.That(t, c.ConnectionTimeout == 3*time.Second && c.OperationTimeout == 3*time.Second && c.KeepAliveInterval == 10*time.Second && c.Authentication == nil && c.TLSConfig == nil, "client options %+v", c)
@@ -113,7 +113,7 @@ func TestAuthentication(t *testing.T) {
 	with := func(o Options) pulsar.ClientOptions {
 		o, err := o.withDefaults()
 		assert.Must(t, err)
-		return o.client("a:1", o.TLS != nil, &faults{logger: o.Logger})
+		return o.client("a:1", o.TLS != nil, newFaults(o.Logger, "a:1"))
 	}
 	type provider interface {
 		Name() string

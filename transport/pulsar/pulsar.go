@@ -90,7 +90,7 @@ func New(address string, o Options) (*Client, error) {
 	if err = errors.Join(err, invalid); err != nil {
 		return nil, err
 	}
-	faults := &faults{logger: o.Logger}
+	faults := newFaults(o.Logger, endpoint)
 	native, err := pulsar.NewClient(o.client(endpoint, secure, faults))
 	if err != nil {
 		return nil, &tidegate.Error{Op: "pulsar.New", Code: tidegate.CodeBadRequest, Message: "the client rejects the options", Err: err}
@@ -322,6 +322,7 @@ func (c *Client) partitions(ctx context.Context, p place) *tidegate.Error {
 		defer cancel()
 	}
 	done := make(chan error, 1)
+	hopeless := c.faults.waiting()
 	if !c.background(func() {
 		_, err := c.native.TopicPartitions(p.topic)
 		done <- err
@@ -335,6 +336,8 @@ func (c *Client) partitions(ctx context.Context, p place) *tidegate.Error {
 		}
 		c.faults.connected()
 		return nil
+	case <-hopeless.done:
+		return hopeless.reason()
 	case <-ctx.Done():
 		return c.faults.interrupted(context.Cause(ctx))
 	case <-c.ctx.Done():

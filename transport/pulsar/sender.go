@@ -110,6 +110,7 @@ func (s *sender) generation(ctx context.Context) (*generation, *tidegate.Error) 
 		s.mu.Unlock()
 		return nil, &e
 	}
+	hopeless := s.client.faults.waiting()
 	o := s.opening
 	if o == nil {
 		o = &opening{done: make(chan struct{})}
@@ -122,6 +123,8 @@ func (s *sender) generation(ctx context.Context) (*generation, *tidegate.Error) 
 	s.mu.Unlock()
 	select {
 	case <-o.done:
+	case <-hopeless.done:
+		return nil, hopeless.reason()
 	case <-ctx.Done():
 		return nil, s.client.faults.interrupted(context.Cause(ctx)) // the message was not sent
 	case <-s.client.ctx.Done():

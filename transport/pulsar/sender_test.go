@@ -564,7 +564,7 @@ func TestSendsDuringDisconnects(t *testing.T) {
 
 // The client reports the quota for messages that it has written too, so they may be stored.
 func TestQuotaErrorOfAWrittenMessage(t *testing.T) {
-	f := &faults{logger: slog.New(slog.DiscardHandler)}
+	f := newFaults(slog.New(slog.DiscardHandler), "pulsar:6650")
 	p := pending{gen: &generation{end: make(chan struct{})}}
 	e := p.result(errors.Join(pulsar.ErrProducerBlockedQuotaExceeded, errors.New("server error: "+blocked+": Cannot create producer")), f)
 	expected{class: tidegate.ClassTransient, maybeStored: true}.check(t, "written message", e)

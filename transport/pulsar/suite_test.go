@@ -3,10 +3,13 @@ package pulsar
 import (
 	"context"
 	"maps"
+	"net/url"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar/log"
 
 	"github.com/tidegate/tidegate/broker/settings"
 	"github.com/tidegate/tidegate/internal/assert"
@@ -19,8 +22,9 @@ func newFakeTransport(t testing.TB, s *fakeServer, o Options) *Client {
 	t.Helper()
 	o, err := o.withDefaults()
 	assert.Must(t, err)
-	f := &faults{logger: o.Logger}
-	return newClient(&fakeClient{server: s, timeout: o.RequestTimeout, log: clientLogger{faults: f}}, "fake:6650", o, f)
+	f := newFaults(o.Logger, "fake:6650")
+	l := clientLogger{faults: f}.SubLogger(log.Fields{"remote_addr": &url.URL{Scheme: "pulsar", Host: "fake:6650"}})
+	return newClient(&fakeClient{server: s, timeout: o.RequestTimeout, log: l}, "fake:6650", o, f)
 }
 
 // pulsarServer describes Pulsar to the suite of package transporttest, as a real server showed.
