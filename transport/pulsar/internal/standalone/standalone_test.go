@@ -1,19 +1,15 @@
 package standalone
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -23,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/servertest"
 )
 
 var pulsarFlag = flag.Bool("pulsar", false, "start a real Pulsar; it needs a JDK of version 17 or later and Maven")
@@ -189,13 +186,17 @@ func TestSecretKey(t *testing.T) {
 
 // Pulsar reads keys in PKCS #8, and the certificates and the key from two files.
 func TestSplitPEM(t *testing.T) {
-	ca := newAuthority(t)
-	certificates, key, err := splitPEM(ca.issue(t, "broker"))
+	ca := servertest.NewAuthority(t)
+	certificate, rest := pem.Decode(assert.Value(os.ReadFile(ca.File("broker")))(t))
+	private, _ := pem.Decode(rest)
+	rsaKey := assert.Value(x509.ParsePKCS8PrivateKey(private.Bytes))(t).(*rsa.PrivateKey)
+	old := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(rsaKey)}) // as of OpenSSL 1
+	certificates, key, err := splitPEM(append(pem.EncodeToMemory(certificate), old...))
 	assert.Must(t, err)
 	assert.That(t, strings.HasPrefix(string(key), "-----BEGIN PRIVATE KEY-----") && !strings.Contains(string(certificates), "KEY"), "got\n%s%s", certificates, key)
 	_, err = tls.X509KeyPair(certificates, key)
 	assert.NoError(t, err)
-	_, _, err = splitPEM(ca.pem())
+	_, _, err = splitPEM(assert.Value(os.ReadFile(ca.RootFile()))(t))
 	assert.That(t, err != nil, "a file without a key is no error")
 }
 
@@ -331,11 +332,8 @@ func TestSecureServer(t *testing.T) {
 		t.Log("-pulsar starts the servers")
 		return
 	}
-	dir, ca := t.TempDir(), newAuthority(t)
-	certificate, authority := filepath.Join(dir, "broker.pem"), filepath.Join(dir, "ca.pem")
-	assert.Must(t, os.WriteFile(certificate, ca.issue(t, "broker"), 0o600))
-	assert.Must(t, os.WriteFile(authority, ca.pem(), 0o600))
-	s := start(t, Options{Certificate: certificate, ClientAuthority: authority, SuperUsers: []string{"ops"}, Heap: 256})
+	ca := servertest.NewAuthority(t)
+	s := start(t, Options{Certificate: ca.File("broker"), ClientAuthority: ca.RootFile(), SuperUsers: []string{"ops"}, Heap: 256})
 	assert.That(t, strings.HasPrefix(s.URL(), "pulsar+ssl://127.0.0.1:"), "URL: %s", s.URL())
 	ctx, admin := t.Context(), s.Admin()
 	assert.Must(t, admin.CreateTopic(ctx, "orders"))
@@ -352,19 +350,16 @@ func TestSecureServer(t *testing.T) {
 	assert.Must(t, admin.GrantPermission(ctx, "public/default", "app", "produce", "consume"))
 	assert.Equal(t, "status of a role with permissions", post(t, s, "orders", app, 1), http.StatusOK)
 
-	client := assert.Value(tls.X509KeyPair(ca.issueTwice(t, "app")))(t)
 	for _, c := range []struct {
-		name         string
-		certificates []tls.Certificate
-		token        string
-		want         bool
+		name, certificate, token string
+		want                     bool
 	}{
-		{"certificate", []tls.Certificate{client}, "", true},
-		{"certificate and token", []tls.Certificate{client}, app, true},
-		{"certificate and a bad token", []tls.Certificate{client}, "x.y.z", false},
-		{"no certificate", nil, app, false},
+		{"certificate", "app", "", true},
+		{"certificate and token", "app", app, true},
+		{"certificate and a bad token", "app", "x.y.z", false},
+		{"no certificate", "", app, false},
 	} {
-		ok, err := connect(t, s.Address(), &tls.Config{RootCAs: ca.pool(), Certificates: c.certificates, MinVersion: tls.VersionTLS12}, c.token)
+		ok, err := connect(t, s.Address(), ca.Config(c.certificate), c.token)
 		assert.That(t, ok == c.want, "with %s: connected %v, want %v: %v", c.name, ok, c.want, err)
 	}
 }
@@ -408,52 +403,4 @@ func connect(t *testing.T, address string, config *tls.Config, token string) (bo
 		return false, fmt.Errorf("a command of type %d", response[9])
 	}
 	return true, nil
-}
-
-// An authority issues certificates.
-type authority struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der := assert.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
-	return authority{assert.Value(x509.ParseCertificate(der))(t), key}
-}
-
-func (a authority) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
-}
-
-func (a authority) pool() *x509.CertPool {
-	p := x509.NewCertPool()
-	p.AddCert(a.certificate)
-	return p
-}
-
-// issue returns a certificate for 127.0.0.1 and its key in the format of OpenSSL, in PEM.
-func (a authority) issue(t *testing.T, name string) []byte {
-	t.Helper()
-	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der := assert.Value(x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key))(t)
-	private := assert.Value(x509.MarshalECPrivateKey(key))(t)
-	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})...)
-}
-
-// issueTwice is issue for the two arguments of tls.X509KeyPair.
-func (a authority) issueTwice(t *testing.T, name string) (certificate, key []byte) {
-	t.Helper()
-	text := a.issue(t, name)
-	return text, text
 }
