@@ -134,7 +134,12 @@ func TestProducerWaitsForSpace(t *testing.T) {
 // consume runs a push consumer until the end of the test.
 func consume(t testing.TB, c *pulsar.Client, sub consumer.Subscription, h consumer.Handler) {
 	t.Helper()
-	p := assert.Value(consumer.NewPush(c, sub, h, consumer.PushOptions{LongPolling: time.Second}))(t)
+	consumeWith(t, c, sub, h, consumer.PushOptions{LongPolling: time.Second})
+}
+
+func consumeWith(t testing.TB, c *pulsar.Client, sub consumer.Subscription, h consumer.Handler, o consumer.PushOptions) {
+	t.Helper()
+	p := assert.Value(consumer.NewPush(c, sub, h, o))(t)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()

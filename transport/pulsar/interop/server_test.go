@@ -107,10 +107,15 @@ func full(ns, topic string) string { return "persistent://" + ns + "/" + topic }
 // connect returns a transport to the server, which ends with the test.
 func connect(t testing.TB, s *standalone.Server, o pulsar.Options) *pulsar.Client {
 	t.Helper()
+	return connectTo(t, s.URL(), o)
+}
+
+func connectTo(t testing.TB, url string, o pulsar.Options) *pulsar.Client {
+	t.Helper()
 	if o.RequestTimeout == 0 {
 		o.RequestTimeout = requestTimeout
 	}
-	c := assert.Value(pulsar.New(s.URL(), o))(t)
+	c := assert.Value(pulsar.New(url, o))(t)
 	t.Cleanup(func() { assert.NoError(t, c.Close()) })
 	return c
 }
