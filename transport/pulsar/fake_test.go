@@ -51,6 +51,10 @@ type fakeServer struct {
 	// unwritten leaves sends in the queue of the client, which closes producers without a response
 	// to those.
 	unwritten bool
+
+	// unread is the interval at which the client passes on the responses of messages that the server
+	// has stored before a connection is lost, which it has read and not passed on yet.
+	unread time.Duration
 }
 
 // A fakeStored is a message that was stored, and when.

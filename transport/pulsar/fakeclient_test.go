@@ -21,6 +21,8 @@ import (
 //     goroutine of the client, tries to connect again MaxReconnectToBroker times, and sends its
 //     pending messages then. Until that or Close they have no response.
 //   - Close of a producer fails the messages that were written. It forgets those in its queue.
+//   - After the loss of a connection the client still passes on the responses that it has read. It
+//     panics if the producer is closed meanwhile (producer_partition.go, ReceivedSendReceipt).
 //   - SendAsync panics during and after Close.
 //   - A consumer calls BackOffPolicyFunc in the goroutine that Close waits for.
 //   - An acknowledgement during or after Close of the consumer never returns.
@@ -194,6 +196,12 @@ func (p *fakeProducer) lose() {
 		return
 	}
 	p.lost = true
+	if p.server.unread > 0 {
+		for i, f := range p.pending {
+			id := p.server.store(f.topic, f.message)
+			time.AfterFunc(time.Duration(i)*p.server.unread, func() { p.passOn(id) })
+		}
+	}
 	go func() {
 		p.options.BackOffPolicyFunc()
 		if p.options.MaxReconnectToBroker != nil && *p.options.MaxReconnectToBroker == 0 {
@@ -208,6 +216,21 @@ func (p *fakeProducer) lose() {
 		}
 		p.respond()
 	}()
+}
+
+// passOn passes a response on that the client had read before the connection was lost.
+func (p *fakeProducer) passOn(id *fakeID) {
+	s := p.server
+	s.mu.Lock()
+	if p.closing {
+		s.mu.Unlock()
+		s.t.Error("Close of a producer while the client passes on responses: it panics")
+		return
+	}
+	first := p.pending[0]
+	p.pending = p.pending[1:]
+	s.mu.Unlock()
+	first.callback(id, first.message, nil)
 }
 
 // connected tries to connect again. At a reached quota it fails the pending messages.

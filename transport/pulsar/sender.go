@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -63,6 +64,8 @@ type generation struct {
 	producer pulsar.Producer
 	end      chan struct{} // closed by retire
 	over     chan struct{} // closed once the producer is closed; nothing is stored from then on
+	lost     atomic.Bool   // the connection of the producer
+	flight   atomic.Int64  // sends without a reply of the client
 
 	// mu is held for reading during SendAsync, because the client panics if its producer is closed
 	// meanwhile. Nothing that holds it blocks.
@@ -147,6 +150,7 @@ func (s *sender) live(o *opening) {
 		// The client asks for a policy when the producer has lost its connection or the server has
 		// closed it. It then connects again so many times.
 		BackOffPolicyFunc: func() backoff.Policy {
+			g.lost.Store(true)
 			g.retire()
 			return backoff.NewDefaultBackoff()
 		},
@@ -170,8 +174,24 @@ func (s *sender) live(o *opening) {
 	case <-c.ctx.Done():
 		g.retire()
 	}
+	if g.lost.Load() {
+		g.drain()
+	}
 	producer.Close()
 	close(g.over)
+}
+
+// drain waits while the client passes on the responses that it had read before it lost the
+// connection. It panics if its producer is closed meanwhile.
+func (g *generation) drain() {
+	for before := g.flight.Load(); before > 0; {
+		<-time.After(responseGrace)
+		now := g.flight.Load()
+		if now == before {
+			return
+		}
+		before = now
+	}
 }
 
 // A pending is a message on its way.
@@ -192,10 +212,12 @@ func (g *generation) send(m *pulsar.ProducerMessage) pending {
 		p.reply <- errRetired
 		return p
 	}
+	g.flight.Add(1)
 	// The ctx of a call does not end a message that the client has already queued.
 	g.producer.SendAsync(context.Background(), m, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 		select {
 		case p.reply <- err:
+			g.flight.Add(-1)
 		default: // the client calls it again at an error of a batch
 		}
 	})
