@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,9 @@ import (
 //   - SendAsync panics during and after Close.
 //   - A consumer calls BackOffPolicyFunc in the goroutine that Close waits for.
 //   - An acknowledgement during or after Close of the consumer never returns.
+//   - A consumer looks for new partitions every AutoDiscoveryPeriod, by default 1 min. If it cannot
+//     subscribe to one of them, it ends those that it has, reports nothing, and panics at Close
+//     (consumer_impl.go, internalTopicSubscribeToPartitions).
 type fakeClient struct {
 	pulsar.Client
 	server  *fakeServer
@@ -292,6 +296,7 @@ type fakeConsumer struct {
 	wake    chan struct{} // of one element, for forward
 	ch      chan pulsar.ConsumerMessage
 	closing bool
+	broken  bool           // Close panics
 	done    chan struct{}  // closed by Close
 	wg      sync.WaitGroup // forward, discover, and the loops that Close waits for
 }
@@ -325,6 +330,11 @@ func (c *fakeClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error
 	s := c.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, name := range names {
+		if err := s.refused(name); err != nil {
+			return nil, err
+		}
+	}
 	consumer := &fakeConsumer{
 		client: c, server: s, options: o, created: time.Now(), parts: map[string]*fakePart{}, wake: make(chan struct{}, 1),
 		ch: make(chan pulsar.ConsumerMessage, 10), done: make(chan struct{}),
@@ -344,8 +354,47 @@ func (c *fakeClient) Subscribe(o pulsar.ConsumerOptions) (pulsar.Consumer, error
 	consumer.wg.Go(consumer.forward)
 	if o.TopicsPattern != "" {
 		consumer.wg.Go(consumer.discover)
+	} else {
+		consumer.wg.Go(func() { consumer.grow(names) })
 	}
 	return consumer, nil
+}
+
+// refused returns the error of a subscription to one of the partitions of a topic. s.mu is held.
+func (s *fakeServer) refused(name string) error {
+	for _, part := range s.parts(name) {
+		if part != name && s.refuse != nil {
+			if err := s.refuse("subscribe", part); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// grow looks for new partitions of topics.
+func (c *fakeConsumer) grow(names []string) {
+	for {
+		select {
+		case <-time.After(cmp.Or(c.options.AutoDiscoveryPeriod, time.Minute)):
+		case <-c.done:
+			return
+		}
+		c.server.mu.Lock()
+		for _, name := range names {
+			switch err := c.server.refused(name); {
+			case c.closing || c.server.away:
+			case err == nil:
+				c.attach(name)
+			default:
+				c.broken = true
+				for _, part := range c.parts {
+					c.server.detach(part)
+				}
+			}
+		}
+		c.server.mu.Unlock()
+	}
 }
 
 // attach adds the partitions of a topic. s.mu is held.
@@ -531,6 +580,9 @@ func (c *fakeConsumer) Close() {
 		return
 	}
 	c.closing = true
+	if c.broken {
+		s.t.Error("Close of a consumer that lacks a partition: it panics")
+	}
 	close(c.done)
 	s.mu.Unlock()
 	c.wg.Wait()

@@ -3,6 +3,8 @@ package pulsar
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +29,12 @@ const (
 
 	// discovery is the interval of the search for new topics of dead letters.
 	discovery = 10 * time.Second
+
+	// recount is the interval at which a link looks for new partitions of its topics. The client has
+	// to leave that alone: if it cannot subscribe to a new partition, it ends the consumers of all
+	// partitions, reports nothing, and panics at Close.
+	recount = time.Minute
+	never   = math.MaxInt64 * time.Nanosecond
 )
 
 // A system opens the links of a client's receives.
@@ -58,7 +66,7 @@ func (s system) open(ctx context.Context, f *held.Feed) (*link, *tidegate.Error)
 		ReceiverQueueSize: c.options.Prefetch, AckWithResponse: true, NackRedeliveryDelay: nackDelay, NackPrecisionBit: new(int64),
 		// As in sender.live: a lost connection ends the link.
 		BackOffPolicyFunc: func() backoff.Policy {
-			l.lost()
+			l.lost("the consumer has lost its connection")
 			return backoff.NewDefaultBackoff()
 		},
 		MaxReconnectToBroker: new(uint),
@@ -66,15 +74,19 @@ func (s system) open(ctx context.Context, f *held.Feed) (*link, *tidegate.Error)
 	if f.FIFO {
 		o.Type = pulsar.KeyShared
 	}
+	var parts map[string]int // of the topics; 0: not counted yet
 	switch {
 	case from.pattern:
 		o.TopicsPattern, o.AutoDiscoveryPeriod, o.SubscriptionName = from.topic, discovery, c.options.DeadLetterSubscription
 	case from.group != "":
 		o.Topic, o.SubscriptionName = from.topic, c.options.DeadLetterSubscription
 	default:
-		if err := c.partitions(ctx, from); err != nil {
+		n, err := c.partitions(ctx, from)
+		if err != nil {
 			return nil, err
 		}
+		parts = map[string]int{from.topic: n}
+		o.AutoDiscoveryPeriod = never
 		retry, letters := c.options.Naming.names(f.Topic, f.Group)
 		retry = c.options.full(retry)
 		if err := c.share(retry, f); err != nil {
@@ -84,7 +96,7 @@ func (s system) open(ctx context.Context, f *held.Feed) (*link, *tidegate.Error)
 			return nil, err
 		}
 		if o.Topic = from.topic; !f.FIFO {
-			l.retry = retry
+			l.retry, parts[retry] = retry, 0
 			o.Topic, o.Topics = "", []string{from.topic, retry}
 		}
 	}
@@ -101,6 +113,7 @@ func (s system) open(ctx context.Context, f *held.Feed) (*link, *tidegate.Error)
 	l.mu.Lock()
 	l.opened = true
 	l.mu.Unlock()
+	c.background(func() { l.count(parts) })
 	return l, nil
 }
 
@@ -341,9 +354,33 @@ func (l *link) pass(n *native) {
 	}, n)
 }
 
-// lost ends a link whose connection is lost. The client calls it.
-func (l *link) lost() {
-	l.feed.Lost(l.client.named(&tidegate.Error{Err: unavailable{errors.New("the consumer has lost its connection")}, NotConnected: true}, opReceive, l.feed.Topic))
+// count ends a link when a topic has another number of partitions than the consumer. Receives then
+// open the next link.
+func (l *link) count(parts map[string]int) {
+	for {
+		for topic, before := range parts {
+			now, err := l.client.partitions(l.client.ctx, place{topic: topic})
+			switch {
+			case err != nil: // the connection tells if it is lost
+			case before != 0 && now != before:
+				l.lost(fmt.Sprintf("the number of partitions of %s is %d, no longer %d", topic, now, before))
+				return
+			default:
+				parts[topic] = now
+			}
+		}
+		select {
+		case <-time.After(recount):
+		case <-l.closed:
+			return
+		}
+	}
+}
+
+// lost ends a link whose consumer is of no more use. The client calls it when the connection is
+// lost.
+func (l *link) lost(reason string) {
+	l.feed.Lost(l.client.named(&tidegate.Error{Err: unavailable{errors.New(reason)}, NotConnected: true}, opReceive, l.feed.Topic))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.opened && !l.client.background(l.Close) { // Close waits for the goroutine of the client that calls lost

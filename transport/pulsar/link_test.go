@@ -252,6 +252,50 @@ func TestLostConsumer(t *testing.T) {
 	})
 }
 
+// When a topic gets more partitions, its receivers get the messages of all of them, although a new
+// partition cannot be used at first.
+func TestMorePartitions(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+		s.create("invoices", 2)
+		s.subscribe("invoices", "billing")
+		q := request("billing")
+		q.Topic, q.Max, q.Wait = "invoices", 10, 20*time.Second
+		none(t, c, q)
+		s.create("invoices", 3)
+		s.subscribe("invoices", "billing")
+		s.with(func(s *fakeServer) {
+			s.refuse = func(kind, topic string) error {
+				if kind == "subscribe" && strings.HasSuffix(topic, "-partition-2") {
+					return errors.New("server error: ServiceNotReady: the namespace bundle is being unloaded")
+				}
+				return nil
+			}
+		})
+		time.AfterFunc(90*time.Second, func() { s.with(func(s *fakeServer) { s.refuse = nil }) })
+		time.AfterFunc(2*time.Minute, func() {
+			s.with(func(s *fakeServer) {
+				for i, topic := range s.parts(namespace + "invoices") {
+					s.store(s.topics[topic], toPulsar(message(fmt.Sprint(i)), "", time.Now()))
+				}
+			})
+		})
+		var got []string
+		for start := time.Now(); time.Since(start) < 3*time.Minute; {
+			ds, err := c.Receive(t.Context(), q)
+			if err != nil {
+				expected{class: tidegate.ClassTransient, notConnected: strings.Contains(err.Error(), "partitions")}.check(t, "receive", err)
+				time.Sleep(time.Second)
+			}
+			for _, d := range ds {
+				got = append(got, string(d.Body))
+			}
+			ack(t, c, ds...)
+		}
+		slices.Sort(got)
+		assert.Slices(t, "received messages", got, []string{"0", "1", "2"})
+	})
+}
+
 // While the server is away, a receive that waits for a connection goes on, and others fail.
 func TestReceiveWithoutServer(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {

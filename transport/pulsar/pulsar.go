@@ -298,7 +298,7 @@ func (c *Client) reach(ctx context.Context, op, topic string) error {
 		return err
 	}
 	for {
-		e := c.partitions(ctx, c.place(topic))
+		_, e := c.partitions(ctx, c.place(topic))
 		if e == nil || !e.NotConnected || !transport.AwaitsConnection(ctx) {
 			return c.named(e, op, topic)
 		}
@@ -308,40 +308,45 @@ func (c *Client) reach(ctx context.Context, op, topic string) error {
 	}
 }
 
-// partitions asks a server for the number of partitions of a topic, once.
-func (c *Client) partitions(ctx context.Context, p place) *tidegate.Error {
+// partitions asks a server for the number of partitions of a topic, once. It is 1 for a topic
+// without partitions.
+func (c *Client) partitions(ctx context.Context, p place) (int, *tidegate.Error) {
 	if err := c.usable(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	if p.pattern {
-		return nil // the topics of the pattern may all be created later
+		return 0, nil // the topics of the pattern may all be created later
 	}
 	if !transport.AwaitsConnection(ctx) {
 		var cancel context.CancelFunc
 		ctx, cancel = c.bounded(ctx, time.Now())
 		defer cancel()
 	}
-	done := make(chan error, 1)
+	type result struct {
+		parts []string
+		err   error
+	}
+	done := make(chan result, 1)
 	hopeless := c.faults.waiting()
 	if !c.background(func() {
-		_, err := c.native.TopicPartitions(p.topic)
-		done <- err
+		parts, err := c.native.TopicPartitions(p.topic)
+		done <- result{parts, err}
 	}) {
-		return &tidegate.Error{Err: tidegate.ErrClosed}
+		return 0, &tidegate.Error{Err: tidegate.ErrClosed}
 	}
 	select {
-	case err := <-done:
-		if err != nil {
-			return c.faults.of(err)
+	case r := <-done:
+		if r.err != nil {
+			return 0, c.faults.of(r.err)
 		}
 		c.faults.connected()
-		return nil
+		return len(r.parts), nil
 	case <-hopeless.done:
-		return hopeless.reason()
+		return 0, hopeless.reason()
 	case <-ctx.Done():
-		return c.faults.interrupted(context.Cause(ctx))
+		return 0, c.faults.interrupted(context.Cause(ctx))
 	case <-c.ctx.Done():
-		return &tidegate.Error{Err: tidegate.ErrClosed}
+		return 0, &tidegate.Error{Err: tidegate.ErrClosed}
 	}
 }
 
