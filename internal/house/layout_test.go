@@ -51,12 +51,12 @@ var importTable = map[string]row{
 	},
 	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers, and the runner of one of them
 	"transport/rocketmq/interop/compare": {imports: []string{"", "backoff", "consumer", "producer", "transport/rocketmq", "transport/rocketmq/interop"}, tests: []string{"broker", "broker/server"}},
-	"transport/amqp": { // a nested module; it imports no internal package of this one
-		imports: []string{"", "transport", "transport/held"},
+	"transport/amqp": { // a nested module; only its program that starts a server imports an internal package of this one
+		imports: []string{"", "transport", "transport/held", "internal/javaserver"},
 		tests:   []string{"backoff", "producer", "consumer", "internal/amqppeer", "internal/servertest"}, // on a real server and on a peer
 	},
 	"transport/pulsar": { // as transport/amqp
-		imports: []string{"", "transport", "transport/held"},
+		imports: []string{"", "transport", "transport/held", "internal/javaserver"},
 		tests:   []string{"backoff", "producer", "consumer", "internal/servertest"}, // on a real server
 	},
 	"transport/rest": {
@@ -111,6 +111,7 @@ var importTable = map[string]row{
 	"internal/admission":  {imports: []string{""}},                                                         // connections and memory of broker/server and the program
 	"internal/nearest":    {},                                                                              // "did you mean" of broker/server and the program
 	"internal/amqppeer":   {},                                                                              // tests only: a server of AMQP
+	"internal/javaserver": {},                                                                              // real servers, for tests and the programs that start them
 	"internal/model":      {},                                                                              // tests only: random models
 	"internal/servertest": {imports: []string{"", "consumer", "producer", "transport", "internal/assert"}}, // tests only: on real servers
 	"internal/assert":     {},                                                                              // tests only: checks in one line
@@ -138,7 +139,7 @@ var notSDK = []string{
 	"transport/rocketmq/interop",         // tests, and a program in a module of its own
 	"internal/console/browsertest",       // tests, in a module of their own
 	"transport/amqp", "transport/pulsar", // modules of their own, which this one does not see
-	"internal/servertest",
+	"internal/servertest", "internal/javaserver",
 	"internal/rmqpb/internal",
 }
 

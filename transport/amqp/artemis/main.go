@@ -14,9 +14,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
+	"github.com/tidegate/tidegate/internal/javaserver"
 	"github.com/tidegate/tidegate/transport/amqp/internal/artemis"
 )
 
@@ -27,11 +27,11 @@ func main() {
 	flag.StringVar(&o.Certificate, "certificate", "", "PEM file of the server's certificate and key; empty for no TLS")
 	flag.StringVar(&o.ClientAuthority, "client-authority", "", "PEM file of the authority of client certificates; empty for none")
 	datasync := flag.Bool("datasync", true, "sync the journal to the disk before a send is accepted")
-	flag.Func("set", `a broker property, KEY=VALUE, for example 'addressSettings."orders".maxSizeBytes=100K'; can be repeated`, pair(o.Properties))
-	flag.Func("acceptor", "a parameter of the AMQP acceptor, KEY=VALUE; can be repeated", pair(o.Acceptor))
+	flag.Func("set", `a broker property, KEY=VALUE, for example 'addressSettings."orders".maxSizeBytes=100K'; can be repeated`, javaserver.Pair(o.Properties))
+	flag.Func("acceptor", "a parameter of the AMQP acceptor, KEY=VALUE; can be repeated", javaserver.Pair(o.Acceptor))
 	flag.Func("user", "a user with all permissions, NAME=PASSWORD; can be repeated; none for no authentication", func(s string) error {
 		passwords := map[string]string{}
-		if err := pair(passwords)(s); err != nil {
+		if err := javaserver.Pair(passwords)(s); err != nil {
 			return err
 		}
 		for name, password := range passwords {
@@ -55,17 +55,6 @@ func main() {
 	}
 }
 
-func pair(m map[string]string) func(string) error {
-	return func(s string) error {
-		k, v, ok := strings.Cut(s, "=")
-		if !ok || k == "" {
-			return fmt.Errorf("%q is not KEY=VALUE", s)
-		}
-		m[k] = v
-		return nil
-	}
-}
-
 func run(o artemis.Options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -74,14 +63,5 @@ func run(o artemis.Options) error {
 		return err
 	}
 	_, _ = fmt.Fprintf(os.Stdout, "amqp://%s pid %d\n", s.Address(), s.PID())
-	select {
-	case <-ctx.Done():
-		s.Stop()
-	case <-s.Done():
-		err = fmt.Errorf("the broker has ended")
-	}
-	if closed := s.Close(); err == nil {
-		err = closed
-	}
-	return err
+	return s.Run(ctx)
 }

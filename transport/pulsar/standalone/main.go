@@ -16,10 +16,10 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/tidegate/tidegate/internal/javaserver"
 	"github.com/tidegate/tidegate/transport/pulsar/internal/standalone"
 )
 
@@ -36,14 +36,7 @@ func main() {
 		o.Properties["backlogQuotaCheckIntervalInSeconds"] = seconds
 		return err
 	})
-	flag.Func("set", "a setting of standalone.conf, KEY=VALUE, for example journalSyncData=true; can be repeated", func(s string) error {
-		k, v, ok := strings.Cut(s, "=")
-		if !ok || k == "" {
-			return fmt.Errorf("%q is not KEY=VALUE", s)
-		}
-		o.Properties[k] = v
-		return nil
-	})
+	flag.Func("set", "a setting of standalone.conf, KEY=VALUE, for example journalSyncData=true; can be repeated", javaserver.Pair(o.Properties))
 	flag.Func("token", "a role with all permissions, for which a token is printed; can be repeated; none for no authentication", func(role string) error {
 		o.SuperUsers = append(o.SuperUsers, role)
 		return nil
@@ -78,14 +71,5 @@ func run(o standalone.Options) error {
 		}
 		_, _ = fmt.Fprintf(os.Stdout, "token %s %s\n", role, token)
 	}
-	select {
-	case <-ctx.Done():
-		s.Stop()
-	case <-s.Done():
-		err = errors.New("the broker has ended")
-	}
-	if closed := s.Close(); err == nil {
-		err = closed
-	}
-	return err
+	return s.Run(ctx)
 }

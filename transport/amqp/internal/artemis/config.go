@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/tidegate/tidegate/internal/javaserver"
 )
 
 // Options configure a broker. The zero value is a broker on a free port that needs no credentials,
@@ -123,32 +125,18 @@ artemis-certificates {
     org.apache.activemq.jaas.textfiledn.role="roles.properties";
 };
 `
-	for name, text := range map[string]string{
-		"broker.properties":       lines(properties),
-		"users.properties":        lines(byPassword),
-		"certificates.properties": lines(byName),
-		"roles.properties":        lines(members),
-		"login.config":            fmt.Sprintf(login, dir),
+	for name, text := range map[string][]byte{
+		"broker.properties":       javaserver.Properties(properties),
+		"users.properties":        javaserver.Properties(byPassword),
+		"certificates.properties": javaserver.Properties(byName),
+		"roles.properties":        javaserver.Properties(members),
+		"login.config":            fmt.Appendf(nil, login, dir),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			return "", err
 		}
 	}
 	return filepath.Join(dir, "broker.properties"), nil
-}
-
-// keys and values of Java's properties files, in which a backslash precedes special characters.
-var (
-	escapeKey   = strings.NewReplacer(`\`, `\\`, "#", `\#`, "=", `\=`, ":", `\:`, " ", `\ `, "!", `\!`)
-	escapeValue = strings.NewReplacer(`\`, `\\`)
-)
-
-func lines(m map[string]string) string {
-	var b strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		fmt.Fprintf(&b, "%s=%s\n", escapeKey.Replace(k), escapeValue.Replace(m[k]))
-	}
-	return b.String()
 }
 
 // Permissions are the permissions of a role, by the names in the properties

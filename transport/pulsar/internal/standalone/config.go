@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/javaserver"
 )
 
 // Options configure a broker. The zero value is a broker on free ports that needs no credentials,
@@ -211,21 +213,7 @@ func (o Options) write(dir string, port, web int, key []byte) (string, error) {
 		}
 	}
 	name := filepath.Join(dir, "standalone.conf")
-	return name, os.WriteFile(name, []byte(lines(o.settings(dir, port, web, key))), 0o600)
-}
-
-// keys and values of Java's properties files, in which a backslash precedes special characters.
-var (
-	escapeKey   = strings.NewReplacer(`\`, `\\`, "#", `\#`, "=", `\=`, ":", `\:`, " ", `\ `, "!", `\!`, "\n", `\n`, "\r", `\r`)
-	escapeValue = strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\r", `\r`)
-)
-
-func lines(m map[string]string) string {
-	var b strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		fmt.Fprintf(&b, "%s=%s\n", escapeKey.Replace(k), escapeValue.Replace(m[k]))
-	}
-	return b.String()
+	return name, os.WriteFile(name, javaserver.Properties(o.settings(dir, port, web, key)), 0o600)
 }
 
 const certificateFile, keyFile = "certificate.pem", "key.pem"

@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,33 +22,6 @@ import (
 )
 
 var pulsarFlag = flag.Bool("pulsar", false, "start a real Pulsar; it needs a JDK of version 17 or later and Maven")
-
-func TestCheckVersion(t *testing.T) {
-	for _, c := range []struct {
-		out string
-		ok  bool
-	}{
-		{"openjdk version \"17.0.15\" 2025-04-15\nOpenJDK Runtime Environment", true},
-		{`openjdk version "21" 2023-09-19`, true},
-		{`java version "1.8.0_412"`, false},
-		{`openjdk version "11.0.2" 2019-01-15`, false},
-		{"no such command", false},
-	} {
-		err := checkVersion([]byte(c.out))
-		assert.That(t, (err == nil) == c.ok, "checkVersion(%q): %v, want ok %v", c.out, err, c.ok)
-	}
-}
-
-func TestStartNamesTheMissingTool(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	t.Setenv("JAVA_HOME", "")
-	_, err := Start(t.Context(), Options{})
-	assert.That(t, err != nil && strings.Contains(err.Error(), "java is missing: install a JDK of version 17 or later"),
-		"Start without Java: %v", err)
-	if _, err = tool("mvn"); err == nil || !strings.Contains(err.Error(), "mvn is missing: install Maven") {
-		t.Errorf("without Maven: %v", err)
-	}
-}
 
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {
@@ -119,25 +91,9 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-func TestCheckFree(t *testing.T) {
-	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
-	port := l.Addr().(*net.TCPAddr).Port
-	err := checkFree(port)
-	assert.That(t, err != nil && strings.Contains(err.Error(), fmt.Sprintf("cannot use port %d: end the program", port)), "a port in use: %v", err)
-	assert.Must(t, l.Close())
-	assert.NoError(t, checkFree(port), "a free port")
-	assert.NoError(t, checkFree(0), "any port")
-}
-
 func TestMemory(t *testing.T) {
 	assert.Slices(t, "memory by default", Options{}.memory(), []string{"-Xmx512m", "-XX:MaxDirectMemorySize=512m"})
 	assert.Slices(t, "memory", Options{Heap: 1024}.memory(), []string{"-Xmx1024m", "-XX:MaxDirectMemorySize=1024m"})
-}
-
-func TestSettingsAreEscaped(t *testing.T) {
-	got := lines(map[string]string{"a b": "x=y, z:#!", "p=q": "\\", "two": "1\n2"})
-	want := `a\ b=x=y, z:#!` + "\n" + `p\=q=\\` + "\n" + `two=1\n2` + "\n"
-	assert.That(t, got == want, "got\n%s\nwant\n%s", got, want)
 }
 
 func TestEnvironment(t *testing.T) {
