@@ -258,8 +258,8 @@ type link struct {
 
 // A native is a message of a link.
 type native struct {
-	pulsar.Message
-	copied bool // to the retry topic or the dead letter topic; the goroutine that settles it uses it
+	pulsar.ConsumerMessage      // Consumer is that of the topic, one of those that link.consumer has
+	copied                 bool // to the retry topic or the dead letter topic; the goroutine that settles it uses it
 }
 
 // Grant implements held.Link.
@@ -294,7 +294,7 @@ func (l *link) receive() {
 			l.mu.Lock()
 			l.credit--
 			l.mu.Unlock()
-			l.take(&native{Message: m.Message})
+			l.take(&native{ConsumerMessage: m})
 		case <-l.wake:
 		case <-l.closed:
 			return

@@ -2,6 +2,7 @@ package pulsar
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -60,7 +61,7 @@ func (l *link) Settle(ctx context.Context, list []held.Settlement) []error {
 		case (s.Outcome == held.Redelivered || s.Outcome == held.Retried && !moves[i]) && !n.copied:
 			l.nack(n, s.Delay)
 		default:
-			a.ids, at = append(a.ids, n.ID()), append(at, i)
+			a.list, at = append(a.list, n), append(at, i)
 		}
 	}
 	if len(at) == 0 {
@@ -106,22 +107,22 @@ func (l *link) copyOf(s held.Settlement, n *native) (topic string, m *pulsar.Pro
 // nack asks for the message again after a time. The request has no response.
 func (l *link) nack(n *native, delay time.Duration) {
 	if delay -= nackDelay; delay <= 0 {
-		l.consumer.NackID(n.ID())
+		n.Consumer.NackID(n.ID())
 		return
 	}
-	time.AfterFunc(delay, func() { l.consumer.NackID(n.ID()) })
+	time.AfterFunc(delay, func() { n.Consumer.NackID(n.ID()) })
 }
 
 // An acks is a list of messages to acknowledge.
 type acks struct {
-	ids   []pulsar.MessageID
+	list  []*native
 	reply chan []*tidegate.Error // of one element
 }
 
 // ack acknowledges messages. It returns an error for each.
 func (l *link) ack(ctx context.Context, a *acks) []*tidegate.Error {
 	all := func(e tidegate.Error) []*tidegate.Error {
-		errs := make([]*tidegate.Error, len(a.ids))
+		errs := make([]*tidegate.Error, len(a.list))
 		for i := range errs {
 			own := e
 			errs[i] = &own
@@ -163,36 +164,56 @@ func (l *link) acknowledge() {
 		case <-l.closed:
 			return
 		}
-		ids := batch[0].ids
-		for more := true; more && len(ids) < maxAcks; {
+		list := batch[0].list
+		for more := true; more && len(list) < maxAcks; {
 			select {
 			case a := <-l.acks:
-				batch, ids = append(batch, a), append(slices.Clip(ids), a.ids...)
+				batch, list = append(batch, a), append(slices.Clip(list), a.list...)
 			default:
 				more = false
 			}
 		}
-		err := l.consumer.AckIDList(ids)
+		errs := acknowledgeAll(list)
 		for _, a := range batch {
-			a.reply <- l.failures(a.ids, err)
+			a.reply <- l.failures(a.list, errs)
 		}
 	}
 }
 
-// failures returns the errors of messages in the error of their acknowledgement.
-func (l *link) failures(ids []pulsar.MessageID, err error) []*tidegate.Error {
-	errs := make([]*tidegate.Error, len(ids))
-	if err == nil {
-		return errs
+// acknowledgeAll acknowledges messages through the consumers of their topics: the client's consumer of
+// several topics ignores chunked messages. It returns the errors.
+func acknowledgeAll(list []*native) pulsar.AckError {
+	consumers := map[pulsar.Consumer][]pulsar.MessageID{}
+	for _, n := range list {
+		consumers[n.Consumer] = append(consumers[n.Consumer], n.ID())
 	}
-	each, ok := err.(pulsar.AckError) //nolint:errorlint // it is no type of a chain
-	for i, id := range ids {
-		own := err
-		if ok {
-			own = each[id]
-		}
-		if own != nil {
-			e := l.client.faults.of(own)
+	replies := make(chan pulsar.AckError, len(consumers))
+	for consumer, ids := range consumers {
+		go func() {
+			err := consumer.AckIDList(ids)
+			each, ok := err.(pulsar.AckError) //nolint:errorlint // it is no type of a chain
+			if err != nil && !ok {
+				each = pulsar.AckError{}
+				for _, id := range ids {
+					each[id] = err
+				}
+			}
+			replies <- each
+		}()
+	}
+	all := pulsar.AckError{}
+	for range consumers {
+		maps.Copy(all, <-replies)
+	}
+	return all
+}
+
+// failures returns the errors of messages in those of their acknowledgement.
+func (l *link) failures(list []*native, all pulsar.AckError) []*tidegate.Error {
+	errs := make([]*tidegate.Error, len(list))
+	for i, n := range list {
+		if err := all[n.ID()]; err != nil {
+			e := l.client.faults.of(err)
 			e.MaybeStored = true
 			errs[i] = e
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/transport"
 )
 
 // The types of Pulsar's commands, in PulsarApi.proto of the client. Each is also the number of the
@@ -57,7 +58,7 @@ type wireServer struct {
 	messages   map[string][][]byte    // payloads with metadata, by full name; each has its number as ID
 	delivered  map[string]int         // of messages
 	acked      map[string]map[int]int // acknowledgements of messages
-	returned   int                    // requests to deliver a message again
+	returned   chan int               // messages of requests to deliver them again
 	topics     map[int]string         // by ID of the consumer
 	subscribed []string               // topics of all subscriptions
 
@@ -81,7 +82,7 @@ func (c *wireConn) send(commands ...[]byte) {
 func newWireServer(t *testing.T) *wireServer {
 	s := &wireServer{
 		t: t, partitions: map[string]int{}, messages: map[string][][]byte{}, delivered: map[string]int{},
-		acked: map[string]map[int]int{}, topics: map[int]string{},
+		acked: map[string]map[int]int{}, topics: map[int]string{}, returned: make(chan int, 100),
 	}
 	s.address = peer(t, nil, s.serve)
 	return s
@@ -161,7 +162,7 @@ func (s *wireServer) respond(c *wireConn, kind int, f wireFields) {
 			c.send(wireFrame(wireAckResponse, wire{1: f.number(1), 6: f.number(8)}))
 		}
 	case wireRedeliver:
-		s.returned += len(f[2])
+		s.returned <- len(f[2])
 	case wireCloseProducer, wireCloseConsumer:
 		c.send(wireFrame(wireSuccess, wire{1: f.number(2)}))
 	default:
@@ -290,4 +291,33 @@ func TestResponsesOfALostConnection(t *testing.T) {
 		}
 	}
 	assert.That(t, stored > 0, "no send got its response")
+}
+
+// The chunks of a large message, which another program has sent, are acknowledged with it and come
+// again with it, also if the consumer has the retry topic too.
+func TestChunkedMessages(t *testing.T) {
+	t.Parallel()
+	s := newWireServer(t)
+	topic := namespace + "orders"
+	for _, uuid := range []string{"a", "b"} {
+		s.put(topic, "half of ", wire{9: 13, 26: uuid, 27: 2, 28: 13, 29: 0})
+		s.put(topic, "all "+uuid, wire{9: 13, 26: uuid, 27: 2, 28: 13, 29: 1})
+	}
+	c := s.client(Options{})
+	q := request("billing")
+	ack(t, c, one(t, c, q, "half of all a", 1))
+	d := one(t, c, q, "half of all b", 1)
+	s.mu.Lock()
+	assert.Equal(t, "acknowledged chunks", len(s.acked[topic]), 2)
+	assert.Equal(t, "acknowledgements of a chunk", s.acked[topic][0]+s.acked[topic][1], 2)
+	s.mu.Unlock()
+	settle(t, c, d, transport.Verdict{Kind: transport.NegativeAck, Delay: time.Millisecond})
+	for returned := 0; returned < 2; {
+		select {
+		case n := <-s.returned:
+			returned += n
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d chunks are to come again, want 2", returned)
+		}
+	}
 }
