@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
@@ -527,6 +529,19 @@ func TestUnorderedMessageOfAFIFOGroup(t *testing.T) {
 		}
 		assert.Equal(t, "dead letters", len(s.kept("orders-ledger-DLQ", "dead-letters")), 1)
 		assert.Equal(t, "messages on the server", len(s.kept("orders", "ledger")), 0)
+	})
+}
+
+// A message that is to come again after a long time does not keep its body in this process: it no
+// longer counts as held there.
+func TestReturnedMessagesAreForgotten(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+		m := &fakeMessage{id: &fakeID{}, message: toPulsar(message("large"), "", time.Now())}
+		body := weak.Make(m)
+		new(link).nack(&native{ConsumerMessage: pulsar.ConsumerMessage{Consumer: &fakeConsumer{}, Message: m}}, 10*24*time.Hour)
+		m = nil
+		runtime.GC()
+		assert.That(t, body.Value() == nil, "the message is in memory")
 	})
 }
 

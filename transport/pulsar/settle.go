@@ -110,7 +110,8 @@ func (l *link) nack(n *native, delay time.Duration) {
 		n.Consumer.NackID(n.ID())
 		return
 	}
-	time.AfterFunc(delay, func() { n.Consumer.NackID(n.ID()) })
+	consumer, id := n.Consumer, n.ID() // the timer does not keep the body
+	time.AfterFunc(delay, func() { consumer.NackID(id) })
 }
 
 // An acks is a list of messages to acknowledge.
