@@ -410,6 +410,24 @@ func TestAckFailsForOne(t *testing.T) {
 	})
 }
 
+// A message that is too large for the properties of a retry has its attempts all the same: the server
+// delivers it again.
+func TestRetryIsTooLarge(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+		body := strings.Repeat("x", 10_000)
+		mustSend(t, c, body)
+		s.with(func(s *fakeServer) { s.maximum = 10_100 })
+		for attempt := 1; attempt <= 3; attempt++ {
+			start := time.Now()
+			d := one(t, c, request("billing"), body, attempt)
+			if took := time.Since(start); attempt > 1 && (took < 5*time.Second || took > 5200*time.Millisecond) {
+				t.Errorf("attempt %d came after %v, want 5 s", attempt, took)
+			}
+			settle(t, c, d, transport.Verdict{Kind: transport.Retry, Delay: 5 * time.Second})
+		}
+	})
+}
+
 // A settlement whose copy is stored and whose acknowledgement fails does not store it again.
 func TestCopyIsStoredOnce(t *testing.T) {
 	for topic, v := range map[string]transport.Verdict{

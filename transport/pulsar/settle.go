@@ -48,10 +48,13 @@ func (l *link) Settle(ctx context.Context, list []held.Settlement) []error {
 	for i, s := range list {
 		n := s.Native.(*native)
 		if p := copies[i]; p != nil {
-			if err := p.wait(ctx, l.client.faults); err != nil {
-				errs[i] = l.client.named(err, opOf(s.Outcome), l.feed.Topic)
-			} else {
+			switch err := p.wait(ctx, l.client.faults); {
+			case err == nil:
 				n.copied = true
+			case s.Outcome == held.Retried && err.Code == tidegate.CodeMessageBodyTooLarge:
+				moves[i] = false // with the properties of a retry; the server delivers the message itself again
+			default:
+				errs[i] = l.client.named(err, opOf(s.Outcome), l.feed.Topic)
 			}
 		}
 		switch {
