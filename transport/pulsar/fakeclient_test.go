@@ -615,6 +615,8 @@ func (m *fakeMessage) PublishTime() time.Time        { return m.published }
 func (m *fakeMessage) RedeliveryCount() uint32       { return m.redelivered }
 func (m *fakeMessage) BrokerPublishTime() *time.Time { return m.stored }
 
+func (m *fakeMessage) GetEncryptionContext() *pulsar.EncryptionContext { return nil }
+
 // EventTime is 1970 if there is none, as the client's.
 func (m *fakeMessage) EventTime() time.Time {
 	if m.message.EventTime.IsZero() {

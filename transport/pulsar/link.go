@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/backoff"
+	"github.com/apache/pulsar-client-go/pulsar/crypto"
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport/held"
@@ -70,6 +71,9 @@ func (s system) open(ctx context.Context, f *held.Feed) (*link, *tidegate.Error)
 			return backoff.NewDefaultBackoff()
 		},
 		MaxReconnectToBroker: new(uint),
+		// The client would ask for an encrypted message again and again, and for one message less each
+		// time. It has no keys, so it passes it on as it is, see link.take.
+		Decryption: &pulsar.MessageDecryptionInfo{ConsumerCryptoFailureAction: crypto.ConsumerCryptoFailureActionConsume},
 	}
 	if f.FIFO {
 		o.Type = pulsar.KeyShared
@@ -325,6 +329,12 @@ func (l *link) give(n *native) {
 
 // take passes a message of the consumer on once it is due.
 func (l *link) take(n *native) {
+	if n.GetEncryptionContext() != nil {
+		l.client.options.Logger.Warn("an encrypted message waits until the consumer ends: this transport has no keys",
+			"topic", n.Topic(), "group", l.feed.Group, "message", originID(n))
+		l.Grant(1)
+		return
+	}
 	r := fromPulsar(l.feed.Topic, n)
 	foreign := l.client.options.Naming.shares() && l.from.group == "" && r.topic != "" && r.topic != l.from.topic
 	if foreign || l.from.pattern && r.Properties[deadLetterGroup] != "" && r.Properties[deadLetterGroup] != l.from.group {

@@ -321,3 +321,21 @@ func TestChunkedMessages(t *testing.T) {
 		}
 	}
 }
+
+// An encrypted message of another program does not stop the messages behind it, however few messages
+// the consumer asks for.
+func TestEncryptedMessages(t *testing.T) {
+	t.Parallel()
+	s := newWireServer(t)
+	topic := namespace + "orders"
+	for range 3 {
+		s.put(topic, "secret", wire{13: wire{1: "key", 2: "value"}})
+	}
+	s.put(topic, "plain", nil)
+	c := s.client(Options{Prefetch: 1})
+	ack(t, c, one(t, c, request("billing"), "plain", 1))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	assert.Equal(t, "acknowledged messages", len(s.acked[topic]), 1)
+	assert.Equal(t, "messages that are to come again", len(s.returned), 0)
+}
