@@ -96,7 +96,7 @@ func (s system) open(ctx context.Context, f *held.Feed) (*link, *tidegate.Error)
 		if err := c.share(retry, f); err != nil {
 			return nil, err
 		}
-		if err := c.keepLetters(ctx, c.options.full(letters)); err != nil {
+		if err := c.keepLetters(ctx, c.options.full(letters), never); err != nil {
 			return nil, err
 		}
 		if o.Topic = from.topic; !f.FIFO {
@@ -174,18 +174,19 @@ func (c *Client) subscribe(ctx context.Context, o pulsar.ConsumerOptions) (pulsa
 
 // A letters is the creation of a dead letter topic with its subscription.
 type letters struct {
-	done chan struct{} // closed at its end
-	err  *tidegate.Error
+	begun time.Time
+	done  chan struct{} // closed at its end
+	err   *tidegate.Error
 }
 
 // keepLetters creates a dead letter topic with a subscription, because Pulsar deletes the messages
-// of a topic without one.
-func (c *Client) keepLetters(ctx context.Context, topic string) *tidegate.Error {
+// of a topic without one. It does so again after the given time, because both can be deleted.
+func (c *Client) keepLetters(ctx context.Context, topic string, again time.Duration) *tidegate.Error {
 	c.mu.Lock()
 	l := c.letters[topic]
-	first := l == nil
+	first := l == nil || time.Since(l.begun) >= again
 	if first {
-		l = &letters{done: make(chan struct{})}
+		l = &letters{begun: time.Now(), done: make(chan struct{})}
 		c.letters[topic] = l
 	}
 	c.mu.Unlock()
@@ -222,6 +223,8 @@ func (c *Client) createLetters(topic string) *tidegate.Error {
 	switch {
 	case err == nil:
 		c.background(consumer.Close)
+	case strings.Contains(err.Error(), "ConsumerBusy:"):
+		return nil // the subscription exists, and has a consumer of another type
 	case tidegate.Classify(err) == tidegate.ClassPermanent:
 		missing(err, "the dead letters of the group cannot be kept: create the topic "+topic+" with the subscription "+
 			c.options.DeadLetterSubscription+", or permit the client to do so")

@@ -489,6 +489,38 @@ func TestDeadLetterTopicIsMissing(t *testing.T) {
 	})
 }
 
+// A dead letter topic that was deleted, or its subscription, is created again before the next dead
+// letter: Pulsar would delete that at once.
+func TestDeadLetterSubscriptionIsDeleted(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+		for i := range 3 {
+			body := fmt.Sprint(i)
+			mustSend(t, c, body)
+			settle(t, c, one(t, c, request("billing"), body, 1), transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"})
+			kept := s.kept("orders-billing-DLQ", "dead-letters")
+			assert.MustThat(t, len(kept) == 1 && string(kept[0].Payload) == body, "%d dead letters, want %s", len(kept), body)
+			s.with(func(s *fakeServer) { clear(s.topics[namespace+"orders-billing-DLQ"].subs) })
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// A program that reads the dead letters with a subscription of another type does not stop the group.
+func TestDeadLettersHaveAnotherConsumer(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+		s.subscribe("orders-billing-DLQ", "dead-letters")
+		s.refuse = func(kind, topic string) error {
+			if kind == "subscribe" && strings.HasSuffix(topic, "-DLQ") {
+				return errors.New("server error: ConsumerBusy: Subscription is of different type")
+			}
+			return nil
+		}
+		mustSend(t, c, "0")
+		settle(t, c, one(t, c, request("billing"), "0", 1), transport.Verdict{Kind: transport.DeadLetter, Reason: "bad"})
+		assert.Equal(t, "dead letters", len(s.kept("orders-billing-DLQ", "dead-letters")), 1)
+	})
+}
+
 // A broker delivers delayed messages up to a second before their time. They wait for it here.
 func TestDelayedMessageWaitsForItsTime(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {

@@ -31,7 +31,7 @@ func (l *link) Settle(ctx context.Context, list []held.Settlement) []error {
 			continue
 		}
 		if s.Outcome == held.DeadLettered {
-			if err := l.client.keepLetters(ctx, topic); err != nil {
+			if err := l.client.keepLetters(ctx, topic, time.Minute); err != nil {
 				errs[i] = l.client.named(err, opOf(s.Outcome), l.feed.Topic)
 				continue
 			}
