@@ -84,12 +84,13 @@ type fakeSub struct {
 type fakeItem struct {
 	id          *fakeID
 	message     *pulsar.ProducerMessage
+	key         string // of its batch, by which a subscription Key_Shared delivers it
 	published   time.Time
 	owner       *fakePart // that has it; nil: none
 	redelivered uint32
 }
 
-func (i *fakeItem) key() string { return cmp.Or(i.message.OrderingKey, i.message.Key) }
+func keyOf(m *pulsar.ProducerMessage) string { return cmp.Or(m.OrderingKey, m.Key) }
 
 // A fakeID is the ID of a message. The client compares IDs by their address.
 type fakeID struct {
@@ -218,15 +219,15 @@ func (s *fakeServer) matching(pattern string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// store stores a message in a partition. s.mu is held.
-func (s *fakeServer) store(t *fakeTopic, m *pulsar.ProducerMessage) *fakeID {
+// store stores a message in a partition, in a batch with a key. s.mu is held.
+func (s *fakeServer) store(t *fakeTopic, m *pulsar.ProducerMessage, key string) *fakeID {
 	s.entries++
 	id := &fakeID{entry: s.entries, partition: t.index}
 	own := *m // the client may still read the original, so it is copied only now
 	own.Payload, own.Properties = slices.Clone(m.Payload), maps.Clone(m.Properties)
 	s.log = append(s.log, fakeStored{t.name, string(own.Payload), time.Now()})
 	for _, sub := range t.subs {
-		sub.items = append(sub.items, &fakeItem{id: id, message: &own, published: time.Now()})
+		sub.items = append(sub.items, &fakeItem{id: id, message: &own, key: key, published: time.Now()})
 		s.pump(sub)
 	}
 	return id
@@ -240,7 +241,7 @@ func (s *fakeServer) put(topic string, m *pulsar.ProducerMessage) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.store(all[0], m)
+	s.store(all[0], m, keyOf(m))
 }
 
 // pump gives messages to consumers with permits. s.mu is held.
@@ -287,10 +288,10 @@ func (sub *fakeSub) pick(item *fakeItem) *fakePart {
 	if n == 0 {
 		return nil
 	}
-	if key := item.key(); sub.shared == pulsar.KeyShared && key != "" {
+	if key := item.key; sub.shared == pulsar.KeyShared && key != "" {
 		part := sub.parts[int(hash(key))%n]
 		for _, other := range sub.items {
-			if other.owner != nil && other.owner != part && other.key() == key {
+			if other.owner != nil && other.owner != part && other.key == key {
 				return nil
 			}
 		}

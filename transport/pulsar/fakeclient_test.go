@@ -96,6 +96,7 @@ type fakeProducer struct {
 	server  *fakeServer
 	options pulsar.ProducerOptions
 	topics  []*fakeTopic // the partitions
+	batches map[*fakeTopic]fakeBatch
 	turn    int
 	pending []*fakeSend // that are written, and unwritten ones
 	lost    bool
@@ -103,10 +104,17 @@ type fakeProducer struct {
 	done    chan struct{} // closed by Close
 }
 
+// A fakeBatch is a batch that a producer gathers.
+type fakeBatch struct {
+	key   string
+	begun time.Time
+}
+
 // A fakeSend is a message of a producer without a response.
 type fakeSend struct {
 	message  *pulsar.ProducerMessage
 	topic    *fakeTopic
+	key      string // of its batch
 	callback func(pulsar.MessageID, *pulsar.ProducerMessage, error)
 	at       time.Time // when the server stores it
 	written  bool
@@ -135,7 +143,7 @@ func (c *fakeClient) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, 
 		return nil, fmt.Errorf("server error: %s: Cannot create producer on topic with backlog quota exceeded", s.policy)
 	}
 	s.created++
-	p := &fakeProducer{server: s, options: o, topics: topics, done: make(chan struct{})}
+	p := &fakeProducer{server: s, options: o, topics: topics, batches: map[*fakeTopic]fakeBatch{}, done: make(chan struct{})}
 	s.producers[p] = struct{}{}
 	return p, nil
 }
@@ -162,9 +170,23 @@ func (p *fakeProducer) SendAsync(_ context.Context, m *pulsar.ProducerMessage, c
 	if m.Key != "" {
 		topic = p.topics[int(hash(m.Key))%len(p.topics)]
 	}
-	p.pending = append(p.pending, &fakeSend{message: m, topic: topic, callback: callback, at: time.Now().Add(s.response), written: !s.unwritten})
+	p.pending = append(p.pending, &fakeSend{message: m, topic: topic, key: p.batch(topic, m), callback: callback, at: time.Now().Add(s.response), written: !s.unwritten})
 	time.AfterFunc(s.response, p.respond)
 	s.mu.Unlock()
+}
+
+// batch returns the key of the batch of a message. The client gathers the sends of 10 ms, and a batch
+// of all keys has the key of its first message (internal/batch_builder.go, Add).
+func (p *fakeProducer) batch(t *fakeTopic, m *pulsar.ProducerMessage) string {
+	if p.options.DisableBatching || p.options.BatcherBuilderType == pulsar.KeyBasedBatchBuilder || !m.DeliverAt.IsZero() {
+		return keyOf(m)
+	}
+	b := p.batches[t]
+	if time.Since(b.begun) >= 10*time.Millisecond {
+		b = fakeBatch{keyOf(m), time.Now()}
+		p.batches[t] = b
+	}
+	return b.key
 }
 
 func (p *fakeProducer) mustBeOpen() {
@@ -185,7 +207,7 @@ func (p *fakeProducer) respond() {
 			break
 		}
 		p.pending = p.pending[1:]
-		id := s.store(first.topic, first.message)
+		id := s.store(first.topic, first.message, first.key)
 		replies = append(replies, func() { first.callback(id, first.message, nil) })
 	}
 	s.mu.Unlock()
@@ -202,7 +224,7 @@ func (p *fakeProducer) lose() {
 	p.lost = true
 	if p.server.unread > 0 {
 		for i, f := range p.pending {
-			id := p.server.store(f.topic, f.message)
+			id := p.server.store(f.topic, f.message, f.key)
 			time.AfterFunc(time.Duration(i)*p.server.unread, func() { p.passOn(id) })
 		}
 	}

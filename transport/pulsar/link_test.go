@@ -277,7 +277,7 @@ func TestMorePartitions(t *testing.T) {
 		time.AfterFunc(2*time.Minute, func() {
 			s.with(func(s *fakeServer) {
 				for i, topic := range s.parts(namespace + "invoices") {
-					s.store(s.topics[topic], toPulsar(message(fmt.Sprint(i)), "", time.Now()))
+					s.store(s.topics[topic], toPulsar(message(fmt.Sprint(i)), "", time.Now()), "")
 				}
 			})
 		})
@@ -560,6 +560,45 @@ func TestFIFO(t *testing.T) {
 		assert.Equal(t, "messages on the server", len(s.kept("orders", "ledger")), 0)
 		assert.Equal(t, "messages in the retry topic", len(s.bodies("orders-ledger-RETRY")), 0)
 		assert.Equal(t, "dead letters", len(s.kept("orders-ledger-DLQ", "dead-letters")), 1)
+	})
+}
+
+// Two processes of a FIFO group never have messages of one message group at the same time, also if
+// the sender batches.
+func TestFIFOBatches(t *testing.T) {
+	inBubble(t, Options{Groups: groups, Batching: true}, func(t *testing.T, s *fakeServer, c *Client) {
+		s.subscribe("orders", "ledger")
+		other := newFakeTransport(t, s, Options{Groups: groups})
+		defer other.Close()
+		q := request("ledger")
+		q.Max = 100
+		var wg sync.WaitGroup
+		for _, process := range []*Client{c, other} {
+			wg.Go(func() { none(t, process, q) }) // their consumers stay open for 2 s
+		}
+		wg.Wait()
+		names := []string{"a", "b", "c", "d", "e", "f"}
+		for range names {
+			var msgs []*tidegate.Message
+			for _, name := range names {
+				msgs = append(msgs, ordered(name, name))
+			}
+			for _, r := range c.Send(t.Context(), msgs) {
+				assert.Must(t, r.Err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			names = append(names[1:], names[0])
+		}
+		first, err := c.Receive(t.Context(), q)
+		assert.Must(t, err)
+		second, err := other.Receive(t.Context(), q)
+		assert.Must(t, err)
+		assert.That(t, len(first) > 0 && len(second) > 0, "the processes have %d and %d messages", len(first), len(second))
+		for _, d := range first {
+			if slices.ContainsFunc(second, func(o *tidegate.Delivery) bool { return o.MessageGroup == d.MessageGroup }) {
+				t.Errorf("both processes have a message of the message group %s", d.MessageGroup)
+			}
+		}
 	})
 }
 

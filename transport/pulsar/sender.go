@@ -145,7 +145,9 @@ func (s *sender) live(o *opening) {
 	c := s.client
 	g := &generation{end: make(chan struct{}), over: make(chan struct{})}
 	producer, err := c.native.CreateProducer(pulsar.ProducerOptions{
-		Topic: s.topic, DisableBatching: !c.options.Batching, DisableBlockIfQueueFull: true, MaxPendingMessages: maxPending,
+		Topic: s.topic, DisableBlockIfQueueFull: true, MaxPendingMessages: maxPending,
+		// A batch of several keys would go to the consumer of its first key alone.
+		DisableBatching: !c.options.Batching, BatcherBuilderType: pulsar.KeyBasedBatchBuilder,
 		SendTimeout: -1, // each send has an end of its own; the client would keep a goroutine
 		// The client asks for a policy when the producer has lost its connection or the server has
 		// closed it. It then connects again so many times.
