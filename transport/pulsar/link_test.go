@@ -370,7 +370,10 @@ func TestDeadLettersOfAGroup(t *testing.T) {
 		}
 		slices.Sort(got)
 		assert.Slices(t, "dead letters", got, []string{"invoices billing", "orders billing"})
+		s.put("orders-billing-DLQ-archive", toPulsar(message("archived"), "", time.Now()))
+		time.Sleep(time.Minute)
 		none(t, c, dlq("billing"))
+		assert.Equal(t, "subscriptions of another topic", len(s.topics[namespace+"orders-billing-DLQ-archive"].subs), 0)
 		assert.Equal(t, "dead letters of the other group", len(s.kept("orders-x-billing-DLQ", "dead-letters")), 1)
 	})
 }

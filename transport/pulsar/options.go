@@ -300,7 +300,7 @@ func (n Naming) names(topic, group string) (retry, letters string) {
 // deadLettersOf returns the name of the dead letter topic of a group, or the pattern of its names.
 func (n Naming) deadLettersOf(group string) (name string, pattern bool) {
 	if n == ByTopic {
-		return ".*-" + regexp.QuoteMeta(group) + "-DLQ", true
+		return ".*-" + regexp.QuoteMeta(group) + "-DLQ$", true
 	}
 	_, letters := n.names("", group)
 	return letters, false

@@ -149,9 +149,9 @@ func TestNames(t *testing.T) {
 		retry, letters, read string
 		pattern, shares      bool
 	}{
-		ByTopic:          {"topic1-sub1-RETRY", "topic1-sub1-DLQ", ".*-sub1-DLQ", true, false}, // version 2.9.2
-		ByGroup:          {"sub1-RETRY", "sub1-DLQ", "sub1-DLQ", false, true},                  // version 2.7.2
-		ByGroupLowerCase: {"sub1-retry", "sub1-dlq", "sub1-dlq", false, true},                  // version 2.6.1
+		ByTopic:          {"topic1-sub1-RETRY", "topic1-sub1-DLQ", ".*-sub1-DLQ$", true, false}, // version 2.9.2
+		ByGroup:          {"sub1-RETRY", "sub1-DLQ", "sub1-DLQ", false, true},                   // version 2.7.2
+		ByGroupLowerCase: {"sub1-retry", "sub1-dlq", "sub1-dlq", false, true},                   // version 2.6.1
 	} {
 		retry, letters := naming.names("topic1", "sub1")
 		read, pattern := naming.deadLettersOf("sub1")
