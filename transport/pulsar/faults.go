@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -49,9 +50,16 @@ var meanings = []meaning{
 	{text: "NotAllowedError", code: tidegate.CodeForbidden},
 	{text: "UnsupportedVersionError", code: tidegate.CodeNotImplemented},
 	{text: "exceeds MaxMessageSize", code: tidegate.CodeMessageBodyTooLarge, message: tooLarge},
+	{text: "strconv.Atoi: parsing", code: codeIllegalTopic, message: malformed},
 	{text: "connection error", away: true},
 	{text: "connection closed", away: true},
 }
+
+// names are the full names of topics in an error, which can contain any text.
+var names = regexp.MustCompile(`\S*://\S*`)
+
+const malformed = "the client takes the name for that of a partition, because it contains -partition-, and its end is no number; " +
+	"give the topic another name, or receive from the topic instead of its partition"
 
 const tooLarge = "the message with its properties is larger than the maxMessageSize of the server"
 
@@ -123,7 +131,7 @@ func (f *faults) of(err error) *tidegate.Error {
 	case errors.Is(err, pulsar.ErrSendQueueIsFull), errors.Is(err, pulsar.ErrMemoryBufferIsFull):
 		return &tidegate.Error{Code: tidegate.CodeTooManyRequests, Err: err, Message: "the client has too many sends in flight"}
 	}
-	text := err.Error()
+	text := names.ReplaceAllString(err.Error(), "")
 	for _, m := range meanings {
 		if !strings.Contains(text, m.text) {
 			continue

@@ -48,6 +48,8 @@ var faultCases = []struct {
 	{errors.New("server error: AuthorizationError: Client is not authorized to Produce"), tidegate.ClassPermanent, 40300, false},
 	{errors.New("server error: AuthenticationError: Unable to authenticate"), tidegate.ClassPermanent, 40100, false},
 	{errors.New("Topic name is required for producer: InvalidTopicName"), tidegate.ClassPermanent, 40002, false},
+	{errors.New("invalid topic name: persistent://public/default/orders-partition-3-billing-DLQ: strconv.Atoi: parsing \"DLQ\": invalid syntax"), tidegate.ClassPermanent, 40002, false},
+	{errors.New("unable to subscribe to topic=persistent://public/default/AuthorizationErrors: request timed out"), tidegate.ClassTransient, 0, false},
 	{errors.New("server error: IncompatibleSchema: Producers cannot connect or send message without a schema to topics with a schema"), tidegate.ClassPermanent, 40000, false},
 	{errors.New("server error: NotAllowedError: Create topic under invalid namespace"), tidegate.ClassPermanent, 40300, false},
 	{errors.New("server error: UnsupportedVersionError: Unsupported protocol version"), tidegate.ClassPermanent, 50100, false},

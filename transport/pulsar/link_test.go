@@ -705,14 +705,14 @@ func TestSettlementsAreBounded(t *testing.T) {
 // clients name the partition of their topic.
 func TestRetryOfAPartition(t *testing.T) {
 	inBubble(t, Options{Naming: ByGroup, Groups: groups}, func(t *testing.T, s *fakeServer, c *Client) {
-		s.create("my-partition-stuff", 2)
-		s.subscribe("my-partition-stuff", "billing")
+		s.create("my-partition-7", 2)
+		s.subscribe("my-partition-7", "billing")
 		s.subscribe("billing-RETRY", "billing")
 		own := toPulsar(message("own"), "", time.Now())
-		own.Properties["REAL_TOPIC"] = namespace + "my-partition-stuff-partition-1"
+		own.Properties["REAL_TOPIC"] = namespace + "my-partition-7-partition-1"
 		s.put("billing-RETRY", own)
 		q := request("billing")
-		q.Topic = "my-partition-stuff"
+		q.Topic = "my-partition-7"
 		d := one(t, c, q, "own", 1)
 		settle(t, c, d, transport.Verdict{Kind: transport.Retry})
 		ack(t, c, one(t, c, q, "own", 2))

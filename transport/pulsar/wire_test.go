@@ -339,3 +339,18 @@ func TestEncryptedMessages(t *testing.T) {
 	assert.Equal(t, "acknowledged messages", len(s.acked[topic]), 1)
 	assert.Equal(t, "messages that are to come again", len(s.returned), 0)
 }
+
+// The client accepts no name that looks like that of a partition without a number.
+func TestNamesLikePartitions(t *testing.T) {
+	t.Parallel()
+	c := newWireServer(t).client(Options{})
+	m := message("x")
+	m.Topic = "my-partition-stuff"
+	want := expected{class: tidegate.ClassPermanent, code: 40002}
+	want.check(t, "send", c.Send(t.Context(), []*tidegate.Message{m})[0].Err)
+	for _, topic := range []string{m.Topic, "orders-partition-3"} { // the retry topic has such a name
+		q := request("billing")
+		q.Topic = topic
+		want.check(t, "receive from "+topic, assert.Err(c.Receive(t.Context(), q)))
+	}
+}
