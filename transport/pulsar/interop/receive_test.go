@@ -139,6 +139,24 @@ func TestDeliveryTime(t *testing.T) {
 	}
 }
 
+// Messages that were sent before the first receive come from the storage of the server and not from
+// its cache, whatever their size.
+func TestBacklogOfLargeMessages(t *testing.T) {
+	t.Parallel()
+	s, _ := server(t)
+	topic := topicOf(t, "backlog")
+	c := connect(t, s, pulsar.Options{})
+	sizes := []int{1, 16 << 10, 20 << 10, 4 << 20}
+	for _, size := range sizes {
+		assert.Must(t, send(t.Context(), c, message(topic, size)))
+	}
+	for _, size := range sizes {
+		d := receive(t, c, request(topic))
+		assert.Equal(t, "bytes", len(d.Body), size)
+		assert.Must(t, c.Ack(t.Context(), []*tidegate.Delivery{d})[0])
+	}
+}
+
 // The messages that a consumer has not settled come to another one when it ends, without a counted
 // attempt.
 func TestUnsettledMessagesReturn(t *testing.T) {

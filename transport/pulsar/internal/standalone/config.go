@@ -88,9 +88,11 @@ var defaults = map[string]string{
 	"managedLedgerDefaultAckQuorum":    "1",
 	"managedLedgerDefaultEnsembleSize": "1",
 	"managedLedgerDefaultWriteQuorum":  "1",
-	// The broker reaches the bookie within the process.
-	"enableLocalTransport":    "true",
-	"disableServerSocketBind": "true",
+	// The broker reaches the bookie within the process. In version 2 of its protocol the broker cannot
+	// read entries above 16 KiB this way: "BookieProtoEncoding Received invalid response".
+	"enableLocalTransport":        "true",
+	"disableServerSocketBind":     "true",
+	"bookkeeperUseV2WireProtocol": "false",
 }
 
 // byOption are the settings that an option determines, by their names.
