@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/log"
@@ -80,6 +81,8 @@ type faults struct {
 	worked   bool            // a server has accepted a request
 	hosts    map[string]bool // of New; true: the last attempt to connect to it ended with a lasting fault
 	hopeless *hopeless       // of the calls that wait for a connection; nil for none
+	rejected string          // the last rejection of a message that no call returned
+	when     time.Time       // of it
 }
 
 // A hopeless ends the calls that wait for a connection when no host of the cluster accepts one and
@@ -222,6 +225,17 @@ func (f *faults) note(host string, dial error, answer string) {
 	}
 }
 
+// rejection returns the text of a rejected message since a time, whose send has no other response;
+// empty if there was none. Which send it was is not known.
+func (f *faults) rejection(since time.Time) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.when.Before(since) {
+		return ""
+	}
+	return f.rejected
+}
+
 func isTLS(err error) bool {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return true
@@ -267,7 +281,8 @@ type clientLogger struct {
 	err    error  // of WithError
 }
 
-// The messages of the client about attempts to connect, and the field with their host.
+// The messages of the client about attempts to connect, and the field with their host; and that
+// about a rejected message.
 const (
 	logHost      = "remote_addr"
 	logConnected = "Connection is ready"
@@ -276,6 +291,7 @@ const (
 	logHandshake = "Failed to perform initial handshake"
 	logRefused   = "Failed to establish connection with broker: '%s'"
 	logAuth      = "Failed to load auth credentials"
+	logRejected  = "Received send error from server: [%v] : [%s]"
 )
 
 func (l clientLogger) note(format string, args []any) {
@@ -286,6 +302,10 @@ func (l clientLogger) note(format string, args []any) {
 		l.faults.note(l.host, l.err, "")
 	case logRefused:
 		l.faults.note(l.host, nil, fmt.Sprint(args...))
+	case logRejected:
+		l.faults.mu.Lock()
+		l.faults.rejected, l.faults.when = fmt.Sprint(args[len(args)-1]), time.Now()
+		l.faults.mu.Unlock()
 	}
 }
 

@@ -237,7 +237,10 @@ func missing(e *tidegate.Error, remedy string) {
 	if e.Code == tidegate.CodeTopicNotFound { // it is not the topic of the receive
 		e.Code, e.Message = tidegate.CodeNotFound, "it does not exist"
 	}
-	e.Message = remedy + "; " + e.Message
+	if e.Message != "" {
+		remedy += "; " + e.Message
+	}
+	e.Message = remedy
 }
 
 // A link is the consumer of one group and topic.

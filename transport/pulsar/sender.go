@@ -199,6 +199,7 @@ func (g *generation) drain() {
 // A pending is a message on its way.
 type pending struct {
 	gen   *generation
+	begun time.Time
 	reply chan error // of one element: the client's callback
 }
 
@@ -207,7 +208,7 @@ var errRetired = errors.New("the producer has just lost its connection")
 
 // send gives a message to the client.
 func (g *generation) send(m *pulsar.ProducerMessage) pending {
-	p := pending{g, make(chan error, 1)}
+	p := pending{g, time.Now(), make(chan error, 1)}
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	if g.retired {
@@ -251,7 +252,11 @@ func (p pending) wait(ctx context.Context, f *faults) *tidegate.Error {
 	case <-t.C:
 	}
 	p.gen.retire()
-	return &tidegate.Error{Err: context.Cause(ctx), MaybeStored: true, Message: "the server did not respond in time"}
+	message := "the server did not respond in time"
+	if text := f.rejection(p.begun); text != "" {
+		message += "; meanwhile it rejected a message: " + text
+	}
+	return &tidegate.Error{Err: context.Cause(ctx), MaybeStored: true, Message: message}
 }
 
 // ended returns the result after the end of the generation.

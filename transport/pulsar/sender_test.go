@@ -193,6 +193,26 @@ func TestEndedContext(t *testing.T) {
 	}
 }
 
+// A rejection that the client only logs is in the error of a send that gets no response, if it came
+// meanwhile.
+func TestLoggedRejection(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+		mustSend(t, c, "0")
+		s.with(func(s *fakeServer) { s.response = time.Hour })
+		reject := func(text string) {
+			clientLogger{faults: c.faults}.Warnf("Received send error from server: [%v] : [%s]", "NotAllowedError", text)
+		}
+		reject("of another send")
+		time.Sleep(time.Millisecond)
+		time.AfterFunc(time.Second, func() { reject("Exceed maximum message size") })
+		err := send(t.Context(), c, "1")
+		expected{class: tidegate.ClassTransient, maybeStored: true}.check(t, "rejected send", err)
+		assert.Contains(t, "rejected send", err.Error(), "did not respond in time", "Exceed maximum message size")
+		err = send(t.Context(), c, "2")
+		assert.That(t, !strings.Contains(err.Error(), "Exceed"), "a later send: %v", err)
+	})
+}
+
 // A send without a deadline ends after RequestTimeout, and one with a later deadline does not.
 func TestRequestTimeout(t *testing.T) {
 	inBubble(t, Options{RequestTimeout: 2 * time.Second}, func(t *testing.T, s *fakeServer, c *Client) {
