@@ -60,7 +60,7 @@ func (s system) open(ctx context.Context, f *held.Feed) (*link, *tidegate.Error)
 	from := c.place(f.Topic)
 	l := &link{
 		client: c, feed: f, from: from, wake: make(chan struct{}, 1), acks: make(chan *acks, 64),
-		closed: make(chan struct{}), over: make(chan struct{}),
+		closed: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{}),
 	}
 	o := pulsar.ConsumerOptions{
 		SubscriptionName: f.Group, Type: pulsar.Shared, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
@@ -258,6 +258,7 @@ type link struct {
 	ending   sync.Once
 	closed   chan struct{} // closed at the begin of the end
 	over     chan struct{} // closed after the last acknowledgement
+	gone     chan struct{} // closed after the end
 	work     sync.WaitGroup
 
 	mu       sync.Mutex
@@ -400,15 +401,29 @@ func (l *link) lost(reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.opened && !l.client.background(l.Close) { // Close waits for the goroutine of the client that calls lost
-		l.ending.Do(func() { close(l.closed) }) // the end of the client closes the consumer
+		if l.end() { // the end of the client closes the consumer
+			close(l.gone)
+		}
 	}
 }
 
-// Close ends the consumer: the server gets all messages back that are not settled.
+// Close ends the consumer: the server gets all messages back that are not settled. A second call
+// waits for the first.
 func (l *link) Close() {
+	if !l.end() {
+		<-l.gone
+		return
+	}
+	l.work.Wait() // the client forgets acknowledgements that come after its Close
+	l.consumer.Close()
+	close(l.gone)
+}
+
+// end begins the end of the link. It reports whether it is the first call.
+func (l *link) end() (first bool) {
 	l.ending.Do(func() {
 		close(l.closed)
-		l.work.Wait() // the client forgets acknowledgements that come after its Close
-		l.consumer.Close()
+		first = true
 	})
+	return first
 }

@@ -298,6 +298,18 @@ func TestMorePartitions(t *testing.T) {
 	})
 }
 
+// An acknowledgement that is under way when its connection is lost may have been carried out, so it
+// is not one without a connection.
+func TestConnectionIsLostDuringAnAck(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+		mustSend(t, c, "0")
+		d := one(t, c, request("billing"), "0", 1)
+		s.with(func(s *fakeServer) { s.ackTime = time.Second })
+		time.AfterFunc(500*time.Millisecond, func() { s.disconnect(false) })
+		expected{class: tidegate.ClassTransient, maybeStored: true}.check(t, "Ack", c.Ack(t.Context(), []*tidegate.Delivery{d})[0])
+	})
+}
+
 // While the server is away, a receive that waits for a connection goes on, and others fail.
 func TestReceiveWithoutServer(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {

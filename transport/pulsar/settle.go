@@ -218,7 +218,7 @@ func (l *link) failures(list []*native, all pulsar.AckError) []*tidegate.Error {
 	for i, n := range list {
 		if err := all[n.ID()]; err != nil {
 			e := l.client.faults.of(err)
-			e.MaybeStored = true
+			e.MaybeStored, e.NotConnected = true, false
 			errs[i] = e
 		}
 	}
