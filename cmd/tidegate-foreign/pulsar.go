@@ -28,7 +28,7 @@ func apachePulsar() *cli.Foreign {
 			return "pulsar-admin topics create " + full, createSubscription(group, full)
 		},
 		Stays: func(s cli.Server, topic, group string) string {
-			retry, letters := topicsOf(s, topic, group)
+			retry, letters := namings[s.Naming].Topics(topic, group)
 			return fmt.Sprintf("the subscription %s stays, with the topics %s and %s; %s removes the subscription",
 				output.Safe(group), retry, letters, output.Mention("pulsar-admin topics unsubscribe --subscription "+output.Quote(group)+" "+fullName(s, topic)))
 		},
@@ -61,9 +61,6 @@ var namings = map[string]pulsar.Naming{
 	"": pulsar.ByTopic, cli.NamingByTopic: pulsar.ByTopic, cli.NamingByGroup: pulsar.ByGroup, cli.NamingByGroupLowerCase: pulsar.ByGroupLowerCase,
 }
 
-// deadLetterSubscription is the default of pulsar.Options.
-const deadLetterSubscription = "dead-letters"
-
 // namespace returns the tenant and the namespace of a server's topics.
 func namespace(s cli.Server) string {
 	if s.Namespace == "" {
@@ -81,18 +78,6 @@ func fullName(s cli.Server, topic string) string {
 // has.
 func createSubscription(name, topic string) string {
 	return "pulsar-admin topics create-subscription --subscription " + output.Quote(name) + " --messageId earliest " + topic
-}
-
-// topicsOf returns the names of the retry topic and the dead letter topic of a group.
-func topicsOf(s cli.Server, topic, group string) (retry, letters string) {
-	switch namings[s.Naming] {
-	case pulsar.ByGroup:
-		return group + "-RETRY", group + "-DLQ"
-	case pulsar.ByGroupLowerCase:
-		return group + "-retry", group + "-dlq"
-	default:
-		return topic + "-" + group + "-RETRY", topic + "-" + group + "-DLQ"
-	}
 }
 
 // insteadOnPulsar has Pulsar's own way for each command that needs the HTTP API of tidegate, by the
@@ -218,13 +203,13 @@ func receiveFromPulsar(ctx context.Context, d *cli.Patient, t cli.Transport) {
 	bounded, cancel := d.Bounded(ctx)
 	defer cancel()
 	group := output.Safe(d.Group)
-	retry, letters := topicsOf(d.Server, d.Topic, d.Group)
+	retry, letters := namings[d.Server.Naming].Topics(d.Topic, d.Group)
 	ds, err := t.Receive(bounded, oneMessage(d))
 	if err != nil {
 		notSubscribed(ctx, d, t, err, retry, letters)
 		return
 	}
-	d.OK("dead letters", "those of group %s go to the topic %s, whose subscription %s keeps them", group, output.Safe(letters), deadLetterSubscription)
+	d.OK("dead letters", "those of group %s go to the topic %s, whose subscription %s keeps them", group, output.Safe(letters), pulsar.DefaultDeadLetterSubscription)
 	d.OK("retry topic", "failed messages go to the topic %s", output.Safe(retry))
 	if len(ds) == 0 {
 		d.OK("subscription", "a consumer of the subscription %s is connected, and no message arrived within %v: the subscription has none, or other consumers hold them (%s)",
@@ -250,7 +235,7 @@ func notSubscribed(ctx context.Context, d *cli.Patient, t cli.Transport, err err
 		}
 		remedy := pulsarRemedy(d, perr, of.topic, of.needs)
 		if of.topic == letters && errors.Is(perr, tidegate.ErrTopicNotFound) {
-			remedy += "; then its subscription: " + createSubscription(deadLetterSubscription, fullName(d.Server, letters))
+			remedy += "; then its subscription: " + createSubscription(pulsar.DefaultDeadLetterSubscription, fullName(d.Server, letters))
 		}
 		d.Failed(of.step, err, remedy)
 		return

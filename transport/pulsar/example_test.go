@@ -52,3 +52,16 @@ func Example() {
 		fmt.Println(err)
 	}
 }
+
+// The topics that an operator creates for the group billing of the topic orders, in the three
+// versions of TDMQ.
+func ExampleNaming_Topics() {
+	for _, n := range []pulsar.Naming{pulsar.ByTopic, pulsar.ByGroup, pulsar.ByGroupLowerCase} {
+		retry, deadLetters := n.Topics("orders", "billing")
+		fmt.Println(retry, deadLetters)
+	}
+	// Output:
+	// orders-billing-RETRY orders-billing-DLQ
+	// billing-RETRY billing-DLQ
+	// billing-retry billing-dlq
+}

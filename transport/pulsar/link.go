@@ -91,7 +91,7 @@ func (s system) open(ctx context.Context, f *held.Feed) (*link, *tidegate.Error)
 		}
 		parts = map[string]int{from.topic: n}
 		o.AutoDiscoveryPeriod = never
-		retry, letters := c.options.Naming.names(f.Topic, f.Group)
+		retry, letters := c.options.Naming.Topics(f.Topic, f.Group)
 		retry = c.options.full(retry)
 		if err := c.share(retry, f); err != nil {
 			return nil, err

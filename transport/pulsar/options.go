@@ -77,13 +77,16 @@ type Options struct {
 
 	// DeadLetterSubscription is the subscription of the dead letter topics that the transport
 	// creates with them. Pulsar would delete dead letters without one. All receives from the dead
-	// letters of a group use it, whatever their group. Default: dead-letters.
+	// letters of a group use it, whatever their group. Default: DefaultDeadLetterSubscription.
 	DeadLetterSubscription string
 
 	// Logger receives the events that no call returns, for example a lost connection. Nil means no
 	// logging.
 	Logger *slog.Logger
 }
+
+// DefaultDeadLetterSubscription is the default of Options.DeadLetterSubscription.
+const DefaultDeadLetterSubscription = "dead-letters"
 
 const (
 	defaultTimeout       = 3 * time.Second
@@ -164,7 +167,7 @@ func (o Options) withDefaults() (Options, error) {
 		fault("Token", "it excludes Credentials; give one of them")
 	}
 	if o.DeadLetterSubscription == "" {
-		o.DeadLetterSubscription = "dead-letters"
+		o.DeadLetterSubscription = DefaultDeadLetterSubscription
 	}
 	if err := tidegate.ValidateGroup(o.DeadLetterSubscription); err != nil {
 		fault("DeadLetterSubscription", "%v", err)
@@ -286,8 +289,11 @@ const (
 	ByGroupLowerCase
 )
 
-// names returns the names of the topics of a group.
-func (n Naming) names(topic, group string) (retry, letters string) {
+// Topics returns the names, in the namespace of the topic, of the retry topic and of the dead letter
+// topic of a group that receives from the topic. Create both, and the subscription
+// Options.DeadLetterSubscription of the latter, if the server does not create topics on demand.
+// Topics does not check the names and ignores the topic unless n is ByTopic.
+func (n Naming) Topics(topic, group string) (retry, deadLetters string) {
 	switch n {
 	case ByGroup:
 		return group + "-RETRY", group + "-DLQ"
@@ -302,7 +308,7 @@ func (n Naming) deadLettersOf(group string) (name string, pattern bool) {
 	if n == ByTopic {
 		return ".*-" + regexp.QuoteMeta(group) + "-DLQ$", true
 	}
-	_, letters := n.names("", group)
+	_, letters := n.Topics("", group)
 	return letters, false
 }
 

@@ -153,7 +153,7 @@ func TestNames(t *testing.T) {
 		ByGroup:          {"sub1-RETRY", "sub1-DLQ", "sub1-DLQ", false, true},                   // version 2.7.2
 		ByGroupLowerCase: {"sub1-retry", "sub1-dlq", "sub1-dlq", false, true},                   // version 2.6.1
 	} {
-		retry, letters := naming.names("topic1", "sub1")
+		retry, letters := naming.Topics("topic1", "sub1")
 		read, pattern := naming.deadLettersOf("sub1")
 		assert.That(t, retry == want.retry && letters == want.letters && read == want.read && pattern == want.pattern && naming.shares() == want.shares,
 			"naming %d: %s, %s, %s", naming, retry, letters, read)

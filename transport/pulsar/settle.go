@@ -93,7 +93,7 @@ func opOf(o held.Outcome) string {
 // copyOf returns the copy that a settlement sends before it acknowledges the message; nil for none.
 func (l *link) copyOf(s held.Settlement, n *native) (topic string, m *pulsar.ProducerMessage) {
 	o := l.client.options
-	retry, letters := o.Naming.names(strings.TrimPrefix(l.feed.Topic, deadLetterPrefix), l.feed.Group)
+	retry, letters := o.Naming.Topics(strings.TrimPrefix(l.feed.Topic, deadLetterPrefix), l.feed.Group)
 	switch {
 	case s.Outcome == held.DeadLettered:
 		return o.full(letters), letterOf(n, s.Delivery, l.feed.Group, s.Reason)

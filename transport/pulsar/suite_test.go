@@ -52,7 +52,7 @@ func fakeFixture(o Options, partitions int, manual bool) func(t *testing.T) tran
 		connect := func(topic, group string) {
 			s.subscribe(topic, group)
 			if manual {
-				retry, letters := o.Naming.names(topic, group)
+				retry, letters := o.Naming.Topics(topic, group)
 				s.create(retry, 0)
 				s.create(letters, 0)
 			}
