@@ -136,40 +136,8 @@ func (c *Client) share(retry string, f *held.Feed) *tidegate.Error {
 	return nil
 }
 
-// subscribe creates a consumer of the client, which has no ctx for that.
 func (c *Client) subscribe(ctx context.Context, o pulsar.ConsumerOptions) (pulsar.Consumer, *tidegate.Error) {
-	type result struct {
-		consumer pulsar.Consumer
-		err      error
-	}
-	done := make(chan result)
-	gone := make(chan struct{})
-	defer close(gone)
-	hopeless := c.faults.waiting()
-	if !c.background(func() {
-		consumer, err := c.native.Subscribe(o)
-		select {
-		case done <- result{consumer, err}:
-		case <-gone:
-			if err == nil {
-				consumer.Close()
-			}
-		}
-	}) {
-		return nil, &tidegate.Error{Err: tidegate.ErrClosed}
-	}
-	select {
-	case r := <-done:
-		if r.err != nil {
-			return nil, c.faults.of(r.err)
-		}
-		c.faults.connected()
-		return r.consumer, nil
-	case <-hopeless.done:
-		return nil, hopeless.reason()
-	case <-ctx.Done():
-		return nil, c.faults.interrupted(context.Cause(ctx))
-	}
+	return call(ctx, c, func() (pulsar.Consumer, error) { return c.native.Subscribe(o) }, pulsar.Consumer.Close)
 }
 
 // A letters is the creation of a dead letter topic with its subscription.

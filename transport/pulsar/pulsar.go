@@ -143,6 +143,45 @@ func (c *Client) background(f func()) bool {
 	return true
 }
 
+// call makes a request of the client, which does not end with a context. If it succeeds after the
+// end of call, undo gets the result.
+func call[T any](ctx context.Context, c *Client, request func() (T, error), undo func(T)) (T, *tidegate.Error) {
+	type result struct {
+		v   T
+		err error
+	}
+	done, gone := make(chan result), make(chan struct{})
+	defer close(gone)
+	var none T
+	hopeless := c.faults.waiting()
+	if !c.background(func() {
+		v, err := request()
+		select {
+		case done <- result{v, err}:
+		case <-gone:
+			if err == nil {
+				undo(v)
+			}
+		}
+	}) {
+		return none, &tidegate.Error{Err: tidegate.ErrClosed}
+	}
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return none, c.faults.of(r.err)
+		}
+		c.faults.connected()
+		return r.v, nil
+	case <-hopeless.done:
+		return none, hopeless.reason()
+	case <-ctx.Done():
+		return none, c.faults.interrupted(context.Cause(ctx))
+	case <-c.ctx.Done():
+		return none, &tidegate.Error{Err: tidegate.ErrClosed}
+	}
+}
+
 // Capabilities returns the same capabilities for every server: Suspend, RepeatReceive and the
 // verdicts Snooze, RetryTopic and NegativeAck.
 func (c *Client) Capabilities(endpoint string) transport.Capabilities {
@@ -322,32 +361,8 @@ func (c *Client) partitions(ctx context.Context, p place) (int, *tidegate.Error)
 		ctx, cancel = c.bounded(ctx, time.Now())
 		defer cancel()
 	}
-	type result struct {
-		parts []string
-		err   error
-	}
-	done := make(chan result, 1)
-	hopeless := c.faults.waiting()
-	if !c.background(func() {
-		parts, err := c.native.TopicPartitions(p.topic)
-		done <- result{parts, err}
-	}) {
-		return 0, &tidegate.Error{Err: tidegate.ErrClosed}
-	}
-	select {
-	case r := <-done:
-		if r.err != nil {
-			return 0, c.faults.of(r.err)
-		}
-		c.faults.connected()
-		return len(r.parts), nil
-	case <-hopeless.done:
-		return 0, hopeless.reason()
-	case <-ctx.Done():
-		return 0, c.faults.interrupted(context.Cause(ctx))
-	case <-c.ctx.Done():
-		return 0, &tidegate.Error{Err: tidegate.ErrClosed}
-	}
+	parts, err := call(ctx, c, func() ([]string, error) { return c.native.TopicPartitions(p.topic) }, func([]string) {})
+	return len(parts), err
 }
 
 // usable checks that neither the client is closed nor ctx has ended.
