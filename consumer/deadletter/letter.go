@@ -67,7 +67,7 @@ type Letter struct {
 	// records neither; there all fields except Redrives are zero.
 	Origin tidegate.DeadLetter
 
-	StoredAt time.Time // time at which it became a dead letter
+	StoredAt time.Time // time at which it became a dead letter; zero if the server does not report it
 	BodySize int       // in bytes
 
 	page     string                   // of a Broker: start of its page, or of a page that begins with it

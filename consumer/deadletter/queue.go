@@ -22,6 +22,9 @@ import (
 // listings and redrives return an error and receive nothing. If a letter is in its last attempt of
 // As, they process all letters and then return an error.
 //
+// If the server does not report when a message became a dead letter, a filter with Since or Before is
+// an error.
+//
 // If the topic %DLQ%group does not exist, the group has no letters. After a query for a missing
 // topic, a RocketMQ proxy reports the topic as missing for about 20 s, even if it is created in the
 // meantime. Listings within 20 s after such a query therefore return no letters.
@@ -66,7 +69,7 @@ func (q Queue) lease() time.Duration {
 	return q.Lease
 }
 
-func (q Queue) letters(ctx context.Context, _ *Filter, _ query) iter.Seq2[*Letter, error] {
+func (q Queue) letters(ctx context.Context, f *Filter, _ query) iter.Seq2[*Letter, error] {
 	return func(yield func(*Letter, error) bool) {
 		held := map[heldKey]*Letter{}
 		defer func() { q.release(ctx, held) }()
@@ -105,6 +108,10 @@ func (q Queue) letters(ctx context.Context, _ *Filter, _ query) iter.Seq2[*Lette
 					}
 				}
 				for _, l := range more {
+					if l.StoredAt.IsZero() && !(f.Since.IsZero() && f.Before.IsZero()) {
+						yield(nil, q.fault("the server does not report when dead letter %s became one, so no time can select it; select by topic, reason, class or message ID", l.Message.ID))
+						return
+					}
 					if !yield(l, nil) {
 						return
 					}

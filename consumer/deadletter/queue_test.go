@@ -162,6 +162,31 @@ func TestQueueNeedsAttempts(t *testing.T) {
 	})
 }
 
+// A timeless client is one of a server that does not report when it stored a message.
+type timeless struct{ *rest.Client }
+
+func (c timeless) Receive(ctx context.Context, r transport.ReceiveRequest) ([]*tidegate.Delivery, error) {
+	ds, err := c.Client.Receive(ctx, r)
+	for _, d := range ds {
+		d.StoredAt = time.Time{}
+	}
+	return ds, err
+}
+
+// A filter by time sends nothing back, and is an error, if the times of the letters are not known.
+func TestTimesAreNotReported(t *testing.T) {
+	placed(t, func(t *testing.T, p *place) {
+		p.fail("always", "a")
+		q := p.queue()
+		q.Transport = timeless{p.rest}
+		for name, f := range map[string]deadletter.Filter{"Since": {Since: time.Now().Add(-time.Hour)}, "Before": {Before: time.Now().Add(-time.Hour)}} {
+			report, err := deadletter.Redrive(t.Context(), q, deadletter.Options{Sender: p.rest, To: "orders", Filter: f, Journal: filepath.Join(t.TempDir(), "journal")})
+			assert.That(t, errors.Is(err, tidegate.ErrInvalid) && report.Redriven == 0, "%s: %+v, %v, want an error", name, report, err)
+		}
+		assert.Slices(t, "dead letters without a filter by time", p.left(q), []string{"a"})
+	})
+}
+
 func TestSummarize(t *testing.T) {
 	brokertest.Run(t, func(t *testing.T, b *brokertest.Broker) {
 		p := newPlace(t, b)

@@ -332,6 +332,9 @@ func (l *link) pass(n *native) {
 	r := fromPulsar(l.feed.Topic, n)
 	if l.from.group != "" {
 		r.failed = int(n.RedeliveryCount()) // the attempts of the dead letter, not those before
+		if r.storedAt.IsZero() {
+			r.storedAt = n.PublishTime() // in the clock of the consumer that sent it here
+		}
 	}
 	l.feed.Deliver(&tidegate.Delivery{
 		Message: r.Message, Attempt: r.failed + 1, Endpoint: l.client.endpoint, Queue: r.queue, Offset: -1,

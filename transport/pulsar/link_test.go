@@ -356,6 +356,7 @@ func TestSharedRetryTopic(t *testing.T) {
 // whose name ends like its own.
 func TestDeadLettersOfAGroup(t *testing.T) {
 	inBubble(t, Options{Groups: groups}, func(t *testing.T, s *fakeServer, c *Client) {
+		began := time.Now()
 		for _, group := range []string{"billing", "x-billing"} {
 			for _, topic := range []string{"orders", "invoices"} {
 				s.subscribe(topic, group)
@@ -378,6 +379,7 @@ func TestDeadLettersOfAGroup(t *testing.T) {
 			ds, err := c.Receive(t.Context(), dlq("billing"))
 			assert.MustThat(t, err == nil && len(ds) == 1, "received %s, %v", describe(ds), err)
 			got = append(got, string(ds[0].Body))
+			assert.That(t, !ds[0].StoredAt.Before(began) && !ds[0].StoredAt.After(time.Now()), "it became a dead letter at %v", ds[0].StoredAt)
 			ack(t, c, ds...)
 		}
 		slices.Sort(got)
