@@ -169,11 +169,7 @@ func connect(ctx context.Context, nodes []*node, onSwitch func(failover.Event)) 
 		if err != nil {
 			return nil, err
 		}
-		// Artemis and Pulsar discard the messages of a topic without groups. This receive creates the
-		// group before the first send.
-		if _, err := t.Receive(ctx, transport.ReceiveRequest{
-			Group: group, Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Millisecond,
-		}); err != nil {
+		if err := createGroup(ctx, t); err != nil {
 			return nil, err
 		}
 		endpoints = append(endpoints, failover.Endpoint{Name: n.name, Transport: t})
@@ -182,6 +178,24 @@ func connect(ctx context.Context, nodes []*node, onSwitch func(failover.Event)) 
 		SwitchBack: 3 * time.Second, // the default of 60 s suits production
 		OnSwitch:   onSwitch,
 	})
+}
+
+// createGroup receives once, which creates the group: Artemis and Pulsar discard the messages of a
+// topic without groups. A server that has just started may need more than one attempt.
+func createGroup(ctx context.Context, t transport.Transport) error {
+	for {
+		_, err := t.Receive(ctx, transport.ReceiveRequest{
+			Group: group, Topic: topic, Queue: transport.AnyQueue, InvisibleDuration: time.Minute, Wait: time.Millisecond,
+		})
+		if !errors.Is(err, tidegate.ErrUnavailable) {
+			return err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // groups are the settings of the group, which neither Artemis nor Pulsar announces.
