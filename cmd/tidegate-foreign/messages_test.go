@@ -47,10 +47,12 @@ func messages(t *testing.T, tl *tool, topic, wait string) {
 	if got := tl.must("dead-letters", "list", "billing", "-o", "jsonl").stdout; !strings.Contains(got, strings.TrimSpace(sent)) || !strings.Contains(got, "no such account") {
 		t.Errorf("the dead letter is %q", got)
 	}
-	if got := tl.must("dead-letters", "show", "billing", strings.TrimSpace(sent)).stdout; !strings.Contains(got, "order 42") {
+	if got := tl.must("dead-letters", "show", "billing", strings.TrimSpace(sent)).stdout; !strings.Contains(got, "order 42") || strings.Contains(got, "offset -1") {
 		t.Errorf("the dead letter is %q", got)
 	}
-	tl.must("dead-letters", "redrive", "billing", "--yes")
+	if got := tl.must("dead-letters", "redrive", "billing", "--yes").stderr; strings.Contains(got, "tidegate-foreign trace") {
+		t.Errorf("the redrive offers a command that the server does not support: %s", got)
+	}
 	if got := receive("--then", "ack", "--max", "1").stdout; got != strings.TrimSpace(sent)+".redrive-1\n" {
 		t.Errorf("after the redrive: %q, want the ID with the number of the redrive", got)
 	}
@@ -152,11 +154,12 @@ func TestMove(t *testing.T) {
 
 var artemisFlag = flag.Bool("artemis", false, "start a real Artemis; it needs a JDK of version 17 or later and Maven")
 
-// start starts an Artemis and returns its address.
-func start(t *testing.T, flags ...string) string {
+// start builds a program that runs a server, and starts it until the end of the test. It returns
+// the words of the line that the program prints when the server accepts connections.
+func start(t *testing.T, source string, flags ...string) []string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "artemis")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/tidegate/tidegate/transport/amqp/artemis").CombinedOutput(); err != nil {
+	program := filepath.Join(t.TempDir(), "server")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, source).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, append([]string{"-port", "0"}, flags...)...)
@@ -171,9 +174,9 @@ func start(t *testing.T, flags ...string) string {
 		_ = cmd.Wait()                       // its directory is temporary, so its exit code does not matter
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
-	address, _, ok := strings.Cut(strings.TrimPrefix(line, "amqp://"), " ")
-	assert.MustThat(t, err == nil && ok, "the server printed %q: %v", line, err)
-	return address
+	words := strings.Fields(line)
+	assert.MustThat(t, err == nil && len(words) >= 3, "the server printed %q: %v", line, err)
+	return words
 }
 
 // The commands work on a real Artemis, and doctor finds its faults. Without -artemis there is no
@@ -182,7 +185,7 @@ func TestArtemis(t *testing.T) {
 	if !*artemisFlag {
 		return
 	}
-	address := start(t, "-user", "app=sesame",
+	words := start(t, "github.com/tidegate/tidegate/transport/amqp/artemis", "-user", "app=sesame",
 		"-set", `addressSettings."#".autoDeleteQueues=false`, "-set", `addressSettings."#".autoDeleteAddresses=false`,
 		"-set", `addressSettings."#".maxDeliveryAttempts=-1`, "-set", `addressSettings."#".redeliveryDelay=0`,
 		"-set", `addressSettings."closed.#".autoCreateAddresses=false`, "-set", `addressSettings."closed.#".autoCreateQueues=false`,
@@ -190,7 +193,7 @@ func TestArtemis(t *testing.T) {
 		"-set", `addressSettings."full".maxSizeBytes=10240`, "-set", `addressSettings."full".addressFullMessagePolicy=FAIL`,
 		"-set", `addressSettings."full".autoDeleteQueues=false`)
 	user := func(t *testing.T, password string) *tool {
-		tl := on(t, address)
+		tl := on(t, strings.TrimPrefix(words[0], "amqp://"))
 		tl.env["TIDEGATE_ACCESS_KEY"], tl.env["TIDEGATE_SECRET"] = "app", password
 		return tl
 	}
@@ -318,6 +321,25 @@ func TestDoctorOfAnotherPort(t *testing.T) {
 		if r := on(t, "unused").run("doctor", "--"+kind, c.address); r.code != c.code || !strings.Contains(r.stdout, c.want) {
 			t.Errorf("%s: exit code %d, want %d and %q:\n%s%s", c.name, r.code, c.code, c.want, r.stdout, r.stderr)
 		}
+	}
+}
+
+// The command that an error offers is one for the same server.
+func TestHintNamesTheServer(t *testing.T) {
+	tl := on(t, "127.0.0.1:1")
+	r := tl.run("receive", "billing", "orders", "--then", "ack", "--pulsar", "pulsar://127.0.0.1:2", "--timeout", "100ms")
+	if want := "'tidegate-foreign doctor --pulsar=pulsar://127.0.0.1:2'"; r.code != 6 || !strings.Contains(r.stderr, want) {
+		t.Errorf("exit code %d, want 6 and %q: %s", r.code, want, r.stderr)
+	}
+}
+
+// Parts of the place of a message that the server does not report are not printed.
+func TestPlaceIsUnknown(t *testing.T) {
+	tl := onPeer(t, &amqppeer.Peer{})
+	tl.must("receive", "billing", "orders", "--then", "ack", "--wait", "100ms")
+	tl.must("send", "orders", "order 42")
+	if got := tl.must("receive", "billing", "orders", "--then", "ack", "--max", "1", "-o", "table").stdout; !strings.Contains(got, "order 42") || strings.Contains(got, "queue") || strings.Contains(got, "offset") {
+		t.Errorf("received %q", got)
 	}
 }
 

@@ -53,7 +53,31 @@ func openPulsar(ctx context.Context, s cli.Server) (cli.Transport, error) {
 			return nil, err
 		}
 	}
-	return pulsar.New(s.Pulsar, o)
+	c, err := pulsar.New(s.Pulsar, o)
+	if err != nil {
+		return nil, err
+	}
+	return impatient{c}, nil
+}
+
+// An impatient transport does not wait long for a server that does not respond when it is closed,
+// because the end of the process ends the connections.
+type impatient struct{ *pulsar.Client }
+
+func (t impatient) Close() error { return within(closeTime, t.Client.Close) }
+
+const closeTime = time.Second
+
+// within calls f, and returns nil if it takes longer than d.
+func within(d time.Duration, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(d):
+		return nil
+	}
 }
 
 // namings are the namings of contexts.
@@ -187,7 +211,7 @@ func pulsarRemedy(d *cli.Patient, err error, topic, actions string) string {
 	full, in := fullName(d.Server, topic), output.Quote(namespace(d.Server))
 	switch {
 	case errors.Is(err, tidegate.ErrTopicNotFound):
-		return fmt.Sprintf("create it: pulsar-admin topics create %s; or let the namespace create topics: pulsar-admin namespaces set-auto-topic-creation --enable --type non-partitioned %s", full, in)
+		return fmt.Sprintf("create it: pulsar-admin topics create %s; or let the namespace create topics: pulsar-admin namespaces set-auto-topic-creation --enable --type non-partitioned %[2]s; if the namespace is missing, first: pulsar-admin namespaces create %[2]s", full, in)
 	case errors.Is(err, tidegate.ErrForbidden):
 		return fmt.Sprintf("give the role of the client the permission: pulsar-admin namespaces grant-permission --role ROLE --actions %s %s", actions, in)
 	case errors.Is(err, tidegate.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):

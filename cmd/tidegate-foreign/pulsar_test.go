@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -111,7 +113,7 @@ func TestDoctorOnPulsar(t *testing.T) {
 	}{
 		{"all is well", &transporttest.Fake{}, "", 0, "ok       subscription", []string{"topics stats persistent://public/default/orders"}},
 		{"wrong token", refuse("", tidegate.CodeUnauthorized), "", 4, "failed   credentials", []string{"--secret-file", "that expired 1h"}},
-		{"no topic", refuse("orders", missing), "", 3, "failed   topic", []string{"pulsar-admin topics create persistent://public/default/orders", "set-auto-topic-creation"}},
+		{"no topic", refuse("orders", missing), "", 3, "failed   topic", []string{"pulsar-admin topics create persistent://public/default/orders", "set-auto-topic-creation", "pulsar-admin namespaces create public/default"}},
 		{"may not use the topic", refuse("orders", forbidden), "", 4, "failed   topic", []string{"grant-permission --role ROLE --actions produce,consume public/default"}},
 		{"no dead letter topic", refuse("orders-billing-DLQ", missing), "", 3, "failed   dead letters", []string{"topics create persistent://public/default/orders-billing-DLQ", "create-subscription --subscription dead-letters"}},
 		{"no retry topic", refuse("orders-billing-RETRY", missing), "", 3, "failed   retry topic", []string{"topics create persistent://public/default/orders-billing-RETRY"}},
@@ -184,6 +186,19 @@ func TestPulsarCredentials(t *testing.T) {
 	}
 }
 
+// A command does not end later because its server is silent. The error of a Close is returned.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan error)
+		defer close(end)
+		began := time.Now()
+		assert.NoError(t, within(closeTime, func() error { return <-end }))
+		assert.Equal(t, "time", time.Since(began), closeTime)
+		fault := errors.New("fault")
+		assert.That(t, within(closeTime, func() error { return fault }) == fault, "the error is not that of Close")
+	})
+}
+
 // Without a time, --then retry is a retry of the level that follows the attempts of the message,
 // which a transport for Pulsar has and one for Artemis does not.
 func TestRetryByLevel(t *testing.T) {
@@ -249,15 +264,12 @@ func TestPulsarContext(t *testing.T) {
 	}
 }
 
-var (
-	pulsarFlag      = flag.String("pulsar", "", "test on the real Pulsar with this `URL`, for example pulsar://127.0.0.1:6650")
-	pulsarAdminFlag = flag.String("pulsar-admin", "http://127.0.0.1:8080", "`URL` of the REST API of the Pulsar of -pulsar")
-)
+var pulsarFlag = flag.Bool("pulsar", false, "start a real Pulsar; it needs a JDK of version 17 or later and Maven")
 
-// administer sends a request to the REST API of the real Pulsar.
-func administer(ctx context.Context, t *testing.T, method, path, body string) {
+// administer sends a request to the REST API of a real Pulsar.
+func administer(ctx context.Context, t *testing.T, api, method, path, body string) {
 	t.Helper()
-	r := assert.Value(http.NewRequestWithContext(ctx, method, *pulsarAdminFlag+"/admin/v2/"+path, strings.NewReader(body)))(t)
+	r := assert.Value(http.NewRequestWithContext(ctx, method, api+"/admin/v2/"+path, strings.NewReader(body)))(t)
 	r.Header.Set("Content-Type", "application/json")
 	resp := assert.Value(http.DefaultClient.Do(r))(t)
 	defer func() { _ = resp.Body.Close() }()
@@ -268,52 +280,46 @@ func administer(ctx context.Context, t *testing.T, method, path, body string) {
 // The commands work on a real Pulsar, and doctor finds its faults. Without -pulsar there is no
 // server, and nothing is tested.
 func TestPulsar(t *testing.T) {
-	if *pulsarFlag == "" {
+	if !*pulsarFlag {
 		return
 	}
-	run := fmt.Sprintf("cli-%d", time.Now().UnixNano())
-	t.Run("messages", func(t *testing.T) { messages(t, onPulsar(t, *pulsarFlag), run+"-orders", "5s") })
-	t.Run("exec", func(t *testing.T) { handled(t, onPulsar(t, *pulsarFlag), run+"-parcels") })
+	words := start(t, "github.com/tidegate/tidegate/transport/pulsar/standalone", "-web-port", "0")
+	address, api := words[0], words[1]
+	t.Run("messages", func(t *testing.T) { messages(t, onPulsar(t, address), "orders", "5s") })
+	t.Run("exec", func(t *testing.T) { handled(t, onPulsar(t, address), "parcels") })
 	t.Run("bench", func(t *testing.T) {
-		r := onPulsar(t, *pulsarFlag).run("bench", "e2e", "--topic", run+"-load", "--into-existing", "--rounds", "1", "--duration", "1s", "--warmup", "0s", "--callers", "16")
+		r := onPulsar(t, address).run("bench", "e2e", "--topic", "load", "--into-existing", "--rounds", "1", "--duration", "1s", "--warmup", "0s", "--callers", "16")
 		if r.code != 0 && r.code != 7 || !strings.Contains(r.stdout, "lost 0") { // 7: the machine is too busy for valid figures
 			t.Errorf("exit code %d, %s%s", r.code, r.stdout, r.stderr)
 		}
 	})
 	t.Run("move", func(t *testing.T) {
-		tl := onPulsar(t, *pulsarFlag)
-		tl.must("context", "add", "other", "--pulsar", *pulsarFlag)
-		tl.must("receive", "billing", run+"-from", "--then", "ack", "--wait", "100ms")
-		sent := tl.must("send", run+"-from", "order 42", "-o", "name").stdout
-		tl.must("move", run+"-from", "--group", "billing", "--to", "other", "--to-topic", run+"-to", "--wait", "5s", "--yes")
-		if got := tl.must("receive", "billing", run+"-to", "--then", "ack", "--max", "1", "-o", "name").stdout; got != sent {
+		tl := onPulsar(t, address)
+		tl.must("context", "add", "other", "--pulsar", address)
+		tl.must("receive", "billing", "from", "--then", "ack", "--wait", "100ms")
+		sent := tl.must("send", "from", "order 42", "-o", "name").stdout
+		tl.must("move", "from", "--group", "billing", "--to", "other", "--to-topic", "to", "--wait", "5s", "--yes")
+		if got := tl.must("receive", "billing", "to", "--then", "ack", "--max", "1", "-o", "name").stdout; got != sent {
 			t.Errorf("moved %q, want %q", got, sent)
 		}
 	})
 	t.Run("doctor", func(t *testing.T) {
-		tl := onPulsar(t, *pulsarFlag)
-		namespace, topics := "public/"+run, []string{"orders", "late", "late-g-DLQ"}
-		administer(t.Context(), t, http.MethodPut, "namespaces/"+namespace, "{}")
-		t.Cleanup(func() {
-			ctx := context.WithoutCancel(t.Context())
-			for _, topic := range topics {
-				administer(ctx, t, http.MethodDelete, "persistent/"+namespace+"/"+topic+"?force=true", "")
-			}
-			administer(ctx, t, http.MethodDelete, "namespaces/"+namespace, "")
-		})
-		administer(t.Context(), t, http.MethodPost, "namespaces/"+namespace+"/autoTopicCreation", `{"allowAutoTopicCreation":false}`)
+		tl := onPulsar(t, address)
+		namespace, topics := "public/closed", []string{"orders", "late", "late-g-DLQ"}
+		administer(t.Context(), t, api, http.MethodPut, "namespaces/"+namespace, "{}")
+		administer(t.Context(), t, api, http.MethodPost, "namespaces/"+namespace+"/autoTopicCreation", `{"allowAutoTopicCreation":false}`)
 		for _, topic := range topics {
-			administer(t.Context(), t, http.MethodPut, "persistent/"+namespace+"/"+topic, "")
+			administer(t.Context(), t, api, http.MethodPut, "persistent/"+namespace+"/"+topic, "")
 		}
-		tl.must("context", "add", "open", "--pulsar", *pulsarFlag)
-		tl.must("context", "add", "closed", "--pulsar", *pulsarFlag, "--namespace", namespace)
+		tl.must("context", "add", "open", "--pulsar", address)
+		tl.must("context", "add", "closed", "--pulsar", address, "--namespace", namespace)
 		for _, c := range []struct {
 			name  string
 			code  int
 			step  string
 			flags []string
 		}{
-			{"all is well", 0, "ok       subscription", []string{"--topic", run + "-doctor", "--group", "g", "--send", "--context", "open"}},
+			{"all is well", 0, "ok       subscription", []string{"--topic", "doctor", "--group", "g", "--send", "--context", "open"}},
 			{"no topic", 3, "failed   topic", []string{"--topic", "missing", "--context", "closed"}},
 			{"no dead letter topic", 3, "failed   dead letters", []string{"--topic", "orders", "--group", "g", "--context", "closed"}},
 			{"no retry topic", 3, "failed   retry topic", []string{"--topic", "late", "--group", "g", "--context", "closed"}},

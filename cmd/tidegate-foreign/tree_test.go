@@ -170,8 +170,9 @@ func treeWithoutServer(t *testing.T, tl *tool, system string, others map[string]
 		if path[0] == "recall" {
 			continue // needs a connection, see TestRecall
 		}
-		if r.code != 2 || !strings.Contains(r.stderr, want) {
-			t.Errorf("%s: exit code %d, want 2 and %q: %s%s", name, r.code, want, r.stdout, r.stderr)
+		lacks := name + " needs the HTTP API of a tidegate broker, which " + system + " does not have"
+		if r.code != 2 || !strings.Contains(r.stderr, want) || !strings.Contains(r.stderr, lacks) {
+			t.Errorf("%s: exit code %d, want 2 with %q and %q: %s%s", name, r.code, lacks, want, r.stdout, r.stderr)
 		}
 	}
 	for name := range others {

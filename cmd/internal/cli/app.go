@@ -372,9 +372,11 @@ func Process(run func(ctx context.Context, args []string, a *App) int) int {
 
 // Here returns a command that this one offers, for the same server: with the flags of the
 // connection that the user gave.
-func (c *Call) Here(line string) string {
+func (c *Call) Here(line string) string { return here(c.Command, line) }
+
+func here(c *cobra.Command, line string) string {
 	var flags strings.Builder
-	c.Command.Flags().Visit(func(f *pflag.Flag) {
+	c.Flags().Visit(func(f *pflag.Flag) {
 		if slices.Equal(f.Annotations[section], []string{connectionSection}) && f.Name != "timeout" && f.Name != "no-retry" {
 			flags.WriteString(" --" + f.Name + "=" + output.Quote(f.Value.String()))
 		}
@@ -384,7 +386,7 @@ func (c *Call) Here(line string) string {
 		return line
 	}
 	path := words[0]
-	if found, _, err := c.Command.Root().Find(words[1:]); err == nil && strings.HasPrefix(line+" ", found.CommandPath()+" ") {
+	if found, _, err := c.Root().Find(words[1:]); err == nil && strings.HasPrefix(line+" ", found.CommandPath()+" ") {
 		path = found.CommandPath()
 	}
 	return path + flags.String() + line[len(path):]

@@ -123,7 +123,9 @@ func newContextAdd(a *App) *cobra.Command {
 		Long: `Adds a context, or replaces one. The file of contexts has no secrets, only where
 they are: in a file, or in the output of a command.`,
 		Example: `  tidegate context add dev --grpc 127.0.0.1:8081 --http http://127.0.0.1:8082
-  tidegate context add rmq --kind rocketmq --grpc proxy.example:8081 --access-key app --secret-command pass,show,mq`,
+  tidegate context add rmq --kind rocketmq --grpc proxy.example:8081 --access-key app --secret-command pass,show,mq
+  tidegate context add artemis --amqp amqps://mq.example --access-key app --secret-file ~/.artemis
+  tidegate context add pulsar --pulsar pulsar+ssl://a.example,b.example --namespace shop/orders --secret-file ~/.token`,
 	}
 	c := a.Local(cmd, []string{"NAME"}, editing(func(c *Call, f *File, path string) (func(), error) {
 		name := c.Args[0]

@@ -89,7 +89,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		code = exitTerminated
 	}
 	if wantsJSON(ran, args) {
-		_ = output.Line(stderr, problemOf(root, err, code)) // nothing is left to report a failure to
+		_ = output.Line(stderr, problemOf(ran, err, code)) // nothing is left to report a failure to
 		return code
 	}
 	if interrupted && !strings.HasPrefix(err.Error(), "interrupted") {
@@ -101,7 +101,7 @@ func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	} else {
 		fmt.Fprintf(stderr, "%s: %s\n", root.Name(), indented(text(err)))
 	}
-	if h := hint(root, err); h != "" {
+	if h := hint(ran, err); h != "" {
 		fmt.Fprintln(stderr, indented(h))
 	}
 	return code
@@ -168,8 +168,11 @@ func wantsJSON(ran *cobra.Command, args []string) bool {
 	return strings.Contains(line, " -o json") || strings.Contains(line, " --output json") || strings.Contains(line, " --output=json") || strings.Contains(line, " -ojson")
 }
 
-// hint returns the line that follows an error; empty for none.
-func hint(root *cobra.Command, err error) string {
+// hint returns the line that follows an error of a command; empty for none. It names commands for
+// the same server.
+func hint(ran *cobra.Command, err error) string {
+	program := ran.Root().Name()
+	doctor := output.Mention(here(ran, program+" doctor"))
 	if u, ok := errors.AsType[UsageError](err); ok {
 		if strings.Contains(u.Command, " ") {
 			return fmt.Sprintf("Run '%s --help' for its arguments and flags.", u.Command)
@@ -180,18 +183,18 @@ func hint(root *cobra.Command, err error) string {
 		return h.Hint()
 	}
 	switch {
-	case errors.Is(err, tidegate.ErrTopicNotFound) && root.Name() != "tidegate":
-		return fmt.Sprintf("'%s doctor --topic NAME' shows how to create it.", root.Name())
+	case errors.Is(err, tidegate.ErrTopicNotFound) && program != "tidegate":
+		return output.Mention(here(ran, program+" doctor --topic NAME")) + " shows how to create it."
 	case errors.Is(err, tidegate.ErrTopicNotFound):
 		return "'tidegate topic list' has all topics; 'tidegate topic create NAME' creates one."
 	case errors.Is(err, tidegate.ErrUnauthorized):
-		return fmt.Sprintf("Give --access-key and --secret-file, or a context with them ('%s context add').", root.Name())
-	case exitCode(err) == exitNoAnswer && notConnected(err) && root.Name() != "tidegate":
-		return fmt.Sprintf("Does the server run, and is this its address (--amqp, --pulsar, --grpc or a context)? '%s doctor' finds the reason.", root.Name())
+		return fmt.Sprintf("Give --access-key and --secret-file, or a context with them ('%s context add').", program)
+	case exitCode(err) == exitNoAnswer && notConnected(err) && program != "tidegate":
+		return "Does the server run, and is this its address (--amqp, --pulsar, --grpc or a context)? " + doctor + " finds the reason."
 	case exitCode(err) == exitNoAnswer && notConnected(err):
-		return "Does the server run, and is this its address (--grpc, --http or a context)? 'tidegate serve' starts one on this machine; 'tidegate doctor' finds the reason."
+		return "Does the server run, and is this its address (--grpc, --http or a context)? 'tidegate serve' starts one on this machine; " + doctor + " finds the reason."
 	case exitCode(err) == exitNoAnswer:
-		return fmt.Sprintf("'%s doctor' finds the reason why the server does not respond.", root.Name())
+		return doctor + " finds the reason why the server does not respond."
 	}
 	return ""
 }
@@ -216,8 +219,8 @@ type problem struct {
 	MaybeStored bool   `json:"maybe_stored,omitempty"`
 }
 
-func problemOf(root *cobra.Command, err error, exit int) problem {
-	p := problem{Type: "about:blank", Title: "FAILED", Detail: text(err), Exit: exit, Hint: hint(root, err)}
+func problemOf(ran *cobra.Command, err error, exit int) problem {
+	p := problem{Type: "about:blank", Title: "FAILED", Detail: text(err), Exit: exit, Hint: hint(ran, err)}
 	if title, ok := map[int]string{exitUsage: "USAGE", exitNotFound: "NOT_FOUND", exitNoAnswer: "NO_ANSWER", exitPartly: "PARTLY_DONE"}[exit]; ok {
 		p.Title = title
 	}

@@ -430,7 +430,7 @@ var unsafeInFile = regexp.MustCompile(`[^A-Za-z0-9._-]`)
 // head returns the parts of the line above a body: the fields that are set, and the attempt if it
 // is not the first.
 func head(d *tidegate.Delivery, style output.TimeStyle) []string {
-	parts := []string{output.Safe(d.ID), fmt.Sprintf("queue %d", d.Queue), fmt.Sprintf("offset %d", d.Offset)}
+	parts := append([]string{output.Safe(d.ID)}, place(d.Queue, d.Offset)...)
 	if d.Attempt > 1 {
 		parts = append(parts, fmt.Sprintf("attempt %d", d.Attempt))
 	}
@@ -439,6 +439,17 @@ func head(d *tidegate.Delivery, style output.TimeStyle) []string {
 		parts = append(parts, output.Safe(name+"="+d.Properties[name]))
 	}
 	return append(parts, style.Time(d.BornAt, time.Now()))
+}
+
+// place returns the queue and the offset of a message, as far as the server reports them.
+func place(queue int, offset int64) (parts []string) {
+	if queue >= 0 {
+		parts = append(parts, fmt.Sprintf("queue %d", queue))
+	}
+	if offset >= 0 {
+		parts = append(parts, fmt.Sprintf("offset %d", offset))
+	}
+	return parts
 }
 
 // askingLease is the invisible time of a message with --then ask: a person reads it.

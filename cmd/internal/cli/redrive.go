@@ -147,7 +147,11 @@ func redrive(ctx context.Context, c *Call, src deadletter.Source, o deadletter.O
 		case e.Event == "failed":
 			c.Note("%s failed: %s", output.Safe(e.MessageID), output.Safe(e.Why))
 		case e.Event == "redriven" && e.SentAs != "":
-			c.Note("%s was sent as %s; %s shows its deliveries", output.Safe(e.MessageID), output.Safe(e.SentAs), output.Mention(c.Here(output.Command(c.Command.Root().Name()+" trace", e.SentAs))))
+			trace := ""
+			if !server.WithoutHTTP() {
+				trace = "; " + output.Mention(c.Here(output.Command(c.Command.Root().Name()+" trace", e.SentAs))) + " shows its deliveries"
+			}
+			c.Note("%s was sent as %s%s", output.Safe(e.MessageID), output.Safe(e.SentAs), trace)
 		}
 		progress.Step(e.Event == "redriven")
 	}

@@ -194,20 +194,21 @@ func (e *timeoutError) Error() string {
 func (e *timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // An unsupportedError is the error of a command that needs the HTTP API on a server without it.
-type unsupportedError struct{ command, hint string }
+type unsupportedError struct{ command, server, hint string }
 
 // Unsupported is the error of a command that needs the HTTP API, on a server without it. It names
 // the server's own way.
 func (c *Call) Unsupported() error {
-	e := &unsupportedError{c.Command.CommandPath(), "RocketMQ has no command for it."}
+	command := strings.Join(strings.Fields(c.Command.CommandPath())[1:], " ")
+	e := &unsupportedError{command, "RocketMQ", "RocketMQ has no command for it."}
 	if instead := c.Command.Annotations[mqAdmin]; instead != "" {
 		e.hint = "On RocketMQ use: mqadmin " + instead
 	}
 	if s, err := c.InEffect(); err == nil && s.support() != nil {
-		name := s.foreign().name
-		e.hint = name + " has no command for it."
-		if instead := s.support().Instead[strings.Join(strings.Fields(c.Command.CommandPath())[1:], " ")]; instead != "" {
-			e.hint = "On " + name + " use: " + instead
+		e.server = s.foreign().name
+		e.hint = e.server + " has no command for it."
+		if instead := s.support().Instead[command]; instead != "" {
+			e.hint = "On " + e.server + " use: " + instead
 		}
 	}
 	return e
@@ -217,7 +218,7 @@ func (c *Call) Unsupported() error {
 const mqAdmin = "mqadmin"
 
 func (e *unsupportedError) Error() string {
-	return e.command + ": " + errNoHTTP.Error() + "; it works with a tidegate broker"
+	return e.command + " needs the HTTP API of a tidegate broker, which " + e.server + " does not have"
 }
 
 func (e *unsupportedError) Is(target error) bool { return target == errUnsupported }

@@ -467,7 +467,7 @@ func letterFields(l status.DeadLetter) []output.Field {
 	fields := []output.Field{
 		{Name: "id", Value: l.MessageID},
 		{Name: "reason", Value: l.Origin.Reason},
-		{Name: "sent to", Value: fmt.Sprintf("%s, queue %d, offset %d", l.Origin.Topic, l.Origin.Queue, l.Origin.Offset)},
+		{Name: "sent to", Value: strings.Join(append([]string{l.Origin.Topic}, place(l.Origin.Queue, l.Origin.Offset)...), ", ")},
 		{Name: "attempts", Value: fmt.Sprintf("%d of group %s", l.Origin.Attempts, l.Origin.Group)},
 		{Name: "redrives", Value: l.Origin.Redrives},
 		{Name: "born", Value: l.BornAt},
