@@ -49,7 +49,7 @@ var importTable = map[string]row{
 		imports: []string{"", "transport", "backoff", "internal/guard", "internal/rmqpb", "internal/wire"},
 		tests:   []string{"broker", "broker/server", "producer"}, // the example
 	},
-	"transport/rocketmq/interop":         {tests: []string{"..."}}, // programs of users, on two servers, and the runner of one of them
+	"transport/rocketmq/interop":         {imports: []string{"internal/javaserver"}, tests: []string{"..."}}, // programs of users, on two servers, and the runner of one of them
 	"transport/rocketmq/interop/compare": {imports: []string{"", "backoff", "consumer", "producer", "transport/rocketmq", "transport/rocketmq/interop"}, tests: []string{"broker", "broker/server"}},
 	"transport/amqp": { // a nested module; only its program that starts a server imports an internal package of this one
 		imports: []string{"", "transport", "transport/held", "internal/javaserver"},

@@ -15,6 +15,7 @@ package runner
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +32,35 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tidegate/tidegate/internal/javaserver"
 )
+
+//go:embed pom.xml
+var pom []byte
+
+// ErrMissing is the error of [Up] on a machine without Java, without Maven, or with an operating
+// system that the runner does not support.
+var ErrMissing = javaserver.ErrMissing
+
+// install returns the installation of a version in the user's cache directory, which it creates on
+// demand.
+func install(ctx context.Context, version string) (javaserver.Installation, error) {
+	p := javaserver.Program{Name: "RocketMQ", Version: version, Files: []javaserver.File{{Name: "pom.xml", Text: pom}}, OldestJava: 8}
+	return p.Install(ctx)
+}
+
+// javaArgs returns the arguments that RocketMQ needs with a version of Java.
+func javaArgs(version int) []string {
+	if version == 8 {
+		return nil
+	}
+	return []string{
+		"--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.nio=ALL-UNNAMED",
+		"--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+		"--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+	}
+}
 
 // A Setup is a name server with its brokers and proxies. Its methods act on the processes,
 // whichever program started them. Methods that change processes wait until no other program changes
@@ -226,8 +255,8 @@ func (s *Setup) Mqadmin(ctx context.Context, args ...string) (string, error) {
 		return "", err
 	}
 	home := "-Duser.home=" + filepath.Join(s.dir, "mqadmin") // for its logs
-	class := []string{home, "-cp", filepath.Join(i.lib, "*"), "org.apache.rocketmq.tools.command.MQAdminStartup"}
-	cmd := exec.CommandContext(ctx, i.java, slices.Concat(i.args, class, args)...)
+	class := []string{home, "-cp", i.ClassPath(), "org.apache.rocketmq.tools.command.MQAdminStartup"}
+	cmd := exec.CommandContext(ctx, i.Java, slices.Concat(javaArgs(i.Version), class, args)...)
 	cmd.Dir, cmd.Env = s.dir, append(environment(), "ROCKETMQ_HOME="+s.dir)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -352,7 +381,7 @@ func until(ctx context.Context, done func() (bool, error)) error {
 
 // start starts those processes that do not run, and waits until all of them serve. Processes of one
 // kind start at the same time. If one does not serve, start kills those that it has started.
-func (s *Setup) start(ctx context.Context, i installation, list []process) (err error) {
+func (s *Setup) start(ctx context.Context, i javaserver.Installation, list []process) (err error) {
 	var started []process
 	ended := map[string]<-chan struct{}{} // by the names of those in started
 	defer func() {
@@ -386,7 +415,7 @@ func (s *Setup) start(ctx context.Context, i installation, list []process) (err 
 }
 
 // launch starts a process. It returns a channel that is closed at the end of the process.
-func (s *Setup) launch(ctx context.Context, i installation, p process) (<-chan struct{}, error) {
+func (s *Setup) launch(ctx context.Context, i javaserver.Installation, p process) (<-chan struct{}, error) {
 	for name, text := range p.files {
 		file := filepath.Join(s.dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
@@ -401,11 +430,11 @@ func (s *Setup) launch(ctx context.Context, i installation, p process) (<-chan s
 		return nil, err
 	}
 	defer out.Close()
-	args := slices.Concat(i.args, []string{
+	args := slices.Concat(javaArgs(i.Version), []string{
 		s.mark(p), "-Xmx" + p.heap, "-XX:MaxDirectMemorySize=1g",
-		"-Duser.home=" + filepath.Join(s.dir, p.name), "-cp", filepath.Join(i.lib, "*"), p.class,
+		"-Duser.home=" + filepath.Join(s.dir, p.name), "-cp", i.ClassPath(), p.class,
 	}, p.args)
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), i.java, args...) // it outlives ctx
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), i.Java, args...) // it outlives ctx
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, out, out
 	cmd.Env = append(environment(), "ROCKETMQ_HOME="+s.dir, "RMQ_PROXY_HOME="+s.dir)
 	detach(cmd)
