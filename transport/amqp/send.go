@@ -24,6 +24,9 @@ const laneMessages = 1
 // Send makes one attempt to send messages. All are in flight at the same time, except the messages
 // of one message group: each waits for the outcome of the one before.
 func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport.SendResult {
+	if len(msgs) == 0 {
+		return nil
+	}
 	live, fail := c.live(ctx)
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
