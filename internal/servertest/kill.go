@@ -1,5 +1,5 @@
 // Package servertest has what the tests of transports on real servers share: a server that is killed
-// under load, and an authority of certificates.
+// under load, an authority of certificates, and the tables of observed behaviour.
 package servertest
 
 import (

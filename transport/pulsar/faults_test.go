@@ -25,6 +25,7 @@ import (
 
 	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/internal/servertest"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -84,6 +85,38 @@ func TestFaults(t *testing.T) {
 		assert.That(t, known, "no case has the text %q", m.text)
 	}
 }
+
+// onServer has the test of ./interop in which a real server produces each text of meanings, or the
+// reason for which there is none.
+var onServer = map[string]string{
+	"ProducerBlockedQuotaExceeded": "TestQuotaThrottles",
+	"TooManyRequests":              "TestServerLimits",
+	"TopicNotFound":                "TestFaults",
+	"SubscriptionNotFound":         "TestPolicies",
+	"TopicTerminated":              "TestFaults",
+	"AuthorizationError":           "TestTokensAndPermissions",
+	"AuthenticationError":          "a broker sends it at the begin of a connection only, and the client logs its text; see TestTokensAndPermissions",
+	"InvalidTopicName":             "TestPolicies",
+	"IncompatibleSchema":           "TestPolicies",
+	"NotAllowedError":              "TestPolicies",
+	"UnsupportedVersionError":      "a broker sends it to clients of an older protocol than that of pulsar-client-go v0.19",
+	"exceeds MaxMessageSize":       "TestServerLimits",
+	"connection error":             "TestServerAway",
+	"connection closed":            "TestSilentNetwork",
+}
+
+// A new row of meanings needs a test on a real server, or a reason.
+func TestMeaningsOnAServer(t *testing.T) {
+	tests := servertest.Tests(t, "interop")
+	for _, m := range meanings {
+		test := onServer[m.text]
+		assert.That(t, tests[test] || test != "" && !strings.HasPrefix(test, "Test"), "%q: test %q of a real server does not exist", m.text, test)
+	}
+	assert.Equal(t, "rows of onServer", len(onServer), len(meanings))
+}
+
+// CASES.md names tests that exist.
+func TestCases(t *testing.T) { servertest.Cases(t, ".", 40) }
 
 // Credentials that the server has accepted before have lapsed.
 func TestLapsedCredentials(t *testing.T) {

@@ -16,7 +16,9 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/tidegate/tidegate"
+	"github.com/tidegate/tidegate/consumer"
 	"github.com/tidegate/tidegate/internal/assert"
+	"github.com/tidegate/tidegate/producer"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -312,6 +314,54 @@ func TestServerAway(t *testing.T) {
 			cancel()
 			return send(ctx, c, "x")
 		}())
+	})
+}
+
+// A producer and a consumer outlive an hour without a server: each message is stored once, and
+// handled.
+func TestProgramsOutliveAnHour(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+		p := assert.Value(producer.New(c, producer.Options{}))(t)
+		handled := make(chan string, 100)
+		push := assert.Value(consumer.NewPush(c, consumer.Subscription{Group: "billing", Topic: "orders"}, func(_ context.Context, d *tidegate.Delivery) error {
+			handled <- string(d.Body)
+			return nil
+		}, consumer.PushOptions{}))(t)
+		ctx, stop := context.WithCancel(t.Context())
+		var programs, sends sync.WaitGroup
+		programs.Go(func() { assert.NoError(t, push.Run(ctx)) })
+		send := func(body string) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+			defer cancel()
+			assert.NoError(t, assert.Err(p.Send(ctx, message(body))), "send %s", body)
+		}
+		want := []string{"0"}
+		send("0")
+		assert.Equal(t, "handled", <-handled, "0")
+		synctest.Wait() // for its acknowledgement
+		s.disconnect(true)
+		for i := 1; i <= 9; i++ {
+			want = append(want, fmt.Sprint(i))
+			sends.Go(func() { send(fmt.Sprint(i)) })
+		}
+		time.Sleep(time.Hour)
+		s.comeBack()
+		back := time.Now()
+		sends.Wait()
+		got := []string{"0"}
+		for range 9 {
+			got = append(got, <-handled)
+		}
+		assert.That(t, time.Since(back) <= 15*time.Second, "the programs went on %v after the return of the server", time.Since(back))
+		slices.Sort(got)
+		assert.Slices(t, "handled bodies", got, want)
+		got = s.bodies("orders")
+		slices.Sort(got)
+		assert.Slices(t, "stored bodies", got, want)
+		stop()
+		programs.Wait()
+		assert.NoError(t, p.Close())
+		assert.Equal(t, "messages that are not acknowledged", len(s.kept("orders", "billing")), 0)
 	})
 }
 

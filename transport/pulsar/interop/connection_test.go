@@ -3,6 +3,7 @@ package interop
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -120,6 +121,10 @@ func TestSilentNetwork(t *testing.T) {
 	first := message("orders", 1)
 	assert.Must(t, send(t.Context(), c, first))
 	d := receive(t, c, request("orders"))
+	cut := over(t, n, pulsar.Options{IdleTimeout: 2 * time.Minute})
+	r := request("orders")
+	r.Group = "shipping"
+	unconfirmed := receive(t, cut, r)
 	const patience, late = 500 * time.Millisecond, 3 * time.Second // on a busy machine
 	n.silence()
 	for name, call := range map[string]func(context.Context) error{
@@ -140,6 +145,14 @@ func TestSilentNetwork(t *testing.T) {
 		assert.That(t, took < late, "%s: it ended %v after its ctx", name, took-patience)
 		t.Logf("%s: after %v: %v", name, took.Round(time.Millisecond), err)
 	}
+	acked := make(chan error, 1)
+	go func() { acked <- cut.Ack(t.Context(), []*tidegate.Delivery{unconfirmed})[0] }()
+	wait(t, time.Second) // the client writes it
+	n.cut()
+	err := <-acked
+	e, ok := errors.AsType[*tidegate.Error](err)
+	assert.That(t, ok && e.MaybeStored && !e.NotConnected && tidegate.Classify(err) == tidegate.ClassTransient && strings.Contains(err.Error(), "connection closed"),
+		"an acknowledgement whose connection is cut: %v", err)
 	n.speak()
 	last := message("orders", 1)
 	begin := time.Now()

@@ -315,7 +315,11 @@ func TestKilledServerLosesNoAcceptedMessage(t *testing.T) {
 	s := start(t, standalone.Options{})
 	assert.Must(t, s.Admin().CreateTopic(t.Context(), full("public/default", "orders")))
 	r := servertest.Kill(t, servertest.Victim{
-		Sender: connect(t, s, pulsar.Options{}), Receiver: connect(t, s, pulsar.Options{}), Topic: "orders", Group: "billing", Kill: s.Kill, Restart: s.Restart,
+		Sender: connect(t, s, pulsar.Options{}), Receiver: connect(t, s, pulsar.Options{}), Topic: "orders", Group: "billing", Kill: s.Kill,
+		Restart: func(ctx context.Context) error {
+			wait(t, *away)
+			return s.Restart(ctx)
+		},
 	})
 	t.Logf("%d messages accepted and received, %d extra deliveries; %d attempts ended with their connection", r.Accepted, r.Extra, r.InFlight)
 }

@@ -3,6 +3,7 @@ package interop
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -88,17 +89,22 @@ func TestQuotaThrottles(t *testing.T) {
 // A quota that is reached before the first send of a client.
 func TestQuotaReachedBefore(t *testing.T) {
 	t.Parallel()
-	s, _ := server(t)
+	s, a := server(t)
 	ns := quota(t, "before", "producer_exception")
 	filler := connect(t, s, pulsar.Options{Namespace: ns})
 	for begin := time.Now(); !errors.Is(send(t.Context(), filler, message("orders", 2048)), tidegate.ErrThrottled); {
 		assert.MustThat(t, time.Since(begin) < soon, "the quota is not reached")
 	}
+	kept := func() int64 {
+		return assert.Value(a.TopicStats(t.Context(), full(ns, "orders")))(t).Subscriptions["billing"].Backlog
+	}
+	before := kept()
 	c := connect(t, s, pulsar.Options{Namespace: ns})
 	for range 3 {
 		err := send(t.Context(), c, message("orders", 2048))
 		assert.That(t, errors.Is(err, tidegate.ErrThrottled), "%v, want a throttle", err)
 	}
+	assert.Equal(t, "messages", kept(), before)
 }
 
 // A producer waits out a throttle: the sends succeed once there is space.
@@ -167,6 +173,8 @@ func TestFaults(t *testing.T) {
 	want("Queues of a missing topic", queues, tidegate.CodeTopicNotFound, "does not exist")
 	want("Ping of a missing topic", c.Ping(t.Context(), "missing"), tidegate.CodeTopicNotFound, "does not exist")
 	assert.NoError(t, c.Ping(t.Context()))
+	status, ok := errors.AsType[*standalone.StatusError](assert.Err(a.TopicStats(t.Context(), full(ns, "missing"))))
+	assert.That(t, ok && status.Status == http.StatusNotFound, "the missing topic: %v, want that it does not exist", status)
 
 	assert.Must(t, a.CreateTopic(t.Context(), full(ns, "orders")))
 	_, noLetters := c.Receive(t.Context(), request("orders"))
@@ -217,6 +225,7 @@ func TestServerAway(t *testing.T) {
 		}
 		sent <- err
 	}()
+	wait(t, *away)
 	assert.Must(t, s.Restart(t.Context()))
 	assert.NoError(t, <-sent)
 	assert.Equal(t, "received", receive(t, c, request("orders")).ID, waiting.ID)

@@ -31,6 +31,7 @@ import (
 
 var (
 	pulsarFlag = flag.Bool("pulsar", false, "start a real Pulsar; it needs a JDK of version 17 or later and Maven")
+	away       = flag.Duration("pulsar.away", 5*time.Second, "the time for which a server is away")
 	unit       = flag.Duration("suite.unit", 2*time.Second, "the unit of times in the suite; a busy machine needs a longer one")
 )
 
