@@ -101,6 +101,7 @@ var onServer = map[string]string{
 	"NotAllowedError":              "TestPolicies",
 	"UnsupportedVersionError":      "a broker sends it to clients of an older protocol than that of pulsar-client-go v0.19",
 	"exceeds MaxMessageSize":       "TestServerLimits",
+	"strconv.Atoi: parsing":        "TestPolicies",
 	"connection error":             "TestServerAway",
 	"connection closed":            "TestSilentNetwork",
 }

@@ -75,6 +75,8 @@ func TestPolicies(t *testing.T) {
 
 	c = connect(t, s, pulsar.Options{Namespace: "public/a!b"})
 	wantFault(t, "an illegal namespace", send(t.Context(), c, message("orders", 1)), 40002, "InvalidTopicName")
+	c = connect(t, s, pulsar.Options{})
+	wantFault(t, "a name that ends like that of a partition", send(t.Context(), c, message("orders-partition-x", 1)), 40002, "partition")
 }
 
 // A topic can have a smaller maximum than the server. The server then closes the producer and

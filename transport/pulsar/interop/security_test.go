@@ -141,9 +141,10 @@ func TestTokenExpires(t *testing.T) {
 		calls.Add(1)
 		return short()
 	}})
+	assert.Must(t, send(t.Context(), fresh, message("orders", 1))) // creates the topic, which can take as long as a token is valid
 	once := assert.Value(short())(t)
 	stale := connect(t, s, pulsar.Options{Token: func() (string, error) { return once, nil }, RequestTimeout: 3 * time.Second})
-	assert.Must(t, errors.Join(send(t.Context(), fresh, message("orders", 1)), send(t.Context(), stale, message("orders", 1))))
+	assert.Must(t, send(t.Context(), stale, message("orders", 1)))
 	lapsed := false
 	for begin := time.Now(); !lapsed || calls.Load() < 3; wait(t, 200*time.Millisecond) {
 		assert.MustThat(t, time.Since(begin) < soon, "lapsed %v, %d calls of Token", lapsed, calls.Load())
