@@ -241,7 +241,10 @@ func TestNoLateMessages(t *testing.T) {
 		assert.Must(t, errors.Join(a.CreateTopic(t.Context(), full("public/default", topic)), a.CreateSubscription(t.Context(), full("public/default", topic), "billing")))
 	}
 	c := connect(t, s, pulsar.Options{})
-	p := assert.Value(bare(t, s).CreateProducer(client.ProducerOptions{Topic: full("public/default", "bare"), DisableBatching: true}))(t)
+	p := assert.Value(bare(t, s).CreateProducer(client.ProducerOptions{
+		Topic: full("public/default", "bare"), DisableBatching: true,
+		SendTimeout: time.Hour, // the restart of the server can take longer than the default of 30 s
+	}))(t)
 	first, last := message("ours", 1), message("ours", 1)
 	assert.Must(t, send(t.Context(), c, first))
 	s.Kill()
