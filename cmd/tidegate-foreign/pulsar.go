@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -21,6 +22,9 @@ import (
 func apachePulsar() *cli.Foreign {
 	return &cli.Foreign{
 		Open: openPulsar, Examine: pulsarExamination.examine, Instead: insteadOnPulsar,
+		Browse: func(ctx context.Context, t cli.Transport, topic string, since time.Time, after string) iter.Seq2[*tidegate.Delivery, error] {
+			return t.(browser).Browse(ctx, topic, since, after)
+		},
 		State:   "'pulsar-admin topics stats TOPIC' shows the subscriptions of a topic",
 		Backlog: "pulsar-admin topics stats TOPIC",
 		Create: func(s cli.Server, topic, group string) (ofTopic, ofGroup string) {
@@ -33,6 +37,11 @@ func apachePulsar() *cli.Foreign {
 				output.Safe(group), retry, letters, output.Mention("pulsar-admin topics unsubscribe --subscription "+output.Quote(group)+" "+fullName(s, topic)))
 		},
 	}
+}
+
+// A browser is a transport that looks at messages without receiving them.
+type browser interface {
+	Browse(ctx context.Context, topic string, from time.Time, after string) iter.Seq2[*tidegate.Delivery, error]
 }
 
 // openPulsar returns a connection to a Pulsar. It does not connect yet.
@@ -107,7 +116,6 @@ func createSubscription(name, topic string) string {
 // insteadOnPulsar has Pulsar's own way for each command that needs the HTTP API of tidegate, by the
 // words of that command.
 var insteadOnPulsar = map[string]string{
-	"peek":         "pulsar-admin topics peek-messages --count 10 --subscription GROUP persistent://TENANT/NAMESPACE/TOPIC; 'receive --then release' shows messages that no consumer holds",
 	"top":          "pulsar-admin topics stats persistent://TENANT/NAMESPACE/TOPIC",
 	"clients list": "pulsar-admin topics stats persistent://TENANT/NAMESPACE/TOPIC",
 	"metrics":      "the metrics at http://HOST:8080/metrics",

@@ -9,11 +9,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -74,7 +76,7 @@ func pong([]byte) []byte { return []byte("\x00\x00\x00\x09\x00\x00\x00\x05\x08\x
 
 // onFake returns a tool whose connections to a Pulsar are those of a fake. The port of the server
 // responds to the doctor.
-func onFake(t *testing.T, fake *transporttest.Fake) *tool {
+func onFake(t *testing.T, fake cli.Transport) *tool {
 	t.Helper()
 	tl := onPulsar(t, "pulsar://"+frames(t, pong))
 	support := *apachePulsar()
@@ -186,6 +188,71 @@ func TestPulsarCredentials(t *testing.T) {
 	}
 }
 
+// A browsable is a fake whose topic has messages. The Handle of each is its number.
+type browsable struct {
+	*transporttest.Fake
+	messages []*tidegate.Delivery
+	fault    error // after the messages
+}
+
+func (b *browsable) Browse(_ context.Context, _ string, from time.Time, after string) iter.Seq2[*tidegate.Delivery, error] {
+	return func(yield func(*tidegate.Delivery, error) bool) {
+		n, _ := strconv.Atoi(after) // empty: 0
+		for i := n; i < len(b.messages); i++ {
+			d := *b.messages[i]
+			d.Handle = strconv.Itoa(i + 1)
+			if !d.StoredAt.Before(from) && !yield(&d, nil) {
+				return
+			}
+		}
+		if b.fault != nil {
+			yield(nil, b.fault)
+		}
+	}
+}
+
+// Peek and find look at the messages of a Pulsar without receiving them. What they cannot do there
+// is an error, and so is a fault after some messages.
+func TestPeekOnPulsar(t *testing.T) {
+	at := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
+	b := &browsable{Fake: &transporttest.Fake{}}
+	for i, m := range []tidegate.Message{
+		{ID: "a", Body: []byte("order 1"), Tag: "paid"}, {ID: "b", Body: []byte("order 2"), Keys: []string{"k"}},
+		{ID: "c", Body: []byte("order 3"), DeliverAt: time.Now().Add(time.Hour)}, {ID: "d", Body: []byte("order 4"), Properties: map[string]string{"city": "Berlin"}},
+	} {
+		b.messages = append(b.messages, &tidegate.Delivery{Message: m, Queue: -1, Offset: -1, StoredAt: at.Add(time.Duration(i) * time.Minute)})
+	}
+	tl := onFake(t, b)
+	for args, want := range map[string]string{
+		"peek orders": "a b c d", "peek orders --limit 2": "a b", "peek orders --limit 2 --after 1": "b c", "peek orders --scan 3": "a b c",
+		"peek orders --tag paid": "a", "peek orders --key k": "b", "peek orders --delayed": "c", "peek orders -p city=Berlin": "d", "peek orders --contains 3": "c",
+		"peek orders --from " + at.Add(2*time.Minute).Format(time.RFC3339): "c d", "peek orders --to " + at.Add(time.Minute).Format(time.RFC3339): "a",
+		"peek orders --follow --limit 3": "a b c", "find orders d": "d", "peek orders --queue 0": "",
+	} {
+		if r := tl.must(append(strings.Fields(args), "-o", "name")...); strings.Join(strings.Fields(r.stdout), " ") != want {
+			t.Errorf("%s: %q, want %s", args, r.stdout, want)
+		}
+	}
+	for args, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"peek orders --from last": {2, "give a time"}, "peek orders --offset 3 --queue 0": {2, "have none"}, "find orders x": {3, "looked at 4 messages"},
+		"find orders x --scan 2": {7, "--after=2"}, "peek orders --limit 1": {0, "--after=1"},
+	} {
+		if r := tl.run(strings.Fields(args)...); r.code != want.code || !strings.Contains(r.stderr, want.text) || strings.Contains(r.stderr, "-1 left") {
+			t.Errorf("%s: exit code %d, want %d with %q: %s", args, r.code, want.code, want.text, r.stderr)
+		}
+	}
+	if got := tl.must("peek", "orders", "--bodies").stdout; !strings.Contains(got, "order 4") || strings.Contains(got, "-1") && strings.Contains(got, "offset") {
+		t.Errorf("the bodies are %q", got)
+	}
+	b.fault = &tidegate.Error{Op: "Browse", Err: tidegate.ErrUnavailable, NotConnected: true}
+	if r := tl.run("peek", "orders"); r.code != 6 {
+		t.Errorf("after a fault: exit code %d, want 6: %s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
 // A command does not end later because its server is silent. The error of a Close is returned.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -287,6 +354,28 @@ func TestPulsar(t *testing.T) {
 	address, api := words[0], words[1]
 	t.Run("messages", func(t *testing.T) { messages(t, onPulsar(t, address), "orders", "5s") })
 	t.Run("exec", func(t *testing.T) { handled(t, onPulsar(t, address), "parcels") })
+	t.Run("peek", func(t *testing.T) {
+		tl := onPulsar(t, address)
+		tl.must("receive", "billing", "peeked", "--then", "ack", "--wait", "100ms")
+		var sent strings.Builder
+		for _, delay := range []string{"0s", "1h"} {
+			sent.WriteString(tl.must("send", "peeked", "order 42", "--in", delay, "-o", "name").stdout)
+		}
+		for range 2 {
+			if got := tl.must("peek", "peeked", "-o", "name").stdout; got != sent.String() {
+				t.Errorf("peek %q, want %q", got, sent.String())
+			}
+		}
+		if got := tl.must("receive", "billing", "peeked", "--then", "ack", "--wait", "5s", "--max", "1", "-o", "jsonl").stdout; !strings.Contains(got, `"attempt":1`) {
+			t.Errorf("peek changed a message: %s", got)
+		}
+		if got := tl.must("peek", "peeked", "--from", "-1h", "-o", "name").stdout; got != sent.String() {
+			t.Errorf("after the acknowledgement: peek %q, want %q", got, sent.String())
+		}
+		if got := tl.must("peek", "peeked", "--from", time.Now().Add(time.Minute).Format(time.RFC3339), "-o", "name").stdout; got != "" {
+			t.Errorf("from a later time: peek %q", got)
+		}
+	})
 	t.Run("bench", func(t *testing.T) {
 		r := onPulsar(t, address).run("bench", "e2e", "--topic", "load", "--into-existing", "--rounds", "1", "--duration", "1s", "--warmup", "0s", "--callers", "16")
 		if r.code != 0 && r.code != 7 || !strings.Contains(r.stdout, "lost 0") { // 7: the machine is too busy for valid figures

@@ -32,6 +32,7 @@ type fakeServer struct {
 	created    int          // producers
 	asked      int          // requests for a producer, refused ones included
 	acks       int          // acknowledgement requests
+	readers    int          // that are open
 
 	// The settings, which tests change under mu.
 	manual  bool // topics are not created automatically
@@ -40,7 +41,7 @@ type fakeServer struct {
 	quota   int  // of messages that a topic keeps; 0 for none
 	policy  string
 	reject  func() string                     // connections, with a text; empty for none
-	refuse  func(request, topic string) error // requests of a kind: metadata, producer or subscribe
+	refuse  func(request, topic string) error // requests of a kind: metadata, producer, subscribe, reader or last
 	refusal func(id *fakeID) error            // acknowledgements
 	maximum int                               // of a message in bytes
 
@@ -68,6 +69,7 @@ type fakeTopic struct {
 	name  string
 	index int32 // of the partition
 	subs  map[string]*fakeSub
+	items []*fakeItem // all messages, for readers
 }
 
 // A fakeSub is a subscription of a topic: the messages that are not acknowledged, the oldest first.
@@ -226,6 +228,7 @@ func (s *fakeServer) store(t *fakeTopic, m *pulsar.ProducerMessage, key string) 
 	own := *m // the client may still read the original, so it is copied only now
 	own.Payload, own.Properties = slices.Clone(m.Payload), maps.Clone(m.Properties)
 	s.log = append(s.log, fakeStored{t.name, string(own.Payload), time.Now()})
+	t.items = append(t.items, &fakeItem{id: id, message: &own, published: time.Now()})
 	for _, sub := range t.subs {
 		sub.items = append(sub.items, &fakeItem{id: id, message: &own, key: key, published: time.Now()})
 		s.pump(sub)

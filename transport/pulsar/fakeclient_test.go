@@ -616,6 +616,86 @@ func (c *fakeConsumer) Close() {
 	}
 }
 
+// A fakeReader is a reader of one partition.
+type fakeReader struct {
+	pulsar.Reader
+	client *fakeClient
+	topic  *fakeTopic
+	next   int // index of the message to read
+}
+
+func (c *fakeClient) CreateReader(o pulsar.ReaderOptions) (pulsar.Reader, error) {
+	if err := c.request("reader", o.Topic); err != nil {
+		return nil, err
+	}
+	s := c.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	topics, err := s.open(o.Topic)
+	if err != nil {
+		return nil, err
+	}
+	r := &fakeReader{client: c, topic: topics[0]}
+	begin := o.StartMessageID.EntryID()
+	if !o.StartMessageIDInclusive {
+		begin++
+	}
+	for r.next < len(r.topic.items) && r.topic.items[r.next].id.entry < begin {
+		r.next++
+	}
+	s.readers++
+	return r, nil
+}
+
+// GetLastMessageID returns an entry -1 if there is no message, as the client.
+func (r *fakeReader) GetLastMessageID() (pulsar.MessageID, error) {
+	if err := r.client.request("last", r.topic.name); err != nil {
+		return nil, err
+	}
+	s := r.client.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(r.topic.items); n > 0 {
+		return r.topic.items[n-1].id, nil
+	}
+	return &fakeID{entry: -1}, nil
+}
+
+func (r *fakeReader) SeekByTime(at time.Time) error {
+	s := r.client.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r.next = 0; r.next < len(r.topic.items) && r.topic.items[r.next].published.Before(at); r.next++ {
+	}
+	return nil
+}
+
+func (r *fakeReader) Next(ctx context.Context) (pulsar.Message, error) {
+	s := r.client.server
+	for {
+		s.mu.Lock()
+		if r.next < len(r.topic.items) && !s.away && !s.stalled {
+			item := r.topic.items[r.next]
+			r.next++
+			s.mu.Unlock()
+			return &fakeMessage{topic: r.topic.name, id: item.id, message: item.message, published: item.published}, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (r *fakeReader) Close() {
+	s := r.client.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readers--
+}
+
 // A fakeMessage is a message of a consumer.
 type fakeMessage struct {
 	pulsar.Message

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tidegate/tidegate"
 	"github.com/tidegate/tidegate/transport"
 )
 
@@ -54,6 +56,11 @@ type Foreign struct {
 
 	// Examine tests the set-up as a client, for the command doctor.
 	Examine func(context.Context, *Patient)
+
+	// Browse returns the messages that the server keeps of a topic, consumed or not, for the commands
+	// peek and find: those that were stored at since or later, or those behind the one whose Handle
+	// is after. Nil if a message must be received to be seen.
+	Browse func(ctx context.Context, t Transport, topic string, since time.Time, after string) iter.Seq2[*tidegate.Delivery, error]
 
 	// Instead has the system's own command for each command that needs the HTTP API of tidegate, by
 	// the words of that command.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +38,9 @@ type look struct {
 	hidden  bool                              // contents are not permitted
 	each    func(*status.StoredMessage) error // of each message, instead of found
 	follow  time.Duration
+
+	source Transport // of a foreign server; nil before the first page
+	seen   string    // Handle of its last message
 }
 
 // filters adds the flags that peek and find share.
@@ -65,6 +69,11 @@ receive from the topic; without it only the other columns are printed.
 
 With --delayed it prints the messages that wait for their delivery time instead: they
 are in no queue yet.
+
+On a Pulsar it prints the messages that the server keeps, delayed ones too, in the
+order of their publish times. The server deletes those that all subscriptions have
+acknowledged, unless the namespace has a retention. --from last needs --follow there,
+and --queue is a partition.
 
 With --follow it continues with new messages, until Ctrl-C or --limit; --from last
 then means from now on.`,
@@ -99,6 +108,7 @@ func (l *look) peek(ctx context.Context) error {
 	if l.query.Delayed && (l.query.Newest || l.queue >= 0 || l.offset >= 0) {
 		return usagef(l.Command, "--delayed excludes --from last, --queue and --offset: the messages are in no queue yet, in the order of their sends")
 	}
+	defer l.close()
 	if l.Command.Flags().Changed("follow") {
 		return ordinary(ctx, l.followed(ctx))
 	}
@@ -145,6 +155,7 @@ func (l *look) find(ctx context.Context) error {
 	if q.ID == "" && q.Key == "" && q.Tag == "" && q.MessageGroup == "" && q.Contains == "" && len(l.properties) == 0 {
 		return usagef(l.Command, "no search condition: give an ID, or --key, --property, --tag, --message-group or --contains; 'tidegate peek' shows all messages")
 	}
+	defer l.close()
 	if err := l.read(ctx, l.Args[0]); err != nil {
 		return err
 	}
@@ -172,7 +183,7 @@ func (l *look) byID() {
 
 // read reads pages until there are enough messages, or nothing is left.
 func (l *look) read(ctx context.Context, topic string) error {
-	client, err := l.Admin(ctx)
+	pages, err := l.pages(ctx, topic)
 	if err != nil {
 		return err
 	}
@@ -189,9 +200,9 @@ func (l *look) read(ctx context.Context, topic string) error {
 		if q.Limit = 1000; l.Limit > 0 {
 			q.Limit = min(q.Limit, l.Limit-len(l.found.Messages))
 		}
-		page, err := contents(ctx, l, &q, func(ctx context.Context) (status.MessagePage, error) { return client.Messages(ctx, topic, q) })
+		page, err := pages(ctx, &q)
 		if err != nil {
-			return "", unknownIn(ctx, l.Call, client, err)
+			return "", err
 		}
 		for i := range page.Messages {
 			if l.each == nil {
@@ -215,6 +226,103 @@ func (l *look) read(ctx context.Context, topic string) error {
 		}
 		return page.Next, nil
 	})
+}
+
+// pages returns the function that reads a page of a query: over HTTP, or of a foreign server.
+func (l *look) pages(ctx context.Context, topic string) (func(context.Context, *status.MessageQuery) (status.MessagePage, error), error) {
+	server, err := l.Server()
+	if err != nil {
+		return nil, err
+	}
+	if f := server.support(); f != nil && f.Browse != nil {
+		switch {
+		case l.query.Newest:
+			return nil, usagef(l.Command, "%s is read from the oldest message on, so the newest cannot come first; give a time, for example -15m", server.foreign().name)
+		case l.offset >= 0:
+			return nil, usagef(l.Command, "--offset is for a tidegate broker: messages of %s have none", server.foreign().name)
+		}
+		if l.source == nil {
+			if l.source, _, err = l.Transport(ctx); err != nil {
+				return nil, err
+			}
+		}
+		return func(ctx context.Context, q *status.MessageQuery) (status.MessagePage, error) {
+			return l.browsed(ctx, q, f.Browse(ctx, l.source, topic, q.Since, cmp.Or(q.After, l.seen)))
+		}, nil
+	}
+	client, err := l.Admin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, q *status.MessageQuery) (status.MessagePage, error) {
+		page, err := contents(ctx, l, q, func(ctx context.Context) (status.MessagePage, error) { return client.Messages(ctx, topic, *q) })
+		if err != nil {
+			err = unknownIn(ctx, l.Call, client, err)
+		}
+		return page, err
+	}, nil
+}
+
+// close closes the connection to a foreign server.
+func (l *look) close() {
+	if l.source != nil {
+		_ = l.source.Close() // the messages are read
+	}
+}
+
+// browsed returns a page of the messages of a foreign server. The number of those that are left is
+// not known: -1.
+func (l *look) browsed(ctx context.Context, q *status.MessageQuery, all iter.Seq2[*tidegate.Delivery, error]) (page status.MessagePage, err error) {
+	now, seen := time.Now(), l.seen
+	for d, err := range connected(ctx, l.Call, all) {
+		if err != nil {
+			return page, err
+		}
+		if !q.Before.IsZero() && !d.StoredAt.Before(q.Before) {
+			break
+		}
+		page.Scanned, page.Reached, seen = page.Scanned+1, d.StoredAt, d.Handle
+		if m := storedOf(d, now); selects(q, m) {
+			page.Messages = append(page.Messages, m)
+		}
+		if len(page.Messages) == q.Limit || l.scan > 0 && l.scanned+page.Scanned == l.scan {
+			page.Next, page.Left, l.seen = seen, -1, seen
+			return page, nil
+		}
+	}
+	page.Complete, l.seen = true, seen
+	return page, nil
+}
+
+// storedOf returns a message of a foreign server as a tidegate broker returns it.
+func storedOf(d *tidegate.Delivery, now time.Time) status.StoredMessage {
+	body, text := httpapi.Text(d.Body)
+	m := status.StoredMessage{
+		ID: d.ID, Queue: d.Queue, Offset: d.Offset, StoredAt: d.StoredAt, BornAt: d.BornAt, Tag: d.Tag, MessageGroup: d.MessageGroup, Priority: d.Priority,
+		BodySize: int64(len(d.Body)), Keys: d.Keys, Properties: d.Properties, TraceContext: d.TraceContext, Body: body, BodyText: text,
+	}
+	if d.DeliverAt.After(now) {
+		m.DeliverAt = d.DeliverAt
+	}
+	return m
+}
+
+// selects reports whether a query selects a message of a foreign server. Its time is not compared.
+func selects(q *status.MessageQuery, m status.StoredMessage) bool {
+	for name, value := range q.Properties {
+		if have, ok := m.Properties[name]; !ok || have != value {
+			return false
+		}
+	}
+	return (q.Queue == nil || *q.Queue == m.Queue) && (!q.Delayed || !m.DeliverAt.IsZero()) &&
+		(q.ID == "" || q.ID == m.ID) && (q.Tag == "" || q.Tag == m.Tag) && (q.MessageGroup == "" || q.MessageGroup == m.MessageGroup) &&
+		(q.Key == "" || slices.Contains(m.Keys, q.Key)) && strings.Contains(body(m.Body, m.BodyText), q.Contains)
+}
+
+// columns are those of a list.
+func (l *look) columns() []output.Column[status.StoredMessage] {
+	s, err := l.Server()
+	return messageColumns(l.query.Delayed || err == nil && s.foreign() != nil)
 }
 
 // contents makes a request with contents, or without them if these are not permitted.
@@ -291,7 +399,7 @@ func (l *look) page(empty string) error {
 	l.Limit = 0 // the messages are within it
 	defer func() { l.Limit = limit }()
 	return printList(l.Call, output.List[status.StoredMessage]{
-		Rows: l.found.Messages, Columns: messageColumns(l.query.Delayed),
+		Rows: l.found.Messages, Columns: l.columns(),
 		Name: func(m status.StoredMessage) string { return m.ID },
 		Document: func(ms []status.StoredMessage) any {
 			page := l.found
@@ -322,7 +430,10 @@ func (l *look) reached() {
 	if !l.found.Reached.IsZero() {
 		at = ", up to " + l.found.Reached.UTC().Format(time.RFC3339)
 	}
-	l.Note("looked at %s%s; about %s left. Continue with: %s", output.Count(l.scanned, "message"), at, output.Number(l.found.Left), l.Again(map[string]string{"after": l.found.Next}))
+	if l.found.Left >= 0 {
+		at += fmt.Sprintf("; about %s left", output.Number(l.found.Left))
+	}
+	l.Note("looked at %s%s. Continue with: %s", output.Count(l.scanned, "message"), at, l.Again(map[string]string{"after": l.found.Next}))
 }
 
 // A seenKey identifies a message: by its place, or if it is delayed by its ID.
@@ -356,11 +467,16 @@ func (l *look) followed(ctx context.Context) error {
 	if l.JSON() {
 		l.Format.Chosen = output.JSONL
 	}
+	number := int64(0)
 	f := follower[seenKey, status.StoredMessage]{
-		Call: l.Call, every: l.follow, most: most, columns: messageColumns(l.query.Delayed), name: func(m status.StoredMessage) string { return m.ID },
+		Call: l.Call, every: l.follow, most: most, columns: l.columns(), name: func(m status.StoredMessage) string { return m.ID },
 		key: func(m status.StoredMessage) (seenKey, time.Time) {
 			key := seenKey{m.Queue, m.Offset, ""}
-			if l.query.Delayed {
+			switch {
+			case l.source != nil: // each message comes once
+				number++
+				key.offset = number
+			case l.query.Delayed:
 				key.id = m.ID
 			}
 			return key, m.StoredAt
@@ -375,7 +491,7 @@ func (l *look) followed(ctx context.Context) error {
 	l.each = func(m *status.StoredMessage) error { return f.item(*m) }
 	first := true
 	return f.run(ctx, func(ctx context.Context) error {
-		if !first {
+		if !first && l.source == nil {
 			l.query.Since = f.Since
 		}
 		err := l.read(ctx, l.Args[0])

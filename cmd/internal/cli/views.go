@@ -374,11 +374,14 @@ func firstLine(body string) string {
 func messages(ms []status.StoredMessage, columns int) string {
 	var b strings.Builder
 	for _, m := range ms {
-		place := fmt.Sprintf("queue %d offset %d", m.Queue, m.Offset)
-		if !m.DeliverAt.IsZero() {
-			place = "deliver at " + m.DeliverAt.UTC().Format(time.RFC3339)
+		head := []string{m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID)}
+		if at := strings.Join(place(m.Queue, m.Offset), " "); at != "" {
+			head = append(head, at)
 		}
-		head := append([]string{m.StoredAt.UTC().Format(time.RFC3339), output.Safe(m.ID), place}, labels(m.Tag, m.Keys, m.MessageGroup, m.LiteTopic, m.Priority)...)
+		if !m.DeliverAt.IsZero() {
+			head = append(head, "deliver at "+m.DeliverAt.UTC().Format(time.RFC3339))
+		}
+		head = append(head, labels(m.Tag, m.Keys, m.MessageGroup, m.LiteTopic, m.Priority)...)
 		b.WriteString(output.Flow(head, columns, 4) + "\n")
 		for _, name := range slices.Sorted(maps.Keys(m.Properties)) {
 			fmt.Fprintf(&b, "  %s: %s\n", output.Safe(name), output.Safe(m.Properties[name]))
