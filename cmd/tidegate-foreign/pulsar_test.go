@@ -352,7 +352,12 @@ func TestPulsar(t *testing.T) {
 	}
 	words := start(t, "github.com/tidegate/tidegate/transport/pulsar/standalone", "-web-port", "0")
 	address, api := words[0], words[1]
-	onPulsar(t, address).must("receive", "first", "first", "--then", "ack", "--wait", "100ms", "--timeout", "1m") // the first requests to a new server can take 10 s
+	first := func() result {
+		return onPulsar(t, address).run("receive", "first", "first", "--then", "ack", "--wait", "100ms")
+	}
+	for first().code == 6 { // a new server on a busy machine is slow, until the timeout of the test
+		t.Log("the server does not respond in time")
+	}
 	t.Run("messages", func(t *testing.T) { messages(t, onPulsar(t, address), "orders", "5s") })
 	t.Run("exec", func(t *testing.T) { handled(t, onPulsar(t, address), "parcels") })
 	t.Run("peek", func(t *testing.T) {

@@ -51,6 +51,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -444,7 +445,7 @@ func (t *Table) tick() {
 
 func (t *Table) open(l *link) {
 	defer t.wg.Done()
-	ctx, cancel := context.WithTimeout(t.ctx, openTimeout)
+	ctx, cancel := context.WithTimeoutCause(t.ctx, openTimeout, fmt.Errorf("%w: no response within %v", tidegate.ErrUnavailable, openTimeout))
 	defer cancel()
 	k := l.Source.key
 	link, err := t.system.Open(ctx, &Feed{Group: k.Group, Topic: k.Topic, Filter: k.Filter, FIFO: l.FIFO, table: t, link: l})
