@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -13,7 +14,7 @@ import (
 )
 
 // Properties of the messages. Messages to send must not have the names as properties:
-// tidegate.ReservedProperty is true for them, or they begin with reserved.
+// tidegate.ReservedProperty or ownProperty is true for them.
 const (
 	propertyID       = "UNIQ_KEY"
 	propertyTag      = "TAGS"
@@ -28,8 +29,18 @@ const (
 	propertyOriginID   = "ORIGIN_MESSAGE_ID"
 	propertyRetryTopic = "RETRY_TOPIC"
 
+	// The others that Apache's clients write.
+	propertyDelay    = "DELAY_TIME"              // of the retry, in milliseconds
+	propertyIDY      = "ORIGIN_MESSAGE_IDY_TIME" // repeats ORIGIN_MESSAGE_ID
+	propertyRealName = "REAL_SUBSCRIPTION"       // of the Java client only
+
 	reserved = "__TIDEGATE_"
 )
+
+// ownProperty reports whether this transport or Apache's clients use the name.
+func ownProperty(name string) bool {
+	return strings.HasPrefix(name, reserved) || name == propertyDelay || name == propertyIDY || name == propertyRealName
+}
 
 // The properties of dead letters that tidegate.Message.DeadLetter reads.
 const (
@@ -123,8 +134,8 @@ func fromPulsar(topic string, from pulsar.Message) received {
 			n, _ := strconv.Atoi(v) // a foreign value counts as 0
 			r.failed += max(n, 0)
 		case propertyRealTopic:
-			r.topic, _ = cutPartition(v) // Apache's clients keep the partition
-		case propertyOriginID, propertyRetryTopic:
+			r.topic, _ = cutPartition(v) // Apache's Go client keeps the partition
+		case propertyOriginID, propertyRetryTopic, propertyDelay, propertyIDY, propertyRealName:
 		default:
 			if m.Properties == nil {
 				m.Properties = make(map[string]string, len(all))
@@ -132,12 +143,41 @@ func fromPulsar(topic string, from pulsar.Message) received {
 			m.Properties[k] = v
 		}
 	}
-	if m.ID == "" {
-		m.ID = all[propertyOriginID]
+	if m.ID == "" && all[propertyRetryTopic]+all[propertyRealName] != "" {
+		m.ID = all[propertyOriginID] // not of the Go client, which writes the same for all messages of a batch
 	}
 	if m.ID == "" {
 		m.ID = originID(from)
 	}
+	return r
+}
+
+// fromLetter returns the content of a dead letter of a group. Apache's clients write the properties
+// of retried messages only; the origin is that in own, the prefix of this namespace's topics.
+func fromLetter(topic, group, own string, from pulsar.Message) received {
+	r := fromPulsar(topic, from)
+	all, times := from.Properties(), r.failed-int(from.RedeliveryCount())
+	r.failed -= times // the attempts of the dead letter, not those before
+	if r.storedAt.IsZero() {
+		r.storedAt = from.PublishTime() // in the clock of the consumer that sent it here
+	}
+	origin, ok := strings.CutPrefix(r.topic, own)
+	if !ok || r.Properties[deadLetterTopic] != "" {
+		return r
+	}
+	letters, _ := cutPartition(from.Topic())
+	of, named := strings.CutPrefix(letters, r.topic+"-")
+	if of, ok = strings.CutSuffix(of, "-DLQ"); !named || !ok {
+		of = group
+	}
+	_, queue := cutPartition(all[propertyRealTopic])
+	if r.Properties == nil {
+		r.Properties = map[string]string{}
+	}
+	maps.Copy(r.Properties, map[string]string{
+		deadLetterTopic: origin, deadLetterMessageID: cmp.Or(all[propertyID], all[propertyOriginID], r.ID), deadLetterQueue: strconv.Itoa(queue),
+		deadLetterOffset: "-1", deadLetterGroup: cmp.Or(all[propertyRealName], of), deadLetterAttempts: strconv.Itoa(times),
+	})
 	return r
 }
 
@@ -155,19 +195,21 @@ func cutPartition(name string) (topic string, n int) {
 	return name, -1
 }
 
-// originID returns the ID that Pulsar gave a message, in the form of its clients: ledger, entry and
-// partition, and for a message of an entry with several ones its number in it.
+// originID returns the ID that Pulsar gave a message, in the form of its Java client: ledger, entry
+// and partition, -1 for none, and for a message of an entry with several ones its number in it.
 func originID(m pulsar.Message) string {
 	id := m.ID()
-	s := strconv.FormatInt(id.LedgerID(), 10) + ":" + strconv.FormatInt(id.EntryID(), 10) + ":" + strconv.Itoa(int(id.PartitionIdx()))
+	_, n := cutPartition(m.Topic())
+	s := strconv.FormatInt(id.LedgerID(), 10) + ":" + strconv.FormatInt(id.EntryID(), 10) + ":" + strconv.Itoa(n)
 	if id.BatchSize() > 1 {
 		s += ":" + strconv.Itoa(int(id.BatchIdx()))
 	}
 	return s
 }
 
-// copyOf returns a copy of a message for another topic, without the delivery time.
-func copyOf(from pulsar.Message) *pulsar.ProducerMessage {
+// copyOf returns a copy of a message for another topic after a failed attempt, without the delivery
+// time. It keeps the ID.
+func copyOf(from pulsar.Message, d *tidegate.Delivery) *pulsar.ProducerMessage {
 	to := &pulsar.ProducerMessage{
 		Payload: from.Payload(), Key: from.Key(), OrderingKey: from.OrderingKey(), Properties: maps.Clone(from.Properties()), EventTime: from.EventTime(),
 	}
@@ -175,6 +217,7 @@ func copyOf(from pulsar.Message) *pulsar.ProducerMessage {
 		to.Properties = map[string]string{}
 	}
 	delete(to.Properties, propertyDue)
+	to.Properties[propertyID], to.Properties[propertyReconsumed] = d.ID, strconv.Itoa(d.Attempt)
 	if to.Properties[propertyRealTopic] == "" {
 		to.Properties[propertyRealTopic], _ = cutPartition(from.Topic())
 	}
@@ -184,20 +227,23 @@ func copyOf(from pulsar.Message) *pulsar.ProducerMessage {
 	return to
 }
 
-// retryOf returns the message of the retry topic that follows a failed attempt.
-func retryOf(from pulsar.Message, d *tidegate.Delivery, retryTopic string, at time.Time) *pulsar.ProducerMessage {
-	to := copyOf(from)
-	to.Properties[propertyReconsumed] = strconv.Itoa(d.Attempt)
+// retryOf returns the message of the retry topic that follows a failed attempt after a delay.
+func retryOf(from pulsar.Message, d *tidegate.Delivery, retryTopic string, now time.Time, delay time.Duration) *pulsar.ProducerMessage {
+	to := copyOf(from, d)
 	to.Properties[propertyRetryTopic] = retryTopic
-	due(to, at)
+	to.Properties[propertyDelay] = strconv.FormatInt(delay.Milliseconds(), 10)
+	if delay > 0 {
+		due(to, now.Add(delay))
+	}
 	return to
 }
 
 // letterOf returns the dead letter of a message.
 func letterOf(from pulsar.Message, d *tidegate.Delivery, group, reason string) *pulsar.ProducerMessage {
-	to := copyOf(from)
+	to := copyOf(from, d)
+	_, queue := cutPartition(cmp.Or(from.Properties()[propertyRealTopic], from.Topic()))
 	maps.Copy(to.Properties, map[string]string{
-		propertyID: d.ID, deadLetterTopic: d.Topic, deadLetterMessageID: d.ID, deadLetterQueue: strconv.Itoa(d.Queue), deadLetterOffset: "-1",
+		deadLetterTopic: d.Topic, deadLetterMessageID: d.ID, deadLetterQueue: strconv.Itoa(queue), deadLetterOffset: "-1",
 		deadLetterGroup: group, deadLetterAttempts: strconv.Itoa(d.Attempt), deadLetterReason: reason,
 	})
 	return to

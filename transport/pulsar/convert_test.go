@@ -69,7 +69,7 @@ func TestForeignMessages(t *testing.T) {
 	}{
 		"no ID": {
 			&pulsar.ProducerMessage{}, nil,
-			func(r received) bool { return r.ID == "7:28:0" && r.failed == 0 && r.bornAt.Equal(time.Unix(1000, 0)) },
+			func(r received) bool { return r.ID == "7:28:-1" && r.failed == 0 && r.bornAt.Equal(time.Unix(1000, 0)) },
 		},
 		"partition": {
 			&pulsar.ProducerMessage{}, func(m *fakeMessage) { m.topic, m.id.partition = m.topic+"-partition-12", 12 },
@@ -91,6 +91,21 @@ func TestForeignMessages(t *testing.T) {
 			func(r received) bool {
 				return r.ID == "314:28:-1" && r.failed == 5 && r.topic == "persistent://my-property/my-ns/test" && r.Properties == nil
 			},
+		},
+		"retry of the Java client": {
+			&pulsar.ProducerMessage{Properties: map[string]string{
+				"ORIGIN_MESSAGE_ID": "29:0:-1:2", "ORIGIN_MESSAGE_IDY_TIME": "29:0:-1:2", "REAL_SUBSCRIPTION": "billing", "REAL_TOPIC": namespace + "orders",
+				"RECONSUMETIMES": "1", "DELAY_TIME": "1000", "p": "v",
+			}}, nil,
+			func(r received) bool {
+				return r.ID == "29:0:-1:2" && r.failed == 1 && len(r.Properties) == 1 && r.Properties["p"] == "v"
+			},
+		},
+		"retry of the Go client, which gives all messages of a batch one ID": {
+			&pulsar.ProducerMessage{Properties: map[string]string{
+				"ORIGIN_MESSAGE_ID": "29:0:0", "ORIGIN_MESSAGE_IDY_TIME": "29:0:0", "REAL_TOPIC": namespace + "orders", "RECONSUMETIMES": "1", "DELAY_TIME": "1000",
+			}}, nil,
+			func(r received) bool { return r.ID == "7:28:-1" && r.failed == 1 && r.Properties == nil },
 		},
 		"text in place of a number": {
 			&pulsar.ProducerMessage{Properties: map[string]string{"RECONSUMETIMES": "many", "__TIDEGATE_DELIVER_AT": "soon"}}, nil,
@@ -127,25 +142,68 @@ func TestCopies(t *testing.T) {
 	}
 	d := &tidegate.Delivery{Message: tidegate.Message{ID: "7:28:1", Topic: "orders"}, Attempt: 4, Queue: 1, Offset: -1}
 	at := time.UnixMilli(2_000_000)
-	retry := retryOf(from, d, "persistent://public/default/r", at)
+	retry := retryOf(from, d, "persistent://public/default/r", at.Add(-time.Minute), time.Minute)
 	assert.That(t, maps.Equal(retry.Properties, map[string]string{
 		"p": "v", "REAL_TOPIC": "persistent://public/default/orders", "ORIGIN_MESSAGE_ID": "7:28:1", "RETRY_TOPIC": "persistent://public/default/r",
-		"RECONSUMETIMES": "4", "__TIDEGATE_DELIVER_AT": "2000000",
+		"RECONSUMETIMES": "4", "UNIQ_KEY": "7:28:1", "DELAY_TIME": "60000", "__TIDEGATE_DELIVER_AT": "2000000",
 	}), "retry %v", retry.Properties)
 	assert.That(t, retry.Key == "k" && retry.OrderingKey == "o" && string(retry.Payload) == "x" && retry.DeliverAt.Equal(at) && retry.EventTime.Equal(time.Unix(500, 0)), "retry %+v", retry)
 	again := &fakeMessage{topic: "persistent://public/default/r", id: &fakeID{entry: 99}, message: retry}
 	d.Attempt = 5
 	letter := letterOf(again, d, "billing", "bad")
 	assert.That(t, maps.Equal(letter.Properties, map[string]string{
-		"p": "v", "REAL_TOPIC": "persistent://public/default/orders", "ORIGIN_MESSAGE_ID": "7:28:1", "RETRY_TOPIC": "persistent://public/default/r", "RECONSUMETIMES": "4",
-		"UNIQ_KEY": "7:28:1", "DLQ_ORIGIN_TOPIC": "orders", "DLQ_ORIGIN_MESSAGE_ID": "7:28:1", "DLQ_ORIGIN_QUEUE": "1", "DLQ_ORIGIN_OFFSET": "-1",
+		"p": "v", "REAL_TOPIC": "persistent://public/default/orders", "ORIGIN_MESSAGE_ID": "7:28:1", "RETRY_TOPIC": "persistent://public/default/r", "RECONSUMETIMES": "5",
+		"DELAY_TIME": "60000", "UNIQ_KEY": "7:28:1", "DLQ_ORIGIN_TOPIC": "orders", "DLQ_ORIGIN_MESSAGE_ID": "7:28:1", "DLQ_ORIGIN_QUEUE": "-1", "DLQ_ORIGIN_OFFSET": "-1",
 		"DLQ_GROUP": "billing", "DLQ_ATTEMPTS": "5", "DLQ_REASON": "bad",
 	}), "dead letter %v", letter.Properties)
+	first := letterOf(from, d, "billing", "bad")
+	assert.Equal(t, "partition of a message that was not retried", first.Properties["DLQ_ORIGIN_QUEUE"], "1")
 	assert.That(t, letter.DeliverAt.IsZero(), "the dead letter has the delivery time %v", letter.DeliverAt)
-	immediate := retryOf(again, d, "r", time.Time{})
+	immediate := retryOf(again, d, "r", at, 0)
 	assert.That(t, immediate.DeliverAt.IsZero() && immediate.Properties["__TIDEGATE_DELIVER_AT"] == "", "retry without a delay: %+v", immediate)
-	bare := copyOf(&fakeMessage{topic: namespace + "orders", id: &fakeID{entry: 1}, message: &pulsar.ProducerMessage{}})
-	assert.That(t, len(bare.Properties) == 2, "copy of a message without properties: %v", bare.Properties)
+	bare := copyOf(&fakeMessage{topic: namespace + "orders", id: &fakeID{entry: 1}, message: &pulsar.ProducerMessage{}}, d)
+	assert.That(t, len(bare.Properties) == 4, "copy of a message without properties: %v", bare.Properties)
+}
+
+// The dead letters of Apache's clients have an origin too, as far as their properties and the name of
+// their topic tell it.
+func TestForeignDeadLetters(t *testing.T) {
+	const topic = namespace + "orders"
+	for name, c := range map[string]struct {
+		letters    string
+		properties map[string]string
+		want       tidegate.DeadLetter
+		known      bool
+	}{
+		"of the Java client": {
+			"dead", map[string]string{"REAL_TOPIC": topic, "REAL_SUBSCRIPTION": "shipping", "ORIGIN_MESSAGE_ID": "29:0:-1", "RECONSUMETIMES": "17"},
+			tidegate.DeadLetter{Topic: "orders", MessageID: "29:0:-1", Queue: -1, Offset: -1, Group: "shipping", Attempts: 17}, true,
+		},
+		"of the Go client": {
+			"orders-eu-billing-DLQ-partition-2", map[string]string{"REAL_TOPIC": topic + "-partition-3", "ORIGIN_MESSAGE_ID": "29:0:3", "RECONSUMETIMES": "17"},
+			tidegate.DeadLetter{Topic: "orders", MessageID: "29:0:3", Queue: 3, Offset: -1, Group: "eu-billing", Attempts: 17}, true,
+		},
+		"after negative acknowledgements": {
+			"billing-dlq", map[string]string{"REAL_TOPIC": topic, "ORIGIN_MESSAGE_ID": "29:0:0"},
+			tidegate.DeadLetter{Topic: "orders", MessageID: "29:0:0", Queue: -1, Offset: -1, Group: "billing"}, true,
+		},
+		"of a message of this transport": {
+			"orders-billing-DLQ", map[string]string{"REAL_TOPIC": topic, "ORIGIN_MESSAGE_ID": "29:0:0", "UNIQ_KEY": "0100", "RECONSUMETIMES": "3"},
+			tidegate.DeadLetter{Topic: "orders", MessageID: "0100", Queue: -1, Offset: -1, Group: "billing", Attempts: 3}, true,
+		},
+		"of this transport": {
+			"orders-billing-DLQ", map[string]string{"REAL_TOPIC": topic, "RECONSUMETIMES": "3", "DLQ_ORIGIN_TOPIC": "orders", "DLQ_GROUP": "billing", "DLQ_REASON": "bad"},
+			tidegate.DeadLetter{Topic: "orders", Group: "billing", Reason: "bad"}, true,
+		},
+		"of another namespace": {"billing-dlq", map[string]string{"REAL_TOPIC": "persistent://public/other/orders"}, tidegate.DeadLetter{}, false},
+		"without an origin":    {"billing-dlq", nil, tidegate.DeadLetter{}, false},
+	} {
+		from := &fakeMessage{topic: namespace + c.letters, id: &fakeID{entry: 28}, message: &pulsar.ProducerMessage{Properties: c.properties}, redelivered: 2}
+		r := fromLetter("%DLQ%billing", "billing", namespace, from)
+		got, known := r.DeadLetter()
+		assert.That(t, got == c.want && known == c.known, "%s: %+v, %v; want %+v, %v", name, got, known, c.want, c.known)
+		assert.Equal(t, name+": failed attempts of the dead letter", r.failed, 2)
+	}
 }
 
 // The transport's own names are properties that messages to send must not have.
@@ -153,7 +211,7 @@ func TestOwnPropertiesAreRefused(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
 		for _, name := range []string{
 			"UNIQ_KEY", "TAGS", "KEYS", "__BORNHOST", "RECONSUMETIMES", "REAL_TOPIC", "ORIGIN_MESSAGE_ID", "RETRY_TOPIC", "__TIDEGATE_DELIVER_AT",
-			"__TIDEGATE_X", "DLQ_GROUP", "DLQ_REASON", "DLQ_ORIGIN_TOPIC",
+			"__TIDEGATE_X", "DELAY_TIME", "ORIGIN_MESSAGE_IDY_TIME", "REAL_SUBSCRIPTION", "DLQ_GROUP", "DLQ_REASON", "DLQ_ORIGIN_TOPIC",
 		} {
 			m := message("x")
 			m.Properties = map[string]string{name: "v"}

@@ -302,6 +302,14 @@ func (l *link) give(n *native) {
 	l.signal()
 }
 
+// read returns the content of a message.
+func (l *link) read(n *native) received {
+	if l.from.group != "" {
+		return fromLetter(l.feed.Topic, l.from.group, l.client.options.full(""), n)
+	}
+	return fromPulsar(l.feed.Topic, n)
+}
+
 // take passes a message of the consumer on once it is due.
 func (l *link) take(n *native) {
 	if n.GetEncryptionContext() != nil {
@@ -310,7 +318,7 @@ func (l *link) take(n *native) {
 		l.Grant(1)
 		return
 	}
-	r := fromPulsar(l.feed.Topic, n)
+	r := l.read(n)
 	foreign := l.client.options.Naming.shares() && l.from.group == "" && r.topic != "" && r.topic != l.from.topic
 	if foreign || l.from.pattern && r.Properties[deadLetterGroup] != "" && r.Properties[deadLetterGroup] != l.from.group {
 		// Of another topic with the same retry topic, or of a group whose name ends like this one.
@@ -329,13 +337,7 @@ func (l *link) take(n *native) {
 
 // pass passes a message to the feed.
 func (l *link) pass(n *native) {
-	r := fromPulsar(l.feed.Topic, n)
-	if l.from.group != "" {
-		r.failed = int(n.RedeliveryCount()) // the attempts of the dead letter, not those before
-		if r.storedAt.IsZero() {
-			r.storedAt = n.PublishTime() // in the clock of the consumer that sent it here
-		}
-	}
+	r := l.read(n)
 	l.feed.Deliver(&tidegate.Delivery{
 		Message: r.Message, Attempt: r.failed + 1, Endpoint: l.client.endpoint, Queue: r.queue, Offset: -1,
 		BornAt: r.bornAt, BornHost: r.bornHost, StoredAt: r.storedAt,

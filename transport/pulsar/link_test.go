@@ -94,7 +94,7 @@ func TestRetryTopic(t *testing.T) {
 				assert.MustThat(t, len(copies) == 1, "%d messages in %s, want the retry", len(copies), retry)
 				for name, want := range map[string]string{
 					"REAL_TOPIC": "persistent://public/default/orders", "RETRY_TOPIC": "persistent://public/default/" + retry,
-					"ORIGIN_MESSAGE_ID": "7:1:0", "RECONSUMETIMES": fmt.Sprint(attempt),
+					"ORIGIN_MESSAGE_ID": "7:1:-1", "RECONSUMETIMES": fmt.Sprint(attempt),
 				} {
 					assert.Equal(t, name, copies[0].Properties[name], want)
 				}
@@ -109,8 +109,8 @@ func TestRetryTopic(t *testing.T) {
 			assert.Equal(t, "retries", len(s.kept(retry, "billing")), 0)
 			dead := s.kept(letters, "dead-letters")
 			assert.MustThat(t, len(dead) == 1, "%d messages in %s, want the dead letter", len(dead), letters)
-			assert.Equal(t, "RECONSUMETIMES", dead[0].Properties["RECONSUMETIMES"], "2")
-			assert.Equal(t, "ORIGIN_MESSAGE_ID", dead[0].Properties["ORIGIN_MESSAGE_ID"], "7:1:0")
+			assert.Equal(t, "RECONSUMETIMES", dead[0].Properties["RECONSUMETIMES"], "3")
+			assert.Equal(t, "ORIGIN_MESSAGE_ID", dead[0].Properties["ORIGIN_MESSAGE_ID"], "7:1:-1")
 			time.Sleep(24 * time.Hour) // without a reader
 			d = one(t, c, dlq("billing"), "x", 1)
 			got, ok := d.DeadLetter()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -87,8 +86,8 @@ func (c *Client) check(m *tidegate.Message) *tidegate.Error {
 		return fault(codeIllegalTopic, "the dead letters of a group have a topic for each of its topics; send to one of them, by the name TOPIC-GROUP-DLQ")
 	}
 	for name := range m.Properties {
-		if strings.HasPrefix(name, reserved) {
-			return fault(codeIllegalPropertyKey, "the property %q has a meaning for this transport; give it another name", name)
+		if ownProperty(name) {
+			return fault(codeIllegalPropertyKey, "the property %q has a meaning for this transport or for Pulsar's clients; give it another name", name)
 		}
 	}
 	return nil

@@ -98,11 +98,7 @@ func (l *link) copyOf(s held.Settlement, n *native) (topic string, m *pulsar.Pro
 	case s.Outcome == held.DeadLettered:
 		return o.full(letters), letterOf(n, s.Delivery, l.feed.Group, s.Reason)
 	case s.Outcome == held.Retried && l.retry != "":
-		var at time.Time
-		if s.Delay > 0 {
-			at = time.Now().Add(s.Delay)
-		}
-		return o.full(retry), retryOf(n, s.Delivery, l.retry, at)
+		return o.full(retry), retryOf(n, s.Delivery, l.retry, time.Now(), s.Delay)
 	}
 	return "", nil
 }
