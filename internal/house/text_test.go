@@ -140,15 +140,18 @@ var (
 	// In a test's doc comment: RocketMQ: consumption retry: "the sentence"
 	ruleQuote = regexp.MustCompile("(" + strings.Join(ruleSources, "|") + `): "([^"]+)"`)
 	// In the conformance file: | the sentence | `broker` TestIt, TestThat |
-	ruleRow = regexp.MustCompile("^\\| (.+?) \\| (`.+) \\|$")
-	ruleRef = regexp.MustCompile("`([^`]+)` (Test\\w+|Fuzz\\w+)")
+	ruleRow  = regexp.MustCompile("^\\| (.+?) \\| (`.+) \\|$")
+	ruleRef  = regexp.MustCompile("`([^`]+)` (Test\\w+|Fuzz\\w+)")
+	testName = regexp.MustCompile(`\bTest\w+`)
 )
 
 // TestConformanceTable requires that each rule that a test quotes is listed beside that test,
-// and that each test that is listed beside a rule quotes it.
+// and that each test that is listed beside a rule quotes it. The observations on the real systems
+// may only name tests that observe one of them.
 func TestConformanceTable(t *testing.T) {
 	atRoot(t)
 	quoted := map[string]map[externalRule]bool{} // by "directory Test"
+	observers := map[string]bool{}
 	for _, s := range load(t, sources) {
 		if !s.test() {
 			continue
@@ -158,6 +161,7 @@ func TestConformanceTable(t *testing.T) {
 			if !ok || f.Doc == nil {
 				continue
 			}
+			observers[f.Name.Name] = observers[f.Name.Name] || path.Base(s.dir) == "interop"
 			doc := strings.Join(strings.Fields(f.Doc.Text()), " ")
 			for _, m := range ruleQuote.FindAllStringSubmatch(doc, -1) {
 				name := s.dir + " " + f.Name.Name
@@ -188,6 +192,10 @@ func TestConformanceTable(t *testing.T) {
 				t.Errorf("%s lists %s beside %s: %q; no such test quotes it", conformance, name, source, rule.quote)
 			}
 			delete(quoted[name], rule)
+		}
+		_, observation, _ := strings.Cut(m[2], " | ")
+		for _, name := range testName.FindAllString(observation, -1) {
+			assert.That(t, observers[name], "%s names %s as an observation of %s: %q; no package interop has such a test with a comment", conformance, name, source, rule.quote)
 		}
 	}
 	for _, source := range ruleSources {
