@@ -1,5 +1,6 @@
 // Package servertest has what the tests of transports on real servers share: a server that is killed
-// under load, an authority of certificates, and the tables of observed behaviour.
+// under load, an authority of certificates, the tables of observed behaviour, and on Linux the
+// benchmarks beside a bare client.
 package servertest
 
 import (
@@ -171,7 +172,7 @@ func (l *ledger) missing() int {
 	return n
 }
 
-func wait(t *testing.T, d time.Duration) {
+func wait(t testing.TB, d time.Duration) {
 	t.Helper()
 	select {
 	case <-time.After(d):
