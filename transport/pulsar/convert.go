@@ -58,14 +58,16 @@ const (
 func toPulsar(m *tidegate.Message, host string, now time.Time) *pulsar.ProducerMessage {
 	properties := make(map[string]string, len(m.Properties)+6)
 	maps.Copy(properties, m.Properties)
-	properties[propertyID] = m.ID
-	for name, value := range map[string]string{
-		propertyTag: m.Tag, propertyKeys: strings.Join(m.Keys, "\n"), propertyTrace: m.TraceContext, propertyBornHost: host,
-	} {
+	set := func(name, value string) {
 		if value != "" {
 			properties[name] = value
 		}
 	}
+	set(propertyID, m.ID)
+	set(propertyTag, m.Tag)
+	set(propertyKeys, strings.Join(m.Keys, "\n"))
+	set(propertyTrace, m.TraceContext)
+	set(propertyBornHost, host)
 	to := &pulsar.ProducerMessage{
 		Payload: slices.Clone(m.Body), Key: m.MessageGroup, OrderingKey: m.MessageGroup, Properties: properties, EventTime: now,
 	}

@@ -116,8 +116,9 @@ type fakeSend struct {
 	topic    *fakeTopic
 	key      string // of its batch
 	callback func(pulsar.MessageID, *pulsar.ProducerMessage, error)
-	at       time.Time // when the server stores it
+	at       time.Time // when the server stores it; zero: it waits for others in the batch
 	written  bool
+	flushed  []chan struct{} // of calls of FlushWithCtx, which wait for the response
 }
 
 func (c *fakeClient) CreateProducer(o pulsar.ProducerOptions) (pulsar.Producer, error) {
@@ -170,9 +171,54 @@ func (p *fakeProducer) SendAsync(_ context.Context, m *pulsar.ProducerMessage, c
 	if m.Key != "" {
 		topic = p.topics[int(hash(m.Key))%len(p.topics)]
 	}
-	p.pending = append(p.pending, &fakeSend{message: m, topic: topic, key: p.batch(topic, m), callback: callback, at: time.Now().Add(s.response), written: !s.unwritten})
-	time.AfterFunc(s.response, p.respond)
+	p.pending = append(p.pending, &fakeSend{message: m, topic: topic, key: p.batch(topic, m), callback: callback, written: !s.unwritten})
 	s.mu.Unlock()
+	if p.options.DisableBatching || !m.DeliverAt.IsZero() {
+		p.write()
+	} else {
+		time.AfterFunc(10*time.Millisecond, p.write)
+	}
+}
+
+// write writes the batch.
+func (p *fakeProducer) write() {
+	s := p.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range p.pending {
+		if f.at.IsZero() {
+			f.at = time.Now().Add(s.response)
+		}
+	}
+	clear(p.batches)
+	time.AfterFunc(s.response, p.respond)
+}
+
+// FlushWithCtx writes the batch and waits for the response to it.
+func (p *fakeProducer) FlushWithCtx(ctx context.Context) error {
+	s := p.server
+	s.mu.Lock()
+	p.mustBeOpen()
+	s.mu.Unlock()
+	runtime.Gosched() // a Close may begin
+	s.mu.Lock()
+	p.mustBeOpen()
+	var done chan struct{}
+	if n := len(p.pending); n > 0 {
+		done = make(chan struct{})
+		p.pending[n-1].flushed = append(p.pending[n-1].flushed, done)
+	}
+	s.mu.Unlock()
+	p.write()
+	if done == nil {
+		return nil
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // batch returns the key of the batch of a message. The client gathers the sends of 10 ms, and a batch
@@ -203,12 +249,17 @@ func (p *fakeProducer) respond() {
 	s.mu.Lock()
 	for !p.closing && !p.lost && !s.away && !s.stalled && len(p.pending) > 0 {
 		first := p.pending[0]
-		if !first.written || time.Now().Before(first.at) {
+		if !first.written || first.at.IsZero() || time.Now().Before(first.at) {
 			break
 		}
 		p.pending = p.pending[1:]
 		id := s.store(first.topic, first.message, first.key)
-		replies = append(replies, func() { first.callback(id, first.message, nil) })
+		replies = append(replies, func() {
+			first.callback(id, first.message, nil)
+			for _, done := range first.flushed {
+				close(done)
+			}
+		})
 	}
 	s.mu.Unlock()
 	for _, reply := range replies {

@@ -49,10 +49,10 @@ type Options struct {
 	// its properties, by default 5 MiB. Default: [tidegate.MaxBodySize].
 	MaxBodySize int
 
-	// Batching lets the client gather the sends of 10 ms in one entry, which raises the throughput
-	// of many concurrent sends. Pulsar then delivers and acknowledges the entry as a whole: if one
-	// of its messages is not acknowledged when the consumer ends, all of them come again. Each
-	// message group has entries of its own.
+	// Batching gathers the sends that begin while the server stores earlier ones, and writes them as
+	// one entry. It raises the throughput of many concurrent sends, and delays none. Pulsar delivers
+	// and acknowledges the entry as a whole: if one of its messages is not acknowledged when the
+	// consumer ends, all of them come again. Each message group has entries of its own.
 	Batching bool
 
 	// Prefetch is the number of messages that a receiver of a group asks a partition for before it

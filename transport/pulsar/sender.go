@@ -39,7 +39,8 @@ const (
 // Wake-ups: calls wait for an opening, which ends with CreateProducer, and for the callback of
 // their message or the end of its generation, which ends with the producer's Close. The client
 // bounds both by a few RequestTimeouts. Each call also ends with its ctx. The goroutine of a
-// generation waits for retire or the end of the Client.
+// generation waits for retire or the end of the Client. flush waits for messages, which send
+// signals, and for the response to the last of them; both waits end before the producer's Close.
 type sender struct {
 	client *Client
 	topic  string // full name
@@ -62,6 +63,7 @@ type opening struct {
 // connection or the end of the Client.
 type generation struct {
 	producer pulsar.Producer
+	queued   chan struct{} // of one element, for flush
 	end      chan struct{} // closed by retire
 	over     chan struct{} // closed once the producer is closed; nothing is stored from then on
 	lost     atomic.Bool   // the connection of the producer
@@ -143,7 +145,7 @@ func (s *sender) generation(ctx context.Context) (*generation, *tidegate.Error) 
 // live creates a producer and closes it at the end of its generation.
 func (s *sender) live(o *opening) {
 	c := s.client
-	g := &generation{end: make(chan struct{}), over: make(chan struct{})}
+	g := &generation{queued: make(chan struct{}, 1), end: make(chan struct{}), over: make(chan struct{})}
 	producer, err := c.native.CreateProducer(pulsar.ProducerOptions{
 		Topic: s.topic, DisableBlockIfQueueFull: true, MaxPendingMessages: maxPending,
 		// A batch of several keys would go to the consumer of its first key alone.
@@ -171,11 +173,18 @@ func (s *sender) live(o *opening) {
 		return
 	}
 	c.faults.connected()
+	ctx, cancel := context.WithCancel(context.Background()) // of flush, which ends before Close
+	var flusher sync.WaitGroup
+	if c.options.Batching {
+		flusher.Go(func() { g.flush(ctx) })
+	}
 	select {
 	case <-g.end:
 	case <-c.ctx.Done():
 		g.retire()
 	}
+	cancel()
+	flusher.Wait()
 	if g.lost.Load() {
 		g.drain()
 	}
@@ -193,6 +202,19 @@ func (g *generation) drain() {
 			return
 		}
 		before = now
+	}
+}
+
+// flush writes the messages that the client gathers in an entry as soon as no earlier one is on its
+// way. The client alone would write them after 10 ms.
+func (g *generation) flush(ctx context.Context) {
+	for {
+		select {
+		case <-g.queued:
+			_ = g.producer.FlushWithCtx(ctx) // each message has an error of its own
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
@@ -224,6 +246,10 @@ func (g *generation) send(m *pulsar.ProducerMessage) pending {
 		default: // the client calls it again at an error of a batch
 		}
 	})
+	select {
+	case g.queued <- struct{}{}:
+	default:
+	}
 	return p
 }
 

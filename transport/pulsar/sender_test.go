@@ -609,10 +609,41 @@ func TestOneProducer(t *testing.T) {
 	})
 }
 
+// A batch has the messages that were sent while the one before was on its way. None waits for the
+// 10 ms after which the client writes a batch.
+func TestBatchesDoNotWait(t *testing.T) {
+	inBubble(t, Options{Batching: true}, func(t *testing.T, s *fakeServer, c *Client) {
+		s.response = 4 * time.Millisecond
+		timed := func() time.Duration {
+			begin := time.Now()
+			assert.NoError(t, send(t.Context(), c, "x"))
+			return time.Since(begin)
+		}
+		for range 3 {
+			assert.Equal(t, "time of a send alone", timed(), 4*time.Millisecond)
+		}
+		time.Sleep(20 * time.Millisecond) // the client's own writes of a batch are over
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { timed() })
+		time.Sleep(time.Millisecond)
+		for range 5 {
+			wg.Go(func() { assert.Equal(t, "time of a send after 1 ms of another", timed(), 7*time.Millisecond) })
+		}
+	})
+}
+
 // Sends never reach a producer that is closed, although connections break all the time; the client
 // would panic. A failed send is stored only if its error says so.
 func TestSendsDuringDisconnects(t *testing.T) {
-	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+	for _, batching := range []bool{false, true} {
+		t.Run(fmt.Sprint("batching ", batching), func(t *testing.T) { testSendsDuringDisconnects(t, batching) })
+	}
+}
+
+func testSendsDuringDisconnects(t *testing.T, batching bool) {
+	t.Helper()
+	inBubble(t, Options{Batching: batching}, func(t *testing.T, s *fakeServer, c *Client) {
 		s.response, s.reconnect = 3*time.Millisecond, time.Millisecond
 		var wg sync.WaitGroup
 		var mu sync.Mutex
