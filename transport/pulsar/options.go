@@ -56,7 +56,8 @@ type Options struct {
 	Batching bool
 
 	// Prefetch is the number of messages that a receiver of a group asks a partition for before it
-	// needs them. Other consumers do not get them meanwhile. Default: 64.
+	// needs them. Other consumers do not get them meanwhile. More of them raise the throughput of
+	// short handlers. Default: 64.
 	Prefetch int
 
 	// Groups returns the settings of a consumer group for a topic, which Pulsar does not have: FIFO,

@@ -74,6 +74,7 @@ func (a *Admin) Terminate(ctx context.Context, topic string) error {
 // TopicStats are the statistics of a topic, with partitions their sum.
 type TopicStats struct {
 	Partitions    int   // 0 for a topic without partitions
+	Received      int64 // messages since the broker opened the topic
 	BacklogSize   int64 // bytes that some subscription has not acknowledged
 	BacklogQuota  int64 // the limit of BacklogSize; negative means none
 	Producers     int   // that are connected
@@ -95,6 +96,7 @@ func (a *Admin) TopicStats(ctx context.Context, topic string) (TopicStats, error
 		Metadata struct {
 			Partitions int `json:"partitions"`
 		} `json:"metadata"`
+		Received      int64             `json:"msgInCounter"`
 		BacklogSize   int64             `json:"backlogSize"`
 		BacklogQuota  int64             `json:"backlogQuotaLimitSize"`
 		Publishers    []json.RawMessage `json:"publishers"`
@@ -115,7 +117,7 @@ func (a *Admin) TopicStats(ctx context.Context, topic string) (TopicStats, error
 		return TopicStats{}, err
 	}
 	s := TopicStats{
-		Partitions: r.Metadata.Partitions, BacklogSize: r.BacklogSize, BacklogQuota: r.BacklogQuota,
+		Partitions: r.Metadata.Partitions, Received: r.Received, BacklogSize: r.BacklogSize, BacklogQuota: r.BacklogQuota,
 		Producers: len(r.Publishers), Subscriptions: map[string]SubscriptionStats{},
 	}
 	for name, sub := range r.Subscriptions {
