@@ -187,6 +187,8 @@ func hint(ran *cobra.Command, err error) string {
 		return output.Mention(here(ran, program+" doctor --topic NAME")) + " shows how to create it."
 	case errors.Is(err, tidegate.ErrTopicNotFound):
 		return "'tidegate topic list' has all topics; 'tidegate topic create NAME' creates one."
+	case errors.Is(err, tidegate.ErrUnauthorized) && program != "tidegate":
+		return fmt.Sprintf("Give --access-key and --secret-file, for a token of a Pulsar --secret-file alone, or a context with them ('%s context add').", program)
 	case errors.Is(err, tidegate.ErrUnauthorized):
 		return fmt.Sprintf("Give --access-key and --secret-file, or a context with them ('%s context add').", program)
 	case exitCode(err) == exitNoAnswer && notConnected(err) && program != "tidegate":
