@@ -219,7 +219,7 @@ func TestPurePackages(t *testing.T) {
 // The ceilings of the layout. They go down with the work, and up only for a new capability, by
 // packages that the commit names.
 var ceilings = map[string]struct{ packages, files, single int }{
-	"the root module":      {packages: 78, files: 346, single: 12},
+	"the root module":      {packages: 78, files: 347, single: 12},
 	"the whole repository": {packages: 91, files: 396, single: 16},
 }
 

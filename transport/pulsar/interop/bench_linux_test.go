@@ -122,7 +122,7 @@ func bareSendAsync(b *testing.B, c client.Client, topic string, n int, o client.
 	for range n {
 		p.SendAsync(b.Context(), bareMessage(), func(_ client.MessageID, _ *client.ProducerMessage, err error) { assert.NoError(b, err) })
 	}
-	assert.NoError(b, p.Flush())
+	assert.NoError(b, p.FlushWithCtx(b.Context()))
 	return p.Close
 }
 
