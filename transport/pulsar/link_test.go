@@ -642,10 +642,11 @@ func TestUnorderedMessageOfAFIFOGroup(t *testing.T) {
 // longer counts as held there.
 func TestReturnedMessagesAreForgotten(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
-		m := &fakeMessage{id: &fakeID{}, message: toPulsar(message("large"), "", time.Now())}
-		body := weak.Make(m)
-		new(link).nack(&native{ConsumerMessage: pulsar.ConsumerMessage{Consumer: &fakeConsumer{}, Message: m}}, 10*24*time.Hour)
-		m = nil
+		body := func() weak.Pointer[fakeMessage] {
+			m := &fakeMessage{id: &fakeID{}, message: toPulsar(message("large"), "", time.Now())}
+			new(link).nack(&native{ConsumerMessage: pulsar.ConsumerMessage{Consumer: &fakeConsumer{}, Message: m}}, 10*24*time.Hour)
+			return weak.Make(m)
+		}()
 		runtime.GC()
 		assert.That(t, body.Value() == nil, "the message is in memory")
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -175,9 +176,7 @@ func (s *wireServer) put(topic, body string, fields wire) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	metadata := wire{1: "producer", 2: len(s.messages[topic]), 3: int(time.Now().UnixMilli())}
-	for n, v := range fields {
-		metadata[n] = v
-	}
+	maps.Copy(metadata, fields)
 	m := metadata.encode()
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(m)))
 	b = append(append(b, m...), body...)
