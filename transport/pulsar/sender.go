@@ -23,6 +23,11 @@ const (
 	// connection.
 	reopen = time.Second
 
+	// idleTime is the time without a send after which a producer is closed, at most twice as long.
+	// Each one of the client has about 100 KiB, four goroutines and a request a minute, and more with
+	// each partition.
+	idleTime = 5 * time.Minute
+
 	// refusalAge is the time for which the refusal of a producer by a quota counts for other sends
 	// to the topic, so that a crowd of them does not ask once each.
 	refusalAge = 200 * time.Millisecond
@@ -60,7 +65,7 @@ type opening struct {
 }
 
 // A generation is the life of one producer of the client: until its first failed send, its lost
-// connection or the end of the Client.
+// connection, a time without sends or the end of the Client.
 type generation struct {
 	producer pulsar.Producer
 	queued   chan struct{} // of one element, for flush
@@ -68,6 +73,7 @@ type generation struct {
 	over     chan struct{} // closed once the producer is closed; nothing is stored from then on
 	lost     atomic.Bool   // the connection of the producer
 	flight   atomic.Int64  // sends without a reply of the client
+	used     atomic.Bool   // since the last look for idle producers
 
 	// mu is held for reading during SendAsync, because the client panics if its producer is closed
 	// meanwhile. Nothing that holds it blocks.
@@ -80,6 +86,16 @@ func (g *generation) retire() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.retired {
+		g.retired = true
+		close(g.end)
+	}
+}
+
+// retireIdle ends a generation without sends since the last call.
+func (g *generation) retireIdle() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.used.Swap(false) && g.flight.Load() == 0 && !g.retired {
 		g.retired = true
 		close(g.end)
 	}
@@ -178,13 +194,24 @@ func (s *sender) live(o *opening) {
 	if c.options.Batching {
 		flusher.Go(func() { g.flush(ctx) })
 	}
-	select {
-	case <-g.end:
-	case <-c.ctx.Done():
-		g.retire()
+	idle := time.NewTicker(idleTime)
+	defer idle.Stop()
+	for g.usable() {
+		select {
+		case <-g.end:
+		case <-idle.C:
+			g.retireIdle()
+		case <-c.ctx.Done():
+			g.retire()
+		}
 	}
 	cancel()
 	flusher.Wait()
+	s.mu.Lock()
+	if s.current == g {
+		s.current = nil
+	}
+	s.mu.Unlock()
 	if g.lost.Load() {
 		g.drain()
 	}
@@ -237,6 +264,7 @@ func (g *generation) send(m *pulsar.ProducerMessage) pending {
 		p.reply <- errRetired
 		return p
 	}
+	g.used.Store(true)
 	g.flight.Add(1)
 	// The ctx of a call does not end a message that the client has already queued.
 	g.producer.SendAsync(context.Background(), m, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {

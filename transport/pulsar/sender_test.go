@@ -593,6 +593,28 @@ func TestMemoryBound(t *testing.T) {
 	}
 }
 
+// A producer without sends is closed, so that a program which sends to many topics in turn does not
+// keep a producer for each of them. The next send creates another one.
+func TestIdleProducers(t *testing.T) {
+	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
+		for i := range 20 {
+			m := message("x")
+			m.Topic = fmt.Sprint("topic", i)
+			assert.Must(t, c.Send(t.Context(), []*tidegate.Message{m})[0].Err)
+		}
+		for range 12 {
+			mustSend(t, c, "x")
+			time.Sleep(time.Minute)
+		}
+		s.with(func(s *fakeServer) { assert.Equal(t, "open producers", len(s.producers), 1) })
+		assert.Equal(t, "producers", s.number(&s.created), 21)
+		m := message("x")
+		m.Topic = "topic0"
+		assert.NoError(t, c.Send(t.Context(), []*tidegate.Message{m})[0].Err)
+		assert.Equal(t, "producers", s.number(&s.created), 22)
+	})
+}
+
 // A crowd of first sends has one producer.
 func TestOneProducer(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
