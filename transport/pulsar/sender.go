@@ -266,12 +266,12 @@ func (g *generation) send(m *pulsar.ProducerMessage) pending {
 	}
 	g.used.Store(true)
 	g.flight.Add(1)
+	var answered atomic.Bool // the client calls it again at an error of a batch
 	// The ctx of a call does not end a message that the client has already queued.
 	g.producer.SendAsync(context.Background(), m, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
-		select {
-		case p.reply <- err:
+		if !answered.Swap(true) {
 			g.flight.Add(-1)
-		default: // the client calls it again at an error of a batch
+			p.reply <- err
 		}
 	})
 	select {

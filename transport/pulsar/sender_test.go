@@ -615,6 +615,28 @@ func TestIdleProducers(t *testing.T) {
 	})
 }
 
+// A twice is a producer whose callbacks are called twice.
+type twice struct {
+	pulsar.Producer
+	again []func()
+}
+
+func (p *twice) SendAsync(_ context.Context, m *pulsar.ProducerMessage, f func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	f(nil, m, nil)
+	p.again = append(p.again, func() { f(nil, m, pulsar.ErrProducerClosed) })
+}
+
+// The second call of a callback, after the end of its send, changes nothing.
+func TestRepeatedCallback(t *testing.T) {
+	producer := &twice{}
+	g := &generation{producer: producer}
+	p := g.send(&pulsar.ProducerMessage{})
+	assert.NoError(t, <-p.reply)
+	producer.again[0]()
+	assert.Equal(t, "sends in flight", g.flight.Load(), 0)
+	assert.Equal(t, "further replies", len(p.reply), 0)
+}
+
 // A crowd of first sends has one producer.
 func TestOneProducer(t *testing.T) {
 	inBubble(t, Options{}, func(t *testing.T, s *fakeServer, c *Client) {
