@@ -102,7 +102,7 @@ func TestMissingJava(t *testing.T) {
 	t.Setenv("PATH", dir)
 	t.Setenv("JAVA_HOME", "")
 	err := run(t.Context(), &strings.Builder{}, short())
-	if err == nil || !strings.Contains(err.Error(), "there is no java: install a Java of version 8 or later") {
+	if err == nil || !strings.Contains(err.Error(), "java is missing: install a Java of version 8 or later") {
 		t.Errorf("got %v, want an error that names java and its version", err)
 	}
 }

@@ -185,8 +185,9 @@ func TestBenchmarkCommands(t *testing.T) {
 	readme := assert.Value(os.ReadFile("../../CONTRIBUTING.md"))(t)
 	// The groups of each command are: the names, the directory, a flag.
 	commands := regexp.MustCompile("`go test -run '\\^\\$' -bench '?([\\w\\\\|]+)'?(?: -(?:timeout|benchtime) \\w+)* (\\./\\S+?)(?: -([\\w.]+) \\d+)?`").FindAllStringSubmatch(string(readme), -1)
-	for _, c := range regexp.MustCompile("`go test \\./(\\S+) -(artemis) -run '\\^\\$' -bench (\\w+) -benchtime \\w+`").FindAllStringSubmatch(string(readme), -1) {
-		commands = append(commands, []string{c[0], c[3], "transport/amqp/" + c[1], c[2]})
+	for _, c := range regexp.MustCompile("`go test \\./(\\S+) -(artemis|pulsar) -run '\\^\\$' -bench '?(\\w+)(?:\\$')? -benchtime \\w+`").FindAllStringSubmatch(string(readme), -1) {
+		module := map[string]string{"artemis": "transport/amqp/", "pulsar": "transport/pulsar/"}[c[2]]
+		commands = append(commands, []string{c[0], c[3], module + c[1], c[2]})
 	}
 	if want := len(regexp.MustCompile("-bench '?Benchmark").FindAllString(string(readme), -1)); len(commands) != want || want == 0 {
 		t.Fatalf("%d of %d commands with -bench are understood", len(commands), want)

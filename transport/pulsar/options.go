@@ -56,7 +56,8 @@ type Options struct {
 	Batching bool
 
 	// Prefetch is the number of messages that a receiver of a group asks a partition for before it
-	// needs them. Other consumers do not get them meanwhile. More of them raise the throughput of
+	// needs them. Other consumers do not get them meanwhile, and they are in memory: a group with
+	// large messages or many partitions needs a lower number. More of them raise the throughput of
 	// short handlers. Default: 64.
 	Prefetch int
 
