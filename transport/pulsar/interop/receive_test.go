@@ -27,7 +27,7 @@ import (
 func topicOf(t testing.TB, name string) string {
 	t.Helper()
 	_, a := server(t)
-	name += "-" + run
+	name += "-" + unique()
 	assert.Must(t, errors.Join(a.CreateTopic(t.Context(), full("public/default", name)), a.CreateSubscription(t.Context(), full("public/default", name), "billing")))
 	return name
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -112,27 +113,35 @@ func TestProducerWaitsForSpace(t *testing.T) {
 	t.Parallel()
 	s, _ := server(t)
 	c := connect(t, s, pulsar.Options{Namespace: quota(t, "space", "producer_exception")})
-	throttled := make(chan struct{}, 1000)
+	throttled := make(chan struct{})
+	var once sync.Once
 	p := assert.Value(producer.New(c, producer.Options{MaxThrottleTime: soon, Backoff: backoff.Steps{100 * time.Millisecond}, OnAttempt: func(a producer.Attempt) {
 		if errors.Is(a.Err, tidegate.ErrThrottled) {
-			select {
-			case throttled <- struct{}{}:
-			default:
-			}
+			once.Do(func() { close(throttled) })
 		}
 	}}))(t)
 	t.Cleanup(func() { assert.NoError(t, p.Close()) })
 	sent := make(chan error, 1)
 	go func() {
-		for range 200 { // more than fit
-			if _, err := p.Send(t.Context(), message("orders", 2048)); err != nil {
+		for after := 0; after < 20; { // sends after the first throttle; the server checks the quota at an interval
+			_, err := p.Send(t.Context(), message("orders", 2048))
+			select {
+			case <-throttled:
+				after++
+			default:
+			}
+			if err != nil {
 				sent <- err
 				return
 			}
 		}
 		sent <- nil
 	}()
-	<-throttled
+	select {
+	case <-throttled:
+	case err := <-sent:
+		t.Fatalf("a send failed before the quota was reached: %v", err)
+	}
 	consume(t, c, consumer.Subscription{Group: "billing", Topic: "orders"}, func(context.Context, *tidegate.Delivery) error { return nil })
 	assert.NoError(t, <-sent)
 }

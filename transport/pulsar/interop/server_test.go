@@ -14,6 +14,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,8 +43,10 @@ const (
 	requestTimeout = 30 * time.Second
 )
 
-// run makes the names of this run unique.
-var run = strconv.FormatInt(time.Now().UnixNano(), 36)
+var names atomic.Int64
+
+// unique makes a name unique in a server, also if a test runs several times.
+func unique() string { return strconv.FormatInt(names.Add(1), 10) }
 
 // properties are the settings of the servers of the tests.
 var properties = map[string]string{
@@ -97,7 +100,7 @@ func start(t testing.TB, o standalone.Options) *standalone.Server {
 func namespace(t testing.TB, name string) string {
 	t.Helper()
 	_, a := server(t)
-	ns := "public/" + name + "-" + run
+	ns := "public/" + name + "-" + unique()
 	assert.Must(t, a.CreateNamespace(t.Context(), ns))
 	return ns
 }

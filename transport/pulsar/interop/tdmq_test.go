@@ -115,7 +115,7 @@ func TestClientReconsumesLater(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s, _ := server(t)
-			topic := full("public/default", "reconsume-"+c.name+"-"+run)
+			topic := full("public/default", "reconsume-"+c.name+"-"+unique())
 			native := bare(t, s)
 			k := subscribe(t, native, client.ConsumerOptions{Topic: topic, Type: c.mode, RetryEnable: true, DLQ: &client.DLQPolicy{MaxDeliveries: 2}})
 			retry, letters := topic+"-billing-RETRY", topic+"-billing-DLQ"
@@ -246,7 +246,7 @@ func TestClientsRetryTopicNames(t *testing.T) {
 func TestClientsRetryTopicIsOffByDefault(t *testing.T) {
 	t.Parallel()
 	s, _ := server(t)
-	topic := full("public/default", "off-"+run)
+	topic := full("public/default", "off-"+unique())
 	native := bare(t, s)
 	k := subscribe(t, native, client.ConsumerOptions{Topic: topic, Type: client.Shared})
 	publish(t, native, topic, "x")
@@ -272,7 +272,7 @@ func TestClientsRetryTopicIsOffByDefault(t *testing.T) {
 func TestClientsNegativeAck(t *testing.T) {
 	t.Parallel()
 	s, _ := server(t)
-	topic := full("public/default", "nack-"+run)
+	topic := full("public/default", "nack-"+unique())
 	native := bare(t, s)
 	var first string
 	receive := func(k client.Consumer, redeliveries int) client.Message {
@@ -322,7 +322,7 @@ func TestClientsNegativeAck(t *testing.T) {
 func TestClientsNegativeAckMaximum(t *testing.T) {
 	t.Parallel()
 	s, _ := server(t)
-	topic := full("public/default", "nack-maximum-"+run)
+	topic := full("public/default", "nack-maximum-"+unique())
 	native := bare(t, s)
 	k := subscribe(t, native, client.ConsumerOptions{
 		Topic: topic, Type: client.Shared, NackRedeliveryDelay: 300 * time.Millisecond, DLQ: &client.DLQPolicy{MaxDeliveries: 2, DeadLetterTopic: topic + "-billing-DLQ"},
