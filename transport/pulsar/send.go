@@ -21,15 +21,14 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 	}
 	type sent struct {
 		pending
-		begin time.Time
-		size  int64 // in memory
+		size int64 // in memory
 	}
 	return held.Flight[sent]{
 		Closed: c.closed,
 		Begin: func(m *tidegate.Message, alone bool) (sent, bool, *tidegate.Error) {
-			err := c.usable(ctx)
+			to, err := c.place(m.Topic), c.usable(ctx)
 			if err == nil {
-				err = c.check(m)
+				err = c.check(m, to)
 			}
 			if err != nil {
 				return sent{}, false, err
@@ -43,15 +42,15 @@ func (c *Client) Send(ctx context.Context, msgs []*tidegate.Message) []transport
 					return sent{}, false, &tidegate.Error{Err: context.Cause(ctx), Message: "the message was not sent"}
 				}
 			}
-			p, err := c.begin(ctx, c.place(m.Topic).topic, toPulsar(m, c.host, time.Now()))
+			p, err := c.begin(ctx, to.topic, toPulsar(m, c.host, time.Now()))
 			if err != nil {
 				c.memory.Release(size)
 				return sent{}, false, err
 			}
-			return sent{p, time.Now(), size}, true, nil
+			return sent{p, size}, true, nil
 		},
 		Wait: func(s sent) *tidegate.Error {
-			ctx, cancel := c.attempt(ctx, s.begin) // it may have no end, because it waited for a connection
+			ctx, cancel := c.attempt(ctx, s.begun) // it may have no end, because it waited for a connection
 			defer cancel()
 			defer c.memory.Release(s.size)
 			return s.wait(ctx, c.faults)
@@ -69,7 +68,7 @@ func (c *Client) attempt(ctx context.Context, begin time.Time) (context.Context,
 }
 
 // check rejects a message that Pulsar would accept although no server may, or without a part of it.
-func (c *Client) check(m *tidegate.Message) *tidegate.Error {
+func (c *Client) check(m *tidegate.Message, to place) *tidegate.Error {
 	if e, ok := errors.AsType[*tidegate.Error](m.Validate(c.options.MaxBodySize)); ok {
 		own := *e
 		return &own
@@ -82,7 +81,7 @@ func (c *Client) check(m *tidegate.Message) *tidegate.Error {
 		return fault(tidegate.CodeNotImplemented, "the priority is %d, and Pulsar has no priorities; leave it 0", m.Priority)
 	case m.LiteTopic != "":
 		return fault(tidegate.CodeNotImplemented, "the lite topic is %q, and Pulsar has no lite topics; leave it empty, or send to a topic of its own", m.LiteTopic)
-	case c.place(m.Topic).pattern:
+	case to.pattern:
 		return fault(codeIllegalTopic, "the dead letters of a group have a topic for each of its topics; send to one of them, by the name TOPIC-GROUP-DLQ")
 	}
 	for name := range m.Properties {

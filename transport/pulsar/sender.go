@@ -189,7 +189,7 @@ func (s *sender) live(o *opening) {
 		return
 	}
 	c.faults.connected()
-	ctx, cancel := context.WithCancel(context.Background()) // of flush, which ends before Close
+	ctx, cancel := context.WithCancel(c.ctx) // of flush, which ends before Close
 	var flusher sync.WaitGroup
 	if c.options.Batching {
 		flusher.Go(func() { g.flush(ctx) })
