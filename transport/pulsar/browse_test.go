@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tidegate/tidegate"
@@ -62,7 +63,7 @@ func TestBrowse(t *testing.T) {
 }
 
 func openReaders(s *fakeServer) int {
-	time.Sleep(time.Millisecond) // they are closed in the background
+	synctest.Wait() // they are closed in the background
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.readers
